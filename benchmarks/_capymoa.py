@@ -17,8 +17,8 @@ from capymoa.classifier import AdaptiveRandomForestClassifier
 from capymoa.stream import NumpyStream
 
 
-def main(given: str, told: str) -> None:
-    data = np.load(given)
+def main(rows_path: str, scores_path: str) -> None:
+    data = np.load(rows_path)
     stream = NumpyStream(data["rows"], data["labels"], target_type="categorical")
     model = AdaptiveRandomForestClassifier(schema=stream.get_schema(), ensemble_size=10, random_seed=1)
     scores, start = [], time.process_time()
@@ -28,7 +28,7 @@ def main(given: str, told: str) -> None:
         scores.append(0.0 if found is None or len(found) < 2 else float(found[1]))
         model.train(instance)
     print((time.process_time() - start) / len(scores) * 1e6)
-    np.save(told, np.array(scores))
+    np.save(scores_path, np.array(scores))
 
 
 if __name__ == "__main__":

@@ -79,10 +79,10 @@ def _text(x: float, y: float, text: str, anchor: str, colour: str = "#222", more
 
 
 def _stroke(points: tuple[tuple[float, float], ...], look: Look) -> str:
-    told = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dashes = f' stroke-dasharray="{look.dashes}"' if look.dashes else ""
     return (
-        f'<polyline points="{told}" fill="none" stroke="{look.colour}" stroke-width="{look.width}"'
+        f'<polyline points="{coordinates}" fill="none" stroke="{look.colour}" stroke-width="{look.width}"'
         f'{dashes} stroke-linejoin="round"/>'
     )
 
@@ -100,13 +100,13 @@ def _drawn(panel: Panel, left: int, top: int, ticks: tuple[float, ...], looks: d
     def across(epsilon: float) -> float:
         return x0 + math.log(epsilon / ticks[0]) / math.log(ticks[-1] / ticks[0]) * (w - 16) + 8
 
-    def at(level: float) -> float:
+    def height(level: float) -> float:
         return y0 + (high - max(level, low)) / (high - low) * h
 
     out = [_text(left + 8, top + 20, panel.title, "start", more=' font-weight="600" font-size="12"')]
     step = 0.1 if high - low > 0.3 else 0.05
     for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1):
-        y = at(k * step)
+        y = height(k * step)
         out += [_stroke(((x0, y), (x0 + w, y)), Look("#e4e4e4", width=1))]
         out += [_text(x0 - 6, y + 4, f"{k * step:.2f}", "end", "#666")]
     for tick in ticks:
@@ -122,13 +122,15 @@ def _drawn(panel: Panel, left: int, top: int, ticks: tuple[float, ...], looks: d
             if line.name != name:
                 continue
             if line.level is not None:
-                out.append(_stroke(((x0, at(line.level)), (x0 + w, at(line.level))), look))
+                out.append(_stroke(((x0, height(line.level)), (x0 + w, height(line.level))), look))
                 continue
             for epsilon, value, error in line.points:
                 x = across(epsilon)
-                out.append(_stroke(((x, at(value - error)), (x, at(value + error))), Look(look.colour)))
-                out.append(f'<circle cx="{x:.1f}" cy="{at(value):.1f}" r="2.4" fill="{look.colour}"/>')
-            out.append(_stroke(tuple((across(e), at(value)) for e, value, _ in line.points), look))
+                out.append(
+                    _stroke(((x, height(value - error)), (x, height(value + error))), Look(look.colour))
+                )
+                out.append(f'<circle cx="{x:.1f}" cy="{height(value):.1f}" r="2.4" fill="{look.colour}"/>')
+            out.append(_stroke(tuple((across(e), height(value)) for e, value, _ in line.points), look))
     return out
 
 
@@ -145,7 +147,7 @@ def _logarithmic(panel: Panel, left: int, top: int, looks: dict[str, Look]) -> l
     def across(x: float) -> float:
         return x0 + 8 + math.log(x / min(xs)) / math.log(max(xs) / min(xs)) * (w - 16)
 
-    def at(y: float) -> float:
+    def height(y: float) -> float:
         return y0 + (high - min(max(math.log10(max(y, 1e-300)), low), high)) / (high - low) * h
 
     out = [_text(left + 8, top + 20, panel.title, "start", more=' font-weight="600" font-size="12"')]
@@ -153,8 +155,8 @@ def _logarithmic(panel: Panel, left: int, top: int, looks: dict[str, Look]) -> l
         for factor in (1, 3):
             y = factor * 10.0**k
             if low <= math.log10(y) <= high:
-                out += [_stroke(((x0, at(y)), (x0 + w, at(y))), Look("#e4e4e4", width=1))]
-                out += [_text(x0 - 6, at(y) + 4, f"{y:g}", "end", "#666")]
+                out += [_stroke(((x0, height(y)), (x0 + w, height(y))), Look("#e4e4e4", width=1))]
+                out += [_text(x0 - 6, height(y) + 4, f"{y:g}", "end", "#666")]
     for x in sorted(set(xs)):
         out += [_stroke(((across(x), y0 + h), (across(x), y0 + h + 4)), Look("#888", width=1))]
         out += [_text(across(x), y0 + h + 16, f"{x:,.0f}", "middle", "#666")]
@@ -164,12 +166,12 @@ def _logarithmic(panel: Panel, left: int, top: int, looks: dict[str, Look]) -> l
         for line in panel.lines:
             if line.name != name:
                 continue
-            told = line.points
+            points = line.points
             if line.level is not None:
                 start = max(ys)
-                told = tuple((x, start * (x / min(xs)) ** line.level, 0.0) for x in sorted(set(xs)))
-            out.append(_stroke(tuple((across(x), at(y)) for x, y, _ in told), looks[name]))
+                points = tuple((x, start * (x / min(xs)) ** line.level, 0.0) for x in sorted(set(xs)))
+            out.append(_stroke(tuple((across(x), height(y)) for x, y, _ in points), looks[name]))
             for x, y, error in line.points:
-                ends = ((across(x), at(y - error)), (across(x), at(y + error)))
+                ends = ((across(x), height(y - error)), (across(x), height(y + error)))
                 out.append(_stroke(ends, Look(looks[name].colour)))
     return out

@@ -24,10 +24,10 @@ def taken(stream: Iterable[Any], n: int, positive: Callable[[Any], bool] = bool)
 def rows(X: Any, y: Any) -> Records:
     """An array, or a frame whose empty cells are features that are not there."""
     if isinstance(X, pd.DataFrame):
-        given = [{k: v for k, v in x.items() if v == v and v is not None} for x in X.to_dict("records")]
+        records = [{k: v for k, v in x.items() if v == v and v is not None} for x in X.to_dict("records")]
     else:
-        given = [{f"f{j}": float(v) for j, v in enumerate(row)} for row in np.asarray(X)]
-    return [(x, bool(label)) for x, label in zip(given, y, strict=True)]
+        records = [{f"f{j}": float(v) for j, v in enumerate(row)} for row in np.asarray(X)]
+    return [(x, bool(label)) for x, label in zip(records, y, strict=True)]
 
 
 def then(one: Any, two: Any, n: int, width: int = 100) -> Any:

@@ -44,7 +44,7 @@ def turns(
     ``before`` is called with the number of the round before each (warm ones have negative numbers);
     ``shuffled`` draws the order of each round.
     """
-    told: dict[str, list[float]] = {name: [] for name in measures}
+    times: dict[str, list[float]] = {name: [] for name in measures}
     order, draw = list(measures), random.Random(1)
     for number in range(-warm, rounds):
         before(number)
@@ -53,14 +53,14 @@ def turns(
         for name in order:
             value = measures[name]()
             if number >= 0:
-                told[name].append(value)
-    return told
+                times[name].append(value)
+    return times
 
 
 def versus(ours: Measure, theirs: Measure, rounds: int, *, warm: int = 0) -> tuple[float, float, float]:
     """Median of each, and the median of their ratios, theirs / ours."""
-    told = turns({"theirs": theirs, "ours": ours}, rounds, warm=warm)
-    return statistics.median(told["ours"]), statistics.median(told["theirs"]), ratio(**told)
+    times = turns({"theirs": theirs, "ours": ours}, rounds, warm=warm)
+    return statistics.median(times["ours"]), statistics.median(times["theirs"]), ratio(**times)
 
 
 def ratio(theirs: Iterable[float], ours: Iterable[float]) -> float:
@@ -111,18 +111,18 @@ def main(
     parser.add_argument("--json", action="store_true", help="for machines")
     if not strict:
         parser.add_argument("--check", action="store_true", help="exit code 1 if a goal is missed")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     seen: list[Row] = []
 
     def rows() -> Iterator[Row]:
-        for row in measure(given):
+        for row in measure(arguments):
             seen.append(row)
             yield row
 
-    if given.json:
+    if arguments.json:
         print(json.dumps({"rows": list(rows())}, indent=1))
     else:
-        for line in page(rows(), given):
+        for line in page(rows(), arguments):
             print(line, flush=True)
     missed = not all(row.get("met", True) for row in seen)
-    return int(missed and (strict or given.check))
+    return int(missed and (strict or arguments.check))

@@ -30,19 +30,19 @@ def _then(one: Any, two: Any, width: int = 100) -> Any:
 
 def _agrawals() -> dict[str, Callable[[], Records]]:
     """Functions; then pairs of them, abrupt and gradual."""
-    told: dict[str, Callable[[], Records]] = {
+    streams: dict[str, Callable[[], Records]] = {
         f"agrawal-{f}": lambda f=f: _taken(agrawal(f, 11 + f)) for f in range(9)
     }
-    told["agrawal-7-balanced"] = lambda: _taken(agrawal(7, 28, balance_classes=True))
+    streams["agrawal-7-balanced"] = lambda: _taken(agrawal(7, 28, balance_classes=True))
     for a, b, width in (
         *((0, 3, 100), (3, 7, 100), (7, 2, 100), (8, 4, 100), (9, 5, 100)),
         *((0, 4, 2000), (1, 5, 2000)),
     ):
         name = f"agrawal-{a}{b}-{'abrupt' if width == 100 else 'gradual'}"
-        told[name] = lambda a=a, b=b, width=width: _taken(
+        streams[name] = lambda a=a, b=b, width=width: _taken(
             _then(agrawal(a, 31 + a), agrawal(b, 41 + b), width)
         )
-    return told
+    return streams
 
 
 def _tree(one: int, two: int, **options: Any) -> Any:

@@ -30,28 +30,28 @@ COLUMNS = (
 )
 
 
-def measure(given: argparse.Namespace) -> Iterator[Row]:
+def measure(options: argparse.Namespace) -> Iterator[Row]:
     rng = np.random.default_rng(1)
-    rows = rng.normal(size=(given.records, given.features))
+    rows = rng.normal(size=(options.records, options.features))
     rows /= np.linalg.norm(rows, axis=1)[:, None]
-    labels, w = np.where(rng.random(given.records) < 0.3, 1.0, -1.0), rng.normal(size=given.features)
+    labels, w = np.where(rng.random(options.records) < 0.3, 1.0, -1.0), rng.normal(size=options.features)
     for loss in (losses.Hinge(), losses.SquaredHinge(), losses.Square()):
         risk = LinearRisk(rows, labels, loss)
-        told = turns(
+        times = turns(
             {
                 "product": timed(lambda: rows @ w, time.perf_counter),
                 "gradient": timed(lambda risk=risk: risk.gradient(w), time.perf_counter),  # type: ignore[misc]
             },
-            given.rounds,
+            options.rounds,
             warm=2,
         )
-        row = {name: 1e3 * statistics.median(values) for name, values in told.items()}
-        row["ratio"] = ratio(told["gradient"], told["product"])
+        row = {name: 1e3 * statistics.median(values) for name, values in times.items()}
+        row["ratio"] = ratio(times["gradient"], times["product"])
         yield judged({"loss": type(loss).__name__, **row}, "ratio", most=MOST)
 
 
-def page(rows: Iterable[Row], given: argparse.Namespace) -> Iterator[str]:
-    yield f"{given.records} records, {given.features} features, all pairs"
+def page(rows: Iterable[Row], options: argparse.Namespace) -> Iterator[str]:
+    yield f"{options.records} records, {options.features} features, all pairs"
     yield from table(COLUMNS, rows, goals=True)
 
 

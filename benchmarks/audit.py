@@ -40,18 +40,18 @@ def of_tables() -> Iterator[_timing.Row]:
     for name, make in table_canaries.CANARIES.items():
         mu = make().fit(*next(table_canaries.worst_tables(60))[:2]).privacy.mu_spent
         part = {"part": "table", "claimed": mu, "account": mu, "lower": math.nan, "noise": math.nan}
-        shown = table_canaries.canary(name)
+        exact_value = table_canaries.canary(name)
         row = {
             "mechanism": name,
             **part,
-            "exact": shown,
-            "caught": "  holds" if shown <= 1.0 else "  VIOLATED",
+            "exact": exact_value,
+            "caught": "  holds" if exact_value <= 1.0 else "  VIOLATED",
         }
         yield _timing.judged(row, "exact", least=table_canaries.LEAST)
-        for twin, exact in table_canaries.broken(name).items():
+        for mutant, exact in table_canaries.broken(name).items():
             caught = exact > 1.0
             yield {
-                **{"mechanism": f"  twin: {twin}", **part, "exact": exact},
+                **{"mechanism": f"  twin: {mutant}", **part, "exact": exact},
                 **{"caught": "  caught" if caught else "  MISSED", "met": caught, "goal": "caught"},
             }
 
@@ -66,14 +66,14 @@ def of_streams(options: Namespace) -> Iterator[_timing.Row]:
                 "caught": "  VIOLATED" if part.failures else "  holds",
             }
             yield row if name in LOOSE else _timing.judged(row, "exact", least=0.9)
-        for twin, parts in case.twins.items():
+        for mutant, parts in case.twins.items():
             with pytest.MonkeyPatch.context() as patch:
-                twin(patch)
+                mutant(patch)
                 report = privacy.audit(case.model, slots=case.slots, runs=4)
             for part in report.parts:
                 if part.part in parts:
                     yield {
-                        **{"mechanism": f"  twin: {twin.__name__.replace('_', ' ')}", "part": part.part},
+                        **{"mechanism": f"  twin: {mutant.__name__.replace('_', ' ')}", "part": part.part},
                         **{"claimed": part.claimed, "account": part.accounted},
                         **{"exact": part.exact / part.accounted, "lower": math.nan, "noise": math.nan},
                         "caught": "  caught" if part.failures else "  MISSED",

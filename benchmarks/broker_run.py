@@ -28,7 +28,7 @@ from harness.apache_kafka import KafkaBroker  # noqa: E402
 from harness.worker_process import WorkerProcess, fetch, wait_for  # noqa: E402
 
 EVENTS = 20_000
-SHOWN = (
+METRICS = (
     "events_total|dead_letters_total|lag|prequential_auc|regret_(total|average|stderr)"
     "|privacy_(epsilon_(spent|budget)|delta|horizon_left|guarantee)"
 )
@@ -81,22 +81,22 @@ def main() -> None:
             print(f"# Apache Kafka {broker.version}; three topics of one partition each")
             show("wc -l < events.jsonl && head -2 events.jsonl", "\n".join([str(len(lines)), *lines[:2]]))
             show("kafka-console-producer.sh --bootstrap-server localhost:9092 --topic events < events.jsonl")
-            told = subprocess.run(
+            checked = subprocess.run(
                 [sys.executable, "-m", "streampair_connectors", "check", "fraud.toml"],
                 cwd=directory,
                 capture_output=True,
                 text=True,
                 check=True,
             )
-            show("streampair check fraud.toml", told.stdout.replace(f"{directory}/", ""))
+            show("streampair check fraud.toml", checked.stdout.replace(f"{directory}/", ""))
             with WorkerProcess(directory / "fraud.toml") as worker:
                 url = worker.metrics_url()
                 metrics = wait_for("the last event", lambda: settled(fetch(url)), explain=worker.log)
                 scores = broker.console_consumer("scores", EVENTS)
                 worker.interrupt()
             show("streampair run fraud.toml 2> worker.log &")
-            told_then = [x for x in metrics.splitlines() if re.match(rf"streampair_({SHOWN})\b", x)]
-            show(f"curl -s {url} | grep -E '^streampair_({SHOWN})'", "\n".join(told_then))
+            samples = [x for x in metrics.splitlines() if re.match(rf"streampair_({METRICS})\b", x)]
+            show(f"curl -s {url} | grep -E '^streampair_({METRICS})'", "\n".join(samples))
             consumer = "kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic"
             show(f"{consumer} scores --from-beginning | tail -2", "\n".join(scores[-2:]))
             option = "--property" if broker.version.startswith("3.") else "--formatter-property"

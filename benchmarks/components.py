@@ -58,8 +58,10 @@ def load(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
         data = _sets.load(name, folder)
         x, y = data.x.to_numpy(), data.y
     low, high = x.min(axis=0), x.max(axis=0)
-    told = high > low
-    return (2.0 * x[:, told] - low[told] - high[told]) / (high - low)[told], np.asarray(y, dtype=bool)
+    differs = high > low
+    return (2.0 * x[:, differs] - low[differs] - high[differs]) / (high - low)[differs], np.asarray(
+        y, dtype=bool
+    )
 
 
 def fourier(x: np.ndarray, components: int) -> np.ndarray:

@@ -99,13 +99,13 @@ STREAMS: dict[str, Callable[[int], Stream]] = {
 def learners(stream: Stream) -> dict[str, Callable[[], Any]]:
     """Makers of the learners."""
     names = list(range(stream.rows.shape[1]))
-    given: dict[str, Any] = {"features": names, "bounds": dict(enumerate(stream.bounds))}
+    options: dict[str, Any] = {"features": names, "bounds": dict(enumerate(stream.bounds))}
     half_life = stream.half_life
     return {
         "PairOGD": lambda: auc.PairOGD(half_life=half_life),
-        "PairFTRL": lambda: auc.PairFTRL(1.0, DELTA, half_life=half_life, **given),
+        "PairFTRL": lambda: auc.PairFTRL(1.0, DELTA, half_life=half_life, **options),
         "PairOGD, for ever": auc.PairOGD,
-        "PairFTRL, for ever": lambda: auc.PairFTRL(1.0, DELTA, **given),
+        "PairFTRL, for ever": lambda: auc.PairFTRL(1.0, DELTA, **options),
     }
 
 
@@ -116,10 +116,10 @@ def figures(found: np.ndarray, stream: Stream) -> dict[str, float]:
     def mean(windows: Iterable[tuple[int, int]]) -> float:
         return float(np.mean([window_auc(found, stream.labels, *window) for window in windows]))
 
-    told = {"before": mean((at - 2 * h, at) for at in stream.changes)}
+    means = {"before": mean((change - 2 * h, change) for change in stream.changes)}
     for k in range(1, 5):
-        told[f"+{k}"] = mean((at + (k - 1) * h, at + k * h) for at in stream.changes)
-    return {**told, "settled": mean((end - 2 * h, end) for end in ends)}
+        means[f"+{k}"] = mean((change + (k - 1) * h, change + k * h) for change in stream.changes)
+    return {**means, "settled": mean((end - 2 * h, end) for end in ends)}
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
@@ -134,7 +134,9 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 # Not private: scaled by the same bounds.
                 rows = stream.rows if "FTRL" in learner else (2.0 * stream.rows - low - high) / (high - low)
                 each.append(figures(scores(learners(stream)[learner](), rows, stream.labels), stream))
-            row: _timing.Row = {key: float(np.mean([told[key] for told in each])) for key in each[0]}
+            row: _timing.Row = {
+                key: float(np.mean([figures_of_run[key] for figures_of_run in each])) for key in each[0]
+            }
             row |= {"stream": name, "learner": learner, "half_life": streams[0].half_life}
             if "ever" not in learner:
                 least = row["settled"] - LOST

@@ -82,8 +82,8 @@ class Encoded:
         return {f"{k}={v}" if isinstance(v, str) else k: 1 if isinstance(v, str) else v for k, v in x.items()}
 
     def predict_proba_one(self, x: dict[str, Any]) -> dict[Any, float]:
-        told: dict[Any, float] = self.model.predict_proba_one(self._columns(x))
-        return told
+        probabilities: dict[Any, float] = self.model.predict_proba_one(self._columns(x))
+        return probabilities
 
     def learn_one(self, x: dict[str, Any], y: bool) -> None:
         self.model.learn_one(self._columns(x), y)
@@ -114,15 +114,17 @@ def one_by_one(model: Any, records: Records) -> dict[str, float]:
         scores.append(model.predict_proba_one(x).get(True, 0.0))
         model.learn_one(x, y)
     us = (time.process_time() - start) / len(records) * 1e6
-    told = _second_half([y for _, y in records], scores)
-    return {**told, "us": us, "bytes": float(model._raw_memory_usage)}
+    metrics = _second_half([y for _, y in records], scores)
+    return {**metrics, "us": us, "bytes": float(model._raw_memory_usage)}
 
 
 def forests(records: Records, seeds: int) -> dict[str, float]:
     """Means over the seeds, of frames; the first one also by records, and by an array where it can be."""
     frame, labels = pd.DataFrame([x for x, _ in records]), [y for _, y in records]
     y = pd.Series(labels)
-    told = [_second_half(labels, auc.Forest(seed=s).score_learn_many(frame, y)) for s in range(1, seeds + 1)]
+    metrics = [
+        _second_half(labels, auc.Forest(seed=s).score_learn_many(frame, y)) for s in range(1, seeds + 1)
+    ]
     one = one_by_one(auc.Forest(seed=1), records)
     rows = frame.select_dtypes("number").to_numpy(float)
     array = math.nan
@@ -131,7 +133,7 @@ def forests(records: Records, seeds: int) -> dict[str, float]:
         model.score_learn_many(rows, np.array(labels))
         array = (time.process_time() - start) / len(records) * 1e6
     return {
-        **{key: float(np.mean([each[key] for each in told])) for key in ("auc", "ap")},
+        **{key: float(np.mean([each[key] for each in metrics])) for key in ("auc", "ap")},
         "us": one["us"],
         "array": array,
         "bytes": one["bytes"],
@@ -146,8 +148,8 @@ def _arf(name: str, records: Records, *, again: bool, seed: int = 1) -> dict[str
         kept[key] = one_by_one(forest.ARFClassifier(10, seed=seed), records)
         CACHE.parent.mkdir(exist_ok=True)
         CACHE.write_text(json.dumps(kept, indent=1))
-    told: dict[str, float] = kept[key]
-    return told
+    metrics: dict[str, float] = kept[key]
+    return metrics
 
 
 def _capymoa(python: str, records: Records) -> dict[str, float] | None:
@@ -158,12 +160,12 @@ def _capymoa(python: str, records: Records) -> dict[str, float] | None:
         return None
     labels = [y for _, y in records]
     with tempfile.TemporaryDirectory() as folder:
-        given, told = (str(Path(folder) / name) for name in ("rows.npz", "scores.npy"))
-        np.savez(given, rows=rows, labels=np.array(labels, dtype=int))
-        words = [python, str(Path(__file__).with_name("_capymoa.py")), given, told]
+        rows_path, scores_path = (str(Path(folder) / name) for name in ("rows.npz", "scores.npy"))
+        np.savez(rows_path, rows=rows, labels=np.array(labels, dtype=int))
+        words = [python, str(Path(__file__).with_name("_capymoa.py")), rows_path, scores_path]
         ran = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
         us = float(ran.stdout.split()[-1])
-        return {**_second_half(labels, np.load(told)), "us": us, "bytes": math.nan}
+        return {**_second_half(labels, np.load(scores_path)), "us": us, "bytes": math.nan}
 
 
 def paired(options: Namespace) -> Iterator[_timing.Row]:
@@ -174,11 +176,13 @@ def paired(options: Namespace) -> Iterator[_timing.Row]:
         y = pd.Series(labels)
         for learner, loss in LOSSES.items():
             auc.Forest(seed=1, loss=loss).score_learn_many(frame[:9], y[:9])  # compiles
-            start, told = time.process_time(), []
+            start, metrics = time.process_time(), []
             for seed in range(1, options.seeds + 1):
-                told.append(_second_half(labels, auc.Forest(seed=seed, loss=loss).score_learn_many(frame, y)))
+                metrics.append(
+                    _second_half(labels, auc.Forest(seed=seed, loss=loss).score_learn_many(frame, y))
+                )
             us = (time.process_time() - start) / len(records) / options.seeds * 1e6
-            means = {key: float(np.mean([each[key] for each in told])) for key in ("auc", "ap")}
+            means = {key: float(np.mean([each[key] for each in metrics])) for key in ("auc", "ap")}
             row: _timing.Row = {**means, "us": us, "stream": name, "learner": learner}
             yield row | {"positive": float(np.mean(labels)), "n": len(records)}
 
@@ -191,14 +195,14 @@ def unseen(options: Namespace) -> Iterator[_timing.Row]:
             records = take()
             frame, labels = pd.DataFrame([x for x, _ in records]), [y for _, y in records]
             y, seeds = pd.Series(labels), range(1, options.seeds + 1)
-            own = [_second_half(labels, auc.Forest(seed=s).score_learn_many(frame, y))["auc"] for s in seeds]
+            aucs = [_second_half(labels, auc.Forest(seed=s).score_learn_many(frame, y))["auc"] for s in seeds]
             base = [
                 _arf(f"unseen {name}", records, again=options.again, seed=s)["auc"]
                 for s in (seeds if len(records) < 2000 else (1,))
             ]
             line = one_by_one(LEARNERS["LogisticRegression"](), records)["auc"]
             row: _timing.Row = {"family": family, "stream": name, "n": len(records), "d": frame.shape[1]}
-            row |= {"auc": float(np.mean(own)), "arf": float(np.mean(base)), "line": line}
+            row |= {"auc": float(np.mean(aucs)), "arf": float(np.mean(base)), "line": line}
             row = _timing.judged(row, "auc", least=round(row["arf"] - 0.02, 4))
             yield row | {"gain": row["auc"] - row["arf"]}
 
@@ -219,14 +223,14 @@ def fast(options: Namespace) -> Iterator[_timing.Row]:
             arrays.append((time.process_time() - start) / len(records) * 1e6)
             ones.append(one_by_one(auc.Forest(seed=1), records)["us"])
         base = one_by_one(LEARNERS["ARF"](), records[:2000])["us"]
-        told = {
+        times = {
             "stream": name,
             "learner": "Forest",
             "d": rows.shape[1],
             "array": min(arrays),
             "us": min(ones),
         }
-        row = _timing.judged({**told, "arf": base, "times": base / min(ones)}, "times", least=60.0)
+        row = _timing.judged({**times, "arf": base, "times": base / min(ones)}, "times", least=60.0)
         row["met"] = row["met"] and row["array"] <= 10.0 and row["us"] <= 14.0
         yield row
 
@@ -251,15 +255,15 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         moa = _capymoa(options.capymoa, records) if options.capymoa else None
         if moa is not None:
             others[CAPYMOA] = moa
-        own = forests(records, options.seeds)
+        ours = forests(records, options.seeds)
         base = others.get("ARF", {}).get("us", math.nan)
-        for learner, told in {"Forest": own, **others}.items():
-            row: _timing.Row = {"array": math.nan, **told, "stream": name, "learner": learner}
-            row |= {"mb": told["bytes"] / 1e6, "times": base / told["us"], "n": len(records)}
+        for learner, metrics in {"Forest": ours, **others}.items():
+            row: _timing.Row = {"array": math.nan, **metrics, "stream": name, "learner": learner}
+            row |= {"mb": metrics["bytes"] / 1e6, "times": base / metrics["us"], "n": len(records)}
             if learner == "Forest":
                 least = max(ABSOLUTE.get(name, 0.0), others["ARF"]["auc"] - bar if "ARF" in others else 0.0)
                 row = _timing.judged(row, "auc", least=round(least, 4))
-                row["met"] = row["met"] and told["bytes"] <= MOST_BYTES
+                row["met"] = row["met"] and metrics["bytes"] <= MOST_BYTES
             yield row
 
 
@@ -290,11 +294,11 @@ def _families(rows: list[_timing.Row]) -> Iterator[str]:
     figures = [("Forest", "auc", ">8.3f"), ("ARF", "arf", ">8.3f"), ("LogisticRegression", "line", ">20.3f")]
     means = []
     for family in (*dict.fromkeys(row["family"] for row in rows), "all"):
-        own = [row for row in rows if family in (row["family"], "all")]
-        told: _timing.Row = {key: float(np.mean([row[key] for row in own])) for _, key, _ in figures}
-        ahead = sum(row["gain"] > 0.0 for row in own)
-        told |= {"family": family, "streams": len(own), "ahead": ahead}
-        means.append(told | {"least": min(row["gain"] for row in own)})
+        members = [row for row in rows if family in (row["family"], "all")]
+        mean_row: _timing.Row = {key: float(np.mean([row[key] for row in members])) for _, key, _ in figures}
+        ahead = sum(row["gain"] > 0.0 for row in members)
+        mean_row |= {"family": family, "streams": len(members), "ahead": ahead}
+        means.append(mean_row | {"least": min(row["gain"] for row in members)})
     yield from _timing.table(
         [
             *(("family", "family", "<12"), ("streams", "streams", ">7d"), *figures),
@@ -344,12 +348,12 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     yield ""
     yield f"means of {len({row['stream'] for row in seen})} streams"
     for learner in LOSSES if options.pairs else ("Forest", *LEARNERS, CAPYMOA):
-        own = [row for row in seen if row["learner"] == learner]
-        if own and options.pairs:
-            means = [float(np.mean([row[key] for row in own])) for key in ("auc", "ap", "us")]
+        learner_rows = [row for row in seen if row["learner"] == learner]
+        if learner_rows and options.pairs:
+            means = [float(np.mean([row[key] for row in learner_rows])) for key in ("auc", "ap", "us")]
             yield "{:<20}AUC {:.3f}  AP {:.3f}  {:5.1f} us".format(learner, *means)
-        elif own:
-            means = [float(np.mean([row[key] for row in own])) for key in ("auc", "ap", "us", "mb")]
+        elif learner_rows:
+            means = [float(np.mean([row[key] for row in learner_rows])) for key in ("auc", "ap", "us", "mb")]
             yield "{:<20}AUC {:.3f}  AP {:.3f}  {:8.1f} us  {:.2f} MB".format(learner, *means)
     if options.draw:
         IMAGE.write_text(_drawn(seen), encoding="utf-8")

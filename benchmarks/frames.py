@@ -67,11 +67,11 @@ def warm(make: Callable[[], Any], d: int) -> Any:
 def turn(model: Any, method: str, X: Any, y: Any) -> float:
     """Seconds of the processor per row."""
     call = getattr(model, method)
-    given = (X, y) if method == "learn_many" else (X,)
+    arguments = (X, y) if method == "learn_many" else (X,)
     calls = min(max(1, TURN // len(X)), MOST_CALLS)
     start = time.process_time()
     for _ in range(calls):
-        call(*given)
+        call(*arguments)
     return (time.process_time() - start) / (calls * len(X))
 
 
@@ -81,10 +81,10 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         ours, theirs = warm(LEARNERS[name], d), warm(linear_model.LogisticRegression, d)
         for library, n in product(LIBRARIES, options.rows):
             X, y = data(library, n, d)
-            for method, beside in METHODS.items():
+            for method, their_method in METHODS.items():
                 mine, river, ratio = _timing.versus(
                     partial(turn, ours, method, X, y),
-                    partial(turn, theirs, beside, X, y),
+                    partial(turn, theirs, their_method, X, y),
                     options.rounds,
                     warm=2,
                 )

@@ -162,8 +162,8 @@ def main() -> int:
             asyncio.run(round_of(bootstrap, workers, kill, victim, coin.uniform(0.1, 1.0), options.seconds))
             sent += 2000 * PARTITIONS
             done = sum(asyncio.run(scores(bootstrap, "read_committed")).values())
-            told = f"{sent:6} events sent, {done:6} scores committed"
-            print(f"kill -9 {kill:2}: worker {victim}; {told}", flush=True)
+            progress = f"{sent:6} events sent, {done:6} scores committed"
+            print(f"kill -9 {kill:2}: worker {victim}; {progress}", flush=True)
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             committed = asyncio.run(scores(bootstrap, "read_committed"))

@@ -132,19 +132,19 @@ def shares(make: Callable[[], Any], batches: int) -> _timing.Row:
 
     def next_batch(number: int) -> None:
         offset = (number + WARM) * BATCH
-        at = [i % len(phishing) for i in range(offset, offset + BATCH)]
-        events[:] = [phishing[i] for i in at]
-        records[:] = [Record(offset + j, encoded[i]) for j, i in enumerate(at)]
+        indices = [i % len(phishing) for i in range(offset, offset + BATCH)]
+        events[:] = [phishing[i] for i in indices]
+        records[:] = [Record(offset + j, encoded[i]) for j, i in enumerate(indices)]
         if number % 100 == 1:
             gc.collect()
 
     measures = {name: _timing.timed(partial(step, events, records)) for name, step in steps.items()}
     gc.collect()
     gc.disable()  # a collection would be charged to whoever comes next
-    told = _timing.turns(measures, batches, warm=WARM, before=next_batch, shuffled=True)
+    times = _timing.turns(measures, batches, warm=WARM, before=next_batch, shuffled=True)
     gc.enable()
-    both = {name: sum(seconds) for name, seconds in told.items()}
-    second = {name: sum(seconds[-(-batches // 2) :]) for name, seconds in told.items()}
+    both = {name: sum(seconds) for name, seconds in times.items()}
+    second = {name: sum(seconds[-(-batches // 2) :]) for name, seconds in times.items()}
     return {
         "bare_events_per_second": batches * BATCH / both["bare"],
         "lane_over_bare": both["bare"] / both["lane"],
@@ -171,8 +171,8 @@ def whole_batches(batches: int) -> dict[str, float]:
         return Event(x, y)
 
     def many(records: list[Record]) -> Rows:
-        at = [record.offset % len(phishing) for record in records]
-        return Rows(names, values[at], [labels[i] for i in at])
+        indices = [record.offset % len(phishing) for record in records]
+        return Rows(names, values[indices], [labels[i] for i in indices])
 
     one.many = many  # type: ignore[attr-defined]
     json = json_decoder(InputConfig(topic="events", label="y", features=names))
@@ -201,9 +201,9 @@ def whole_batches(batches: int) -> dict[str, float]:
     steps |= {name: partial(with_commits, name) for name in committed}
     steps["msgspec"] = lambda: list(map(decode, [record.value for record in records]))
     measures = {name: _timing.timed(step) for name, step in steps.items()}
-    told = _timing.turns(measures, batches, warm=WARM, before=next_batch, shuffled=True)
-    seconds = {name: sum(values) for name, values in told.items()}
-    second = {name: sum(values[-(-batches // 2) :]) for name, values in told.items()}
+    times = _timing.turns(measures, batches, warm=WARM, before=next_batch, shuffled=True)
+    seconds = {name: sum(values) for name, values in times.items()}
+    second = {name: sum(values[-(-batches // 2) :]) for name, values in times.items()}
     return {
         "rate": batches * BATCH / seconds["rows"],
         "msgspec": seconds["msgspec"] / seconds["json"],
@@ -237,8 +237,8 @@ def bad_events(batches: int) -> dict[float, float]:
         model = auc.PairFTRL(1.0, 1e-4, 10_000_000, features=names, noise_key=bytes(32))
         lane = Lane(model, json, app="bench", topic="events", partition=0)
         measures[str(share)] = _timing.timed(partial(lane.process, records))
-    told = _timing.turns(measures, batches, warm=WARM, before=next_batch, shuffled=True)
-    seconds = {share: sum(told[str(share)]) for share in batch}
+    times = _timing.turns(measures, batches, warm=WARM, before=next_batch, shuffled=True)
+    seconds = {share: sum(times[str(share)]) for share in batch}
     return {share: seconds[0.0] / seconds[share] for share in BAD}
 
 

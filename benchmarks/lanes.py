@@ -205,9 +205,9 @@ COLUMNS = [
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     yield f"{options.rate:,} events/s over all lanes; {options.kills} kills each"
-    told = list(rows)
-    yield from _timing.table(COLUMNS, told[:-1], goals=True)
-    row = told[-1]
+    found = list(rows)
+    yield from _timing.table(COLUMNS, found[:-1], goals=True)
+    row = found[-1]
     yield (
         f"a lane with {row['megabytes']:.1f} MB of state: back after {row['back']:.1f} s, "
         f"longest {row['longest']:.1f}   {row['goal']}{'' if row['met'] else '  missed'}"

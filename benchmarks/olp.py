@@ -117,8 +117,8 @@ def main() -> None:
                 *models, between = olp(
                     x, y, order, steps, radius, size, kept, moments, np.random.default_rng(fold)
                 )
-                told = [roc_auc_score(y[test], x[test] @ w) for w in (*models, *between)]
-                found.setdefault((step, radius), []).append(told)
+                aucs = [roc_auc_score(y[test], x[test] @ w) for w in (*models, *between)]
+                found.setdefault((step, radius), []).append(aucs)
         aucs = np.array(list(found.values()))  # (settings, folds, kinds), the moments last
         columns = [aucs[:, :, k] for k in range(3)]
         columns.append(np.concatenate([aucs[:, :, k] for k in range(3, aucs.shape[2])]))

@@ -29,11 +29,11 @@ COLUMNS = (
 )
 
 
-def measure(given: argparse.Namespace) -> Iterator[Row]:
-    rng, n = np.random.default_rng(1), max(given.pairs // 5, 2)
-    rows, w = rng.normal(size=(n, given.features)) / 5.0, np.eye(given.features)
-    drawn = np.sort(rng.integers(n, size=(given.pairs + given.pairs // 10, 2)), axis=1)
-    pairs = np.unique(drawn[drawn[:, 0] < drawn[:, 1]], axis=0)[: given.pairs]
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    rng, n = np.random.default_rng(1), max(options.pairs // 5, 2)
+    rows, w = rng.normal(size=(n, options.features)) / 5.0, np.eye(options.features)
+    drawn = np.sort(rng.integers(n, size=(options.pairs + options.pairs // 10, 2)), axis=1)
+    pairs = np.unique(drawn[drawn[:, 0] < drawn[:, 1]], axis=0)[: options.pairs]
     alike = (rows[pairs[:, 0], 0] > 0) == (rows[pairs[:, 1], 0] > 0)
 
     def epochs(count: int) -> float:
@@ -47,18 +47,18 @@ def measure(given: argparse.Namespace) -> Iterator[Row]:
         "product": timed(lambda: (rows[pairs[:, 0]] - rows[pairs[:, 1]]) @ w, time.process_time),
         "epoch": lambda: (epochs(6) - epochs(1)) / 5.0,
     }
-    told = turns(work, given.rounds, warm=1)
-    for what, beside in (("kappa'", "sort"), ("epoch", "product")):
+    times = turns(work, options.rounds, warm=1)
+    for what, baseline in (("kappa'", "sort"), ("epoch", "product")):
         yield {
             "what": what,
-            "itself": statistics.median(told[what]),
-            "beside": statistics.median(told[beside]),
-            "ratio": ratio(told[what], told[beside]),
+            "itself": statistics.median(times[what]),
+            "beside": statistics.median(times[baseline]),
+            "ratio": ratio(times[what], times[baseline]),
         }
 
 
-def page(rows: Iterable[Row], given: argparse.Namespace) -> Iterator[str]:
-    yield f"{given.pairs} pairs of {given.pairs // 5} individuals, {given.features} features"
+def page(rows: Iterable[Row], options: argparse.Namespace) -> Iterator[str]:
+    yield f"{options.pairs} pairs of {options.pairs // 5} individuals, {options.features} features"
     yield from table(COLUMNS, rows)
 
 

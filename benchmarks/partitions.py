@@ -101,9 +101,9 @@ def memory(config: str, lanes: int, folder: Path) -> float:
     worker = Process(path)
     worker.start()
     worker.said("lane_opened", lanes)
-    told = Path(f"/proc/{worker.pid}/status").read_text()
+    status = Path(f"/proc/{worker.pid}/status").read_text()
     worker.kill(signal.SIGKILL)
-    return float(re.findall(r"VmRSS:\s+(\d+) kB", told)[0]) / 1000
+    return float(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1000
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
@@ -123,12 +123,12 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
             measures = {str(count): partial(rate, count, store) for count in options.partitions}
             rates = _timing.turns(measures, options.rounds, warm=options.warm)
             for count in options.partitions:
-                own, one = rates[str(count)], rates[str(options.partitions[0])]
+                values, one = rates[str(count)], rates[str(options.partitions[0])]
                 row = {
                     "store": store,
                     "partitions": count,
-                    "events_per_second": round(statistics.median(own)),
-                    "ratio": round(_timing.ratio(own, one), 3),
+                    "events_per_second": round(statistics.median(values)),
+                    "ratio": round(_timing.ratio(values, one), 3),
                 }
                 yield _timing.judged(row, "ratio", least=GOAL)
         most = max(options.partitions)
@@ -154,9 +154,9 @@ COLUMNS = [
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     yield f"{options.events:,} events, medians of {options.rounds} alternating runs"
-    told = list(rows)
-    yield from _timing.table(COLUMNS, [row for row in told if "store" in row], goals=True)
-    for row in told:
+    found = list(rows)
+    yield from _timing.table(COLUMNS, [row for row in found if "store" in row], goals=True)
+    for row in found:
         if "lanes" in row:
             more = f"{row['megabytes']:.2f} MB more for each of {row['lanes']}"
             missed = "" if row["met"] else "  missed"

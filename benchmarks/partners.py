@@ -28,10 +28,10 @@ from streampair import auc
 NAMES = ("phishing", "german", "diabetes", "usps", "synthetic", "letter", "ijcnn1", "adult", "bank")
 EPSILONS = (0.25, 1.0)
 FIRST_SPLIT = 8000
-SHOWN = ("moments", "buffer", "warm-up", "released", "gain")
+COLUMN_NAMES = ("moments", "buffer", "warm-up", "released", "gain")
 
 
-def told(values: list[float], sign: str = "") -> str:
+def interval(values: list[float], sign: str = "") -> str:
     """Mean and standard error."""
     return f"{np.mean(values):{sign}.3f} +- {np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
 
@@ -48,23 +48,23 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
             sigmas = {}
             for train, test in _sets.splits(len(data.x), options.seeds, FIRST_SPLIT):
                 budget: dict[str, Any] = {"epsilon": epsilon, "horizon": len(train)}
-                asked = auc.PairFTRL(
+                default = auc.PairFTRL(
                     **budget, delta=1.0 / len(data.x), features=list(data.x.columns), partner="released"
                 )
-                for column, given in {
+                for column, settings in {
                     "moments": {},
                     "buffer": {"solver": "gradients"},
-                    "warm-up": {"solver": "gradients", "warmup": asked.settings.warmup},
+                    "warm-up": {"solver": "gradients", "warmup": default.settings.warmup},
                     "released": {"partner": "released"},
                 }.items():
-                    model = _sets.private(data, auc.PairFTRL, train, **budget, **given)
+                    model = _sets.private(data, auc.PairFTRL, train, **budget, **settings)
                     found.setdefault(column, []).append(_sets.judged(data, model, test))
                     sigmas[column] = model.run.state.plan.sigma
             row: _timing.Row = {"data": name, "rows": len(data.x), "features": data.x.shape[1]}
-            row |= {column: told(values) for column, values in found.items()}
+            row |= {column: interval(values) for column, values in found.items()}
             gains = np.subtract(found["released"], found["warm-up"]).tolist()
             noise = sigmas["warm-up"] / sigmas["released"]
-            yield row | {"epsilon": epsilon, "gain": told(gains, "+"), "noise": noise}
+            yield row | {"epsilon": epsilon, "gain": interval(gains, "+"), "noise": noise}
 
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
@@ -72,7 +72,7 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
         *(("data", "data", "<10"), ("rows", "rows", ">6"), ("d", "features", ">5")),
         *(("eps", "epsilon", ">6g"), ("noise", "noise", ">7.2f")),
     ]
-    return _timing.table([*columns, *((name, name, ">17") for name in SHOWN)], rows)
+    return _timing.table([*columns, *((name, name, ">17") for name in COLUMN_NAMES)], rows)
 
 
 if __name__ == "__main__":

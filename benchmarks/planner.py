@@ -112,22 +112,22 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         module, measured = MEASURED[family]
         for n, d, rate, epsilon in TASKS[family]:
             found = privacy.plan(n, d, epsilon=epsilon, positive_rate=rate, auc=BEST, family=family)
-            told = []
+            means = []
             for forecast in found.forecasts:
                 make = partial(getattr(module, forecast.mechanism), **forecast.settings)
                 runs = [measured(make, n, d, rate, seed) for seed in range(options.seeds)]
-                given = "horizon" if "horizon" in forecast.settings else "no horizon"
-                told.append(mean := float(np.mean(runs)))
+                kind = "horizon" if "horizon" in forecast.settings else "no horizon"
+                means.append(mean := float(np.mean(runs)))
                 yield {
                     **{"n": n, "d": d, "rate": rate, "epsilon": epsilon},
-                    "mechanism": f"{forecast.call().split('(')[0]}, {forecast.settings.get('solver', given)}",
+                    "mechanism": f"{forecast.call().split('(')[0]}, {forecast.settings.get('solver', kind)}",
                     "expected": forecast.auc,
                     "measured": mean,
                     "stderr": float(np.std(runs, ddof=1) / len(runs) ** 0.5),
                     "off": mean - forecast.auc,
                 }
             tasks += 1
-            near += max(told) - told[0] <= GOAL
+            near += max(means) - means[0] <= GOAL
     yield {"near": near, "tasks": tasks}
 
 

@@ -53,9 +53,9 @@ def learners() -> dict[str, tuple[Any, bool]]:
     made: dict[str, tuple[Any, bool]] = {"LogisticRegression": (linear_model.LogisticRegression(), False)}
     for solver, options in (("gradients", gradients), ("moments", moments)):
         for noise in ("replay-safe", "fixed seed"):
-            own = {"noise_key": os.urandom(32)} if noise == "replay-safe" else {"seed": 1}
-            made[f"{solver}, {noise}, learn_one"] = (private(NAMES, **options, **own), False)
-            made[f"{solver}, {noise}, learn_many"] = (private(numbers, **options, **own), True)
+            noise_options = {"noise_key": os.urandom(32)} if noise == "replay-safe" else {"seed": 1}
+            made[f"{solver}, {noise}, learn_one"] = (private(NAMES, **options, **noise_options), False)
+            made[f"{solver}, {noise}, learn_many"] = (private(numbers, **options, **noise_options), True)
     return made
 
 
@@ -107,11 +107,11 @@ def operations(rounds: int) -> Iterator[tuple[str, float]]:
     yield "entities: admissions", rate(admit, 50_000, rounds)
     with tempfile.TemporaryDirectory() as directory:
         lane = DirectoryStore(Path(directory)).open("bench")
-        chain, told = Chain(LogKey(privacy.NoiseKey(bytes(32)))), join_digests(digests[:500])
+        chain, digest_bytes = Chain(LogKey(privacy.NoiseKey(bytes(32)))), join_digests(digests[:500])
 
         def append(count: int) -> None:
             for _ in range(count):
-                lane.append(LogAppend((chain.add(Digests(1, 500, told)),), "", 0))
+                lane.append(LogAppend((chain.add(Digests(1, 500, digest_bytes)),), "", 0))
 
         yield "log: durable lines of 500 slots", rate(append, 50, rounds)
         lane.close()
@@ -121,9 +121,9 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     """Median microseconds a record and median of the ratios to LogisticRegression; then the operations."""
     variants = {name: partial(seconds, *variant) for name, variant in learners().items()}
     times = _timing.turns(variants, options.rounds, warm=1)
-    for name, own in times.items():
-        row = {"name": name, "microseconds": statistics.median(own) * 1e6}
-        row["ratio"] = _timing.ratio(times["LogisticRegression"], own)
+    for name, values in times.items():
+        row = {"name": name, "microseconds": statistics.median(values) * 1e6}
+        row["ratio"] = _timing.ratio(times["LogisticRegression"], values)
         # Replay-safe noise under gradients with FIFO(32), record by record.
         yield _timing.judged(row, "ratio", least=0.3 if name == GOAL_OF else None)
     for name, value in operations(options.rounds):

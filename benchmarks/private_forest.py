@@ -67,12 +67,12 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
     columns, rule = list(data.x.columns), model._run.state
 
     def marked(which: np.ndarray) -> Iterator[np.ndarray]:
-        for at in range(0, len(which), 256):
-            part = data.x.iloc[which[at : at + 256]].to_numpy()
+        for start in range(0, len(which), 256):
+            part = data.x.iloc[which[start : start + 256]].to_numpy()
             yield model._run.prepared(columns, part)
 
-    def known(told: Any, linear: np.ndarray, cap: float, trees: Any, rows: int) -> Rows:
-        d, (count, size) = len(linear), told.counts.shape
+    def known(marginals: Any, linear: np.ndarray, cap: float, trees: Any, rows: int) -> Rows:
+        d, (count, size) = len(linear), marginals.counts.shape
         leaves, vectors = [], []
         for part in marked(train):
             vectors.append(part[:, :d].copy())
@@ -158,21 +158,21 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
         *(("set", "set", "<10"), ("rows", "rows", ">6"), ("d", "d", ">5"), ("  learner", "label", "<35")),
         *(("AUC", "auc", ">7.4f"), ("+-", "stderr", ">8.4f"), ("s", "seconds", ">8.1f")),
     ]
-    told: list[tuple[str, float]] = []
+    covered: list[tuple[str, float]] = []
 
     def labelled() -> Iterator[_timing.Row]:
         for row in rows:
             if "covered" in row:
-                told.append((row["set"], row["covered"]))
+                covered.append((row["set"], row["covered"]))
             yield {"seconds": float("nan"), **row, "label": f"  {row['learner']}"}
 
     for line in _timing.table(columns, labelled(), goals=True):
         yield line.replace("    nan", "      -")
-    if not told:
+    if not covered:
         return
     yield ""
     yield "of the way from PairFTRL to the true Gram, PrivateForest covers"
-    yield "  ".join(f"{name} {'-' if share != share else format(share, '.2f')}" for name, share in told)
+    yield "  ".join(f"{name} {'-' if share != share else format(share, '.2f')}" for name, share in covered)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def figures(scores: np.ndarray, p: np.ndarray, y: np.ndarray) -> _timing.Row:
     half = slice(len(y) // 2, None)
     scores, p, y = scores[half], p[half], y[half]
     area, binned = roc_auc_score(y, scores), metrics.ROCAUC()
-    for given, label in zip(p.tolist(), y.tolist(), strict=True):
-        binned.update(label, {True: given, False: 1.0 - given})
+    for probability, label in zip(p.tolist(), y.tolist(), strict=True):
+        binned.update(label, {True: probability, False: 1.0 - probability})
     units = (scores - scores.mean())[:, None] / (scores.std() or 1.0)
     best = LogisticRegression(C=1e6).fit(units, y).predict_proba(units)[:, 1]
     return {
@@ -104,8 +104,8 @@ def one_by_one(model: Any, rows: list[dict[str, float]], y: np.ndarray) -> tuple
 def in_blocks(model: Any, x: pd.DataFrame, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The same, of blocks of records."""
     scores, p = np.empty(len(y)), np.empty(len(y))
-    for at in range(0, len(y), BLOCK):
-        part = slice(at, at + BLOCK)
+    for start in range(0, len(y), BLOCK):
+        part = slice(start, start + BLOCK)
         scores[part] = model.score_many(x.iloc[part])
         p[part] = model.predict_proba_many(x.iloc[part])[True]
         model.learn_many(x.iloc[part], y[part])
@@ -122,15 +122,15 @@ def of_set(name: str, options: Namespace) -> Iterator[_timing.Row]:
     rate = float(y[len(y) // 2 :].mean())
     constant = -(rate * math.log(rate) + (1.0 - rate) * math.log(1.0 - rate))
     about = {"data": name, "rows": len(y), "positive": float(y.mean()), "constant": constant}
-    told = figures(*one_by_one(linear_model.LogisticRegression(), rows, y), y)
-    most, loss = told["gap"] + GAP, told["loss"] + LOSS
-    yield {**about, "learner": "LogisticRegression", **told, "goal": "", "met": True}
+    found = figures(*one_by_one(linear_model.LogisticRegression(), rows, y), y)
+    most, loss = found["gap"] + GAP, found["loss"] + LOSS
+    yield {**about, "learner": "LogisticRegression", **found, "goal": "", "met": True}
 
-    def judged(learner: str, told: _timing.Row, bar: float) -> _timing.Row:
-        met = {"gap": told["gap"] <= most, "loss": told["loss"] <= bar}
+    def judged(learner: str, found: _timing.Row, bar: float) -> _timing.Row:
+        met = {"gap": found["gap"] <= most, "loss": found["loss"] <= bar}
         missed = " and ".join(key for key, value in met.items() if not value)
         goal = f"gap <= {most:.3f}, loss <= {bar:.3f}" + (f": {missed}" if missed else "")
-        return {**about, "learner": learner, **told, "goal": goal, "met": not missed}
+        return {**about, "learner": learner, **found, "goal": goal, "met": not missed}
 
     for learner, make in OPEN.items():
         yield judged(learner, figures(*one_by_one(make(), rows, y), y), loss)

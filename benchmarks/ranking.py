@@ -89,15 +89,15 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     for name in options.names or SETS:
         x, y = load(name, options.data)
         splits = 20 if len(x) < 5000 else options.splits
-        shown = {"set": name, "rows": len(x), "features": x.shape[1]}
+        about = {"set": name, "rows": len(x), "features": x.shape[1]}
         plain = float(np.mean(taus(x, y, "", 0.0, splits)))
-        yield {**shown, "solver": "LinearRegression", **{f"{e:g}": plain for e in EPSILONS}}
+        yield {**about, "solver": "LinearRegression", **{f"{e:g}": plain for e in EPSILONS}}
         means = {
             solver: [float(np.mean(taus(x, y, solver, e, splits))) for e in EPSILONS]
             for solver in ("gradients", "moments")
         }
         for solver, values in means.items():
-            row = {**shown, "solver": solver, **{f"{e:g}": v for e, v in zip(EPSILONS, values, strict=True)}}
+            row = {**about, "solver": solver, **{f"{e:g}": v for e, v in zip(EPSILONS, values, strict=True)}}
             if solver == "moments":
                 row["ahead"] = float(np.mean(np.subtract(values, means["gradients"])))
                 row = _timing.judged(row, "ahead", least=-BEHIND)

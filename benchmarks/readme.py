@@ -89,12 +89,12 @@ def run(command: str) -> str:
     words = command.replace("make ", "make --silent ").replace("python ", f"{sys.executable} ").split()
     if words[0] == "streampair":
         words[:1] = [sys.executable, "-m", "streampair_connectors"]
-    told = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if (
-        words[1:3] != ["-m", "streampair_connectors"] or told.returncode != 1
+        words[1:3] != ["-m", "streampair_connectors"] or done.returncode != 1
     ):  # 1: a cell is off, as the table says
-        told.check_returncode()
-    return told.stdout.rstrip()
+        done.check_returncode()
+    return done.stdout.rstrip()
 
 
 def pages() -> list[Path]:

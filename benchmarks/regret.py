@@ -124,12 +124,12 @@ def averages(make: Any, private: bool, rows: list[Any], times: list[int], seed: 
         lane = Lane(
             model, decode, app="a", topic="t", partition=0, regret=RegretConfig(seed=seed, pairs=PAIRS)
         )
-        out, at = [], 0
+        out, position = [], 0
         for time in times:
-            while at < time:
-                until = min(at + 500, time)
-                lane.process([Record(i, b"") for i in range(at, until)])
-                at = until
+            while position < time:
+                until = min(position + 500, time)
+                lane.process([Record(i, b"") for i in range(position, until)])
+                position = until
             estimate = lane.regret()
             assert estimate is not None, getattr(model, "comparator_radius", None)
             out.append(estimate.average)
@@ -150,8 +150,10 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         rows = [stream(family, options.events, seed) for seed in range(options.streams)]
         for name, make in learners.items():
             private = name not in PLAIN
-            told = np.array([averages(make, private, part, times, seed) for seed, part in enumerate(rows, 1)])
-            mean, error = told.mean(axis=0), told.std(axis=0, ddof=1) / len(told) ** 0.5
+            values = np.array(
+                [averages(make, private, part, times, seed) for seed, part in enumerate(rows, 1)]
+            )
+            mean, error = values.mean(axis=0), values.std(axis=0, ddof=1) / len(values) ** 0.5
             row: _timing.Row = {"family": family, "name": name, "times": times, "slope": None}
             row |= {"average": mean.tolist(), "stderr": error.tolist()}
             row["slope"] = slope(times, row["average"])
@@ -189,8 +191,8 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
             f"{f'{value:.4f} +- {error:.4f}':>20}"
             for value, error in zip(row["average"], row["stderr"], strict=True)
         )
-        told = "" if row["slope"] is None else f"{row['slope']:.2f}"
-        yield f"{row['name']:<22}{cells}{told:>10}" + (f"  {row['goal']}" if row.get("goal") else "")
+        slope = "" if row["slope"] is None else f"{row['slope']:.2f}"
+        yield f"{row['name']:<22}{cells}{slope:>10}" + (f"  {row['goal']}" if row.get("goal") else "")
 
 
 if __name__ == "__main__":

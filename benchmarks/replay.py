@@ -73,11 +73,11 @@ def seconds(command: list[str]) -> tuple[float, str]:
 
 def replay(folder: Path, kind: str, clock: list[float]) -> float:
     """Seconds of the processor for all rows but ten; `clock` gets what the summary says."""
-    own = [sys.executable, "-m", "streampair_connectors", "replay", str(folder / "bench.toml")]
-    own += ["--json", "--output", str(folder / "scores.jsonl")]
-    few, _ = seconds([*own, str(folder / f"few.{kind}")])
-    spent, told = seconds([*own, str(folder / f"all.{kind}")])
-    clock.append(json.loads(told.splitlines()[-1])["summary"]["events_per_second"])
+    command = [sys.executable, "-m", "streampair_connectors", "replay", str(folder / "bench.toml")]
+    command += ["--json", "--output", str(folder / "scores.jsonl")]
+    few, _ = seconds([*command, str(folder / f"few.{kind}")])
+    spent, output = seconds([*command, str(folder / f"all.{kind}")])
+    clock.append(json.loads(output.splitlines()[-1])["summary"]["events_per_second"])
     return spent - few
 
 
@@ -98,16 +98,16 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         }
         measures |= {name: partial(other, folder, name) for name in OTHERS}
         replay(folder, "csv", [])  # the kernels compile
-        told = _timing.turns(measures, options.rounds)
-    rates = {name: (options.rows - 10) / statistics.median(spent) for name, spent in told.items()}
+        times = _timing.turns(measures, options.rounds)
+    rates = {name: (options.rows - 10) / statistics.median(spent) for name, spent in times.items()}
     for name, rate in rates.items():
-        own = clocks.get(name.removeprefix("replay, "))
+        clock = clocks.get(name.removeprefix("replay, "))
         row = {
             "name": name,
             "rows_per_second": rate,
-            "over_replay": _timing.ratio(told["replay, csv"], told[name]),
+            "over_replay": _timing.ratio(times["replay, csv"], times[name]),
         }
-        row["by_summary"] = f"{statistics.median(own):,.0f}" if own else ""
+        row["by_summary"] = f"{statistics.median(clock):,.0f}" if clock else ""
         yield _timing.judged(row, "rows_per_second", least=GOAL) if name == "replay, csv" else row
 
 

@@ -71,8 +71,8 @@ def of_window(window: int, events: int) -> _timing.Row:
         roc_auc_score(truth, values)
 
     def bulk() -> None:
-        for at in range(0, len(labels), 500):
-            ours.extend(labels[at : at + 500], scores[at : at + 500])
+        for start in range(0, len(labels), 500):
+            ours.extend(labels[start : start + 500], scores[start : start + 500])
 
     tail = slice(window, window + few)
     return {

@@ -55,11 +55,11 @@ def load(name: str, folder: Path) -> _sets.Set:
 
 
 def stepped(
-    model: Any, at: tuple[np.ndarray, float, float], x: np.ndarray, y: np.ndarray, sigma: float, seed: int
+    model: Any, start: tuple[np.ndarray, float, float], x: np.ndarray, y: np.ndarray, sigma: float, seed: int
 ) -> np.ndarray:
-    """The model's weights after a Newton step by the gradient at weights, slope and offset `at`."""
+    """The model's weights after a Newton step by the gradient at weights, slope and offset `start`."""
     rule = model.run.state
-    w, slope, offset = at
+    w, slope, offset = start
     p = 1.0 / (1.0 + np.exp(-(slope * x @ w + offset)))
     noise = sigma * np.random.default_rng(seed).normal(size=len(w))
     gradient = ((y - p) @ x + noise) / len(x)
@@ -104,27 +104,33 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 )
                 model.learn_many(data.x.iloc[train[:first]], pd.Series(data.y[train[:first]]))
                 run: Any = model.run
-                at = (run.state.average.copy(), run.state.link.slope, run.state.link.offset)
+                start = (run.state.average.copy(), run.state.link.slope, run.state.link.offset)
                 late = train[first:]
-                x, held = (run.prepared(columns, data.x.iloc[i].to_numpy(dtype=float)) for i in (late, test))
+                x, test_rows = (
+                    run.prepared(columns, data.x.iloc[i].to_numpy(dtype=float)) for i in (late, test)
+                )
                 model.learn_many(data.x.iloc[late], pd.Series(data.y[late]))
                 for noise in (2.0 / (mu * math.sqrt(spent)), 0.0):
-                    w = stepped(model, at, x, data.y[late].astype(float), noise, seed)
-                    gain = float(roc_auc_score(data.y[test], held @ w)) - base[-1]
+                    w = stepped(model, start, x, data.y[late].astype(float), noise, seed)
+                    gain = float(roc_auc_score(data.y[test], test_rows @ w)) - base[-1]
                     gains.setdefault(way + (", no noise" if noise == 0.0 else ""), []).append(gain)
         row: _timing.Row = {"data": name, "rows": len(data.x), "features": len(columns)}
-        yield row | {"moments": told(base, "")} | {way: told(found, "+") for way, found in gains.items()}
+        yield (
+            row
+            | {"moments": interval(base, "")}
+            | {way: interval(found, "+") for way, found in gains.items()}
+        )
 
 
-def told(values: list[float], sign: str) -> str:
+def interval(values: list[float], sign: str) -> str:
     """Mean and standard error."""
     return f"{np.mean(values):{sign}.3f} +- {np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
 
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
-    shown = ("moments", "beside", "beside, no noise", "after", "after, no noise")
+    names = ("moments", "beside", "beside, no noise", "after", "after, no noise")
     columns = [("data", "data", "<22"), ("rows", "rows", ">6"), ("d", "features", ">5")]
-    return _timing.table([*columns, *((name, name, ">18") for name in shown)], rows)
+    return _timing.table([*columns, *((name, name, ">18") for name in names)], rows)
 
 
 if __name__ == "__main__":

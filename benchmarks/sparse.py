@@ -73,8 +73,8 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
 def figure(name: str, ours: Any, theirs: Any, options: Namespace, most: float | None) -> _timing.Row:
     """A line of the table."""
     mine, other, ratio = versus(timed(ours), timed(theirs), options.rounds, warm=1)
-    told = {"ours": f"{mine / RECORDS * 1e6:.1f} us", "theirs": f"{other / RECORDS * 1e6:.1f} us"}
-    return _timing.judged({"name": name, **told, "value": 1.0 / ratio}, "value", most=most)
+    times = {"ours": f"{mine / RECORDS * 1e6:.1f} us", "theirs": f"{other / RECORDS * 1e6:.1f} us"}
+    return _timing.judged({"name": name, **times, "value": 1.0 / ratio}, "value", most=most)
 
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
@@ -83,5 +83,5 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    told = {"--rounds": {"type": int, "default": 15}}
-    _timing.main(__doc__, measure, page, told, strict=True)
+    options = {"--rounds": {"type": int, "default": 15}}
+    _timing.main(__doc__, measure, page, options, strict=True)

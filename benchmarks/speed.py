@@ -129,8 +129,8 @@ def batches(rounds: int) -> Iterator[_timing.Row]:
         learn, loop = partial(ours.learn_many, X, y), partial(one_by_one, theirs, records)
         mine, other, ratio = versus(timed(learn), timed(loop), max(rounds, 5), warm=1)
         name = f"learn_many on arrays, d = {d}: LogisticRegression.learn_one / ours, a record"
-        told = f"{mine / n * 1e6:.3f} us", f"{other / len(records) * 1e6:.2f} us"
-        yield figure(name, *told, ratio * n / len(records), least=20.0)
+        times = f"{mine / n * 1e6:.3f} us", f"{other / len(records) * 1e6:.2f} us"
+        yield figure(name, *times, ratio * n / len(records), least=20.0)
 
 
 # ---- the papers' own way -----------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def papers(rounds: int, n: int = 20_000, d: int = 20) -> Iterator[_timing.Row]:
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     y = X @ truth + 0.5 * rng.normal(size=2 * n) > 1.0
     s = np.where(y, 1.0, -1.0)
-    held = slice(n, None)
+    test = slice(n, None)
     rate, radius, size = 1.0, 5.0, 200
     options: dict[str, Any] = {"learning_rate": rate, "radius": radius}
     fifo = buffers.FIFO(1)
@@ -242,8 +242,8 @@ def papers(rounds: int, n: int = 20_000, d: int = 20) -> Iterator[_timing.Row]:
     for name, buffer, theirs, m in cases:
         learn = partial(learned, buffer, X[:m], y[:m], options)
         a, b, ratio = versus(timed(learn), timed(partial(theirs, m)), max(3, rounds // 3), warm=1)
-        ours_auc = exact_auc(learn().score_many(X[held]), y[held])
-        theirs_auc = exact_auc(X[held] @ theirs(m), y[held])
+        ours_auc = exact_auc(learn().score_many(X[test]), y[test])
+        theirs_auc = exact_auc(X[test] @ theirs(m), y[test])
         if abs(ours_auc - theirs_auc) > 0.01:
             raise SystemExit(f"{name}: AUC {ours_auc:.4f} and {theirs_auc:.4f} should agree")
         name = f"{name}: NumPy / ours (AUC {theirs_auc:.3f}, {ours_auc:.3f})"
@@ -265,10 +265,10 @@ def learned(buffer: buffers.Buffer, X: np.ndarray, y: np.ndarray, options: dict[
 def python(code: str, *arguments: str, **environment: str) -> str:
     """What a fresh process prints."""
     command = [sys.executable, "-c", code, *arguments]
-    told = subprocess.run(
+    done = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
-    return told.stdout
+    return done.stdout
 
 
 def imports(rounds: int) -> Iterator[_timing.Row]:
@@ -276,8 +276,8 @@ def imports(rounds: int) -> Iterator[_timing.Row]:
     theirs = partial(python, "import numba, river; from river import base, utils, metrics")
     clock = time.perf_counter
     mine, other, ratio = versus(timed(ours, clock), timed(theirs, clock), max(rounds, 5))
-    told = f"{mine:.2f} s", f"{other:.2f} s"
-    yield figure("import of all modules / river and numba", *told, 1.0 / ratio, most=1.5)
+    times = f"{mine:.2f} s", f"{other:.2f} s"
+    yield figure("import of all modules / river and numba", *times, 1.0 / ratio, most=1.5)
 
 
 _FIRST = """

@@ -169,10 +169,10 @@ def private(data: _sets.Set, train: np.ndarray, test: np.ndarray, epsilon: float
     """Of a private learner, whose report is as it should be."""
     _, options, horizon = MECHANISMS[mechanism]
     learner = learner_of(data.family, mechanism)
-    given = {"epsilon": epsilon, "horizon": len(train), **options}
+    settings = {"epsilon": epsilon, "horizon": len(train), **options}
     if not horizon:
-        del given["horizon"]
-    model = _sets.private(data, learner, train, **given)
+        del settings["horizon"]
+    model = _sets.private(data, learner, train, **settings)
     report = model.privacy
     honest = report.kind == "holds" and report.epsilon_spent <= epsilon * (1 + 1e-12)
     # The papers' calibration is told as what it is.
@@ -260,12 +260,12 @@ def block(rows: list[Row]) -> Iterator[str]:
     yield f"{titled(first)}, {first.features} features, {first.splits} splits"
     yield " " * 26 + "".join(f"{f'epsilon {e:g}':>16}" for e in EPSILONS)
     for mechanism in dict.fromkeys(row.mechanism for row in rows):
-        own = [row for row in rows if row.mechanism == mechanism]
-        cells = [f"{row.mean:.3f} +- {row.stderr:.3f}" for row in own]
-        shown = (
-            f"{cells[0]:>16} (not private)" if own[0].epsilon is None else "".join(f"{c:>16}" for c in cells)
+        line = [row for row in rows if row.mechanism == mechanism]
+        cells = [f"{row.mean:.3f} +- {row.stderr:.3f}" for row in line]
+        text = (
+            f"{cells[0]:>16} (not private)" if line[0].epsilon is None else "".join(f"{c:>16}" for c in cells)
         )
-        yield f"{mechanism:<26}{shown}"
+        yield f"{mechanism:<26}{text}"
     yield ""
 
 
@@ -279,17 +279,19 @@ def plot(rows: list[Row]) -> str:
     """A panel a set, what is in order against the logarithm of epsilon, a line a mechanism."""
     panels = []
     for _, cells in itertools.groupby(rows, lambda row: row.data):
-        own = list(cells)
+        set_rows = list(cells)
         lines = []
-        for mechanism in dict.fromkeys(row.mechanism for row in own):
-            line = [row for row in own if row.mechanism == mechanism]
+        for mechanism in dict.fromkeys(row.mechanism for row in set_rows):
+            line = [row for row in set_rows if row.mechanism == mechanism]
             if line[0].epsilon is None:
                 lines.append(_chart.Line(mechanism, level=line[0].mean))
             else:
                 points = tuple((row.epsilon or 0.0, row.mean, row.stderr) for row in line)
                 lines.append(_chart.Line(mechanism, points))
         panels.append(
-            _chart.Panel(f"{own[0].data}: {own[0].rows:,} rows", MEASURES[own[0].family], tuple(lines))
+            _chart.Panel(
+                f"{set_rows[0].data}: {set_rows[0].rows:,} rows", MEASURES[set_rows[0].family], tuple(lines)
+            )
         )
     title = (
         "What privacy costs: held-out pairs in order, against epsilon at delta 1/rows (dashed: not private)"
@@ -308,12 +310,12 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         if not _sets.there(name, options.data):
             skipped.append(name)
             continue
-        data, own = _sets.load(name, options.data), []
+        data, set_rows = _sets.load(name, options.data), []
         for row in of_set(data, options.quick):
-            own.append(row)
+            set_rows.append(row)
             yield asdict(row)
-        found += own
-        advice += advised(own, float(np.mean(data.y)) if data.family == "auc" else 0.5)
+        found += set_rows
+        advice += advised(set_rows, float(np.mean(data.y)) if data.family == "auc" else 0.5)
     targets = [row for row in found if row.target is not None]
     bars = [
         row for row in found if row.rows >= 20_000 and row.epsilon == 1.0 and row.logistic_gap is not None
@@ -339,7 +341,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     }
 
 
-def told(advice: list[_timing.Row]) -> Iterator[str]:
+def advice_lines(advice: list[_timing.Row]) -> Iterator[str]:
     """What the planner's advice was worth, and where it was not the best."""
     near = sum(row["short"] <= GOAL for row in advice)
     yield f"planner: what it puts first is the best, or within {GOAL} of it, on {near} of {len(advice)}"
@@ -362,7 +364,7 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
             yield f"{name:<34}{gap:+.3f} to LogisticRegression"
         yield verdict["summary"]
         yield ""
-        yield from told(verdict["advice"])
+        yield from advice_lines(verdict["advice"])
         if verdict["skipped"]:
             names = ", ".join(verdict["skipped"])
             yield f"skipped, not in {options.data}: {names}; give the folder with --data"

@@ -95,11 +95,11 @@ def broker(bootstrap: str | None, version: str) -> Iterator[str]:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
     from harness.apache_kafka import KafkaBroker
 
-    own = KafkaBroker(version)
+    container = KafkaBroker(version)
     try:
-        yield own.bootstrap
+        yield container.bootstrap
     finally:
-        own.close()
+        container.close()
 
 
 async def create(bootstrap: str, *topics: str, partitions: int = 1) -> None:
@@ -264,8 +264,8 @@ async def quix(python: str, bootstrap: str, topic: str, output: str, count: int,
     process = await asyncio.create_subprocess_exec(
         *(python, script, bootstrap, topic, output, str(count)), stdout=subprocess.PIPE
     )
-    told, _ = await process.communicate()
-    return float(told.split()[-1])
+    output, _ = await process.communicate()
+    return float(output.split()[-1])
 
 
 def split(telemetry: Telemetry, seconds: float) -> dict[str, float]:
@@ -371,7 +371,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     yield {"split": {stage: round(share, 3) for stage, share in shares.items()}}
 
 
-TOLD = {
+LABELS = {
     "bare": "aiokafka, decodes and sends one by one; does not learn",
     "limit": "aiokafka and PairOGD in whole batches; no state, no metrics",
     "librdkafka": "confluent-kafka and River's LogisticRegression; no state, no metrics",
@@ -389,10 +389,10 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
                 events, rounds = row["events"], row["rounds"]
                 yield f"one partition of {events:,} events, medians of {rounds} alternating runs"
             begun = True
-            yield f"  {row['name']:20}{row['events_per_second']:>9,} events/s   {TOLD[row['name']]}"
+            yield f"  {row['name']:20}{row['events_per_second']:>9,} events/s   {LABELS[row['name']]}"
         elif "split" in row:
-            told = ", ".join(f"{stage} {share:.0%}" for stage, share in row["split"].items())
-            yield f"time of the PairOGD worker: {told}"
+            shares = ", ".join(f"{stage} {share:.0%}" for stage, share in row["split"].items())
+            yield f"time of the PairOGD worker: {shares}"
         else:
             missed = "" if row["met"] else "  missed"
             yield f"  {row['worker']:>18} / {row['peer']:12} {row['ratio']:>6.2f}   {row['goal']}{missed}"
@@ -404,6 +404,6 @@ if __name__ == "__main__":
         "--events": {"type": int, "default": 200_000},
         "--rounds": {"type": int, "default": 3},
         "--quix": {"metavar": "PYTHON", "help": "one that has quixstreams and river: compare with that too"},
-        "--profile": {"choices": sorted(TOLD), "help": "profile one more run of this"},
+        "--profile": {"choices": sorted(LABELS), "help": "profile one more run of this"},
     }
     sys.exit(_timing.main(__doc__, measure, page, flags))

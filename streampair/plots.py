@@ -103,12 +103,12 @@ def regret(rows: Rows, ax: Axes | None = None) -> Axes:
     SourceError
         If the file cannot be read.
     """
-    told = [row for row in _read(rows) if (row.get("regret_average") or 0.0) > 0.0]
-    if not told:
+    kept = [row for row in _read(rows) if (row.get("regret_average") or 0.0) > 0.0]
+    if not kept:
         raise _nothing("a regret above zero", "record a lane that estimates its regret")
-    times = [row.get("regret_events", row["events"]) for row in told]
-    values = [row["regret_average"] for row in told]
-    errors = [row.get("regret_average_stderr", 0.0) for row in told]
+    times = [row.get("regret_events", row["events"]) for row in kept]
+    values = [row["regret_average"] for row in kept]
+    errors = [row.get("regret_average_stderr", 0.0) for row in kept]
     ax = _axes(ax, "events", "average regret")
     ax.fill_between(
         times,
@@ -134,14 +134,14 @@ def privacy(rows: Rows, ax: Axes | None = None) -> Axes:
     If the guarantee is void or unvouched, the title says so. Parameters and errors are those of `regret`, for
     readings of a private learner.
     """
-    told = [row for row in _read(rows) if row.get("privacy_epsilon_spent") is not None]
-    if not told:
+    kept = [row for row in _read(rows) if row.get("privacy_epsilon_spent") is not None]
+    if not kept:
         raise _nothing("an epsilon", "record a lane with a private learner")
-    last = told[-1]
+    last = kept[-1]
     budget, delta = last.get("privacy_epsilon_budget"), last.get("privacy_delta")
-    spent = [row["privacy_epsilon_spent"] for row in told]
+    spent = [row["privacy_epsilon_spent"] for row in kept]
     ax = _axes(ax, "events", "epsilon" if delta is None else f"epsilon at delta {delta:g}")
-    times = [row["events"] for row in told]
+    times = [row["events"] for row in kept]
     # What is spent is spent until the next release.
     ax.step(times, spent, where="post", label="spent")
     if budget is not None:
@@ -187,14 +187,14 @@ def auc(
     SourceError
         If the file cannot be read.
     """
-    told = _read(rows)
+    kept = _read(rows)
     if labels is None:
-        if any("score" in row for row in told):
+        if any("score" in row for row in kept):
             raise _nothing("a label", "give labels=, for scores say nothing of them")
         name = "prequential_auc"
-        points = [(row["events"], row[name]) for row in told if row.get(name) is not None]
+        points = [(row["events"], row[name]) for row in kept if row.get(name) is not None]
     else:
-        points = _prequential(told, labels, window)
+        points = _prequential(kept, labels, window)
     if not points:
         raise _nothing("an AUC", "record a lane that saw both labels")
     ax = _axes(ax, "events", "AUC" if labels is None else f"AUC of the latest {window:,}")

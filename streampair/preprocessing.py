@@ -430,9 +430,9 @@ class OneHot(base.MiniBatchTransformer):
             return dict.fromkeys(of.columns, math.nan)
         hot = [of.column(field, out.pop(field, None)) for field in of.places]
         out |= self._zeros
-        for at in hot:
-            if at is not None:
-                out[of.columns[at]] = 1.0
+        for column in hot:
+            if column is not None:
+                out[of.columns[column]] = 1.0
         return out
 
     def transform_many(self, X: Any) -> Any:
@@ -453,9 +453,9 @@ class OneHot(base.MiniBatchTransformer):
         for j, name in enumerate(names):
             if name in of.places:
                 found = [of.column(name, value) for value in frame[:, j].to_list()]
-                for row, at in zip(hot, found, strict=True):
-                    if at is not None:
-                        row[at] = 1.0
+                for row, column in zip(hot, found, strict=True):
+                    if column is not None:
+                        row[column] = 1.0
         if any(name in of.places for name in unreadable_columns(frame)):
             hot.fill(_features.UNREADABLE)
         if not names:

@@ -537,7 +537,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         try:
             return table, self._rows_scores(table.columns, table.rows)
         except RecordError:  # names the first cell of a row, in what order its frame has
-            return table, self._rows_scores(*table.as_given())
+            return table, self._rows_scores(*table.columns_and_rows())
 
     # ---- state -----------------------------------------------------------------------------------------
 

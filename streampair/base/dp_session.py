@@ -492,7 +492,7 @@ class PrivateSession:
             return
         # Most records of most learners: they are added up, and hashed.
         if isinstance(stream, ChainedNoise):
-            stream.wait(design.told(None if origin is None else origin.context))
+            stream.wait(design.record_id(None if origin is None else origin.context))
         state.accumulate(design)
         self.slots += 1
         given = design.label.item()
@@ -566,7 +566,7 @@ class PrivateSession:
         stream = self._open() if self.stream is None else self.stream
         chain = stream if isinstance(stream, ChainedNoise) else None
         label, ready, usable = design.label, design.ready, design.usable
-        record = b"" if chain is None else design.told(origin.context)
+        record = b"" if chain is None else design.record_id(origin.context)
         if self.admission is not None and not self._admit(self.admission, origin.entity):
             prepared = False
         learning = self.slots >= asked.warmup

@@ -312,7 +312,7 @@ class Learner(base.Estimator):
             try:
                 taken = take(table.columns, table.rows, labels)
             except RecordError:  # names the first cell of a row, in what order its frame has
-                take(*table.as_given(), labels)
+                take(*table.columns_and_rows(), labels)
                 raise
         self._y_name = name
         if self._unnamed and (labels < 0.0).any():
@@ -376,7 +376,7 @@ class Learner(base.Estimator):
         try:
             return table, self._score_rows(table.columns, table.rows)
         except RecordError:  # names the first cell of a row, in what order its frame has
-            return table, self._score_rows(*table.as_given())
+            return table, self._score_rows(*table.columns_and_rows())
 
     def score_many(self, X: Any) -> Any:
         """Scores of the rows: of a frame as a series of the same kind with its index, of an array as one."""

@@ -191,8 +191,8 @@ def designs(
     scale, shift = _scaling(bounds, d)
     mean, factor = (np.zeros(d), np.ones(d)) if standard is None else standard
     out, whole = np.empty_like(X), np.empty(len(X))
-    given = np.ascontiguousarray(X)
-    design.prepare_rows(given, scale, shift, standard is not None, mean, factor, math.inf, out, whole)
+    rows = np.ascontiguousarray(X)
+    design.prepare_rows(rows, scale, shift, standard is not None, mean, factor, math.inf, out, whole)
     return out
 
 
@@ -271,10 +271,10 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
                 f"Only binary classification is supported. The type of the target is {kind}",
                 fix="say which records should rank high: fit(X, y == that class)",
             )
-        self.classes_, at = np.unique(y, return_inverse=True)
+        self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")
-        labels: Floats = at.astype(np.float64)
+        labels: Floats = codes.astype(np.float64)
         return X, labels if self.task == "metric" else 2.0 * labels - 1.0
 
     def _designs(self, X: Floats) -> Floats:
@@ -531,15 +531,15 @@ class TableLearner(PairLearner):
             raise ConfigError(f"calibration is {self.calibration!r}", fix='give "tight" or "paper"')
         problem = super()._problem(rows, labels, seed)
         problem = replace(problem, share=1.0 - self.standardise_share - self.proba_share)
-        given, words = begin(self.start, self._names(), self._slope(), self.task == "metric")
-        if given is not None:
+        start, words = begin(self.start, self._names(), self._slope(), self.task == "metric")
+        if start is not None:
             if not self._starts:
                 raise ConfigError(
                     f"start is given, and {type(self).__name__} begins elsewhere", fix="leave it out"
                 )
             # In the ball, on which what a pair can do is proved.
-            given = problem.inside(given if given.ndim == 1 else packed(given))
-            problem = replace(problem, start=given)
+            start = problem.inside(start if start.ndim == 1 else packed(start))
+            problem = replace(problem, start=start)
         notes = [] if self.bounds is None else ["The declared bounds are taken as public."]
         if self.standardise_share:
             notes.append("Features are standardised by moments that are released first, of the same budget.")

@@ -378,7 +378,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         size, epochs = self._size(m), checked_steps(self.epochs, "epochs")
         width, clip = self._width(d), _positive("clip", self.clip)
         move = 2.0 * clip / size
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "relation": relation,
             "dim": width * d,
             "batch": size,
@@ -387,9 +387,9 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "name": "mean gradients of batches of pairs",
         }
         if noise == "staircase":
-            return plan_staircase(self.epsilon, sensitivity=move, **given)
+            return plan_staircase(self.epsilon, sensitivity=move, **options)
         if noise == "duchi":
-            return plan_signs(self.epsilon, limit=clip, **given)
+            return plan_signs(self.epsilon, limit=clip, **options)
         std = None
         if self.calibration == "paper":
             std = relation.pairs * move * epochs / _positive("epsilon", self.epsilon)
@@ -397,7 +397,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 std *= math.sqrt(2.0 * math.log(1.25 / self.delta))
             move *= math.sqrt(width) if self.delta else width  # all rows are released together
         lemma = f"docs/privacy, Lemma {80 if self.calibration == 'paper' else 79}"
-        return plan_pairs(self.epsilon, self.delta, sensitivity=move, lemma=lemma, noise=std, **given)
+        return plan_pairs(self.epsilon, self.delta, sensitivity=move, lemma=lemma, noise=std, **options)
 
     def _perturbed(
         self, rows: Floats, similar: NDArray[np.bool_], relation: PairRelation, seed: int | None
@@ -447,9 +447,9 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         for _ in range(epochs):
             # A batch of all has no order, and as they are in memory it takes two thirds of the time.
             order = coins.permutation(m) if size < m else np.arange(m)
-            for at in range(m // size):
+            for number in range(m // size):
                 step += 1
-                batch = order[at * size : (at + 1) * size]
+                batch = order[number * size : (number + 1) * size]
                 gradient, peaks = self._gradient(rows, graph.pairs, similar, batch, w, margin)
                 w = w - eta / math.sqrt(step) * privatize(gradient, w, peaks)
         return w

@@ -157,8 +157,8 @@ class LocalizedPairSGD(TableLearner):
                 name=f"phase {number}, the average iterate",
                 lemma=f"docs/privacy, Lemma {68 if smooth is not None else 69}",
             )
-            at, total = np.arange(part.start, part.stop), np.zeros(problem.dim)
-            last, before = pair_steps(table, (at[1:], at[:-1]), eta, w, w, total)
+            rows, total = np.arange(part.start, part.stop), np.zeros(problem.dim)
+            last, before = pair_steps(table, (rows[1:], rows[:-1]), eta, w, w, total)
             # The sum lags by two steps, and begins with two iterates that are public.
             mean = (total + before + last - 2.0 * w) / steps
             gate = VectorGate(plan, seed)

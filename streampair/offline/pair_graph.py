@@ -70,30 +70,30 @@ class PairGraph:
     """
 
     def __init__(self, pairs: Any, individuals: int | None = None) -> None:
-        given = np.asarray(pairs)
-        if given.ndim != 2 or given.shape[1] != 2 or given.dtype.kind not in "iu":
-            if given.size == 0:
+        array = np.asarray(pairs)
+        if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
+            if array.size == 0:
                 raise ConfigError("the graph is empty: there is no pair", fix="give at least one pair")
             raise ConfigError(
-                f"pairs have shape {given.shape} and type {given.dtype}",
+                f"pairs have shape {array.shape} and type {array.dtype}",
                 fix="give whole numbers, (m, 2): the rows of X that each pair is of",
             )
-        if len(given) == 0:
+        if len(array) == 0:
             raise ConfigError("the graph is empty: there is no pair", fix="give at least one pair")
-        low, high = int(given.min()), int(given.max())
+        low, high = int(array.min()), int(array.max())
         n = high + 1 if individuals is None else int(individuals)
         if low < 0 or high >= n:
             raise ConfigError(
                 f"a pair is of individual {low if low < 0 else high}, and there are {n}",
                 fix="number individuals by their rows of X, from 0 on",
             )
-        ends = np.sort(given.astype(np.int64), axis=1)
+        ends = np.sort(array.astype(np.int64), axis=1)
         if (ends[:, 0] == ends[:, 1]).any():
             raise ConfigError("an individual is in a pair with itself", fix="leave such pairs out")
         keys = np.sort(ends[:, 0] * n + ends[:, 1])
         if (keys[1:] == keys[:-1]).any():
             raise ConfigError("a pair is given twice", fix="give each pair once, with one label")
-        self.pairs: Ints = np.ascontiguousarray(given, dtype=np.int64)
+        self.pairs: Ints = np.ascontiguousarray(array, dtype=np.int64)
         self.individuals = n
 
     @cached_property
@@ -189,7 +189,7 @@ class PairGraph:
                     raise ConfigError(
                         "kappa of this graph is too much work", fix="use kappa_prime, which bounds it"
                     )
-                rest = [edge for at, edge in enumerate(edges) if at not in used[0]]
+                rest = [edge for index, edge in enumerate(edges) if index not in used[0]]
                 best = max(best, used[1] + min(_closing(rest, s), _closing(rest, t)))
                 if best >= most:
                     break
@@ -211,25 +211,25 @@ def _families(
 ) -> Iterator[tuple[frozenset[int], int]]:
     """Each set of edges that is `size` paths from s to t without a common edge, and the size."""
     near: dict[int, list[tuple[int, int]]] = {}
-    for at, (a, b) in enumerate(edges):
-        near.setdefault(a, []).append((at, b))
-        near.setdefault(b, []).append((at, a))
+    for edge, (a, b) in enumerate(edges):
+        near.setdefault(a, []).append((edge, b))
+        near.setdefault(b, []).append((edge, a))
 
     def paths(v: int, used: frozenset[int], been: frozenset[int], after: int) -> Iterator[frozenset[int]]:
-        for at, w in near.get(v, ()):
-            if at in used or w in been or (v == s and at <= after):
+        for edge, w in near.get(v, ()):
+            if edge in used or w in been or (v == s and edge <= after):
                 continue
             if w == t:
-                yield used | {at}
+                yield used | {edge}
             else:
-                yield from paths(w, used | {at}, been | {w}, after)
+                yield from paths(w, used | {edge}, been | {w}, after)
 
     def families(used: frozenset[int], left: int, after: int) -> Iterator[frozenset[int]]:
         if left == 0:
             yield used
             return
         for more in paths(s, used, frozenset({s}), after):
-            first = next(at for at, _ in near[s] if at in more and at not in used)
+            first = next(edge for edge, _ in near[s] if edge in more and edge not in used)
             yield from families(more, left - 1, first)
 
     for used in families(frozenset(), size, -1):
@@ -273,8 +273,8 @@ def ring_pairs(individuals: int, each: int, order: Ints) -> Ints:
     >>> len(pairs), PairGraph(pairs).kappa_prime
     (200, 4)
     """
-    at = np.arange(individuals)
+    nodes = np.arange(individuals)
     steps = range(1, min(each, individuals // 2) + 1)
-    places = np.concatenate([np.stack([at, (at + step) % individuals], axis=1) for step in steps])
+    places = np.concatenate([np.stack([nodes, (nodes + step) % individuals], axis=1) for step in steps])
     found: Ints = np.unique(np.sort(order[places], axis=1), axis=0)
     return found

@@ -72,16 +72,16 @@ def score_slopes(loss: losses.PairLoss, scores: Floats, positive: NDArray[np.boo
 def _pair_by_pair(loss: losses.PairLoss, high: Floats, low: Floats) -> tuple[Floats, Floats]:
     parts = np.array_split(np.arange(len(high)), min(_PARTS, max(len(high), 1)))
     sums = np.empty((len(parts), len(low)))
-    own = np.empty(len(high))
+    high_sums = np.empty(len(high))
     logistic = isinstance(loss, losses.Logistic)  # it has a faster way: an exponential for each record
 
     def part(number: int) -> None:
         rows = parts[number]
         span = slice(rows[0], rows[-1] + 1) if len(rows) else slice(0, 0)
         if logistic:
-            all_pairs.pair_sums_logistic(high[span], low, own[span], sums[number])
+            all_pairs.pair_sums_logistic(high[span], low, high_sums[span], sums[number])
         else:
-            all_pairs.pair_sums_any(loss.code, high[span], low, own[span], sums[number])
+            all_pairs.pair_sums_any(loss.code, high[span], low, high_sums[span], sums[number])
 
     if len(high) * len(low) < 100_000:
         for number in range(len(parts)):
@@ -89,7 +89,7 @@ def _pair_by_pair(loss: losses.PairLoss, high: Floats, low: Floats) -> tuple[Flo
     else:  # kernels run without the interpreter's lock
         with ThreadPoolExecutor(min(os.cpu_count() or 1, len(parts))) as pool:
             list(pool.map(part, range(len(parts))))
-    return own, sums.sum(axis=0)
+    return high_sums, sums.sum(axis=0)
 
 
 class LinearRisk:
@@ -120,29 +120,29 @@ class LinearRisk:
         """Gradient in the weights, (d,)."""
         return self._rows.T @ score_slopes(self._loss, self._rows @ weights, self._positive)
 
-    def with_earlier(self, at: int, weights: Floats) -> Floats:
-        """Mean gradient of the pairs of record `at` with all records before it, (d,)."""
-        others = np.flatnonzero(self._positive[:at] != self._positive[at])
-        c = 2.0 if self._positive[at] else -2.0
-        rows, x = self._rows[others], self._rows[at]
+    def with_earlier(self, index: int, weights: Floats) -> Floats:
+        """Mean gradient of the pairs of record `index` with all records before it, (d,)."""
+        others = np.flatnonzero(self._positive[:index] != self._positive[index])
+        c = 2.0 if self._positive[index] else -2.0
+        rows, x = self._rows[others], self._rows[index]
         slopes = c * self._loss.slope(c * (float(x @ weights) - rows @ weights))
-        out: Floats = (slopes.sum() * x - slopes @ rows) / at
+        out: Floats = (slopes.sum() * x - slopes @ rows) / index
         return out
 
 
 def packed(matrix: Floats) -> Floats:
     """The d (d + 1) / 2 isometric coordinates of a symmetric matrix: its lower triangle, row by row."""
-    at = np.tril_indices(len(matrix))
-    out: Floats = matrix[at] * np.where(at[0] == at[1], 1.0, _ROOT2)
+    lower = np.tril_indices(len(matrix))
+    out: Floats = matrix[lower] * np.where(lower[0] == lower[1], 1.0, _ROOT2)
     return out
 
 
 def unpacked(vector: Floats, dim: int) -> Floats:
     """The symmetric matrix (dim, dim) of `packed`."""
-    at = np.tril_indices(dim)
+    lower = np.tril_indices(dim)
     out = np.zeros((dim, dim))
-    out[at] = vector / np.where(at[0] == at[1], 1.0, _ROOT2)
-    out.T[at] = out[at]
+    out[lower] = vector / np.where(lower[0] == lower[1], 1.0, _ROOT2)
+    out.T[lower] = out[lower]
     return out
 
 
@@ -181,11 +181,11 @@ class MetricRisk:
         rows, labels = self._rows, self._labels
         n, d = rows.shape
         mapped = rows @ unpacked(weights, d)
-        own = np.einsum("ij,ij->i", mapped, rows)
+        norms = np.einsum("ij,ij->i", mapped, rows)
         diagonal, total = np.zeros(n), np.zeros((d, d))
         for start in range(0, n, _ROWS):
             span = slice(start, min(start + _ROWS, n))
-            squares = own[span, None] + own - 2.0 * (mapped[span] @ rows.T)
+            squares = norms[span, None] + norms - 2.0 * (mapped[span] @ rows.T)
             signs = np.where(labels[span, None] == labels, 1.0, -1.0)
             slopes = -signs * self._loss.slope(signs * (1.0 - squares))
             slopes[np.arange(len(slopes)), np.arange(span.start, span.stop)] = 0.0
@@ -195,11 +195,11 @@ class MetricRisk:
         # The sum over ordered pairs of c uu' is twice that of c (xx' - xx'^T), symmetric up to rounding.
         return packed((total + total.T) / (n * (n - 1.0)))
 
-    def with_earlier(self, at: int, weights: Floats) -> Floats:
-        """Mean gradient of the pairs of record `at` with all records before it, (dim,)."""
+    def with_earlier(self, index: int, weights: Floats) -> Floats:
+        """Mean gradient of the pairs of record `index` with all records before it, (dim,)."""
         d = self._rows.shape[1]
-        u = self._rows[at] - self._rows[:at]
-        signs = np.where(self._labels[:at] == self._labels[at], 1.0, -1.0)
+        u = self._rows[index] - self._rows[:index]
+        signs = np.where(self._labels[:index] == self._labels[index], 1.0, -1.0)
         squares = np.einsum("ij,ij->i", u @ unpacked(weights, d), u)
         slopes = -signs * self._loss.slope(signs * (1.0 - squares))
-        return packed((u * slopes[:, None]).T @ u) / at
+        return packed((u * slopes[:, None]).T @ u) / index

@@ -138,7 +138,7 @@ class Design:
                 raw.fill(math.nan)
                 return 0
 
-    def told(self, context: bytes | None) -> bytes:
+    def record_id(self, context: bytes | None) -> bytes:
         """What identifies the record in `cells`: what the caller has said, or else its own bytes."""
         return b"own" + self.cells.tobytes() if context is None else b"told" + context
 
@@ -177,9 +177,9 @@ class Design:
             return np.ascontiguousarray(rows)
         out = np.full((len(rows), len(self.names)), math.nan)
         for j, column in enumerate(columns):
-            at = self.index.get(column)
-            if at is not None:
-                out[:, at] = rows[:, j]
+            index = self.index.get(column)
+            if index is not None:
+                out[:, index] = rows[:, j]
         return out
 
     def standardise(self, mean: Array, factor: Array) -> None:
@@ -206,9 +206,9 @@ class Design:
 
     def scores(self, weights: Array, raw: Array, out: Array) -> None:
         """Linear scores (n,) of raw rows, some at a time: designs may be far longer than the rows."""
-        for at in range(0, len(raw), self.chunk):
-            part = raw[at : at + self.chunk]
-            vectors.score_many(weights, self.prepared(part), out[at : at + len(part)])
+        for start in range(0, len(raw), self.chunk):
+            part = raw[start : start + self.chunk]
+            vectors.score_many(weights, self.prepared(part), out[start : start + len(part)])
 
     def clip(self, raw: Array, ready: Array, usable: Array) -> None:
         """Raw rows scaled and clipped to [-1, 1] into `ready`; rows that are not whole become 0."""

@@ -321,12 +321,12 @@ def read_record(
 def _all_usable(x: Mapping[Any, Any], limit: float) -> dict[Hashable, float] | None:
     """All features of a record as floats, None if one cannot be used: `read_record` then finds which."""
     try:
-        given = dict(x.items())
-        numbers = struct.unpack(f"{len(given)}d", struct.pack(f"{len(given)}d", *given.values()))
+        values = dict(x.items())
+        numbers = struct.unpack(f"{len(values)}d", struct.pack(f"{len(values)}d", *values.values()))
     except Exception:  # whatever it is: a value may bring its own
         return None
     usable = all(-limit <= number <= limit for number in numbers)
-    return dict(zip(given, numbers, strict=True)) if usable else None
+    return dict(zip(values, numbers, strict=True)) if usable else None
 
 
 def in_order(names: Iterable[Hashable]) -> list[Hashable]:

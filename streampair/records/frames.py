@@ -110,7 +110,7 @@ class Table:
         marked = rows.view(np.int64) == np.array(features.UNREADABLE).view(np.int64)
         return [self.columns[j] for j in np.flatnonzero(marked.any(axis=0)).tolist()]
 
-    def as_given(self) -> tuple[list[Hashable], Array]:
+    def columns_and_rows(self) -> tuple[list[Hashable], Array]:
         """Columns and rows in the order that they came in."""
         if self._order is None:
             return self.columns, self.rows
@@ -453,8 +453,8 @@ def _numbers(
             out.append(np.nan if _is_missing(cell) else read(cell))
         except Exception:  # whatever it is: a value may bring its own
             if strict:
-                at = _culprit(cells, i)
-                raise features.unusable_value(name, cells[at], row=at) from None
+                row = _culprit(cells, i)
+                raise features.unusable_value(name, cells[row], row=row) from None
             out.append(np.nan)
     return out
 

@@ -95,7 +95,7 @@ class TwoLabels:
         RecordError
             If the label is unknown (None, NaN or masked), cannot be compared, or is neither.
         """
-        given, y = y, features.label(y)
+        label, y = y, features.label(y)
         try:
             differs = y != y
             unknown = y is None or differs is np.ma.masked or bool(differs)
@@ -103,20 +103,20 @@ class TwoLabels:
             low = not high and self._is_low(y)
         except (TypeError, ValueError):  # an array, or pandas.NA
             raise RecordError(
-                f"the label is not a single known value: {short(given)}",
+                f"the label is not a single known value: {short(label)}",
                 fix="give one label, for example True or False",
                 stage="label",
             ) from None
         if unknown:
             raise RecordError(
-                f"the label is {given!r}, so it is unknown",
+                f"the label is {label!r}, so it is unknown",
                 fix="learn the record when its label is there, or leave it out",
                 stage="label",
             )
         if high or low:
             return 1.0 if high else -1.0
         raise RecordError(
-            f"the label is {short(given)}, and {self._named()}",
+            f"the label is {short(label)}, and {self._named()}",
             fix="name the label that ranks high as positive=, and the other one as negative=, "
             "for example positive='yes', negative='no'",
             stage="label",

@@ -66,7 +66,7 @@ def _times(method: str, data: Sample, seed: int) -> list[tuple[float, float]]:
     train, test = yang2021.folds(len(data.rows), repeat)[number]
     make, passes = yang2021.METHODS[method]
     model = make(_STEP, _RADIUS, seed)
-    held = Sample(data.name, data.rows[test], data.positive[test])
+    test_set = Sample(data.name, data.rows[test], data.positive[test])
     drawn = np.random.default_rng(seed).choice(train, size=passes * len(train))
     cuts = np.unique(np.geomspace(16, len(drawn), _MOMENTS).astype(int))
     # Compiled before the clock runs.
@@ -79,7 +79,7 @@ def _times(method: str, data: Sample, seed: int) -> list[tuple[float, float]]:
         model.learn_many(data.rows[part], data.positive[part])
         spent += time.process_time() - begun
         start = int(cut)
-        out.append((spent, ranked(model, held)))
+        out.append((spent, ranked(model, test_set)))
     return out
 
 
@@ -90,8 +90,8 @@ def _time(job: Mapping[str, Any], data: Sample, seed: int) -> Outcome:
     _checked(job)
     ours = _times("Ours", data, seed)
     goal = ours[-1][1] - _NEAR
-    own = ours if job["algorithm"] == "Ours" else _times(job["algorithm"], data, seed)
-    first = next((spent for spent, found in own if found >= goal), math.inf)
+    times = ours if job["algorithm"] == "Ours" else _times(job["algorithm"], data, seed)
+    first = next((spent for spent, found in times if found >= goal), math.inf)
     if first == math.inf:
         raise ConfigError(
             f"{job['algorithm']} does not come within {_NEAR:g} of the AUC of Ours",

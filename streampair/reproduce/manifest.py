@@ -161,10 +161,10 @@ def read(found: Mapping[str, Any]) -> Paper:
     for table in found["tables"]:
         for row in table["rows"]:
             learner = found["learners"][row["algorithm"]]
-            for at, data in enumerate(table["sets"]):
+            for column, data in enumerate(table["sets"]):
                 columns = list(itertools.product(table["n"], table["epsilon"]))
-                printed = _printed(row, "percent", table, at, len(columns))
-                spreads = _printed(row, "spread", table, at, len(columns))
+                printed = _printed(row, "percent", table, column, len(columns))
+                spreads = _printed(row, "spread", table, column, len(columns))
                 for (n, epsilon), value, spread in zip(columns, printed, spreads, strict=True):
                     private = learner.get("private", True)
                     cell = Cell(
@@ -190,14 +190,14 @@ def read(found: Mapping[str, Any]) -> Paper:
 
 
 def _printed(
-    row: Mapping[str, Any], key: str, table: Mapping[str, Any], at: int, columns: int
+    row: Mapping[str, Any], key: str, table: Mapping[str, Any], column: int, columns: int
 ) -> Sequence[float | None]:
     """The printed values of a row for one set, as shares of one."""
     if key not in row:
         return [None] * columns
-    if len(row[key]) != len(table["sets"]) or len(row[key][at]) != columns:
+    if len(row[key]) != len(table["sets"]) or len(row[key][column]) != columns:
         raise ConfigError(
             f"{table['place']}, {row['algorithm']}: {key} does not fit the table",
             fix="give a list for each set, with a number for each size and budget",
         )
-    return [round(float(value) / 100.0, 6) for value in row[key][at]]
+    return [round(float(value) / 100.0, 6) for value in row[key][column]]

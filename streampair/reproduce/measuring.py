@@ -28,8 +28,8 @@ def measure(job: Mapping[str, Any], data: protocol.Sample, seed: int) -> protoco
     Outcome
         A learner that refuses gives its words as the reason.
     """
-    own = relations.related if job["task"] == "relations" else curves.MEASURES.get(job["measure"])
+    function = relations.related if job["task"] == "relations" else curves.MEASURES.get(job["measure"])
     try:
-        return (own or protocol.learned)(job, data, seed)
+        return (function or protocol.learned)(job, data, seed)
     except StreampairError as error:
         return protocol.Outcome(reason=error.problem)

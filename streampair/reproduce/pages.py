@@ -92,19 +92,21 @@ def plot(rows: Sequence[Result], title: str) -> str:
         for number, (name, line) in enumerate(lines.items()):
             colour = f"C{number % 10}"  # the same in all three, though one may lack a line
             style = "-" if number < 10 else "--"
-            told = [each for each in line if not each.found[variant].reason]
-            at = [each.cell.n if by_size else each.cell.epsilon for each in told]
-            errors = [0.0 if math.isnan(e.found[variant].stderr) else e.found[variant].stderr for e in told]
-            if told:
-                means = [each.found[variant].mean for each in told]
+            measured = [each for each in line if not each.found[variant].reason]
+            positions = [each.cell.n if by_size else each.cell.epsilon for each in measured]
+            errors = [
+                0.0 if math.isnan(e.found[variant].stderr) else e.found[variant].stderr for e in measured
+            ]
+            if measured:
+                means = [each.found[variant].mean for each in measured]
                 handles[name] = ax.errorbar(
-                    at, means, yerr=errors, color=colour, linestyle=style, marker=".", linewidth=1
+                    positions, means, yerr=errors, color=colour, linestyle=style, marker=".", linewidth=1
                 )
             printed = [each for each in line if each.cell.published is not None]
             if variant == "paper" and printed:
-                at = [each.cell.n if by_size else each.cell.epsilon for each in printed]
+                positions = [each.cell.n if by_size else each.cell.epsilon for each in printed]
                 values = [each.cell.published for each in printed]
-                (handles["x: printed"],) = ax.plot(at, values, "x", color=colour, markersize=5)
+                (handles["x: printed"],) = ax.plot(positions, values, "x", color=colour, markersize=5)
         ax.set_title(_TITLES[variant], fontsize=9)
         ax.set_xlabel("records" if by_size else "epsilon")
     axes[0].set_ylabel(rows[0].cell.measure)

@@ -151,7 +151,10 @@ def split(data: Sample, n: int, seed: int) -> tuple[Sample, Sample]:
     if n >= len(data.rows):
         raise ConfigError(f"{data.name} has {len(data.rows)} records, and {n} are too many", fix="take fewer")
     order = np.random.default_rng(seed).permutation(len(data.rows))
-    parts = [Sample(data.name, data.rows[at], data.positive[at]) for at in (order[:n], order[n:])]
+    parts = [
+        Sample(data.name, data.rows[part_rows], data.positive[part_rows])
+        for part_rows in (order[:n], order[n:])
+    ]
     if any(part.positive.all() or not part.positive.any() for part in parts):
         raise ConfigError("the records that the seed draws are of one class", fix="use another seed")
     return parts[0], parts[1]
@@ -336,8 +339,8 @@ def objective(model: Any, known: Sample, task: str, l2: float) -> float:
         norm = float(np.linalg.norm(matrix))
         matrix = matrix / max(norm, 1.0)
         mapped = known.rows @ matrix
-        own = np.einsum("ij,ij->i", mapped, known.rows)
-        squares = own[:, None] + own - 2.0 * mapped @ known.rows.T
+        norms = np.einsum("ij,ij->i", mapped, known.rows)
+        squares = norms[:, None] + norms - 2.0 * mapped @ known.rows.T
         signs = np.where(known.positive[:, None] == known.positive, 1.0, -1.0)
         values = loss.value(signs * (1.0 - squares))
     else:

@@ -75,7 +75,9 @@ def _drawn(data: Sample, seed: int) -> tuple[Sample, NDArray[np.int64], Sample]:
     each = min(each, int(0.9 * min(len(high), len(low))))
     known = rng.permutation(np.concatenate([high[:each], low[:each]]))
     others = rng.permutation(np.concatenate([high[each:], low[each:]]))[:_TESTED]
-    parts = [Sample(data.name, data.rows[at], data.positive[at]) for at in (known, others)]
+    parts = [
+        Sample(data.name, data.rows[part_rows], data.positive[part_rows]) for part_rows in (known, others)
+    ]
     return parts[0], random_pairs(len(known), rng), parts[1]
 
 

@@ -229,7 +229,7 @@ def counted(results: Sequence[Result]) -> str:
     same = sum(each.verdict.startswith("Reproduced") for each in compared)
     without = sum(bool(each.found["paper"].reason) for each in results)
     seeds = sorted({each.found[v].seeds for each in results for v in VARIANTS if not each.found[v].reason})
-    told = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(seeds[0]) if seeds else "no"
+    seeds_range = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(seeds[0]) if seeds else "no"
     private = [each for each in results if each.cell.promised and not each.found["paper"].reason]
     also = ""
     if private:
@@ -242,7 +242,7 @@ def counted(results: Sequence[Result]) -> str:
             f"worse in {worse}, and no different or not measured in the others."
         )
     return (
-        f"{len(results)} cells, {told} seeds each. {len(printed)} have a printed value; {same} of the "
+        f"{len(results)} cells, {seeds_range} seeds each. {len(printed)} have a printed value; {same} of the "
         f"{len(compared)} that could be compared are reproduced with the paper's constants. {without} have a "
         f"reason in place of a value.{also}"
     )

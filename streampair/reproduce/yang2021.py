@@ -115,8 +115,8 @@ class _RandomPairs:
         w, before, total = self._weights or (np.zeros(d), np.zeros(d), np.zeros(d))
         labels = np.where(positive, 1.0, -1.0)
         problem = Problem(rows, labels, losses.Hinge(), "raw", self._radius, d, None, np.zeros(d))
-        at = np.arange(0, whole, 2)
-        w, before = pair_steps(problem, (at, at + 1), self._step, w, before, total)
+        starts = np.arange(0, whole, 2)
+        w, before = pair_steps(problem, (starts, starts + 1), self._step, w, before, total)
         self._weights = (w, before, total)
 
     def score_many(self, rows: Array) -> Array:

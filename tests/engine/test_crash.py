@@ -124,7 +124,7 @@ def test_a_replay_that_comes_out_otherwise_is_refused(change: str) -> None:
     other = Driver(lanes.pair_ogd)
     other.feed([({**x, "a": x["a"] + 1e-6}, y) if change == "score" else (x, not y)])
     driver.topic[12] = Record(12, other.topic[0].value)
-    with pytest.raises(SnapshotError, match=r"other scores than were given.*--lost-span"):
+    with pytest.raises(SnapshotError, match=r"other scores than the last commit has.*--lost-span"):
         driver.crash()
     driver.topic[12] = kept
     driver.crash()
@@ -300,6 +300,6 @@ def test_a_refused_replay_has_written_nothing() -> None:
     log, register = driver.store.log, driver.group.register
     driver.topic[41] = Record(41, driver.topic[3].value)
     for _ in range(2):
-        with pytest.raises(SnapshotError, match="other scores than were given"):
+        with pytest.raises(SnapshotError, match="other scores than the last commit has"):
             driver.crash()
         assert (driver.store.log, driver.group.register) == (log, register)

@@ -112,7 +112,7 @@ def test_one_that_fails_stops_nothing() -> None:
     beside = shadow()
     beside._lane.process = None  # type: ignore[method-assign, assignment, union-attr]
     made = logged(beside)
-    with pytest.warns(UserWarning, match="given up"):
+    with pytest.warns(UserWarning, match="is disabled until"):
         output = made.process(RECORDS[:15])
     assert len(output.scores) == 15
     made.commit()

@@ -520,7 +520,7 @@ def test_columns_are_put_into_the_order_asked_for(X: Any, data: st.DataObject) -
     assert asked.rows.flags.c_contiguous
     assert asked.rows.flags.writeable
     same(asked.rows, np.ascontiguousarray(given.rows[:, [given.columns.index(name) for name in names]]))
-    columns, rows = asked.as_given()
+    columns, rows = asked.columns_and_rows()
     assert columns == given.columns
     same(rows, given.rows)
     for others in (names[1:], [*names[1:], "other"], [*names, "other"], ()):

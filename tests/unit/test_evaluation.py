@@ -557,9 +557,9 @@ def test_records_of_many_different_features(names: int, cut: int) -> None:
     assert repr(again.to_state()) == repr(whole.to_state())
     assert again.estimate() == whole.estimate()
     kept = whole._sampled()
-    ids = kept.own_id.astype(int).tolist()
-    assert [dict(x) for x in kept.own] == [rows[i] for i in ids]
-    assert [dict(x) for x in kept.partner] == [rows[i] for i in kept.partner_id.astype(int).tolist()]
+    ids = kept.record_id.astype(int).tolist()
+    assert [dict(x) for x in kept.records] == [rows[i] for i in ids]
+    assert [dict(x) for x in kept.partners] == [rows[i] for i in kept.partner_id.astype(int).tolist()]
 
 
 @pytest.mark.parametrize(
