@@ -439,7 +439,7 @@ class OneHot(base.MiniBatchTransformer):
         """The same for the rows of a data frame; a frame of the same kind, with numbers."""
         if isinstance(X, np.ndarray):
             raise RecordError(
-                "what comes out has names, for which an array has no place", fix="give a data frame"
+                "the output has named columns, and an array has no names", fix="give a data frame"
             )
         frame, of = open_frame(X), self._of
         names = list(frame.columns)

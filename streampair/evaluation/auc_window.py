@@ -59,7 +59,7 @@ class AUCWindow:
             self._labels, self._scores = self._labels[-self.size :], self._scores[-self.size :]
 
     def _settle(self) -> None:
-        """Count the events that wait."""
+        """Apply the pending events."""
         labels, scores = self._labels, self._scores
         if not labels:
             return

@@ -74,7 +74,7 @@ class PairSample:
     record_id, partner_id
         (m,), their places in the stream.
     labels
-        (m,), whether `records` has the positive label.
+        (m,), whether the record has the positive label.
     margin
         (m,), margin of the learner on the pair at its step.
     weight
@@ -176,7 +176,7 @@ def estimate_from_pairs(
 
 
 def _differences(sample: PairSample, design: Callable[[list[Any]], Any]) -> tuple[Array, Array]:
-    """Signed differences of all pairs of the first events, then of the later ones; weights of the former."""
+    """Signed differences of pairs of the first events, then of later pairs; and weights of the former."""
     # One call: the columns of the plain design depend on the rows it is given.
     x = np.asarray(design([*sample.first, *sample.records, *sample.partners]), dtype=np.float64)
     y = sample.first_labels
@@ -191,7 +191,7 @@ def _differences(sample: PairSample, design: Callable[[list[Any]], Any]) -> tupl
 
 
 def _variance(sample: PairSample, weight: Array, terms: Array) -> float:
-    """Of the sum of weight * terms: stratified by label, robust to pairs that share a record."""
+    """Variance of the sum of weight * terms: stratified by label, robust to pairs that share a record."""
     residual = weight * terms
     spare = 1.0
     for label in (0, 1):
@@ -211,7 +211,7 @@ def _variance(sample: PairSample, weight: Array, terms: Array) -> float:
 
 
 def _unseen(weight: Array, terms: Array, loss: Any) -> float:
-    """The square of one pair like the largest seen: a sample says little of what is rarer than itself.
+    """Squared contribution of one pair as large as the largest: a bound for pairs too rare to be sampled.
 
     A learner that ranks nearly all pairs rightly loses on few. Below eight of them, the pair is one of
     margin 0 (as in the rule of three).

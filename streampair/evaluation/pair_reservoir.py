@@ -29,8 +29,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-#: Names that a table of numbers may have, and how many times those of the record that brings new ones: beyond
-#: it the table would hold little but what is missing.
+#: A table may have `_NARROW` columns, or `_SPARSE` times the features of the record that adds new ones. With
+#: more it would be mostly missing values.
 _NARROW = 64
 _SPARSE = 4
 
@@ -46,17 +46,17 @@ class Sample:
     strata
         1, or 2: partners are then drawn from the other one.
     steps, records
-        Room for, in each stratum; of the steps one more is kept, by which the others are weighed.
+        Capacity of each stratum. One more step is kept, for the weights of the others.
     exact
-        Of so many first events none is a step.
+        Number of first events, none of which is a step.
     seed
-        Of what is drawn.
+        Seed of the sample.
 
     Attributes
     ----------
     steps, records
-        The tables, a row for each place, by stratum: see `streampair.kernels.sampling`. An id of -1 marks a
-        place that nothing is in.
+        The tables, a row for each place, by stratum: see `streampair.kernels.sampling`. An id of -1 marks an
+        empty place.
     names
         Of the features, in the order of the columns.
     """
@@ -71,7 +71,7 @@ class Sample:
             ranks.fill(math.inf)
             order.fill(-1.0)
         draw = random.Random(seed)  # noqa: S311  (a sample, not a secret)
-        # Drawn beforehand, so that a look at the next partner changes nothing.
+        # Drawn in advance, so that `next` changes nothing.
         self._state[layout.SAMPLE_NEXT] = draw.random()
         self._words = np.array(draw.getstate()[1], dtype=np.uint64)
         self._hits = np.empty((64, layout.SAMPLE_HIT))
@@ -84,7 +84,7 @@ class Sample:
         self.steps[:, [layout.STEP_WEIGHT, layout.STEP_MARGIN]] = 0.0
         self.records = np.full((strata * records, layout.RECORD_COLUMNS), -1.0)
         self.records[:, layout.RECORD_LABEL] = math.nan
-        #: In place of the columns, where records have too many different features for a table.
+        #: Replaces the columns where records have too many different features for a table.
         self._dict_rows: dict[str, list[Row | None]] | None = None
 
     # ---- drawing ---------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Sample:
         return int(self._counter(layout.SEEN, stratum))
 
     def n_to_skip(self, stratum: int) -> int:
-        """Number of its next events of which none enters."""
+        """Number of its next events that do not enter the sample."""
         return int(self._counter(layout.LEFT, stratum))
 
     def counted(self, stratum: int) -> int:
@@ -110,7 +110,7 @@ class Sample:
         return int(self._counter(layout.STEP, stratum))
 
     def next(self, stratum: int) -> tuple[bool, bool, int]:
-        """Whether its next event enters records and steps, and the place of its partner; -1: none."""
+        """Whether its next event enters the records and the steps, and its partner's place; -1: none."""
         early = sum(map(self.n_seen, range(self.strata))) < self._exact
         record = self._counter(layout.RECORD, stratum) == self._counter(layout.RECORD_HIT, stratum)
         step = not early and self._counter(layout.STEP, stratum) == self._counter(layout.STEP_HIT, stratum)
@@ -121,7 +121,7 @@ class Sample:
         return record, step, place
 
     def skip(self, stratum: int, number: int) -> None:
-        """Count so many events that do not enter."""
+        """Count events that do not enter the sample."""
         if number:
             state, base = self._state, layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM
             state[base + layout.LEFT] -= number
@@ -129,7 +129,7 @@ class Sample:
                 state[base + what] += number
 
     def draw(self, strata: NDArray[np.uint8]) -> Array:
-        """Count events of these strata (n,), and draw which enter: a row each, until the next call.
+        """Count events of these strata (n,), and draw which enter: one row each, valid until the next call.
 
         Its columns are those of `streampair.kernels.sampling`, from `HIT_AT` on.
         """
@@ -143,7 +143,7 @@ class Sample:
         Returns
         -------
         tuple or None
-            Of the steps that have a partner, the indices in the batch, the places, and the partners.
+            For the steps that have a partner: their indices in the batch, their places, and the partners.
         """
         if rows.names != self.names or not self.names or self._dict_rows is not None:
             return None
@@ -170,12 +170,12 @@ class Sample:
     # ---- keeping ---------------------------------------------------------------------------------------
 
     def keep(self, hits: Array, rows: Sequence[Row], labels: Array, first: int) -> Sequence[Row]:
-        """Put what was drawn in its place.
+        """Store the drawn records at their places.
 
         Parameters
         ----------
         hits
-            What `draw` gave last.
+            The last result of `draw`.
         rows, labels
             The records of the hits, and the numbers of their labels.
         first
@@ -199,7 +199,7 @@ class Sample:
         return Records(self.names, others[:count]) if loose is None else loose
 
     def _values(self, rows: Sequence[Row]) -> Array | None:
-        """Rows as the table has them, which grows for them; None if they do not fit into one."""
+        """Rows in the table's columns, which are extended if needed; None if they do not fit a table."""
         if isinstance(rows, Records):
             if not self._add_columns(rows.names, len(rows.names)):
                 return None
@@ -224,7 +224,7 @@ class Sample:
         return np.array(table, dtype=np.float64).reshape(len(rows), len(self.names))
 
     def _add_columns(self, names: Any, count: int) -> bool:
-        """Make columns for these names; False, with no columns at all from now on, if there were too many."""
+        """Add columns for these names; if there are too many, switch to dicts and return False."""
         if set(names) <= set(self.names):
             return True
         known = tuple(in_order({*self.names, *names}))
@@ -246,7 +246,7 @@ class Sample:
         return True
 
     def _switch_to_dicts(self) -> None:
-        """Keep records as they are from now on."""
+        """Keep records as dicts from now on."""
         self._dict_rows = {part: self.rows(part) for part in ("own", "partner", "past")}
         self.names, self._values_of = (), None
         self.steps = np.ascontiguousarray(self.steps[:, : layout.STEP_COLUMNS])
@@ -297,7 +297,7 @@ class Sample:
         ]
 
     def clear(self) -> None:
-        """Forget all records, and let none enter any more."""
+        """Discard all records, and admit no more."""
         self.steps = np.ascontiguousarray(self.steps[:, : layout.STEP_COLUMNS])
         self.records = np.ascontiguousarray(self.records[:, : layout.RECORD_COLUMNS])
         self.names, self._values_of = (), None
@@ -309,7 +309,7 @@ class Sample:
     # ---- state -----------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """What is in it as plain values and arrays: the same however records came, and however they lie."""
+        """The sample as plain values and arrays, independent of batching and of the internal layout."""
         strata = range(self.strata)
         return {
             "samples": [
@@ -344,7 +344,7 @@ class Sample:
         }
 
     def load_state(self, state: Mapping[str, Any], n_seen: Sequence[int]) -> None:
-        """Go on from `to_state`, after so many events of each stratum; KeyError, TypeError, ValueError."""
+        """Restore `to_state`, after `seen` events of each stratum; KeyError, TypeError, ValueError."""
         strata, off = range(self.strata), state["unusable"] is not None
         if len(state["samples"]) != 2 * self.strata:
             raise ValueError(f"{len(state['samples'])} samples")
@@ -454,11 +454,11 @@ class Drawn:
     Attributes
     ----------
     indices
-        Indices in the batch of what was drawn, and is still to be kept.
+        Indices in the batch of drawn records that are still to be kept.
     stops
         Indices of the steps that have a partner.
     others
-        The partners, once the sample was told the records.
+        The partners, once the records were kept.
     """
 
     def __init__(
@@ -484,7 +484,7 @@ class Sampler(abc.ABC):
     The parameters are those of `PairRegret`.
     """
 
-    #: How many kinds of labels are sampled apart: of two, partners are of the other kind.
+    #: Number of strata of labels. If there are two, partners are from the other one.
     _strata: ClassVar[int]
 
     def __init__(
@@ -500,7 +500,7 @@ class Sampler(abc.ABC):
         self.pairs = pairs
         self.exact = exact
         self.seed = seed
-        #: Whether records are known to hold finite numbers only, as when a learner of ours has scored them.
+        #: Whether records are known to hold finite numbers only: a learner of streampair has scored them.
         self.trusting = False
         #: Why there is no estimate; None while there is one.
         self.unusable: str | None = None
@@ -521,11 +521,11 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def _numbers_of(self, ys: Sequence[Any]) -> Array:
-        """The numbers (k,) that the sample keeps of labels."""
+        """Labels as the numbers (k,) that the sample stores."""
 
     @abc.abstractmethod
     def _set_weights(self, places: NDArray[np.int64]) -> None:
-        """Weights of the steps at these places, where their labels decide."""
+        """Set the weights of the steps at these places, if they depend on labels."""
 
     @abc.abstractmethod
     def _margin(self, place: int, score: float, partner_score: float) -> float:
@@ -578,7 +578,7 @@ class Sampler(abc.ABC):
         return np.frombuffer(labels if isinstance(labels, bytes) else bytes(labels), dtype=np.uint8)
 
     def _skip_batch(self, labels: Sequence[Any]) -> bool:
-        """Count these events if none of them enters; False, with nothing changed, if one does."""
+        """Count these events if none enters the sample; False, with nothing changed, if one does."""
         sample, n = self._sample, len(labels)
         ones = 0
         if self._strata == 2:
@@ -593,11 +593,11 @@ class Sampler(abc.ABC):
         return True
 
     def hits(self, labels: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
-        """Where the events are that may enter the sample, and how many of each stratum are to be skipped.
+        """Indices of events that may enter the sample, and numbers of events to skip before each.
 
-        Yields (index, number of the first stratum, of the second since the last one), at the end with the
-        number of labels as the index. The caller has skipped, prepared and committed everything up to an
-        index before it asks for the next.
+        Yields (index, events of the first stratum to skip, events of the second), and at the end the number
+        of labels as the index. The caller must skip, prepare and commit everything up to an index before it
+        takes the next one.
         """
         n, strata = len(labels), self._strata_of(labels)
         places = [np.flatnonzero(strata == c).tolist() for c in (0, 1)]
@@ -624,7 +624,7 @@ class Sampler(abc.ABC):
         self.skip(len(labels) - ones, ones)
 
     def skip(self, zeros: int, ones: int) -> None:
-        """Count so many events of the first and of the second stratum that do not enter the sample."""
+        """Count events of the first and of the second stratum that do not enter the sample."""
         self._sample.skip(0, zeros)
         if ones:
             self._sample.skip(1, ones)
@@ -634,7 +634,7 @@ class Sampler(abc.ABC):
     def draw(
         self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
     ) -> Drawn | None:
-        """Count a batch that is learned at once, and draw what of it enters the sample, by labels alone.
+        """Count a batch that is learned at once, and draw by labels which of its events enter the sample.
 
         Parameters
         ----------
@@ -665,12 +665,12 @@ class Sampler(abc.ABC):
         return Drawn(self._sample.draw(strata), first)
 
     def keep(self, drawn: Drawn, rows: Sequence[Features], labels: Sequence[Any]) -> None:
-        """Let in what was drawn, before the batch is learned: `drawn` then has the partners.
+        """Store the drawn records, before the batch is learned; sets the partners of `drawn`.
 
         Parameters
         ----------
         drawn
-            What `draw` gave.
+            The result of `draw`.
         rows
             The records at its places, as the learner sees them: dicts, or `Records`.
         labels
@@ -682,19 +682,19 @@ class Sampler(abc.ABC):
             self._set_weights(np.array(drawn.places))
 
     def record_scores(self, drawn: Drawn, scores: Sequence[float], partner_scores: Sequence[float]) -> None:
-        """The margins, now that the batch is learned.
+        """Record the margins of the drawn steps, once the batch is learned.
 
         Parameters
         ----------
         drawn
-            What `keep` was given.
+            The argument of `keep`.
         scores
             Of the batch.
         partner_scores
             The score of each partner as it was before the record that it is a partner of was learned.
         """
         steps = self._sample.steps
-        # Where two of a batch have the same place, the later one stays.
+        # If two steps of a batch have the same place, the later one stays.
         for index, place, partner_score in zip(drawn.stops, drawn.places, partner_scores, strict=True):
             steps[place, layout.STEP_MARGIN] = self._margin(place, scores[index], partner_score)
 
@@ -702,7 +702,7 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, x: Features, y: Any, score: float, scorer: Scorer) -> tuple[Row | None, float] | None:
-        """Compute what must be known of an event before it is learned; changes nothing.
+        """Compute an event's penalty or margin, before it is learned; changes nothing.
 
         Returns
         -------
@@ -771,15 +771,15 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def _counts_state(self) -> dict[str, object]:
-        """How many events of each stratum there were, and what else a kind of label keeps."""
+        """State of the numbers of events in each stratum, and further state of the label type."""
 
     @abc.abstractmethod
     def _counts_from(self, state: Mapping[str, Any]) -> list[int]:
-        """The counts out of a state."""
+        """Numbers of events by stratum, from a state."""
 
     @abc.abstractmethod
     def _labels_of_first(self) -> NDArray[Any]:
-        """Of the exact part."""
+        """Labels of the exact part."""
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore `to_state` of an object with the same parameters.
@@ -835,10 +835,10 @@ class PairSampler(Sampler):
         return np.array(ys, dtype=np.float64)
 
     def _set_weights(self, places: NDArray[np.int64]) -> None:
-        """The share of the other label, which was drawn with the step."""
+        """Do nothing: the weight was drawn with the step."""
 
     def _margin(self, place: int, score: float, partner_score: float) -> float:
-        """By the labels: twice the difference of the scores, that of the positive one first."""
+        """Twice the difference of the scores, positive minus negative."""
         return (2.0 if place >= self._sample.size else -2.0) * (score - partner_score)
 
     def prepare(

@@ -157,7 +157,7 @@ def _ranked(scores: Floats, labels: Flags) -> _Ranked:
 
 
 def _placed(ranked: _Ranked) -> Floats:
-    """`placements`, of events of which both classes are there."""
+    """`placements` of events that include both classes."""
     order, flags, hits, seen = ranked
     out = np.empty(len(order))
     runs = np.diff(seen, prepend=0.0).astype(np.intp)
@@ -170,7 +170,7 @@ def _placed(ranked: _Ranked) -> Floats:
 
 
 def _stderr(values: Floats, labels: Flags, sizes: tuple[int, int]) -> float | None:
-    """Standard error of the AUC over so many positives and others, of which the latest are looked at."""
+    """Standard error of the AUC over `sizes` positives and negatives, estimated from the latest events."""
     groups = [values[labels], values[~labels]]
     if min(map(len, groups)) < 2:
         return None
@@ -178,7 +178,7 @@ def _stderr(values: Floats, labels: Flags, sizes: tuple[int, int]) -> float | No
 
 
 def _reliability(probabilities: Floats, labels: Flags) -> tuple[tuple[float, float, float, int], ...]:
-    """What `Quality` says of it."""
+    """Points of the reliability diagram; see `Quality`."""
     probabilities = np.clip(probabilities, 0.0, 1.0)
     level = np.minimum((probabilities * LEVELS).astype(np.int64), LEVELS - 1)
     count, sums, found, spread = (

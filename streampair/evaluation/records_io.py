@@ -47,7 +47,7 @@ class Records(Sequence[Row]):
         return self._row(self.values[index].tolist())
 
     def only(self, indices: list[int]) -> Records:
-        """Those of the records."""
+        """The records at these indices."""
         return Records(self.names, self.values[indices])
 
     def _row(self, values: list[float]) -> Row:
@@ -97,7 +97,7 @@ def unpack_records(state: Mapping[str, Any]) -> list[Row | None]:
 
 
 def usable(row: Mapping[Any, Any]) -> Row:
-    """The numbers of a record. A learner that took it has passed over whatever else it holds."""
+    """The numeric features of a record; others are left out, as the learner ignored them."""
     kept = {}
     for name, value in row.items():
         try:
@@ -108,5 +108,5 @@ def usable(row: Mapping[Any, Any]) -> Row:
 
 
 def in_order(names: Iterable[Any]) -> list[Any]:
-    """Names in an order that does not depend on how they came."""
+    """Names in a canonical order."""
     return sorted(names, key=lambda name: (type(name).__name__, name if type(name) is int else 0, str(name)))

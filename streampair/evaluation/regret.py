@@ -174,7 +174,7 @@ class LabelledRegret(Sampler):
         return label == label and other == other and bool(self.paired(label, other))
 
     def _set_weights(self, places: NDArray[np.int64]) -> None:
-        """1 for a pair, 0 where the labels make none."""
+        """Set weight 1 for a pair, 0 where the labels form none."""
         steps = self._sample.steps
         labels, partner_labels = steps[places, layout.STEP_LABEL], steps[places, layout.STEP_OTHER]
         usable = ~(np.isnan(labels) | np.isnan(partner_labels))
@@ -268,7 +268,7 @@ class LabelledRegret(Sampler):
     # ---- state -----------------------------------------------------------------------------------------
 
     def params(self) -> dict[str, object]:
-        """What a saved sample must have been made with."""
+        """Parameters that a saved sample must have been made with."""
         return {"kind": type(self).__name__, **super().params()}
 
     def to_state(self) -> dict[str, object]:
@@ -297,7 +297,7 @@ class LabelledRegret(Sampler):
         return np.array([label for _, label in self._first], dtype=np.float64)
 
 
-#: A matrix of more has so many entries that to look for the best one would hold a lane up for many seconds.
+#: With more features, the search for the best matrix would block a lane for many seconds.
 MOST_FEATURES = 64
 
 
@@ -452,7 +452,7 @@ class MetricRegret(LabelledRegret):
     def draw(
         self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
     ) -> Drawn | None:
-        """None: distances to partners are asked for one by one."""
+        """None: distances to partners are computed one by one."""
         return None
 
     def label(self, y: Any) -> float:
@@ -475,5 +475,5 @@ class MetricRegret(LabelledRegret):
         return Quadratic(rows - partners, np.where(labels == partner_labels, 1.0, -1.0), psd=self._psd)
 
     def params(self) -> dict[str, object]:
-        """What a saved sample must have been made with."""
+        """Parameters that a saved sample must have been made with."""
         return {**super().params(), "psd": self._psd}

@@ -1,4 +1,4 @@
-"""What every learner of a table has in common: scikit-learn's interface, checks, designs, the report."""
+"""Base classes of the offline learners: scikit-learn's interface, validation, designs, the report."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["PairLearner", "Problem", "TableLearner", "designs", "validated", "wa
 
 @dataclass(frozen=True)
 class Problem:
-    """A table that is to be learned, and what is known of its pairs without looking at it.
+    """A table to be learned, and public constants of its pairs.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Problem:
 
     @property
     def n(self) -> int:
-        """How many records."""
+        """Number of records."""
         return len(self.rows)
 
     @property
@@ -83,7 +83,7 @@ class Problem:
 
     @property
     def diameter(self) -> float:
-        """How far a pair's gradient moves, D, when one of its records is replaced."""
+        """Sensitivity D of a pair's gradient to the replacement of one of its records."""
         return self.loss.diameter(1.0, self.radius, form=self.form)
 
     @property
@@ -99,12 +99,12 @@ class Problem:
 
     @property
     def push(self) -> float:
-        """How far a record moves the gradient of all pairs (docs/privacy, Lemma 70)."""
+        """Sensitivity of the gradient of all pairs to one record (docs/privacy, Lemma 70)."""
         return 2.0 * self.diameter / self.n
 
     @property
     def blank(self) -> float:
-        """What part of that blanking it moves."""
+        """Sensitivity to blanking a record, as a share of that to replacement."""
         return min(self.lipschitz / self.diameter, 1.0)
 
     def risk(self, part: slice = slice(None)) -> LinearRisk | MetricRisk:
@@ -148,7 +148,7 @@ def validated(learner: Any, X: Any, *y: Any, reset: bool = True) -> Any:
 
 
 def _for_task(*names: str) -> Callable[[Any], Any]:
-    """A method that there is for some tasks only."""
+    """A method that exists for some tasks only."""
 
     def check(self: Any) -> bool:
         if self.task in names:
@@ -159,7 +159,7 @@ def _for_task(*names: str) -> Callable[[Any], Any]:
 
 
 def _scaling(bounds: tuple[Any, Any] | None, d: int) -> tuple[Floats, Floats]:
-    """What each feature is multiplied with, and what is added then, to be in [-1, 1] by declared bounds."""
+    """Scale and shift of each feature that map its declared bounds to [-1, 1]."""
     scale, shift = np.ones(d), np.zeros(d)
     if bounds is not None:
         low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (d,)) for b in bounds)
@@ -197,7 +197,7 @@ def designs(
 
 
 def warn_of_scale(X: Floats, bounds: tuple[Any, Any] | None, fix: str, cut: bool = False) -> None:
-    """Warn where the unit ball, or what is cut to [-1, 1], leaves little of the table."""
+    """Warn if the projection to the unit ball, or clipping to [-1, 1], distorts much of the table."""
     scale, shift = _scaling(bounds, X.shape[1])
     with np.errstate(over="ignore"):
         largest = np.abs(X * scale + shift).max(axis=1)
@@ -222,7 +222,7 @@ def warn_of_scale(X: Floats, bounds: tuple[Any, Any] | None, fix: str, cut: bool
 
 @dataclass(eq=False, repr=False)
 class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc]  # scikit-learn has no types
-    """What learns from the pairs of a table, private or not: checks, designs, scores, distances."""
+    """Base of the learners from pairs of a table, private or not: validation, designs, scores, distances."""
 
     _: KW_ONLY
     task: Literal["auc", "metric"] = "auc"
@@ -256,7 +256,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         """Learn a table."""
 
     def _table(self, X: Any, y: Any) -> tuple[Floats, Floats]:
-        """Features as they came, and labels in numbers."""
+        """Validated features, and labels as numbers."""
         X, y = validated(self, X, y)
         check_classification_targets(y)
         if not np.isfinite(X).all():
@@ -281,12 +281,12 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         return designs(X, self.bounds, self._standard)
 
     def _slope(self) -> Floats:
-        """What a feature, as it comes, is multiplied with."""
+        """Factor of each raw feature."""
         scale = scale_of(self.bounds, self.n_features_in_)
         return scale if self._standard is None else scale * self._standard[1]
 
     def _seed(self) -> int | None:
-        """Of noise and coins; None: keys of the operating system."""
+        """Seed of noise and sampling; None: keys of the operating system."""
         if self.random_state is None:
             return None
         return int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -314,7 +314,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         return out
 
     def _reach(self) -> float:
-        """What no score is beyond, by the published weights; 0 if all are 0."""
+        """Bound on the size of all scores under the published weights; 0 if all are 0."""
         return float(np.linalg.norm(self.coef_))
 
     def _publish(self, weights: Floats) -> None:
@@ -337,7 +337,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         return unit_link(self.coef_, 1.0)
 
     def _fit_curve(self, means: Floats, std: float, n: int) -> None:
-        """Take the probabilities from these means of scores and labels."""
+        """Fit the probabilities to these means of scores and labels."""
         slope, self.intercept_ = curve_of(means, std, n, self._reach() or 1.0)
         self._link = Link(slope, 0.0)
 
@@ -352,7 +352,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
 
     @_for_task("auc")
     def predict(self, X: Any) -> Any:
-        """The class that ranks high where `decision_function` is above 0, else the other."""
+        """The positive class where `decision_function` is above 0, else the other."""
         high = self.decision_function(X) > 0.0
         return self.classes_[high.astype(int)]
 
@@ -370,7 +370,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
 
     @_for_task("auc")
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Area under the ROC curve of the scores: a function of X and y, which nothing protects."""
+        """Area under the ROC curve of the scores: a function of X and y without privacy."""
         truth = np.asarray(y) == self.classes_[1]
         return float(roc_auc_score(truth, self.decision_function(X), sample_weight=sample_weight))
 
@@ -386,14 +386,14 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
 
     @_for_task("metric")
     def fit_transform(self, X: Any, y: Any) -> Floats:
-        """`fit`, then `transform` of the same records: what is given back is as secret as they are."""
+        """`fit`, then `transform` of the same records: the result is as secret as they are."""
         out: Floats = self.fit(X, y).transform(X)
         return out
 
 
 @dataclass(eq=False, repr=False)
 class TableLearner(PairLearner):
-    """Base of the private learners: a subclass says what is computed, and what of it is released."""
+    """Base of the private learners: a subclass defines the computation and its releases."""
 
     epsilon: float = 1.0
     delta: float = 1e-6
@@ -415,14 +415,14 @@ class TableLearner(PairLearner):
 
     @abc.abstractmethod
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
-        """Weights that have left through a gate, what of which is released, and how often."""
+        """Released weights, the plans of their releases, and the number of releases."""
 
     @abc.abstractmethod
     def _describe(self) -> tuple[str, str]:
-        """How it is done, for the report, and whose constants `calibration="paper"` takes."""
+        """Description for the report, and the paper whose constants `calibration="paper"` takes."""
 
     def _parallel(self) -> bool:
-        """Whether each plan is about other records than the others."""
+        """Whether the plans are about disjoint sets of records."""
         return False
 
     def fit(self, X: Any, y: Any) -> Any:
@@ -484,7 +484,7 @@ class TableLearner(PairLearner):
             raise ConfigError("a metric has no probabilities", fix="leave proba_share out")
 
     def _standardise(self, X: Floats, seed: int | None) -> list[TablePlan]:
-        """Release means and variances of the features, if they are asked for, and what that is worth."""
+        """Release means and variances of the features, if requested, and compute the spend."""
         self._standard = None
         if not self.standardise_share:
             return []
@@ -509,7 +509,7 @@ class TableLearner(PairLearner):
         return [plan]
 
     def _calibrate(self, problem: Problem) -> list[TablePlan]:
-        """Release what a probability needs, if it is asked for, and what that is worth."""
+        """Release the statistics for probabilities, if requested, and compute the spend."""
         if not self.proba_share:
             return []
         plan = plan_table(
@@ -537,7 +537,7 @@ class TableLearner(PairLearner):
                 raise ConfigError(
                     f"start is given, and {type(self).__name__} begins elsewhere", fix="leave it out"
                 )
-            # In the ball, on which what a pair can do is proved.
+            # The sensitivity of a pair is proved for weights in the ball.
             start = problem.inside(start if start.ndim == 1 else packed(start))
             problem = replace(problem, start=start)
         notes = [] if self.bounds is None else ["The declared bounds are taken as public."]
@@ -547,12 +547,12 @@ class TableLearner(PairLearner):
         return problem
 
     def _published(self, problem: Problem, weights: Floats) -> Floats:
-        """What is made of released weights: the nearest in the ball."""
+        """Project released weights onto the ball."""
         return problem.inside(weights)
 
     @property
     def privacy(self) -> TableReport | None:
-        """What was promised and spent by the last fit; None before it."""
+        """Privacy report of the last fit; None before it."""
         return getattr(self, "_report", None)
 
     def _names(self) -> list[Any]:
@@ -628,6 +628,6 @@ class TableLearner(PairLearner):
 
 
 def emitted(problem: Problem, plan: TablePlan, vector: Floats) -> tuple[Floats, list[TablePlan], int]:
-    """One vector through the gate."""
+    """Release one vector, with noise."""
     gate = VectorGate(plan, problem.seed)
     return gate.privatize(vector), [plan], gate.emitted

@@ -40,12 +40,12 @@ def descend(
 
 
 def paper_factor(epsilon: float, delta: float, dim: int) -> float:
-    """What the papers multiply a sensitivity with: Gaussian noise, or with delta 0 Laplace noise."""
+    """Noise multiplier of the papers: for Gaussian noise, or with delta 0 for Laplace noise."""
     return math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon if delta else math.sqrt(dim) / epsilon
 
 
 def checked_steps(steps: int, name: str = "steps") -> int:
-    """The number of steps (or of something else, by its name), if it is one."""
+    """Validate a number of steps, or another count, by its name."""
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
         raise ConfigError(f"{name} is {steps!r}", fix="give a whole number of 1 or more")
     return int(steps)

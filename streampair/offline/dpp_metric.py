@@ -1,4 +1,4 @@
-"""A metric from labelled pairs, such that no relation of two individuals is told (Li et al. 2020)."""
+"""Metric learning from labelled pairs with privacy of each relation of two individuals (Li et al. 2020)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _as_it_is(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class NoGuarantee:
-    """In the place of a report, for what is computed to reproduce a paper and protects nobody.
+    """Placeholder of a report, for a reproduction of a paper without a privacy guarantee.
 
     Examples
     --------
@@ -346,7 +346,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return width
 
     def _noise(self) -> str:
-        """Which noise, if it can give the promise."""
+        """Name of the noise, if it can give the guarantee."""
         noise = ("gaussian" if self.delta else "laplace") if self.noise is None else self.noise
         if noise not in _NORMS:
             raise ConfigError(f"noise is {noise!r}", fix=f"give one of {', '.join(_NORMS)}")
@@ -370,11 +370,11 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return noise
 
     def _size(self, m: int) -> int:
-        """How many pairs are in a batch."""
+        """Number of pairs in a batch."""
         return m if self.batch_size is None else min(checked_steps(self.batch_size, "batch_size"), m)
 
     def _plan(self, noise: str, d: int, m: int, relation: PairRelation) -> PairsPlan:
-        """What is released of gradients."""
+        """Plan of the gradients' release."""
         size, epochs = self._size(m), checked_steps(self.epochs, "epochs")
         width, clip = self._width(d), _positive("clip", self.clip)
         move = 2.0 * clip / size
@@ -402,7 +402,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _perturbed(
         self, rows: Floats, similar: NDArray[np.bool_], relation: PairRelation, seed: int | None
     ) -> tuple[Floats, NDArray[np.bool_], list[TablePlan]]:
-        """Features of each individual and labels of each pair, perturbed once, and what that is worth."""
+        """Features of individuals and labels of pairs, perturbed once, and their spend."""
         n, d = rows.shape
         labels, persons = plan_inputs(
             self.epsilon, self.delta, relation=relation, individuals=n, features=d, pairs=len(similar)
@@ -415,7 +415,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         )
 
     def _reduced(self, relation: PairRelation, size: int, coins: np.random.Generator) -> _Emit:
-        """Noise of the size of what is in a batch (Algorithm 1, steps 8 to 10): it protects nobody."""
+        """Noise scaled to a batch's contents (Algorithm 1, steps 8 to 10): without a privacy guarantee."""
         scale = relation.pairs * checked_steps(self.epochs, "epochs") / _positive("epsilon", self.epsilon)
 
         def privatize(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
@@ -474,7 +474,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     @property
     def privacy(self) -> TableReport | NoGuarantee | None:
-        """What was promised and spent by the last fit; None before it."""
+        """Privacy report of the last fit; None before it."""
         return getattr(self, "_report", None)
 
     def transform(self, X: Any) -> Floats:
@@ -487,6 +487,6 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return out
 
     def fit_transform(self, X: Any, y: Any, pairs: Any = None) -> Floats:
-        """`fit`, then `transform` of the same records: what is given back is as secret as they are."""
+        """`fit`, then `transform` of the same records: the result is as secret as they are."""
         out: Floats = self.fit(X, y, pairs).transform(X)
         return out

@@ -211,7 +211,7 @@ class LocalizedPairSGD(TableLearner):
         return w, plans, left
 
     def _drawn_plan(self, problem: Problem, number: int, steps: int, eta: float, noise: float) -> TablePlan:
-        """The plan of a part, whose move is that of a record which is drawn every time."""
+        """The plan of a part, with the sensitivity to a record that is drawn at every step."""
         moved = 2.0 * eta * problem.diameter
         plan = plan_table(  # a grid that is fine for a record that is drawn once
             self.epsilon,

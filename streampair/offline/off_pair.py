@@ -77,7 +77,7 @@ class OffPairStrC(TableLearner):
     _starts = True
 
     def _strength(self, problem: Problem) -> tuple[float, float]:
-        """The ridge term, and how far the ball reaches from its centre."""
+        """The ridge term, and the radius of the ball."""
         return self._checked_l2(), problem.radius
 
     def _checked_l2(self) -> float:

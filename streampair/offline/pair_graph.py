@@ -1,4 +1,4 @@
-"""The graph of who is in a pair with whom, and how many pairs a relation can be told from."""
+"""The pair graph of individuals, and kappa: the number of pairs that reveal a relation."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ class PairGraph:
 
     @property
     def max_degree(self) -> int:
-        """The most pairs that an individual is in: what hiding a whole individual takes (Node DP)."""
+        """Largest number of pairs of an individual: the sensitivity of node DP."""
         return int(self.degrees.max())
 
     @cached_property
     def components(self) -> int:
-        """How many pieces the graph is in, individuals without a pair aside."""
+        """Number of connected components, without individuals that have no pair."""
         starts, ends = self._rows
         n = self.individuals
         graph = scipy.sparse.csr_array((np.ones(len(ends), dtype=np.int8), ends, starts), shape=(n, n))
@@ -127,7 +127,7 @@ class PairGraph:
 
     @cached_property
     def _walked(self) -> tuple[Ints, Ints]:
-        """Of each node the pairs that close a cycle at it (degree less pieces around it); and the bridges."""
+        """Pairs that close a cycle at each node (degree less components around it); and the bridges."""
         pieces = np.zeros(self.individuals, dtype=np.int64)
         bridges = pair_graph.graph_pieces(*self._rows, pieces)
         return self.degrees - pieces, bridges
@@ -143,7 +143,7 @@ class PairGraph:
 
     @property
     def kappa_intransitive(self) -> int:
-        """Kappa where a relation cannot be told along paths (Appendix B), exactly (Lemma 78)."""
+        """Kappa, exactly (Lemma 78), if relations cannot be inferred along paths (Appendix B)."""
         closing, bridges = self._walked
         most = int(np.partition(closing, -2)[-2])
         if len(bridges):
@@ -151,7 +151,7 @@ class PairGraph:
         return most
 
     def kappa(self) -> int:
-        """Kappa exactly (Eq. 5), for small graphs: pairs that a reader must be without.
+        """Kappa exactly (Eq. 5), for small graphs: the number of pairs that must be unknown to an adversary.
 
         The greatest ``|P_st| + min(c_s, c_t)`` over individuals s and t, and over all ways to choose the most
         paths P_st from s to t without a common pair: c_s is how many of the other pairs have to go until s is
@@ -202,7 +202,7 @@ class PairGraph:
         )
 
     def _flow(self, s: int, t: int) -> int:
-        """How many paths from s to t share no pair, at most (Menger)."""
+        """Largest number of edge-disjoint paths from s to t (Menger)."""
         return int(scipy.sparse.csgraph.maximum_flow(self._csr(self.individuals), s, t).flow_value)
 
 
@@ -237,7 +237,7 @@ def _families(
 
 
 def _closing(edges: list[tuple[int, int]], s: int) -> int:
-    """How many edges have to go until s is in no cycle: its degree less the pieces around it."""
+    """Number of edges to remove until s is in no cycle: its degree less the components around it."""
     around = [b if a == s else a for a, b in edges if s in (a, b)]
     near: dict[int, list[int]] = {}
     for a, b in edges:
@@ -261,7 +261,7 @@ def _closing(edges: list[tuple[int, int]], s: int) -> int:
 
 
 def ring_pairs(individuals: int, each: int, order: Ints) -> Ints:
-    """Pairs without a look at the data: everybody with the next `each` in a ring of the given order.
+    """Data-independent pairs: each individual with the next `each` in a ring of the given order.
 
     Nobody is in more than ``2 each`` pairs, so kappa_prime is at most that, and the graph is connected.
 

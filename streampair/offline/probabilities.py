@@ -1,4 +1,4 @@
-"""From scores of a table to probabilities: a logistic curve by what is released of the scores and labels."""
+"""Probabilities from scores of a table: a logistic curve fitted to released moments of scores and labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["MOVE", "curve_of", "score_moments"]
 
 MOVE = math.sqrt(8.0)
-"""How far a replaced record moves the sum of (s, t, st, t^2), at most (docs/privacy, Lemma 93)."""
+"""Sensitivity of the sum of (s, t, st, t^2) to a replaced record (docs/privacy, Lemma 93)."""
 
 
 def score_moments(scores: Floats, labels: Floats, reach: float) -> Floats:

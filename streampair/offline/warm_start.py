@@ -26,7 +26,7 @@ _PUBLIC = "It begins at weights that were given, and are taken as public."
 
 
 def scale_of(bounds: Any, d: int) -> Floats:
-    """What declared bounds multiply each feature with."""
+    """Factor of each feature by its declared bounds."""
     if bounds is None:
         return np.ones(d)
     low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (d,)) for b in bounds)
@@ -42,7 +42,7 @@ def by_name(names: Sequence[Hashable], weights: Floats) -> dict[Any, float]:
 
 
 def begin(start: Any, names: Sequence[Hashable], scale: Floats, metric: bool) -> tuple[Floats | None, str]:
-    """Where a fit begins, in its own coordinates, and what its report has to say of that.
+    """Start of a fit in its own coordinates, and the note for its report.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def begin(start: Any, names: Sequence[Hashable], scale: Floats, metric: bool) ->
 
 
 def _released(learner: Learner, metric: bool) -> dict[Any, float]:
-    """The weights of a private online learner, in the coordinates of what it was given."""
+    """The weights of a private online learner, in the coordinates of raw features."""
     name = type(learner).__name__
     if not isinstance(learner, PrivateLearner):
         raise ConfigError(

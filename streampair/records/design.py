@@ -1,4 +1,4 @@
-"""From records to the vectors that a private learner multiplies with its weights (docs/privacy 2, 4.4)."""
+"""Design vectors of records, which a private learner multiplies with its weights (docs/privacy 2, 4.4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 def check_scored(x: Any, names: Sequence[Hashable] | None = None) -> list[float]:
-    """Values of a record that is scored, by the names given or all of them; missing ones are NaN.
+    """Values of a record to be scored, for these names or all of its features; missing ones are NaN.
 
     Raises
     ------
@@ -139,7 +139,7 @@ class Design:
                 return 0
 
     def record_id(self, context: bytes | None) -> bytes:
-        """What identifies the record in `cells`: what the caller has said, or else its own bytes."""
+        """Identity of the record in `cells`: the caller's context, or else its own bytes."""
         return b"own" + self.cells.tobytes() if context is None else b"told" + context
 
     def whole(self, x: Any) -> bool:

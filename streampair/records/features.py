@@ -70,7 +70,7 @@ def checked_seed(seed: Any) -> int:
 
 
 def checked_size(name: str, value: Any) -> int:
-    """The number of columns that a parameter of this name asks for.
+    """The number of columns that a parameter of this name sets.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def real(cell: Any) -> float | None:
 
 
 def label(y: Any) -> Any:
-    """What a label is compared as: a text that reads as a number or a truth value is that.
+    """The value that a label is compared as: a text of a number or a boolean is that number or boolean.
 
     Examples
     --------
@@ -263,7 +263,7 @@ def unusable_value(
 
 
 def as_number(value: object) -> float:
-    """What the packed fast path makes of a value: any real number, never text.
+    """Number of a value as in the packed fast path: any real number, never text.
 
     Raises
     ------

@@ -111,7 +111,7 @@ class Table:
         return [self.columns[j] for j in np.flatnonzero(marked.any(axis=0)).tolist()]
 
     def columns_and_rows(self) -> tuple[list[Hashable], Array]:
-        """Columns and rows in the order that they came in."""
+        """Columns and rows in their original order."""
         if self._order is None:
             return self.columns, self.rows
         back = np.argsort(self._order)
@@ -320,7 +320,7 @@ def open_frame(X: Any) -> nw.DataFrame[Any]:
 
 
 def _no_frame(X: Any) -> RecordError:
-    """The error for what is no data frame; it names the way to one."""
+    """The error for an object that is no data frame; its fix names the conversion."""
     kind = type(X).__name__
     if kind == "LazyFrame":
         problem, fix = "a LazyFrame has no rows until it is collected", "give X.collect()"
@@ -404,7 +404,7 @@ def _other_columns(frame: nw.DataFrame[Any]) -> list[str]:
 
 
 def _is_readable(series: nw.Series[Any]) -> bool:
-    """Whether cells are what they were before they had a common type, or texts of it."""
+    """Whether the cells kept their values when the column got a common type."""
     t = series.dtype
     if t.is_numeric() or isinstance(t, _READABLE):
         return True
@@ -415,7 +415,7 @@ def _is_readable(series: nw.Series[Any]) -> bool:
 
 
 def unreadable_columns(frame: nw.DataFrame[Any]) -> list[str]:
-    """Names of the columns whose type has lost what their cells were: dates, lists, complex numbers."""
+    """Names of columns of types that cannot be read as numbers: dates, lists, complex numbers."""
     other = set(_other_columns(frame))
     return [
         name
@@ -425,7 +425,7 @@ def unreadable_columns(frame: nw.DataFrame[Any]) -> list[str]:
 
 
 def _read_cells(frame: nw.DataFrame[Any], *, strict: bool, read: Callable[[Any], float]) -> Array:
-    """The numbers of a frame, cell by cell in the columns that may hold something else."""
+    """The numbers of a frame; columns that may hold other values are read cell by cell."""
     other = set(_other_columns(frame))
     rows = np.empty((len(frame), len(frame.columns)))
     # By position: a name that is a number would be taken for one.
@@ -460,7 +460,7 @@ def _numbers(
 
 
 def _culprit(cells: Sequence[Any], first: int) -> int:
-    """Which cell made text of a column, if there is one: the first text that reads as no number."""
+    """Index of the cell that made a column text: the first text that is no number."""
     texts = (i for i in range(first, len(cells)) if isinstance(cells[i], str))
     return next((i for i in texts if features.real(cells[i]) is None), first)
 

@@ -1,4 +1,4 @@
-"""Which label ranks high, which low, and which is neither."""
+"""Positive and negative labels of a binary task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TwoLabels"]
 
 
 def _kind(label: Any) -> str | None:
-    """What type of label it is; None: no label."""
+    """Type of a label; None: no label."""
     if isinstance(label, str):
         return "text"
     if isinstance(label, bytes):
@@ -83,7 +83,7 @@ class TwoLabels:
         if negative is not None and low == high:
             raise ConfigError(f"positive and negative are both {positive!r}", fix="give two different labels")
         self.positive = positive
-        # Of "1" it is not 0: predictions show labels as the stream has them.
+        # The negative label of "1" is not 0: predictions have the stream's labels.
         self.negative = _opposite(positive) if negative is None else negative
         self.high, self.low = high, features.label(self.negative)
 

@@ -1,4 +1,4 @@
-"""From records to leaves of trees that nobody fitted, beside the vector of a linear score."""
+"""Designs of data-independent random trees: leaf indicators, next to the features of a linear score."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CACHED = 2**18
 
 TREES = 100
 DEPTH = 6
-"""What a forest has where nobody says otherwise."""
+"""Default parameters of a forest."""
 
 BINS = 32
-"""Of the place of each column, in a histogram."""
+"""Number of bins of a column's histogram."""
 
 CAP = 3.0
-"""Standard deviations, where standardised values end."""
+"""Bound of standardised values, in standard deviations."""
 
 
 def fields_of(names: Iterable[Hashable]) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def marks_of(sizes: Iterable[int]) -> int:
 
 
 class Trees:
-    """Trees over fields, a function of numbers alone: of public coins, and of nothing that was learned.
+    """Random trees over fields: a function of public random numbers, independent of the data.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class RandomTreeDesign(Design):
         d, sizes = len(self.names), fields_of(self.names)
         self.trees = Trees(sizes, trees, depth)
         self.width = d + trees * 2**depth + marks_of(sizes)
-        # As many as fit into a cache, whatever the forest.
+        # As many rows as fit into a cache.
         self.chunk = min(max(_CACHED // self.width, 32), self.chunk)
         self.clipped, self.ready = np.empty((1, d)), np.empty((1, self.width))
         self._gaps = False
@@ -133,7 +133,7 @@ class RandomTreeDesign(Design):
         random_trees.wood_marks(places, trees.sizes, trees.fields, trees.cuts, BINS, leaves, ready)
         gaps = usable == 0.0
         if gaps.any():
-            # A record of which nothing is known is none.
+            # A record without a known feature is not usable.
             usable[gaps] = np.isfinite(raw[gaps]).any(axis=1)
 
     def whole(self, x: Any) -> bool:

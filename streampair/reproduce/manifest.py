@@ -1,4 +1,4 @@
-"""What the papers show, cell by cell: one file of data each, in `papers/`."""
+"""Manifests of the papers' tables and figures, cell by cell: one file each, in `papers/`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Cell:
         return self.private and not dict(self.options).get("reproduction_only")
 
     def job(self, variant: str) -> dict[str, Any]:
-        """What has to be measured, in plain values: two cells that ask for the same have the same.
+        """The measurement's definition in plain values: equal for cells that share a measurement.
 
         Parameters
         ----------

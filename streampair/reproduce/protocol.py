@@ -1,4 +1,4 @@
-"""One measurement of a cell: a learner fitted under one seed, and what becomes of it.
+"""One measurement of a cell: a learner fitted under one seed, and its result.
 
 Features are scaled to [-1, 1] by the range of the whole set, which is taken as public, and each record is
 pulled into the unit ball. A seed draws which n records are learned, and the noise; the others are the test.
@@ -63,7 +63,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one measurement gave: a value, or a reason why there is none.
+    """Result of one measurement: a value, or a reason why there is none.
 
     Attributes
     ----------
@@ -226,7 +226,7 @@ def _default(job: Mapping[str, Any], known: Sample, delta: float, seed: int) -> 
 
 
 def no_privacy() -> ConfigError:
-    """What is said of the tight calibration of a learner that promises nothing."""
+    """Note on the tight calibration of a learner without a privacy guarantee."""
     return ConfigError("no privacy is promised here", fix="read the other columns")
 
 

@@ -1,4 +1,4 @@
-"""What the measurements of a cell come to: means, a verdict in plain words, and tables of them."""
+"""Results of a cell's measurements: means, a verdict in plain words, and tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Result:
 
 
 def summary(outcomes: Sequence[Outcome]) -> Summary:
-    """Several seeds of one measurement, as one. A mean of the fewer half would be one of the luckier ones.
+    """Summary of several seeds of one measurement; no mean unless more than half have a value.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def result(cell: Cell, outcomes: Mapping[str, Sequence[Outcome]]) -> Result:
 
 
 def verdict(cell: Cell, found: Mapping[str, Summary]) -> str:
-    """What a reader should know about a cell, in sentences, from its numbers alone.
+    """The verdict of a cell in sentences, computed from its numbers.
 
     A value is reproduced if it is within a point of the printed one, or within the printed deviation.
     """
@@ -215,7 +215,7 @@ def columns(each: Result) -> tuple[str, ...]:
 
 
 def places(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
-    """Results by the place they are of, in order: (place, measure)."""
+    """Results grouped by (place, measure), in order."""
     out: dict[tuple[str, str], list[Result]] = {}
     for each in results:
         out.setdefault((each.cell.place, each.cell.measure), []).append(each)
@@ -223,7 +223,7 @@ def places(results: Iterable[Result]) -> dict[tuple[str, str], list[Result]]:
 
 
 def counted(results: Sequence[Result]) -> str:
-    """How many cells came out, in one sentence for each kind."""
+    """Numbers of reproduced and other cells, one sentence for each kind."""
     printed = [each for each in results if each.cell.published is not None]
     compared = [each for each in printed if not each.found["paper"].reason]
     same = sum(each.verdict.startswith("Reproduced") for each in compared)
