@@ -36,7 +36,7 @@ class Early(DiskLane):
     """Lets its outputs go before what they wait for."""
 
     async def release(self, give_up: asyncio.Event) -> None:
-        for target, messages in self._let_go():
+        for target, messages in self._take_waiting():
             await self._store.producer.send(target, messages)
         await super().release(give_up)
 
@@ -135,7 +135,9 @@ def test_a_line_is_not_written_twice(kafka: Cluster, unique: Unique, tmp_path: P
             with pytest.raises(FencedError):
                 await lane.release(give_up)
             for again in (lane.release(give_up), lane.append(LogAppend((b"2",), "second", 1))):
-                with pytest.raises(CommitOutcomeUnknownError, match=r"may be stored, or may not be.*Fix: "):
+                with pytest.raises(
+                    CommitOutcomeUnknownError, match=r"it is unknown whether an earlier entry.*Fix: "
+                ):
                     await again
             assert await lane.read() == b"1"
             assert producer.seen == []

@@ -133,7 +133,7 @@ def test_the_log_topic_of_another_application_is_refused(
         with Inside(two) as worker:
             error = worker.end()
         assert isinstance(error, StoreError)
-        assert f"keeps the log of application '{one.name}', input '{one.input}'" in error.problem
+        assert f"has the log of application '{one.name}', input '{one.input}'" in error.problem
         assert "store.log_topic" in error.fix
 
 
@@ -157,7 +157,7 @@ def test_two_applications_that_begin_one_log_topic_at_once(
         (loser,) = (worker for worker in workers if worker.error)
         (winner,) = (worker for worker in workers if not worker.error)
         assert isinstance(loser.error, StoreError)
-        assert f"keeps the log of application '{winner.app.name}'" in loser.error.problem
+        assert f"has the log of application '{winner.app.name}'" in loser.error.problem
         winner.app.await_scores({0: 60}, winner)
         assert winner.stop() is None
     monkeypatch.setattr(TopicLane, "read", read)

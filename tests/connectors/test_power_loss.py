@@ -202,18 +202,18 @@ def test_a_store_that_renames_before_it_flushes_is_caught(
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.write(descriptor, data)
         os.replace(temporary, path)
-        directory._flush(path.parent)
+        directory._flush_directory(path.parent)
         os.fsync(descriptor)
         os.close(descriptor)
 
-    monkeypatch.setattr(directory, "_replace", careless)
+    monkeypatch.setattr(directory, "_replace_file", careless)
     assert is_caught(tmp_path / "a")
 
 
 def test_a_store_that_does_not_flush_its_directory_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory, "_flush", lambda _: None)
+    monkeypatch.setattr(directory, "_flush_directory", lambda _: None)
     assert is_caught(tmp_path / "a")
 
 
@@ -240,7 +240,7 @@ def test_a_store_that_trusts_the_names_that_it_finds_is_caught(
     append = DirectoryLane.append
 
     def trusting(self: DirectoryLane, added: LogAppend) -> None:
-        self._entered = self._log.exists()
+        self._directory_flushed = self._log.exists()
         append(self, added)
 
     monkeypatch.setattr(DirectoryLane, "append", trusting)
@@ -250,7 +250,7 @@ def test_a_store_that_trusts_the_names_that_it_finds_is_caught(
 
 def test_a_directory_is_flushed_into_those_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[Path] = []
-    monkeypatch.setattr(directory, "_flush", flushed.append)
+    monkeypatch.setattr(directory, "_flush_directory", flushed.append)
     DirectoryStore(tmp_path / "deep" / "state")
     assert flushed == [tmp_path, tmp_path / "deep"]
     DirectoryStore(tmp_path / "deep" / "state")

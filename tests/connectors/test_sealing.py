@@ -34,7 +34,7 @@ def test_any_change_and_any_other_place_is_refused() -> None:
     for cut in range(len(sealed)):
         with pytest.raises(StoreError):
             seal.open(sealed[:cut], b"lane 0")
-    with pytest.raises(StoreError, match="not in its place"):
+    with pytest.raises(StoreError, match="was changed or moved"):
         seal.open(sealed, b"lane 1")
 
 
@@ -59,7 +59,7 @@ def test_plain_and_sealed_are_never_taken_for_each_other() -> None:
         Seal([NEW]).open(plain, b"")
     with pytest.raises(StoreError, match="is none"):
         Seal().open(Seal([NEW]).seal(b"state", b""), b"")
-    with pytest.raises(StoreError, match="not one that streampair has written"):
+    with pytest.raises(StoreError, match="was not written by streampair"):
         Seal().open(b"something else", b"")
 
 

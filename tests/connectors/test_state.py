@@ -124,4 +124,4 @@ def test_what_accept_asks_first(config: Path, options: list[str], told: str) -> 
 
 def test_applications_in_kafka_are_asked_for_one_by_one(config: Path) -> None:
     config.write_text(TOML.format(more='kafka.bootstrap_servers = "127.0.0.1:1"', store='kind = "kafka"'))
-    assert "a topic and keys of its own" in call("budget", "show", config, "--all", code=2)
+    assert "its own topic and keys" in call("budget", "show", config, "--all", code=2)

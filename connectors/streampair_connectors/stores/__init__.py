@@ -1,4 +1,4 @@
-"""Where the logs and snapshots of lanes lie."""
+"""Stores of the logs and snapshots of lanes."""
 
 from streampair_connectors.stores.base import LaneStore, Store
 from streampair_connectors.stores.directory import DirectoryLane, DirectoryStore, DiskLane, DiskStore

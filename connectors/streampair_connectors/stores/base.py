@@ -1,4 +1,4 @@
-"""What a store of lanes does, whatever it keeps them in (docs/design.md, "The steps of a commit")."""
+"""Protocols of the stores of lanes (docs/design.md, "The steps of a commit")."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["LaneStore", "Store"]
 
 
 class LaneStore(Protocol):
-    """The log, the snapshots and the outputs of one lane, held by one writer.
+    """Log, snapshots and outputs of one lane, with one writer.
 
-    After any error of `append` or `commit` it is not known what is durable: drop the lane, and open it again.
+    After an error of `append` or `commit` it is unknown what is durable: drop the lane and open it again.
     """
 
     async def read(self) -> bytes:
-        """Return the frames of the log. Every earlier owner is fenced; nothing was written."""
+        """Return the frames of the log. Every earlier owner is fenced; nothing has been written."""
         ...
 
     async def snapshot(self, content: str) -> bytes:
@@ -28,56 +28,56 @@ class LaneStore(Protocol):
         Raises
         ------
         StoreError
-            It is not there.
+            It does not exist.
         """
         ...
 
     async def secret(self, name: str, *, fresh: bool) -> bytes:
-        """Return a noise key that the store keeps; made only where nothing was ever done under it."""
+        """Return the noise key in the store; drawn only if no lane has ever used one (`fresh`)."""
         ...
 
     async def cut(self, used: int) -> None:
-        """Cut off what a crash has torn: all but the first `used` bytes of the log."""
+        """Truncate the log to its first `used` bytes: a crash may leave an incomplete entry."""
         ...
 
     async def append(self, append: LogAppend) -> None:
-        """Make frames durable, and then the register, before returning."""
+        """Make frames durable, then the register, before returning."""
         ...
 
     async def line(self, append: LogAppend) -> None:
-        """Take the line of the outputs that come next: durable, with the register, before any leaves."""
+        """Take the log line of the next outputs: durable, with the register, before any of them is sent."""
         ...
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
-        """Take outputs. They leave once every line that was taken before is durable."""
+        """Take outputs. They are sent once all lines taken before are durable."""
         ...
 
     @property
     def waiting_since(self) -> float | None:
-        """When the oldest line came that waits for `release`, on the monotonic clock; None: there is none."""
+        """Monotonic time of the oldest line that waits for `release`; None: none waits."""
         ...
 
     async def release(self, give_up: asyncio.Event) -> None:
-        """Make lines that need not wait for the commit durable, and then let go of their outputs.
+        """Make lines that need not wait for the commit durable, then send their outputs.
 
         Raises
         ------
         SourceError
-            It is not known what is durable: `give_up` was set before it was, or another owner has the lane.
+            It is unknown what is durable: `give_up` was set, or another worker owns the lane.
         """
         ...
 
     async def commit(self, commit: Commit) -> None:
-        """Make outputs durable, then snapshot, frames, offset and register: together, as far as it can."""
+        """Make outputs durable, then snapshot, frames, offset and register; atomically where possible."""
         ...
 
     async def close(self) -> None:
-        """Let another owner in. Closing twice is harmless."""
+        """Release the lane for another owner. Safe to call twice."""
         ...
 
 
 class Store(Protocol):
-    """Opens lanes, for as long as one connection to the cluster lasts."""
+    """Opens lanes during one connection to the cluster."""
 
     async def start(self) -> None:
         """Connect."""
@@ -91,31 +91,31 @@ class Store(Protocol):
         partition
             Of the input.
         start
-            The first offset that it has: where a lane that has taken nothing is.
+            First offset of the partition: the position of a new lane.
 
         Raises
         ------
         StoreError
-            It cannot be reached, or another writer holds it (then `retriable`).
+            The store cannot be reached, or another writer holds the lane (then `retriable`).
         """
         ...
 
     async def register(self, partition: Partition) -> Committed | None:
-        """Return the group's offset and the register beside it; None: the group has none, and said so."""
+        """Return the group's offset and register; None: the broker confirmed that there is none."""
         ...
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
-        """Wait until outputs that need not wait for a commit are stored; False when `give_up` came first."""
+        """Wait until outputs sent before the commit are stored; False if `give_up` was set first."""
         ...
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Of outputs that are not known to be stored."""
+        """Bytes of unacknowledged outputs."""
         ...
 
     @property
     def stuck(self) -> bool:
-        """Whether an output waits to be sent again."""
+        """Whether a failed output waits to be sent again."""
         ...
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The directory store: an append-only log and one snapshot a lane, on the disk of one machine."""
+"""The directory store: an append-only log and one snapshot per lane, on the disk of one machine."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ __all__ = [
 
 
 class DirectoryStore:
-    """Snapshots as files of mode 0600 in a directory.
+    """Logs and snapshots as files of mode 0600 in a directory.
 
     Parameters
     ----------
     directory
-        Made, with mode 0700, when it does not exist.
+        Created with mode 0700 if it does not exist.
     group_access
-        Whether its group may reach it.
+        Whether its group may access it.
 
     Raises
     ------
     StoreError
-        It cannot be made, or others than its owner may reach it.
+        It cannot be created, or is accessible to others than its owner.
 
     Examples
     --------
@@ -64,11 +64,11 @@ class DirectoryStore:
     def __init__(self, directory: Path, *, group_access: bool = False) -> None:
         self._directory = directory
         try:
-            _make(directory)
+            _make_directory(directory)
             check_directory(directory, group=group_access)
         except OSError as error:
             raise StoreError(
-                f"the store directory {directory} cannot be made: {error.strerror}",
+                f"the store directory {directory} cannot be created: {error.strerror}",
                 fix="set store.directory to a directory that this user may write",
             ) from None
 
@@ -78,29 +78,29 @@ class DirectoryStore:
         Raises
         ------
         StoreError
-            They cannot be reached, or another writer holds them (then `retriable`).
+            They cannot be accessed, or another writer holds them (then `retriable`).
         """
-        # Topic and application names are safe in a file name; anything else is not trusted to be.
+        # Names of topics and applications are safe in a file name; others are sanitised.
         return DirectoryLane(self._directory, _safe(lane_id))
 
     def lanes(self, app: str) -> list[str]:
-        """Names of the lanes of an application that have left anything here."""
+        """Names of the lanes of an application with a log."""
         return sorted(path.stem for path in self._directory.glob(f"{_safe(app)}@*.log"))
 
     def secret(self, name: str, *, fresh: bool) -> bytes:
-        """Return 32 random bytes that are kept in a file of mode 0600.
+        """Return 32 random bytes, kept in a file of mode 0600.
 
         Parameters
         ----------
         name
             Of the file.
         fresh
-            Whether it may be made, because nothing was ever done under it.
+            Whether it may be created, because no release has used it.
 
         Raises
         ------
         StoreError
-            The file cannot be read or written, or holds something else.
+            The file cannot be read or written, or has other content.
         """
         path = self._directory / _safe(name)
         try:
@@ -116,11 +116,11 @@ class DirectoryStore:
                 with contextlib.suppress(FileExistsError):  # another process was faster
                     os.link(made, path)
                 made.unlink()
-                _flush(self._directory)
+                _flush_directory(self._directory)
             secret = bytes.fromhex(path.read_text("ascii").strip())
         except OSError as error:
             raise StoreError(
-                f"the secret {path} cannot be kept: {error.strerror}",
+                f"the secret {path} cannot be stored: {error.strerror}",
                 fix="check the directory's permissions and the free space of its disk",
             ) from None
         except ValueError:
@@ -128,7 +128,7 @@ class DirectoryStore:
         if len(secret) < 32:
             raise StoreError(
                 f"the secret {path} is not 64 hexadecimal digits",
-                fix="put the file back from a backup",
+                fix="restore the file from a backup",
             )
         return secret
 
@@ -158,7 +158,7 @@ class DirectoryLane:
         self._directory = directory
         self._name = name
         self._log = directory / f"{name}.log"
-        self._entered = False  # whether the directory is flushed, with all that others have left in it
+        self._directory_flushed = False  # whether this process has flushed the directory
         self._lock: int | None = None
         try:
             descriptor = os.open(directory / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -177,70 +177,70 @@ class DirectoryLane:
         self._lock = descriptor
 
     def read(self) -> bytes:
-        """The log; empty if there is none."""
-        with self._failing("read"):
+        """Return the log; empty if there is none."""
+        with self._store_errors("read"):
             return self._log.read_bytes() if self._log.exists() else b""
 
     def cut(self, used: int) -> None:
-        """Cut off what a crash has torn."""
-        with self._failing("written"):
+        """Truncate the log to its first `used` bytes."""
+        with self._store_errors("written"):
             if self._log.exists() and self._log.stat().st_size > used:
                 os.truncate(self._log, used)
                 _flush_file(self._log)
 
     def append(self, append: LogAppend) -> None:
-        """Add frames to the log, durably."""
-        with self._failing("written"):
+        """Append frames to the log, durably."""
+        with self._store_errors("written"):
             _write_durably(self._log, b"".join(append.frames), os.O_CREAT | os.O_APPEND)
-            if not self._entered:
-                # The log may be new; or one that was killed has made or renamed it, and flushed no more.
-                _flush(self._directory)
-                self._entered = True
+            if not self._directory_flushed:
+                # The log may be new, or created or renamed by a process that was killed before it flushed.
+                _flush_directory(self._directory)
+                self._directory_flushed = True
 
     def snapshot(self, content: str) -> bytes:
-        """The bytes of a snapshot.
+        """Return the bytes of a snapshot.
 
         Raises
         ------
         StoreError
-            It is not there.
+            It does not exist.
         """
-        with self._failing("read"):
+        with self._store_errors("read"):
             try:
                 return self._state(content).read_bytes()
             except FileNotFoundError:
                 raise StoreError(
-                    f"the snapshot {self._state(content)} that the log names is gone",
-                    fix="put the store back as a whole: its log and its snapshots belong together",
+                    f"the snapshot {self._state(content)} in the log is missing",
+                    fix="restore the whole store: its log and its snapshots belong together",
                 ) from None
 
     def save(self, commit: Commit) -> None:
-        """Write the snapshot of a commit, durably, if it has one. Nothing names it yet."""
+        """Write the snapshot of a commit, if any, durably. The log does not refer to it yet."""
         if commit.snapshot is None or commit.content is None:
             return
-        with self._failing("written"):
-            _replace(self._state(commit.content), commit.snapshot)
+        with self._store_errors("written"):
+            _replace_file(self._state(commit.content), commit.snapshot)
 
     def compact(self, commit: Commit) -> None:
-        """Begin the log anew with a snapshot that the register knows, and drop what came before it."""
+        """Start the log again at a snapshot that the register knows, and delete older snapshots."""
         if commit.content is None:
             return
-        with self._failing("written"):
-            _replace(self._log, b"".join(commit.frames))
+        with self._store_errors("written"):
+            _replace_file(self._log, b"".join(commit.frames))
             kept = self._state(commit.content)
             for path in self._directory.glob(f"{self._name}-*.state"):
-                if path != kept and self._is_mine(path):
+                if path != kept and self._belongs_to_lane(path):
                     path.unlink(missing_ok=True)
 
     def put(self, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
-        """Write a log and its snapshot, at once or not at all; for a lane that has none."""
-        with self._failing("written"):
+        """Write log and snapshot of a new lane, atomically."""
+        with self._store_errors("written"):
             if content is not None and snapshot is not None:
-                _replace(self._state(content), snapshot)
-            _replace(self._log, frames)
+                _replace_file(self._state(content), snapshot)
+            _replace_file(self._log, frames)
 
     def close(self) -> None:
-        """Let another writer in. Closing twice is harmless."""
+        """Release the lock. Safe to call twice."""
         if self._lock is not None:
             os.close(self._lock)  # releases the lock
             self._lock = None
@@ -248,12 +248,12 @@ class DirectoryLane:
     def _state(self, content: str) -> Path:
         return self._directory / f"{self._name}-{content[:32]}.state"
 
-    def _is_mine(self, path: Path) -> bool:
-        """Not that of a lane whose name begins like this one's."""
+    def _belongs_to_lane(self, path: Path) -> bool:
+        """Whether a snapshot is of this lane, not of one whose name has the same prefix."""
         return len(path.stem) == len(self._name) + 33
 
     @contextlib.contextmanager
-    def _failing(self, verb: str) -> Iterator[None]:
+    def _store_errors(self, verb: str) -> Iterator[None]:
         if self._lock is None:
             raise StoreError(f"the state {self._log} is closed", fix="open the lane again")
         try:
@@ -272,29 +272,29 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._@-]", "_", name)
 
 
-def _make(directory: Path) -> None:
-    """Make the directory and what is missing above it, durably."""
+def _make_directory(directory: Path) -> None:
+    """Create the directory and its missing parents, durably."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in reversed(missing):
-        _flush(path.parent)
+        _flush_directory(path.parent)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Put `data` in the place of the file, durably: at once, or not at all."""
+def _replace_file(path: Path, data: bytes) -> None:
+    """Replace the content of a file, atomically and durably."""
     temporary = path.with_name(f"{path.name}.new")
     try:
         _write_durably(temporary, data, os.O_CREAT | os.O_TRUNC)
         os.replace(temporary, path)
-        # Without this the rename itself may be lost with the power.
-        _flush(path.parent)
+        # Without this a power loss may undo the rename.
+        _flush_directory(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
 
 
-def _flush(directory: Path) -> None:
+def _flush_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -321,9 +321,9 @@ def _write_durably(path: Path, data: bytes, flags: int = os.O_CREAT | os.O_TRUNC
         os.close(descriptor)
 
 
-# How long a previous owner of a lane may take to close it.
+# How long to wait for a previous owner to close a lane.
 _HANDOVER_SECONDS = 15.0
-# How long a register may take; what waits for it has not left.
+# How long a register may take; its outputs have not been sent.
 _REGISTER_SECONDS = 60.0
 
 
@@ -350,10 +350,10 @@ class DiskStore:
         self.waiting_bytes = 0  # of outputs whose line is not durable yet
 
     async def start(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     async def open(self, partition: Partition, start: int) -> DiskLane:
-        """Lock a lane; waits for a previous owner in this process or another to let go."""
+        """Lock a lane, waiting for a previous owner in this or another process to close it."""
         name = lane_id(self._config, partition.topic, partition.partition)
         deadline = time.monotonic() + _HANDOVER_SECONDS
         while True:
@@ -372,26 +372,26 @@ class DiskStore:
         return found[partition]
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
-        """Wait for the outputs of all lanes; until the next call, registers are given up with them."""
+        """Wait for the outputs of all lanes; `give_up` also ends waits for registers."""
         self.give_up = give_up
         return await self.producer.flush(give_up, on_trouble)
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Of outputs that are not known to be stored."""
+        """Bytes of unacknowledged outputs."""
         return self.producer.unacknowledged_bytes + self.waiting_bytes
 
     @property
     def stuck(self) -> bool:
-        """Whether an output waits to be sent again."""
+        """Whether a failed output waits to be sent again."""
         return self.producer.stuck
 
     async def stop(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
 
 class DiskLane:
-    """One lane: its files, and its register."""
+    """Store of one lane: its files and its register."""
 
     def __init__(self, store: DiskStore, files: DirectoryLane, partition: Partition, start: int) -> None:
         self._store = store
@@ -401,37 +401,37 @@ class DiskLane:
         self._lines: list[LogAppend] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
         self.waiting_since: float | None = None
-        self._unknown = False  # whether an append has failed, so that nobody knows what is durable
+        self._outcome_unknown = False  # whether an append has failed, so that the durable state is unknown
 
     async def read(self) -> bytes:
-        """The log."""
+        """Return the log."""
         return await asyncio.to_thread(self._files.read)
 
     async def snapshot(self, content: str) -> bytes:
-        """A snapshot."""
+        """Return a snapshot."""
         return await asyncio.to_thread(self._files.snapshot, content)
 
     async def secret(self, name: str, *, fresh: bool) -> bytes:
-        """The noise key of the application; never drawn anew where any of its lanes has left anything."""
+        """Return the noise key of the application; drawn only if none of its lanes has a log."""
         fresh = fresh and not self._store.directory.lanes(self._store.app)
         return await asyncio.to_thread(lambda: self._store.directory.secret(name, fresh=fresh))
 
     async def cut(self, used: int) -> None:
-        """Cut off a torn end."""
+        """Truncate the log to its first `used` bytes."""
         await asyncio.to_thread(self._files.cut, used)
 
     async def append(self, append: LogAppend) -> None:
-        """The log, then the register."""
+        """Append to the log, then write the register."""
         await self._write(append)
 
     async def line(self, append: LogAppend) -> None:
-        """Keep it for `release`: a register costs as much as some thousand records."""
+        """Keep the line for `release`: a register costs as much as some thousand records."""
         self._lines.append(append)
         if self.waiting_since is None:
             self.waiting_since = time.monotonic()
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
-        """Hand outputs over, or keep them with the lines before them; `DiskStore.flush` waits for them."""
+        """Send outputs, or keep them with the lines before them; `DiskStore.flush` waits for them."""
         if self._lines:
             self._waiting.append((target, messages))
             self._store.waiting_bytes += size_of(messages)
@@ -439,42 +439,42 @@ class DiskLane:
             await self._store.producer.send(target, messages)
 
     async def release(self, give_up: asyncio.Event) -> None:
-        """All lines with one register. Until that is stored no output has left."""
+        """Write all lines with one register, then send their outputs."""
         self._store.give_up = give_up
         if self._lines:
             frames = tuple(frame for line in self._lines for frame in line.frames)
             await self.append(dataclasses.replace(self._lines[-1], frames=frames))
             self._lines.clear()
             self.waiting_since = None
-        waiting = self._let_go()
+        waiting = self._take_waiting()
         for target, messages in waiting:
             await self._store.producer.send(target, messages)
 
-    def _let_go(self) -> list[tuple[Partition, list[Message]]]:
-        """The outputs that wait, which are no longer counted."""
+    def _take_waiting(self) -> list[tuple[Partition, list[Message]]]:
+        """Remove and return the waiting outputs."""
         waiting, self._waiting = self._waiting, []
         self._store.waiting_bytes -= sum(size_of(messages) for _, messages in waiting)
         return waiting
 
     async def commit(self, commit: Commit) -> None:
-        """The snapshot, which nothing names yet; then the log, then the register; then what is old may go."""
+        """Write the snapshot, then the log, then the register; then delete old files."""
         await asyncio.to_thread(self._files.save, commit)
         await self._write(commit)
         await asyncio.to_thread(self._files.compact, commit)
 
     async def _write(self, append: LogAppend) -> None:
-        if self._unknown:
+        if self._outcome_unknown:
             raise CommitOutcomeUnknownError(
-                "an earlier entry of this lane may be stored, or may not be",
-                fix="nothing need be done: the lane is opened again and reads which of the two it is",
+                "it is unknown whether an earlier entry of this lane is stored",
+                fix="none is needed: the lane is opened again, and its log shows the outcome",
             )
-        self._unknown = True
+        self._outcome_unknown = True
         await asyncio.to_thread(self._files.append, append)
         await self._register(append)
-        self._unknown = False
+        self._outcome_unknown = False
 
     async def _register(self, append: LogAppend) -> None:
-        """Write the register; nothing goes on before it is known to be stored."""
+        """Write the register; return once it is stored."""
         offset = self._start if append.next_offset is None else append.next_offset
         deadline = time.monotonic() + _REGISTER_SECONDS
         while True:
@@ -490,6 +490,6 @@ class DiskLane:
                 return
 
     async def close(self) -> None:
-        """Let another owner in. Outputs that still wait were never released: it makes them again."""
-        self._let_go()
+        """Close the files. Outputs that still wait were not released; the next owner produces them again."""
+        self._take_waiting()
         self._files.close()

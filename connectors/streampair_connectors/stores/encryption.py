@@ -1,9 +1,8 @@
-"""Sealing what a lane keeps in a topic: whoever reads the topic learns lengths and times, and nothing else.
+"""Encryption at rest of the values in a log topic: its readers learn only lengths and times.
 
-AES-256-GCM of the library `cryptography`. Each value has a key of its own, derived by HKDF-SHA256 from the
-sealing key and a random salt, so that the nonce can be a constant and any number of values may be sealed.
-What a value is (its lane, its place in the log) goes in as associated data: a value in another place does
-not open.
+AES-256-GCM of the library `cryptography`. Each value has its own key, derived by HKDF-SHA256 from the sealing
+key and a random salt, so the nonce is a constant and the number of values is unlimited. Lane and position of
+a value are associated data: a value that was moved cannot be decrypted.
 
 Layout: magic (4) | kind (1) | key id (8) | salt (32) | ciphertext and tag
 """
@@ -33,18 +32,18 @@ _NONCE: Final = bytes(12)  # the key is used once
 _HEAD: Final = len(_MAGIC) + 1 + _ID + _SALT
 
 OVERHEAD: Final = _HEAD + 16
-"""Bytes that sealing adds."""
+"""Bytes added by sealing."""
 
 
 class Seal:
-    """Seals values, and opens them.
+    """Encrypts and decrypts values.
 
     Parameters
     ----------
     keys
-        Each at least 32 bytes. The first seals; all of them open, so that a key can be changed: put the new
-        one first, and take the old one away once nothing that it sealed is kept any more. None: values stay
-        readable, and are only marked as such.
+        Each at least 32 bytes. The first key encrypts, all of them decrypt. To rotate a key, put the new one
+        first, and remove the old one once none of its values is left. Without keys, values are stored in
+        plaintext and marked as such.
 
     Raises
     ------
@@ -64,25 +63,25 @@ class Seal:
             if not isinstance(key, bytes) or len(key) < MIN_KEY_BYTES:
                 raise ConfigError(
                     f"a sealing key must be at least {MIN_KEY_BYTES} bytes",
-                    fix="make one with: openssl rand -hex 32; keep it in a file of mode 0600",
+                    fix="create one with: openssl rand -hex 32; keep it in a file of mode 0600",
                 )
         self._keys = {_derived(key, b"streampair key id", b"", _ID): key for key in keys}
         self._first = next(iter(self._keys), None)
 
     @property
     def seals(self) -> bool:
-        """Whether values are sealed at all."""
+        """Whether values are encrypted."""
         return self._first is not None
 
     def seal(self, plain: bytes, context: bytes) -> bytes:
-        """Seal a value.
+        """Encrypt a value.
 
         Parameters
         ----------
         plain
             The value.
         context
-            What it is; needed to open it again.
+            Associated data; needed to decrypt it.
         """
         if self._first is None:
             return _MAGIC + _PLAIN + bytes(_ID + _SALT) + plain
@@ -91,17 +90,17 @@ class Seal:
         return head + self._cipher(self._first, salt).encrypt(_NONCE, plain, head + context)
 
     def open(self, sealed: bytes, context: bytes) -> bytes:
-        """Open a value.
+        """Decrypt a value.
 
         Raises
         ------
         StoreError
-            It was not sealed with any of the keys, was changed, or is not what `context` says.
+            It was encrypted with another key, was changed, or has another `context`.
         """
         if len(sealed) < _HEAD or not sealed.startswith(_MAGIC):
             raise StoreError(
-                "a value of the log is not one that streampair has written",
-                fix="point store.log_topic at a topic that nothing else writes to",
+                "a value of the log was not written by streampair",
+                fix="set store.log_topic to a topic without other writers",
             )
         head, body = sealed[:_HEAD], sealed[_HEAD:]
         kind, key_id = head[len(_MAGIC) : len(_MAGIC) + 1], head[len(_MAGIC) + 1 : len(_MAGIC) + 1 + _ID]
@@ -112,9 +111,8 @@ class Seal:
         if kind == _PLAIN:
             raise StoreError(
                 "a value of the log is not sealed, and there is a sealing key",
-                fix="take the key away to read what was written without one; or start under another "
-                "application "
-                "name",
+                fix="remove the key to read values that were written without one; or start with another "
+                "application name",
             )
         if kind != _SEALED:
             raise _changed()
@@ -142,6 +140,6 @@ def _derived(key: bytes, purpose: bytes, salt: bytes, size: int) -> bytes:
 
 def _changed() -> StoreError:
     return StoreError(
-        "a value of the log was changed, or is not in its place",
-        fix="do not trust this topic: see who may write to it, and put a copy back that opens",
+        "a value of the log was changed or moved",
+        fix="do not trust this topic: check who may write to it, and restore a valid copy",
     )

@@ -1,4 +1,4 @@
-"""One file with the log and the snapshot of every lane: how a state moves from one store to another."""
+"""Export and import of a state: one file with the log and the snapshot of every lane."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
     Raises
     ------
     StreampairError
-        A worker runs, a lane cannot be read, or the file is there.
+        A worker runs, a lane cannot be read, or the file exists.
     """
     async with open_states(config) as states:
         await require_no_members(config)
         seal, lanes = _seal(states), []
         for partition in await states.store.lanes():
-            at_rest = await states.store.look(partition)
+            at_rest = await states.store.read_lane(partition)
             lane = states.make(partition)
             if at_rest.damage is not None:
                 raise at_rest.damage
-            wanted = lane.read(at_rest.frames)
-            if not wanted.used:
+            request = lane.read(at_rest.frames)
+            if not request.used:
                 raise StoreError(
                     f"the log of partition {partition} has no entry: its worker died at its first start",
-                    fix="start `streampair run` once, and stop it: that begins its log",
+                    fix="start `streampair run` once, and stop it: that starts its log",
                 )
-            parts, content = from_snapshot(at_rest.frames[: wanted.used])
+            parts, content = from_snapshot(at_rest.frames[: request.used])
             snapshot = None if content is None else at_rest.snapshot(content)
             if snapshot is not None:
                 lane.log.check_content(snapshot)
@@ -75,7 +75,7 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
         if not lanes:
             raise StoreError(
                 "the store has no lane of this application",
-                fix="see that store.kind and store.directory are those that it ran with",
+                fix="set store.kind and store.directory as in the run",
             )
     body = _File(__version__, config.app, config.input.topic, seal.seals, lanes)
     data = _MAGIC + msgspec.msgpack.encode(body)
@@ -87,7 +87,8 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
             os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(
-            f"{path} cannot be written: {error.strerror}", fix="name a new file in a directory of this user's"
+            f"{path} cannot be written: {error.strerror}",
+            fix="name a new file in a directory that this user can write",
         ) from None
     summary = {"file": str(path), "bytes": len(data), "sealed": seal.seals}
     return {**summary, "partitions": [lane.partition for lane in lanes], "keeps_key": draws_key(config)}
@@ -99,14 +100,14 @@ async def import_state(config: Config, path: Path) -> dict[str, Any]:
     Raises
     ------
     StreampairError
-        A worker runs, a lane is there already, the file does not verify, or is not the newest state.
+        A worker runs, a lane exists already, the file does not verify, or is not the newest state.
     """
     body = _read(path)
     if (body.app, body.topic) != (config.app, config.input.topic):
         raise StoreError(
-            f"{path} holds app {body.app!r}, topic {body.topic!r}; the configuration is app {config.app!r}, "
+            f"{path} is of app {body.app!r}, topic {body.topic!r}; the configuration has app {config.app!r}, "
             f"topic {config.input.topic!r}",
-            fix="import it with the configuration that it was exported with, but for [store]",
+            fix="import it with the configuration of the export; only [store] may differ",
         )
     async with open_states(config) as states:
         await require_no_members(config)
@@ -127,25 +128,25 @@ async def import_state(config: Config, path: Path) -> dict[str, Any]:
 async def _check(
     states: States, partition: int, frames: bytes, content: str | None, snapshot: bytes | None
 ) -> None:
-    """Refuse a lane that does not verify, is there already, or is not what the group's register knows."""
+    """Refuse a lane that does not verify, exists already, or does not match the group's register."""
     config = states.config
-    there = await states.store.look(partition)
-    if there.frames or there.damage:
+    existing = await states.store.read_lane(partition)
+    if existing.frames or existing.damage:
         raise StoreError(
             f"the store has a lane of partition {partition} already",
-            fix="import into an empty store; a lane that is there is never written over",
+            fix="import into an empty store; an existing lane is never overwritten",
         )
     lane = states.make(partition)
-    wanted = lane.read(frames)
-    if wanted.content != content or wanted.used != len(frames):
-        raise StoreError("the file is not whole", fix="export the state again")
+    request = lane.read(frames)
+    if request.content != content or request.used != len(frames):
+        raise StoreError("the file is incomplete", fix="export the state again")
     if snapshot is not None:
         lane.log.check_content(snapshot)
     source = Partition(config.input.topic, partition)
     committed = (await read_register(config.require_kafka(), config.app, [source]))[source]
     chain = lane.log.chain
     register = None if committed is None else Register.read(chain.key, committed.metadata)
-    # As at a start: the last entries of a worker that was killed may not have come to the register.
+    # As at a start: the last entries of a killed worker may be missing in the register.
     if register is None or not chain.holds(register.sequence, register.tag):
         known = "has no register" if register is None else f"knows entry {register.sequence}"
         raise StoreError(
@@ -163,16 +164,17 @@ def _read(path: Path) -> _File:
         raise StoreError(f"{path} cannot be read: {error.strerror}", fix="name the exported file") from None
     try:
         if not data.startswith(_MAGIC):
-            raise ValueError("it begins otherwise")
+            raise ValueError("it has another header")
         return msgspec.msgpack.decode(data[len(_MAGIC) :], type=_File)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StoreError(
-            f"{path} is no exported state ({error})", fix="name a file that `streampair state export` wrote"
+            f"{path} is not an exported state ({error})",
+            fix="name a file written by `streampair state export`",
         ) from None
 
 
 def _seal(states: States) -> Seal:
-    """All keys of a configuration, so that a file goes from one store to the other."""
+    """Seal with all keys of a configuration, so that a file can move between stores."""
     config, kept = states.config, states.store.secret()
     noise = config.learner.noise_key()
     keys = [*config.store.sealing_keys(), *([] if noise is None else [noise])]

@@ -1,4 +1,4 @@
-"""The state of an application at rest: what its lanes hold, and how they go on where a start is refused."""
+"""Inspection of stored lanes, and recovery where a start is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["LaneState", "Plan", "States", "open_states"]
 
 @dataclass(frozen=True)
 class LaneState:
-    """One lane as its store and its group have it.
+    """State of a lane in its store and its consumer group.
 
     Attributes
     ----------
@@ -35,32 +35,32 @@ class LaneState:
     sequence
         Of the last entry of the log.
     offset
-        Where the lane goes on to read; None: at the start.
+        Next offset to read; None: the start of the partition.
     slots, released
-        Slots up to the last commit, and the last that may have been released; 0 where nothing is private.
+        Slots up to the last commit, and the last one that may have been released; 0 if not private.
     snapshot
         Its `size` and `offset`; None: there is none.
     forks, forks_planned, pending
-        Second views charged for good, how many the plan has room for, and whether one more is charged until a
-        replay has caught up; None without an account.
+        Second views charged permanently, their number in the plan, and whether one more is charged until a
+        replay is complete; None without an account.
     void, accepted
-        What voids the guarantee, and what an operator has accepted.
+        Reasons why the guarantee is void, and overrides that an operator has accepted.
     key, partitions, cluster
-        As when the log began: identity of the noise key, partitions of the input, the cluster.
+        From the start of the log: id of the noise key, partitions of the input, the cluster.
     writer
         The release that wrote the last commit.
     register
         Whether the group's agrees: ``"agrees"``, ``"older"`` (its last entry was not announced yet),
         ``"newer"`` (the log is an older copy), ``"missing"``, ``"other key or changed"``, ``"not asked"``.
     group_offset
-        That the group has committed.
+        Offset committed by the group.
     refused, fix
-        What `run` would say in place of starting, and how to mend it; None: it would start.
+        Error of a start, and its fix; None: `run` would start.
     damage
-        Where the log is damaged; None: nowhere.
+        Damage of the log; None: none was found.
     replay
-        First offset and end of the events that a start learns again from the last snapshot; None: none. What
-        comes of that is not looked at here, and may still refuse the start.
+        First offset and end of the events that a start replays after the last snapshot; None: none. The
+        replay is not run here, and may still refuse the start.
     """
 
     partition: int
@@ -86,20 +86,20 @@ class LaneState:
     replay: tuple[int, int] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines."""
+        """As JSON-compatible dictionary."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an operator's word would do to a lane; `States.carry_out` does it.
+    """Effect of an operator's override on a lane; `States.carry_out` applies it.
 
     Attributes
     ----------
     partition, accepted
-        The lane, and what it comes to.
+        The lane, and the result of the override.
     delta
-        At which epsilon holds; None without an account.
+        Delta of the epsilons; None without an account.
     """
 
     partition: int
@@ -110,7 +110,7 @@ class Plan:
     start: int
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines."""
+        """As JSON-compatible dictionary."""
         mu, delta, (before, after) = self.accepted.mu, self.delta, self.accepted.charged
         fields: dict[str, Any] = {
             "partition": self.partition,
@@ -125,16 +125,16 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _LoadedLane:
     at_rest: StoredLane
     lane: LoggedLane
-    wanted: ReplayRequest
-    facts: ExternalState
+    request: ReplayRequest
+    external: ExternalState
     committed: Committed | None
 
 
 class States:
-    """Looks at the lanes of an application; made by `open_states`."""
+    """Inspects the lanes of an application; created by `open_states`."""
 
     def __init__(
         self, config: Config, lookup: RecordReader | None, partitions: int, cluster: str, compacted: bool
@@ -147,23 +147,23 @@ class States:
         self._compacted = compacted
 
     async def show(self) -> list[LaneState]:
-        """All lanes; changes nothing, and a worker may run meanwhile."""
+        """Return the state of all lanes; read-only, also while a worker runs."""
         return [await self._state(partition) for partition in await self.store.lanes()]
 
     async def plan(self, how: How, partitions: Sequence[int] | None) -> list[Plan]:
-        """What it comes to to go on without the register, the newest entries, or the way from the snapshot.
+        """Return the effect of continuing without the register, the newest entries, or the replay.
 
         Parameters
         ----------
         how
             As of `LoggedLane.accept`.
         partitions
-            Of the input; None: all whose start is refused for that.
+            Of the input; None: all lanes whose start is refused for that reason.
 
         Raises
         ------
         StreampairError
-            None is, a worker runs, or a lane cannot go on so.
+            There is no such lane, a worker runs, or a lane cannot continue like this.
         """
         await require_no_members(self.config)
         plans, nothing = [], None
@@ -177,54 +177,56 @@ class States:
         if not plans:
             raise nothing or StoreError(
                 "the store has no lane of this application",
-                fix="run it first; or see that store.kind and store.directory are those that it ran with",
+                fix="run it first, or set store.kind and store.directory as in the run",
             )
         return plans
 
     async def carry_out(self, plan: Plan) -> None:
-        """Make a plan durable."""
+        """Apply a plan, durably."""
         append = plan.accepted.append
         offset = plan.start if append.next_offset is None else append.next_offset
         await self.store.amend(plan.partition, plan.seen, plan.used, append, offset)
 
     async def _plan(self, how: How, partition: int) -> Plan:
-        seen = await self._see(partition)
-        lane, wanted = seen.lane, seen.wanted
-        if seen.at_rest.damage is not None and lane.log.chain.damage is None:
-            lane.log.chain.damage = LogDamagedError(seen.at_rest.damage.problem, fix=seen.at_rest.damage.fix)
-        content = wanted.content
-        snapshot = None if content is None else seen.at_rest.snapshot(content)
+        loaded = await self._load(partition)
+        lane, request = loaded.lane, loaded.request
+        if loaded.at_rest.damage is not None and lane.log.chain.damage is None:
+            lane.log.chain.damage = LogDamagedError(
+                loaded.at_rest.damage.problem, fix=loaded.at_rest.damage.fix
+            )
+        content = request.content
+        snapshot = None if content is None else loaded.at_rest.snapshot(content)
         when = datetime.datetime.now(datetime.UTC).date().isoformat()
-        accepted = lane.accept(how, seen.facts, when, snapshot)
+        accepted = lane.accept(how, loaded.external, when, snapshot)
         delta = None if accepted.mu is None else lane.privacy.delta
-        return Plan(partition, accepted, delta, seen.at_rest, wanted.used, seen.facts.start)
+        return Plan(partition, accepted, delta, loaded.at_rest, request.used, loaded.external.start)
 
-    async def _see(self, partition: int) -> _Seen:
-        """Read the register, then the log: it is then never the older of the two by our own doing."""
+    async def _load(self, partition: int) -> _LoadedLane:
+        """Read the register, then the log: in this order a running worker cannot make the log look older."""
         source = Partition(self.config.input.topic, partition)
         committed = None
         span = (0, 0)
         if self._lookup is not None:
             found = await read_register(self.config.require_kafka(), self.config.app, [source])
             committed, span = found[source], await self._lookup.range(source)
-        at_rest = await self.store.look(partition)
+        at_rest = await self.store.read_lane(partition)
         lane = self.make(partition)
-        wanted = lane.read(at_rest.frames, damaged=True)
+        request = lane.read(at_rest.frames, damaged=True)
         if self._lookup is None:
-            return _Seen(at_rest, lane, wanted, ExternalState(registers=False), None)
-        facts = await external_state(
+            return _LoadedLane(at_rest, lane, request, ExternalState(registers=False), None)
+        external = await external_state(
             self._lookup,
             source,
-            wanted,
+            request,
             committed,
             span=span,
             partitions=self._partitions,
             cluster=self._cluster,
         )
-        return _Seen(at_rest, lane, wanted, facts, committed)
+        return _LoadedLane(at_rest, lane, request, external, committed)
 
     def make(self, partition: int) -> LoggedLane:
-        """A fresh lane, not started."""
+        """Return a new lane, not started."""
         config, secret = self.config, self.store.secret()
         return build_logged_lane(
             config,
@@ -239,23 +241,23 @@ class States:
         refused: StreampairError | None = None
         register, group_offset, damage = "not asked", None, None
         try:
-            seen = await self._see(partition)
+            loaded = await self._load(partition)
         except SourceError:
             raise
-        except StreampairError as error:  # another key or configuration: it is shown unverified
-            refused, at_rest = error, await self.store.look(partition)
+        except StreampairError as error:  # with another key or configuration the log is shown unverified
+            refused, at_rest = error, await self.store.read_lane(partition)
             known, sequence = RecoveredState.of(Chain.peek(at_rest.frames)), -1
         else:
-            at_rest, log = seen.at_rest, seen.lane.log
+            at_rest, log = loaded.at_rest, loaded.lane.log
             known, sequence = log.known, log.chain.sequence
             found = at_rest.damage or log.chain.damage
             damage = None if found is None else found.problem
             if self._lookup is not None:
-                register, group_offset = _register(log.chain, seen.committed), seen.facts.offset
+                register, group_offset = _register(log.chain, loaded.committed), loaded.external.offset
             if damage is not None:
                 refused = found
             elif self._lookup is not None:
-                refused = _refusal(seen)
+                refused = _start_error(loaded)
         if known is None:
             problem = damage or "the store has no log of this lane"
             return LaneState(
@@ -292,11 +294,11 @@ class States:
         )
 
 
-def _refusal(seen: _Seen) -> StreampairError | None:
-    """What a start would say; it is a lane that is thrown away."""
+def _start_error(loaded: _LoadedLane) -> StreampairError | None:
+    """Error of a start, tried with a throw-away lane; None: it succeeds."""
     try:
-        content = seen.wanted.content
-        seen.lane.start(seen.facts, None if content is None else seen.at_rest.snapshot(content))
+        content = loaded.request.content
+        loaded.lane.start(loaded.external, None if content is None else loaded.at_rest.snapshot(content))
     except StreampairError as error:
         return error
     return None
@@ -316,14 +318,14 @@ def _register(chain: Chain, committed: Committed | None) -> str:
 
 @asynccontextmanager
 async def open_states(config: Config, *, broker: bool = True) -> AsyncIterator[States]:
-    """Connect to what a command needs.
+    """Connect to store and broker for a command.
 
     Parameters
     ----------
     config
         Of the application.
     broker
-        Whether the broker has to answer. Without it only a directory can be looked at.
+        Whether the broker is required. Without it only a directory store can be inspected.
 
     Raises
     ------

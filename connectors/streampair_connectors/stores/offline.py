@@ -1,6 +1,6 @@
-"""Lanes at rest: read without fencing their owner, and changed only where there is none.
+"""Offline access to stores: lanes are read without fencing their owner, and changed only without one.
 
-For whoever shows, mends or moves a state. What `run` does with a lane is in `directory` and `topic`.
+Used by the commands that show, repair or move a state. `run` uses `directory` and `topic`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ __all__ = [
     "require_no_members",
 ]
 
-_TRIES = 5  # a worker may begin a log anew between two looks at it
+_TRIES = 5  # a worker may compact a log between two reads
 
 
 @dataclass(frozen=True)
 class StoredLane:
-    """What a store holds of a lane.
+    """A lane as read from a store.
 
     Attributes
     ----------
     frames
         Its log; empty if there is none.
     snapshot
-        Gives the bytes of a snapshot by its name, as of the same moment.
+        Returns the bytes of a snapshot by its name, as of the same read.
     damage
-        Why `frames` ends before the log does; None: it does not, as far as the store can tell.
+        Error at which `frames` ends before the log does; None: the store has found none.
     """
 
     frames: bytes
@@ -53,39 +53,39 @@ class StoredLane:
 
 
 class OfflineStore(Protocol):
-    """A store whose lanes nobody holds, or which is only looked at."""
+    """A store without a running worker, or one that is only read."""
 
     async def lanes(self) -> list[int]:
-        """Partitions of the input of which it holds anything."""
+        """Partitions of the input with a stored lane."""
         ...
 
-    async def look(self, partition: int) -> StoredLane:
+    async def read_lane(self, partition: int) -> StoredLane:
         """Read a lane; takes no lock and fences nobody."""
         ...
 
     def secret(self) -> bytes | None:
-        """The noise key that the store keeps, where the configuration declares none."""
+        """The noise key in the store, if the configuration has none."""
         ...
 
     async def amend(
         self, partition: int, seen: StoredLane, used: int, append: LogAppend, offset: int
     ) -> None:
-        """Make an entry durable behind the first `used` bytes of the log, then the register at `offset`.
+        """Store an entry after the first `used` bytes of the log, then the register at `offset`.
 
         Raises
         ------
         StoreError, SourceError
-            A worker holds the lane; or it is no longer what was `seen`, and nothing is written.
+            A worker holds the lane, or it has changed since it was `seen`; nothing is written.
         """
         ...
 
     async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
-        """Write a whole lane where there is none; offset and register stay as they are.
+        """Write a new lane; offset and register stay unchanged.
 
         Raises
         ------
         StoreError, SourceError
-            There is one, or a worker holds it.
+            The lane exists, or a worker holds it.
         """
         ...
 
@@ -106,7 +106,7 @@ async def require_no_members(config: Config) -> None:
     if members:
         raise SourceError(
             f"group {config.app!r} has {members} member(s): a worker of this application runs",
-            fix="stop every worker; one that was killed is a member until its session time-out",
+            fix="stop every worker; a killed one stays a member until its session time-out",
             retriable=False,
         )
 
@@ -124,7 +124,7 @@ class OfflineDirectory:
         numbers = [path.stem.removeprefix(prefix) for path in self._directory.glob(f"{prefix}*.log")]
         return sorted({int(number) for number in numbers if number.isdigit()})
 
-    async def look(self, partition: int) -> StoredLane:
+    async def read_lane(self, partition: int) -> StoredLane:
         """The files of a lane."""
         name = self._name(partition)
         path = self._directory / f"{name}.log"
@@ -145,8 +145,8 @@ class OfflineDirectory:
         def snapshot(content: str) -> bytes:
             if content[:32] not in states:
                 raise StoreError(
-                    f"the snapshot {name}-{content[:32]}.state that the log names is gone",
-                    fix="put the store back as a whole: its log and its snapshots belong together",
+                    f"the snapshot {name}-{content[:32]}.state in the log is missing",
+                    fix="restore the whole store: its log and its snapshots belong together",
                 )
             return states[content[:32]]
 
@@ -159,20 +159,20 @@ class OfflineDirectory:
         name = f"{self._config.app}.noise-key"
         if not (self._directory / name).exists():
             raise ConfigError(
-                f"the noise key {self._directory / name} is not there, and the configuration declares none",
-                fix="copy it from where the state was, with mode 0600, or set learner.noise_key_file",
+                f"the noise key {self._directory / name} does not exist, and the configuration has none",
+                fix="copy it from the machine of the state, with mode 0600, or set learner.noise_key_file",
             )
         return self._store().secret(name, fresh=False)
 
     async def amend(
         self, partition: int, seen: StoredLane, used: int, append: LogAppend, offset: int
     ) -> None:
-        """The log, then the register; as a worker does."""
+        """Store the entry, then the register, as a worker does."""
         await require_no_members(self._config)
         files = await asyncio.to_thread(self._store().open, self._name(partition))
         try:
             if await asyncio.to_thread(files.read) != seen.frames:
-                raise _moved()
+                raise _changed_error()
             await asyncio.to_thread(files.cut, used)
             await asyncio.to_thread(files.append, append)
             source = Partition(self._config.input.topic, partition)
@@ -183,12 +183,12 @@ class OfflineDirectory:
             files.close()
 
     async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
-        """Log and snapshot."""
+        """Write log and snapshot."""
         await require_no_members(self._config)
         files = await asyncio.to_thread(self._store().open, self._name(partition))
         try:
             if files.read():
-                raise _there(partition)
+                raise _exists_error(partition)
             await asyncio.to_thread(files.put, frames, content, snapshot)
         finally:
             files.close()
@@ -211,10 +211,12 @@ class OfflineTopic:
         self._partitions: int | None = None
 
     async def lanes(self) -> list[int]:
-        """Partitions of the log topic that hold anything."""
-        return [p for p in range(await self._count()) if (found := await self.look(p)).frames or found.damage]
+        """Partitions of the log topic with a log."""
+        return [
+            p for p in range(await self._count()) if (found := await self.read_lane(p)).frames or found.damage
+        ]
 
-    async def look(self, partition: int) -> StoredLane:
+    async def read_lane(self, partition: int) -> StoredLane:
         """A partition of the log topic, read without a producer."""
         if partition >= await self._count():
             return StoredLane(b"", lambda content: b"")
@@ -222,12 +224,12 @@ class OfflineTopic:
         return StoredLane(stored.frames, stored.snapshot, stored.damage)
 
     def secret(self) -> bytes | None:
-        """None: the topic keeps none.
+        """None: a topic keeps no key.
 
         Raises
         ------
         ConfigError
-            The learner needs one, and none is declared.
+            The learner needs a noise key, and none is configured.
         """
         if draws_key(self._config):
             raise key_missing()
@@ -236,12 +238,12 @@ class OfflineTopic:
     async def amend(
         self, partition: int, seen: StoredLane, used: int, append: LogAppend, offset: int
     ) -> None:
-        """In one transaction; where the log is damaged, it begins anew with what is whole."""
+        """Store the entry in one transaction; a damaged log is rewritten up to the damage."""
         await require_no_members(self._config)
         lane = await self._open(partition, offset)
         try:
-            if (found := await self.look(partition)).frames != seen.frames:
-                raise _moved()
+            if (found := await self.read_lane(partition)).frames != seen.frames:
+                raise _changed_error()
             if used == len(seen.frames) and found.damage is None:
                 await lane.append(append)
             else:
@@ -252,7 +254,7 @@ class OfflineTopic:
             await lane.close()
 
     async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
-        """In one transaction."""
+        """Write log and snapshot in one transaction."""
         await require_no_members(self._config)
         config = self._config
         topics = await kafka.describe_topics(self._kafka)
@@ -264,9 +266,9 @@ class OfflineTopic:
         self._partitions = None
         lane = await self._open(partition, 0)
         try:
-            found = await self.look(partition)
+            found = await self.read_lane(partition)
             if found.frames or found.damage:
-                raise _there(partition)
+                raise _exists_error(partition)
             await lane.rewrite(Chain.frames(frames), content, snapshot, None)
         finally:
             await lane.close()
@@ -296,15 +298,15 @@ def from_snapshot(frames: bytes) -> tuple[list[bytes], str | None]:
     return parts, None
 
 
-def _moved() -> StoreError:
+def _changed_error() -> StoreError:
     return StoreError(
         "the log has changed since it was read",
-        fix="stop every worker of this application, and call the command again",
+        fix="stop every worker of this application, and repeat the command",
     )
 
 
-def _there(partition: int) -> StoreError:
+def _exists_error(partition: int) -> StoreError:
     return StoreError(
         f"the store has a lane of partition {partition} already",
-        fix="import into an empty store; a lane that is there is never written over",
+        fix="import into an empty store; an existing lane is never overwritten",
     )

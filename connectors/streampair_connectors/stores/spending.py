@@ -1,4 +1,4 @@
-"""What the lanes of an application have spent, read from the store: `streampair budget show`."""
+"""Privacy budget spent by the lanes of an application, read from the store: `streampair budget show`."""
 
 from __future__ import annotations
 
@@ -31,25 +31,24 @@ class LaneBudget:
     Attributes
     ----------
     app, topic, partition, learner
-        Which lane it is.
+        Identify the lane.
     epsilon_spent, epsilon_budget, delta, mu_spent, mu_budget, releases, horizon, horizon_left, kind,
     guarantee, unit
         As in `streampair.privacy.PrivacyReport`.
     partitions
-        How many the topic had when the account began.
+        Partitions of the topic when the account began.
     forks, forks_planned
-        Second views of a window that are charged for good, and how many the plan has room for; None without a
-        ledger.
+        Second views of a window charged permanently, and their number in the plan; None without a ledger.
     pending
-        Whether one more is charged until a replay after a crash has caught up; in the numbers.
+        Whether one more is charged until the replay after a crash is complete; included in the numbers.
     attempt, window, generation
         Of the reservation; None without a ledger.
     uncommitted
-        Releases that the log notes beyond the last commit: they are spent, and not yet in the numbers.
+        Releases logged after the last commit: spent, but not yet in the numbers.
     since
-        Date of the account's first record, by its source, in seconds since 1970; None: not known.
+        Timestamp of the account's first record, in seconds since the epoch; None: unknown.
     release_dates, fork_dates
-        When the first and the latest were committed, as of `streampair.engine.LaneGauges`.
+        Commit dates of the first and latest ones, as in `streampair.engine.LaneGauges`.
     """
 
     app: str
@@ -81,12 +80,12 @@ class LaneBudget:
 
     @property
     def by_entity(self) -> bool:
-        """Whether the numbers are those of all records of an entity, in this lane."""
+        """Whether the numbers protect all records of an entity in this lane."""
         return "entity" in self.unit
 
 
 class Account(Protocol):
-    """What is asked of a lane's account to put it together with others; as in `LaneBudget`."""
+    """The attributes of a lane's account that `total_of` uses; as in `LaneBudget`."""
 
     @property
     def topic(self) -> str: ...
@@ -106,16 +105,16 @@ class Account(Protocol):
 
 @dataclass(frozen=True)
 class Total:
-    """What lanes come to together.
+    """Total privacy cost of several lanes.
 
     Attributes
     ----------
     spend
-        Of all of them.
+        Of all lanes.
     unit
-        Whose spend it is.
+        Unit of privacy.
     over_lanes
-        How lanes were put together: their `"maximum"`, or the `"root of the sum of squares"`.
+        How lanes were combined: `"maximum"` or `"root of the sum of squares"`.
     why
         The reason for that, in words.
     """
@@ -128,21 +127,20 @@ class Total:
 
 @dataclass(frozen=True)
 class Budget:
-    """All private lanes of a store, and what they come to for one record, or one entity.
+    """All private lanes of a store, and their total for one record, or one entity.
 
     Attributes
     ----------
     accounts
         The lanes, in order.
     epsilon_spent, mu_spent
-        Of all of them together, as `total_of` says.
+        Total of all lanes, from `total_of`.
     delta
-        At which `epsilon_spent` holds: the smallest of the lanes'.
+        Delta of `epsilon_spent`: the smallest of the lanes.
     unit, over_lanes, why
         As in `Total`.
     unread
-        Log topics by the names of this application's that its keys do not open: what they hold is not in the
-        numbers.
+        Log topics with a name of this application that its keys cannot decrypt: not included in the numbers.
     """
 
     accounts: tuple[LaneBudget, ...]
@@ -155,17 +153,16 @@ class Budget:
     unread: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The budget for machines."""
+        """As JSON-compatible dictionary."""
         return asdict(self)
 
 
 def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Total:
-    """Put the accounts of lanes together (docs/privacy, Lemmas 2 and 3, and 8.5).
+    """Combine the accounts of lanes (docs/privacy, Lemmas 2 and 3, and 8.5).
 
-    Learners on one partition see the same records: they compose. Partitions hold different records, so of a
-    *record* the largest lane counts. The records of an *entity* can be in several lanes, and then its spends
-    compose too: in lanes of one topic, unless that is `keyed` and its partitions have not become more; in
-    lanes of several topics always.
+    Learners on one partition see the same records, so they compose. Partitions have different records, so for
+    a *record* the largest lane counts. The records of an *entity* can be in several lanes, which compose:
+    lanes of one topic unless it is `keyed` and no partitions were added, lanes of several topics always.
 
     Parameters
     ----------
@@ -215,28 +212,28 @@ def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Tot
 
 
 def read_budget(directory: Path, app: str | None = None, *, keyed: Collection[str] = ()) -> Budget:
-    """Read the accounts in a store; takes no lock and changes nothing.
+    """Read the accounts in a directory store; read-only and without a lock.
 
     Parameters
     ----------
     directory
         Of the store.
     app
-        Only of this application; None: of all.
+        Only this application; None: all.
     keyed
         As in `total_of`.
 
     Raises
     ------
     StoreError
-        There is no private lane's state in it, or it cannot be read.
+        It has no private lane, or cannot be read.
     SnapshotError
         A log cannot be read.
     """
     accounts = []
     try:
         for path in sorted(directory.glob("*.log")):
-            account = _logged(path, path.read_bytes())
+            account = _account_in_log(path, path.read_bytes())
             if account is not None and app in (None, account.app):
                 accounts.append(account)
     except OSError as error:
@@ -244,23 +241,23 @@ def read_budget(directory: Path, app: str | None = None, *, keyed: Collection[st
             f"the store directory {directory} cannot be read: {error.strerror}",
             fix="run as the user of the worker",
         ) from None
-    return _together(accounts, keyed, app, str(directory))
+    return _budget_of(accounts, keyed, app, str(directory))
 
 
 async def read_stored(config: Config, *, every: bool = False) -> Budget:
-    """Read the accounts of a configuration from its store, whichever that is.
+    """Read the accounts of a configuration from its store, directory or Kafka.
 
     Parameters
     ----------
     config
         Of the application.
     every
-        Of all applications in its directory.
+        Read all applications in its directory.
 
     Raises
     ------
     ConfigError
-        All are asked for, and the store is in Kafka, where each application has a topic and keys of its own.
+        `every` with a store in Kafka, where each application has its own topic and keys.
     SourceError, StoreError, SnapshotError
         As of `read_budget`; or the broker does not answer.
     """
@@ -269,36 +266,36 @@ async def read_stored(config: Config, *, every: bool = False) -> Budget:
         return read_budget(config.state_directory, None if every else config.app, keyed=keyed)
     if every:
         raise ConfigError(
-            "in Kafka each application has a topic and keys of its own",
-            fix="leave --all away, call it for each application, and add them: the root of the sum of mu^2",
+            "in Kafka each application has its own topic and keys",
+            fix="omit --all, call it for each application, and combine them: the root of the sum of mu^2",
         )
     accounts: list[LaneBudget] = []
     unread = []
     for of_input in await _log_topics(config):
         store, name = OfflineTopic(of_input), of_input.log_topic
         try:
-            logs = [(partition, await store.look(partition)) for partition in await store.lanes()]
+            logs = [(partition, await store.read_lane(partition)) for partition in await store.lanes()]
         except ForeignLogError:
             if name == config.log_topic:
                 raise
-            continue  # of an application whose name begins alike
+            continue  # of an application with the same name prefix
         for partition, found in logs:
             if found.damage is not None and name == config.log_topic:
                 raise found.damage
             if found.damage is not None:
                 unread.append(name)
                 break
-            account = _logged(f"{name}[{partition}]", found.frames)
+            account = _account_in_log(f"{name}[{partition}]", found.frames)
             if account is not None and account.app == config.app:
                 accounts.append(account)
-    return _together(accounts, keyed, config.app, f"topic {config.log_topic}", unread)
+    return _budget_of(accounts, keyed, config.app, f"topic {config.log_topic}", unread)
 
 
 async def _log_topics(config: Config) -> list[Config]:
-    """The configuration for each input topic that the application may have a log of: it may have had another.
+    """Configurations for each input topic, current or former, for which the application may have a log.
 
-    The names of log topics say which that is (`Config.log_topic`). Those of another application whose name
-    begins alike are among them: what is in the log tells.
+    Found by the names of log topics (`Config.log_topic`). They may include those of another application with
+    the same name prefix, which is recognised by the content of the log.
     """
     topics = await kafka.describe_topics(config.require_kafka())
     begin, end = f"{config.app}-", "-log"
@@ -314,7 +311,7 @@ async def _log_topics(config: Config) -> list[Config]:
     return found
 
 
-def _together(
+def _budget_of(
     accounts: Sequence[LaneBudget],
     keyed: Collection[str],
     app: str | None,
@@ -340,13 +337,13 @@ def _together(
     )
 
 
-def _logged(where: Path | str, frames: bytes) -> LaneBudget | None:
-    """The account in a log; None if it is no private lane's."""
+def _account_in_log(where: Path | str, frames: bytes) -> LaneBudget | None:
+    """Return the account in a log; None if its lane is not private."""
     known = RecoveredState.of(Chain.peek(frames))
     if known is None:
         return None
     genesis, tip, ledger = known.genesis, known.tip, known.ledger or {}
-    # A lane that has begun, and has not committed yet, has its report in its first entry.
+    # Before the first commit the report is in the first entry.
     slots, report = (0, genesis.privacy) if tip is None else (tip.slots, tip.privacy)
     if report is None:
         return None
@@ -363,7 +360,7 @@ def _logged(where: Path | str, frames: bytes) -> LaneBudget | None:
             attempt=ledger.get("attempt"),
             window=ledger.get("window"),
             generation=ledger.get("generation"),
-            # What a replay has not caught up with is released, too.
+            # Releases that a replay has not reached yet count, too.
             uncommitted=max(known.released - slots, len(ledger.get("behind", []))),
             partitions=genesis.partitions,
             since=since_of(report) / 1000.0 or None,
@@ -373,7 +370,7 @@ def _logged(where: Path | str, frames: bytes) -> LaneBudget | None:
         )
     except (KeyError, TypeError) as error:
         raise SnapshotError(
-            f"{where} does not hold what it should ({error!r})", fix="use the release that wrote it"
+            f"{where} has an invalid privacy report ({error!r})", fix="use the release that wrote it"
         ) from None
 
 
@@ -392,19 +389,19 @@ _NUMBERS = (
 )
 
 
-_WIDEST = 100  # a longer line is hard to read, however wide the terminal is
-_LABEL = 13  # columns of a label, the blanks behind it included
+_MAX_WIDTH = 100  # a longer line is hard to read, however wide the terminal is
+_LABEL = 13  # width of a label with its padding
 
 
 def show_budget(budget: Budget, console: Console) -> None:
-    """Print a block of label and value a lane, and the total below them. Nothing is cut off."""
-    width = min(console.width, _WIDEST)
+    """Print one block per lane and the total below; long lines are wrapped."""
+    width = min(console.width, _MAX_WIDTH)
 
     def block(title: str, rows: Iterator[tuple[str, str]]) -> None:
-        for line in _wrapped(title, width):
+        for line in _wrap(title, width):
             console.print(Text(line, style="bold"), soft_wrap=True)
         for label, value in rows:
-            for number, line in enumerate(_wrapped(value, width - 2 - _LABEL)):
+            for number, line in enumerate(_wrap(value, width - 2 - _LABEL)):
                 row = f"  {label if number == 0 else '':<{_LABEL}}{line}"
                 console.print(row, highlight=False, markup=False, soft_wrap=True)
         console.print()
@@ -414,7 +411,7 @@ def show_budget(budget: Budget, console: Console) -> None:
     block(f"together, for one {budget.unit}", _total_rows(budget))
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(width, 20), break_on_hyphens=False)
 
 

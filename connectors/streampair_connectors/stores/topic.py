@@ -1,17 +1,18 @@
-"""Lanes in Kafka itself: outputs, log, snapshot, offset and register in one transaction.
+"""The topic store: outputs, log, snapshot, offset and register of a lane in one Kafka transaction.
 
-The order is in docs/design.md, "The steps of a commit". The state moves between hosts, and whoever reads
-committed records only never sees an output twice. The log topic has the partitions of the input. A message
-of it is one frame of the log, or a piece of a snapshot:
+The order is in docs/design.md, "The steps of a commit". State moves between hosts, and a read_committed
+consumer never sees an output twice. The log topic has as many partitions as the input. Each message is a
+frame of the log, or a piece of a snapshot:
 
-- frame: its message key names the lane; in the clear its sequence (8) and the tag of the entry before (32),
-  then the frame, sealed to lane, sequence and predecessor;
-- piece: its message key names snapshot, number and count; sealed to lane and key.
+- frame: the message key names the lane; the value has its sequence (8) and the tag of the previous entry (32)
+  in plaintext, then the frame, encrypted with lane, sequence and predecessor as associated data;
+- piece: the message key names snapshot, number and count; encrypted with lane and key as associated data.
 
-What is older than the snapshot before the last is deleted.
+Records older than the last snapshot but one are deleted.
 
-A partition of the log topic is one lane's: that of its first frame. Any other lane is refused by name. Where
-two begin an empty one at once, each reads it again after its first transaction, and the second is refused.
+A partition of the log topic belongs to the lane of its first frame; other lanes are refused. If two lanes
+start in an empty partition at once, each reads it again after its first transaction, and the second is
+refused.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ _R = TypeVar("_R")
 
 _FRAME: Final = b"frame|"  # and the lane
 _HEAD: Final = 8 + 32  # sequence and predecessor
-# A piece of a snapshot with its key and overheads stays below what a topic takes.
+# Room for key and headers, so that a piece of a snapshot stays below the topic's limit.
 _MARGIN: Final = 4096
 _RETRY_SECONDS: Final = 30.0
 
 
 def seal_of(config: Config) -> Seal:
-    """The seal of an application: its own keys, or the noise key of a private learner, or none.
+    """The seal of an application: with its sealing keys, or else the private learner's noise key, or none.
 
     Raises
     ------
@@ -61,16 +62,16 @@ def seal_of(config: Config) -> Seal:
     """
     keys = config.store.sealing_keys()
     noise = config.learner.noise_key()
-    # Whoever has the noise key can compute the noise: it guards no less than this.
+    # The noise key is as sensitive as the state: whoever has it can compute the noise.
     return Seal(keys or ([noise] if noise is not None else []))
 
 
 def key_missing() -> ConfigError:
-    """Why a private learner needs a key of the operator's where its state lies in Kafka."""
+    """Return the error for a private learner with its state in Kafka and no configured noise key."""
     return ConfigError(
-        "the state lies in Kafka, and the noise key is not declared: it must be the same on every host",
-        fix="make one with: openssl rand -hex 32 > noise.key && chmod 600 noise.key; then set "
-        'learner.noise_key_file = "noise.key". Or keep the state here: store.kind = "directory"',
+        "the state is kept in Kafka, and no noise key is configured: it must be the same on every host",
+        fix="create one with: openssl rand -hex 32 > noise.key && chmod 600 noise.key; then set "
+        'learner.noise_key_file = "noise.key". Or keep the state on this machine: store.kind = "directory"',
     )
 
 
@@ -84,9 +85,9 @@ class TopicStore:
     partitions
         Of the input topic.
     private
-        Whether a privacy account lies in the log.
+        Whether the log contains a privacy account.
     lookup
-        What logs are read with; None: a connection for each.
+        Reads logs; None: a new connection per log.
     """
 
     def __init__(
@@ -101,12 +102,12 @@ class TopicStore:
         self._lanes: set[TopicLane] = set()
 
     async def start(self) -> None:
-        """Make the log topic, or check it.
+        """Create the log topic, or check its settings.
 
         Raises
         ------
         ConfigError
-            It is set up so that it could lose entries.
+            Its settings can lose entries.
         """
         await self._topic.ensure(
             self._partitions, replication_factor=self._config.topics.replication_factor, strict=self._private
@@ -116,8 +117,8 @@ class TopicStore:
                 "state_not_sealed",
                 app=self._config.app,
                 topic=self._config.log_topic,
-                next_step="the topic holds rows of the input as they came: let nobody read it who may not "
-                "read the input, or give store.sealing_key_file",
+                next_step="the topic contains unencrypted rows of the input: limit its readers to those of "
+                "the input, or set store.sealing_key_file",
             )
 
     async def open(self, partition: Partition, start: int) -> TopicLane:
@@ -133,29 +134,29 @@ class TopicStore:
         return found[partition]
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
-        """Nothing waits apart from the commits."""
+        """Outputs are stored by the commit: only remember `give_up` and `on_trouble`."""
         for lane in self._lanes:
             lane.give_up, lane.on_trouble = give_up, on_trouble
         return True
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Of outputs that wait for their commit."""
+        """Bytes of outputs that wait for their commit."""
         return sum(lane.waiting_bytes for lane in self._lanes)
 
     @property
     def stuck(self) -> bool:
-        """Nothing is sent before its commit."""
+        """Always False: nothing is sent before its commit."""
         return False
 
     async def stop(self) -> None:
-        """Let go of everything."""
+        """Close all lanes."""
         for lane in list(self._lanes):
             await lane.close()
 
 
 def context_of(app: str, partition: Partition) -> bytes:
-    """What a value of a lane is sealed to, before its place."""
+    """Prefix of the associated data of a lane's values."""
     lane = f"{app}|{partition.topic}|{partition.partition}".encode()
     return len(lane).to_bytes(4, "big") + lane
 
@@ -170,26 +171,26 @@ class ForeignLogError(StoreError):
 
 
 def _foreign(topic: str, key: bytes) -> ForeignLogError:
-    """Why a log topic is refused that another application, or another input, has begun."""
+    """Return the error for a log topic of another application or input."""
     app, source = (key[len(_FRAME) :].decode(errors="replace") + "|").split("|")[:2]
     return ForeignLogError(
-        f"the log topic {topic!r} keeps the log of application {app!r}, input {source!r}: it is for one "
+        f"the log topic {topic!r} has the log of application {app!r}, input {source!r}: it is for one "
         "application and one input",
-        fix="set store.log_topic to another name, or remove the key: it is then APP-INPUT-log",
+        fix="set store.log_topic to another name, or remove the key: the default is APP-INPUT-log",
     )
 
 
 class TopicLog:
-    """What a partition of the log topic holds.
+    """Content of a partition of the log topic.
 
     Attributes
     ----------
     frames
-        The log, as far as it opens.
+        The log, as far as it can be decrypted.
     starts
-        Offsets of the topic at which snapshots begin.
+        Offsets in the topic at which snapshots start.
     damage
-        Why `frames` ends before the log does; None: it does not.
+        Error at which `frames` ends before the log does; None: it is complete.
     """
 
     def __init__(self, topic: str, seal: Seal, context: bytes) -> None:
@@ -203,14 +204,14 @@ class TopicLog:
 
     @classmethod
     async def read(cls, topic: LogTopic, partition: int, seal: Seal, context: bytes) -> TopicLog:
-        """Read what is committed; fences nobody.
+        """Read all committed messages, without fencing the owner.
 
         Raises
         ------
         SourceError
             The broker does not answer.
         StoreError
-            A message is not whole, or the log is that of another lane.
+            A message is incomplete, or the log belongs to another lane.
         """
         stored = cls(topic.name, seal, context)
         frames: list[bytes] = []
@@ -221,7 +222,7 @@ class TopicLog:
                 if key != frame_key:
                     if not frames:
                         raise _foreign(topic.name, key)
-                    continue  # of one that came second, and was refused
+                    continue  # of a second lane, which was refused
             else:
                 first_piece.setdefault((key or b"").split(b"|")[0], offset)
                 stored._pieces[key or b""] = value
@@ -238,18 +239,18 @@ class TopicLog:
     def _decrypt(self, offset: int, value: bytes) -> bytes:
         if len(value) < _HEAD:
             raise StoreError(
-                f"the record at offset {offset} of {self._topic} is no entry of a log",
-                fix="point store.log_topic at a topic that nothing else writes to",
+                f"the record at offset {offset} of {self._topic} is not an entry of a log",
+                fix="set store.log_topic to a topic without other writers",
             )
         return self._seal.open(value[_HEAD:], self._context + value[:_HEAD])
 
     def snapshot(self, content: str) -> bytes:
-        """A snapshot, from its pieces.
+        """Join the pieces of a snapshot.
 
         Raises
         ------
         StoreError
-            It is not there, or not whole.
+            It is missing or incomplete.
         """
         name = content[:32].encode()
         pieces = {key: value for key, value in self._pieces.items() if key.split(b"|")[0] == name}
@@ -262,14 +263,14 @@ class TopicLog:
             parts.append(self._seal.open(pieces[key], self._context + key))
         if not count or len(parts) != count:
             raise StoreError(
-                f"the snapshot {content[:32]} that the log names is not whole in {self._topic}",
-                fix="put the topic back as it was: nothing may delete its records but streampair",
+                f"the snapshot {content[:32]} in the log is missing or incomplete in {self._topic}",
+                fix="restore the topic: only streampair may delete its records",
             )
         return b"".join(parts)
 
 
 class TopicLane:
-    """One lane: a transactional producer, and a partition of the log topic."""
+    """Store of one lane: a transactional producer and a partition of the log topic."""
 
     def __init__(
         self,
@@ -291,10 +292,10 @@ class TopicLane:
         self._limit = config.output.max_message_bytes - _MARGIN
         self._lines: list[LogAppend] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
-        self.waiting_since: float | None = None  # everything waits for its commit
+        self.waiting_since: float | None = None  # `release` does nothing here
         self._stored: TopicLog | None = None
         self._is_new = False
-        # Offsets in the log topic at which the last two snapshots begin.
+        # Offsets in the log topic at which the last two snapshots start.
         self._before_last: int | None = None
         self._last: int | None = None
         self._trimming: asyncio.Task[None] | None = None
@@ -311,17 +312,17 @@ class TopicLane:
         )
 
     async def start(self) -> None:
-        """Fence every earlier owner, and abort what it had begun."""
+        """Fence every earlier owner, and abort its open transaction."""
         await self._producer.start()
 
     async def read(self) -> bytes:
-        """The frames of the log; the pieces of snapshots are kept for `snapshot`."""
+        """Return the frames of the log; pieces of snapshots are kept for `snapshot`."""
         self._stored = await self._read()
         self._is_new = not self._stored.frames
         if self._stored.damage is not None:
             raise self._stored.damage
-        # A transaction holds the pieces of a snapshot and then its entry. So where the pieces begin, the log
-        # may begin: `trim` deletes what lies before.
+        # A transaction has the pieces of a snapshot, then its entry. So the log can be trimmed to the start
+        # of the pieces.
         starts = self._stored.starts
         self._last = starts[-1] if starts else None
         self._before_last = starts[-2] if len(starts) > 1 else None
@@ -331,14 +332,14 @@ class TopicLane:
         return await TopicLog.read(self._topic, self._log.partition, self._seal, self._context)
 
     async def snapshot(self, content: str) -> bytes:
-        """A snapshot, from its pieces."""
+        """Return a snapshot."""
         stored, self._stored = self._stored, None
         if stored is None:
             raise StoreError(f"{self._log.topic} has not been read", fix="read the log before its snapshot")
         return stored.snapshot(content)
 
     async def secret(self, name: str, *, fresh: bool) -> bytes:
-        """Never: a key that is drawn on one host is not there on the next.
+        """Refuse: a key that is drawn on one host is missing on the next.
 
         Raises
         ------
@@ -347,15 +348,17 @@ class TopicLane:
         raise key_missing()
 
     async def cut(self, used: int) -> None:
-        """A transaction leaves no torn end."""
-        raise StoreError("the log in Kafka has a torn end", fix="look for what else writes to its topic")
+        """Refuse: transactions leave no incomplete entry."""
+        raise StoreError(
+            "the log in Kafka has an incomplete entry", fix="look for other writers of its topic"
+        )
 
     async def append(self, append: LogAppend) -> None:
-        """Frames and register, in a transaction of their own."""
+        """Store frames and register in a transaction."""
         await self._transaction([(self._log, self._log_messages(append))], append)
         if self._is_new:
-            # Another application may have begun it at the same time. The end of a transaction is not at once
-            # seen by readers.
+            # Another application may have started the same log. Readers see a committed transaction with a
+            # delay.
             try:
                 async with asyncio.timeout(self._config.require_kafka().connect_timeout_seconds):
                     while True:
@@ -366,12 +369,12 @@ class TopicLane:
             except TimeoutError:
                 raise SourceError(
                     f"the first entry of the log in {self._log.topic} cannot be read back",
-                    fix="wait until open transactions on this topic have ended; it is tried again",
+                    fix="wait until open transactions on this topic have ended; the worker retries",
                 ) from None
             self._is_new = False
 
     async def line(self, append: LogAppend) -> None:
-        """Keep it for the commit, which makes it durable before the outputs that wait with it."""
+        """Keep the line for the commit, which makes it durable before its outputs."""
         self._lines.append(append)
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
@@ -380,13 +383,13 @@ class TopicLane:
         self.waiting_bytes += size_of(messages)
 
     async def release(self, give_up: asyncio.Event) -> None:
-        """Nothing is to be done before the commit."""
+        """Do nothing: outputs are stored by the commit."""
 
     async def commit(self, commit: Commit) -> None:
-        """Outputs, snapshot, frames, offset and register, in one transaction; their lines, in one before.
+        """Store outputs, snapshot, frames, offset and register in one transaction; their lines in one before.
 
-        A transaction that aborts has been seen by whoever reads uncommitted records. So the lines of its
-        outputs must be stored before it begins.
+        A read_uncommitted consumer sees the outputs of an aborted transaction, too. So their lines must be
+        stored before it begins.
         """
         if self._lines:
             frames = tuple(frame for line in self._lines for frame in line.frames)
@@ -402,7 +405,7 @@ class TopicLane:
             self._before_last, self._last = self._last, stored[self._log][0]
 
     async def close(self) -> None:
-        """Let another owner in."""
+        """Close the producer."""
         self._on_close(self)
         await ended(self._trimming)
         await self._producer.stop()
@@ -410,16 +413,16 @@ class TopicLane:
     async def rewrite(
         self, frames: Sequence[bytes], content: str | None, snapshot: bytes | None, append: LogAppend | None
     ) -> None:
-        """Begin the log anew, from its last snapshot on, and delete what lay before.
+        """Start the log again from its last snapshot, and delete everything before.
 
         Parameters
         ----------
         frames
-            What is kept.
+            Kept frames.
         content, snapshot
-            The snapshot that they begin with; None: none.
+            Snapshot at their start; None: none.
         append
-            What follows; None: nothing, and offset and register stay as they are.
+            Entry after them; None: none, and offset and register stay unchanged.
         """
         kept = [*frames, *(() if append is None else append.frames)]
         entries = self._log_messages(LogAppend(tuple(kept), "", None))
@@ -462,7 +465,7 @@ class TopicLane:
                     )
                 )
             except SourceError as error:
-                # Undone for certain, and the producer goes on: the same again.
+                # Certainly aborted, and the producer is usable: retry.
                 if not (error.retriable and self._producer.usable) or self.give_up.is_set():
                     raise
                 self.on_trouble(error.problem)
@@ -470,7 +473,7 @@ class TopicLane:
             pause = min(2 * pause, 2.0)
 
     async def _until_give_up(self, work: Coroutine[Any, Any, _R]) -> _R:
-        """Await `work`, or leave it when there is no point in waiting longer: a broker may say nothing."""
+        """Await `work` until `give_up` is set: a broker may never answer."""
         task, give_up = asyncio.ensure_future(work), asyncio.ensure_future(self.give_up.wait())
         try:
             await asyncio.wait({task, give_up}, return_when=asyncio.FIRST_COMPLETED)
@@ -480,13 +483,13 @@ class TopicLane:
         finally:
             give_up.cancel()
         raise CommitOutcomeUnknownError(
-            f"the broker did not answer in time, so it is not known whether the last commit of "
+            f"the broker did not answer in time, so it is unknown whether the last commit of "
             f"{self._source.topic}/{self._source.partition} is stored",
-            fix="none is needed: whoever opens the lane next reads whether it is",
+            fix="none is needed: the next start of the lane reads the outcome",
         )
 
     async def _trim(self) -> None:
-        """Delete what is older than the snapshot before the last, beside the work."""
+        """Delete records older than the last snapshot but one, in the background."""
         if self._before_last is None or (self._trimming is not None and not self._trimming.done()):
             return
 
