@@ -81,8 +81,8 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
         scores = np.concatenate(vectors) @ linear
         return Rows(np.concatenate(leaves).T.copy(), weights, scores, scores)
 
-    with patch.object(dp_forest, "rows_of", known):
-        w = rule._leader()[0]
+    with patch.object(dp_forest, "synthetic_rows", known):
+        w = rule._compute_model()[0]
     scores = np.concatenate([part @ w for part in marked(test)])
     return _sets.in_order("auc", data.y[test], scores)
 

@@ -152,7 +152,7 @@ def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Fl
     spot, scene, content = next(iter(runs))
     base = runs[spot, scene, content]
     first = {around: next(trial.contents(around)) for around in trial.scenes()}
-    if all(np.array_equal(run, runs[at, around, first[around]]) for (at, around, _), run in runs.items()):
+    if all(np.array_equal(run, runs[slot, around, first[around]]) for (slot, around, _), run in runs.items()):
         raise ConfigError(
             "nothing that the learner releases depends on the canary",
             fix="give it more slots",
@@ -166,18 +166,18 @@ def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Fl
     best = (-1.0, spot, scene, content, content, base, base)
     for spot, scene in itertools.product(trial.spots(), trial.scenes()):
         contents = list(trial.contents(scene))
-        shown = np.array([runs[spot, scene, one] for one in contents]).T
+        releases = np.array([runs[spot, scene, one] for one in contents]).T
         # All attacks at once: that on a pair is the difference of two.
-        attacks = inverse @ (shown - shown[:, :1])
-        without = response @ attacks - (shown - shown[:, :1])
+        attacks = inverse @ (releases - releases[:, :1])
+        without = response @ attacks - (releases - releases[:, :1])
         for i, j in itertools.combinations(range(len(contents)), 2):
-            attack, gap = attacks[:, i] - attacks[:, j], shown[:, i] - shown[:, j]
+            attack, gap = attacks[:, i] - attacks[:, j], releases[:, i] - releases[:, j]
             mu = float(np.linalg.norm(attack))
             bare = without[:, j] - without[:, i]
             if np.linalg.norm(bare) > 1e-6 * np.linalg.norm(gap):
                 mu = math.inf  # a part of the release has no noise at all: the attack looks there
             if mu > best[0]:
-                middle = (shown[:, i] + shown[:, j]) / 2
+                middle = (releases[:, i] + releases[:, j]) / 2
                 if math.isinf(mu):
                     weights = bare / float(np.linalg.norm(bare))
                 else:

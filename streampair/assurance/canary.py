@@ -36,13 +36,13 @@ _SURE = 4.0  # standard deviations that it is then away from where they are not
 class Impulses:
     """Zeros in place of normals, but for one; counts how many were asked for."""
 
-    def __init__(self, at: int = -1, size: float = 0.0) -> None:
-        self.at, self.size, self.drawn = at, size, 0
+    def __init__(self, index: int = -1, size: float = 0.0) -> None:
+        self.index, self.size, self.drawn = index, size, 0
 
     def take(self, count: int) -> Floats:
         out = np.zeros(count)
-        if self.drawn <= self.at < self.drawn + count:
-            out[self.at - self.drawn] = self.size
+        if self.drawn <= self.index < self.drawn + count:
+            out[self.index - self.drawn] = self.size
         self.drawn += count
         return out
 
@@ -119,15 +119,15 @@ class Trial:
 
     def make(self) -> Any:
         """A fresh learner, with fixed coins and noise still to be chosen."""
-        asked = self.learner.settings
-        warmup = self.slots if self.part == "warm-up" else min(asked.warmup, _WARMUP)
+        settings = self.learner.settings
+        warmup = self.slots if self.part == "warm-up" else min(settings.warmup, _WARMUP)
         # What the warm-up took must not show in what comes after it: as many slots again.
         after = self.slots
         changes = {
             "features": self.names,
             "bounds": self.bounds,
             "warmup": warmup,
-            "horizon": None if asked.horizon is None else warmup + after,
+            "horizon": None if settings.horizon is None else warmup + after,
             "seed": 0,
             "noise_key": None,
         }
@@ -135,15 +135,15 @@ class Trial:
             # The noise is the same for any; blocks of a slot, in so short a run.
             changes["half_life"] = min(self.learner.half_life, BLOCKS)
         if self.wooded:
-            wood = asked.mechanism
+            forest = settings.mechanism
             # Said, so that a short run has trees too.
-            changes |= {"trees": min(wood.trees, _FEW), "depth": min(wood.depth, _FEW)}
+            changes |= {"trees": min(forest.trees, _FEW), "depth": min(forest.depth, _FEW)}
         if "solver" in self.learner._get_params():
             # "auto" might choose another one for so short a run.
             changes["solver"] = "moments" if self.moments else "gradients"
         if self.part == "learning" and not self.secret:
             # Where noise moves the iterate, one far from 0 would satisfy pairs, whose gradient then is 0.
-            changes["radius"] = min(1e-6, asked.radius)
+            changes["radius"] = min(1e-6, settings.radius)
         model = self.learner.clone(changes)
         if self.part != "warm-up":
             # As if the warm-up were over, and had found the features as they should be.
@@ -157,7 +157,7 @@ class Trial:
             getattr(model.run.state, "inner", model.run.state).fits_model = False
         if self.part == "auc":
             # Given what learning has released, the weights are what they are: whatever scores they give.
-            model.run.state = model.run.state.held(np.full(len(self.names), 0.5))
+            model.run.state = model.run.state.with_fixed_weights(np.full(len(self.names), 0.5))
         return model
 
     def scenes(self) -> Sequence[Scene]:
@@ -218,7 +218,7 @@ class Trial:
         elif self.secret:
             # The account is that of the worst record, which may be a late one.
             tried |= {2 * size, n // 8, n // 4, n // 3, 3 * n // 4, n - size - 2}
-        return sorted(at for at in tried if 0 < at < n)
+        return sorted(slot for slot in tried if 0 < slot < n)
 
     def places(self, spot: int) -> Sequence[int]:
         """Slots of the canary: all that its entity may have, if entities are protected."""
@@ -257,22 +257,22 @@ class Trial:
         places = self.places(spot)
         if self.part == "auc":
             return self._counted(model, places, canary)
-        shown = []
+        releases = []
         for t in range(self.slots):
             content = canary if t in places else self.background(t, spot, scene)
             origin = Origin(entity="canary" if t in places else f"other {t}")
             model.learn_one(self._record(content), content.y, origin)
             if self.part == "learning":
-                shown.append(model.run.released)
+                releases.append(model.run.released)
         if self.part == "warm-up":
-            shown.append(model.run.warmup.released)
+            releases.append(model.run.warmup.released)
             d = len(self.names)
             model.run.as_released(np.zeros(d), np.full(d, 1.0 / math.sqrt(d)), 0.0)
             for t in range(self.slots):
                 content = self.background(t, spot)
                 model.learn_one(self._record(content), content.y, Origin(entity=f"after {t}"))
-                shown.append(model.run.released)
-        return np.concatenate([np.ravel(values) for values in shown])
+                releases.append(model.run.released)
+        return np.concatenate([np.ravel(values) for values in releases])
 
     def _counted(self, model: Any, places: Sequence[int], canary: Content) -> Floats:
         """The histogram of a window in which all other records are null records."""
@@ -281,7 +281,7 @@ class Trial:
             model.run.take_many(
                 np.zeros((place - t, len(self.names))),
                 np.full(place - t, math.nan),
-                Origins(entities=[f"other {at}" for at in range(t, place)]),
+                Origins(entities=[f"other {slot}" for slot in range(t, place)]),
             )
             if place < self.slots:
                 model.learn_one(self._record(canary), canary.y, Origin(entity="canary"))
@@ -298,12 +298,12 @@ class Trial:
         plan = model.run.state.plan
         if self.part == "auc":
             return plan.mu_spent(self.slots), plan.histograms.mu_spent(self.slots)
-        own = plan.plan if self.evaluated else plan
+        learning = plan.plan if self.evaluated else plan
         # Where noise is correlated over slots, all that counts is how many follow; else the worst record is
         # meant.
-        stationary = hasattr(own, "strategy") and hasattr(own, "influence")
+        stationary = hasattr(learning, "strategy") and hasattr(learning, "influence")
         seen = self.slots - spot if stationary else self.slots
-        return plan.mu_spent(_FOREVER if model.horizon is None else self.slots), own.mu_spent(seen)
+        return plan.mu_spent(_FOREVER if model.horizon is None else self.slots), learning.mu_spent(seen)
 
     def _record(self, content: Content) -> dict[Hashable, float]:
         out = {}

@@ -158,14 +158,14 @@ class PrivacyPlan:
                 f"if the classes are bent: auc.PrivateForest, which has leaves from {self.trees_from:,} on"
             )
         if self.components:
-            shown = ", ".join(
+            listed = ", ".join(
                 f"{c.components} from {'-' if c.pays_from is None else f'{c.pays_from:,}'}"
                 for c in self.components
             )
             most = self.best_components
             lines += [
                 f"RandomFourier components pay, if they would gain {self.gain:g} over a linear model without "
-                f"noise, by records: {shown}",
+                f"noise, by records: {listed}",
                 f"for {self.n:,} records take "
                 + (f"up to {most.components}, if the classes are bent" if most else "the linear features"),
             ]
@@ -270,34 +270,34 @@ class _Search:
         self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float
     ) -> tuple[Any, int, float] | None:
         """The plan of a mechanism, its learned slots, and how long records are; None where it cannot run."""
-        given = dict(settings)
+        params = dict(settings)
         cls = getattr(self.family.module, row.mechanism)
         if row.mechanism.startswith("OnPair") and n > LONGEST_OUTPUT:
             return None
         if self.entity is not None:
-            given["entity"] = self.entity
+            params["entity"] = self.entity
         names = [f"x{i}" for i in range(self.task.d)]
 
         def made(**changed: Any) -> PrivateLearner:
-            model: PrivateLearner = cls(epsilon=eps, delta=delta, **{**given, **changed})
+            model: PrivateLearner = cls(epsilon=eps, delta=delta, **{**params, **changed})
             return model
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # of horizons that are only tried
-            return self._built(made, given, names, n)
+            return self._built(made, params, names, n)
 
     def _built(
-        self, made: Callable[..., PrivateLearner], given: dict[str, Any], names: list[str], n: int
+        self, made: Callable[..., PrivateLearner], params: dict[str, Any], names: list[str], n: int
     ) -> tuple[Any, int, float] | None:
         try:
-            if n > _LONGEST_FIT and "horizon" in given:
+            if n > _LONGEST_FIT and "horizon" in params:
                 # A learner that was made without features has fitted nothing yet; its settings are theirs.
                 empty = made(entity=None)
                 empty.features, empty.entity = names, self.entity
                 settings = empty._validate().with_features(self.task.d)
                 if isinstance(settings.mechanism, FTRL):
-                    given["warmup"] = settings.warmup
-                    del given["horizon"]
+                    params["warmup"] = settings.warmup
+                    del params["horizon"]
             model = made(features=names)
         except ConfigError:
             return None
@@ -472,13 +472,13 @@ def plan(
         errors = {e: search.error(row, settings, n, e, chosen) for e in {*EPSILONS, epsilon}}
         curve = tuple((e, task.level(math.sqrt(sampling + errors[e]))) for e in EPSILONS)
         expected = task.level(math.sqrt(sampling + errors[epsilon]))
-        given = {"epsilon": epsilon, "delta": chosen, **settings}
+        params = {"epsilon": epsilon, "delta": chosen, **settings}
         if entity is not None:
-            given["entity"] = entity
+            params["entity"] = entity
         forecasts.append(
             Forecast(
                 row.mechanism,
-                given,
+                params,
                 math.sqrt(errors[epsilon]),
                 expected,
                 reachable - expected,

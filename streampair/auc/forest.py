@@ -233,8 +233,8 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         self._classes: list[Any] = []
         self._numbers: dict[Any, int] = {}
         self._further: dict[int, Any] = {}  # new classes of the labels that are about to be learned
-        kind, own = type(self), MulticlassForest
-        self._in_one = kind.score_one is own.score_one and kind.learn_one is own.learn_one
+        cls, base = type(self), MulticlassForest
+        self._in_one = cls.score_one is base.score_one and cls.learn_one is base.learn_one
         self._others = np.empty((0, 0))
 
     @property
@@ -259,8 +259,8 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
 
     def _room(self, others: Array, more: int = 0) -> Array:
         """Blocks for the present classes and `more` new ones; scalars are copied."""
-        at = forest.forest_places(*(int(self._state[i]) for i in _SIZES))
-        room = np.zeros((len(others) + more, at[2]))
+        places = forest.forest_places(*(int(self._state[i]) for i in _SIZES))
+        room = np.zeros((len(others) + more, places[2]))
         if len(others):
             room[: len(others), : forest.FOREST_HEADER] = others[:, : forest.FOREST_HEADER]
         room[:, _SIZED] = self._state[_SIZED]
@@ -391,11 +391,11 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         RecordError
             If a feature cannot be used.
         """
-        scores, at = self._scores(x), self._at
-        return 0.0 if at is None else float(scores[at])
+        scores, number = self._scores(x), self._positive_number
+        return 0.0 if number is None else float(scores[number])
 
     @property
-    def _at(self) -> int | None:
+    def _positive_number(self) -> int | None:
         """Number of the class `positive`, if it is known."""
         return self._numbers.get(self.positive)
 
@@ -438,15 +438,15 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         scores = self._scores(x)
         if not len(scores):
             return Explanation(0.0, {})
-        at = int(np.argmax(scores)) if label is None else self._numbers.get(label, -1)
-        if at < 0:
+        number = int(np.argmax(scores)) if label is None else self._numbers.get(label, -1)
+        if number < 0:
             raise RecordError(
                 f"no record had the label {features.short(label)}",
                 fix="name one of `classes`",
                 stage="label",
             )
         out = np.empty(self._d + 1)
-        forest.forest_explain(self._state, self._blocks()[at], out)
+        forest.forest_explain(self._state, self._blocks()[number], out)
         *parts, baseline = out.tolist()
         return Explanation(baseline, dict(zip(self._names, parts, strict=True)))
 
@@ -481,10 +481,12 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
                 self._admit(further[int(which[begin])])
                 continue
             part = slice(begin, begin + int(new[0]) if len(new) else len(rows))
-            told = np.empty((len(rows[part]), 1 + len(self._others)))
-            forest.forest_learn_classes(self._state, self._others, rows[part], which[part], told)
+            class_scores = np.empty((len(rows[part]), 1 + len(self._others)))
+            forest.forest_learn_classes(self._state, self._others, rows[part], which[part], class_scores)
             if scores is not None:
-                scores[part] = 0.0 if self._at is None else told[:, self._at]
+                scores[part] = (
+                    0.0 if self._positive_number is None else class_scores[:, self._positive_number]
+                )
             begin = part.stop
 
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
@@ -493,15 +495,19 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
 
     def _ranked(self, rows: Array) -> Array:
         """`score_one` of rows (n, d) of the columns."""
-        at = self._at
-        return np.zeros(len(rows)) if at is None else np.ascontiguousarray(self._told(rows)[:, at])
+        number = self._positive_number
+        return (
+            np.zeros(len(rows))
+            if number is None
+            else np.ascontiguousarray(self._class_scores(rows)[:, number])
+        )
 
     def _rows_scores(self, columns: list[Hashable], rows: Array) -> Array:
         """(n, classes)."""
         self._check_rows(columns, rows)
-        return self._told(self._arranged(columns, rows))
+        return self._class_scores(self._arranged(columns, rows))
 
-    def _told(self, rows: Array) -> Array:
+    def _class_scores(self, rows: Array) -> Array:
         """Scores (n, classes) of rows (n, d) of the columns."""
         scores = np.empty((len(rows), 1 + len(self._others)))
         forest.forest_score_classes_many(self._state, self._others, rows, scores)
@@ -542,9 +548,9 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     # ---- state -----------------------------------------------------------------------------------------
 
     def _published(self) -> Array:
-        if self._at is None:
+        if self._positive_number is None:
             return np.zeros(self._d)
-        block = self._blocks()[self._at]
+        block = self._blocks()[self._positive_number]
         stack = block[forest.FOREST_STACK : forest.FOREST_STACK + forest.EXPERTS]
         weights: Array = (columns_of(block)["weights"] * stack).sum(axis=1)
         return weights
@@ -565,8 +571,8 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         restore(fresh, saved)
         for label in classes:
             fresh._admit(label)
-        for block, own in zip(fresh._others, others, strict=True):
-            restore_block(block, own)
+        for block, saved_block in zip(fresh._others, others, strict=True):
+            restore_block(block, saved_block)
         for name in ("_index", "_tuple", "_d", "_record", "_given", "_state", "_coded", "_tail"):
             setattr(self, name, getattr(fresh, name))
         self._expected = -1  # what packs whole records is made when one comes
@@ -593,25 +599,25 @@ class _ClassRows(ForestRows):
     def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
         """As of `ForestRows`."""
         if stops:
-            copied, begin, beside = self._learner.clone(include_attributes=True), 0, []
+            copied, begin, other_scores = self._learner.clone(include_attributes=True), 0, []
             for stop, x in zip(stops, others, strict=True):
                 self._learn_with(copied, begin, stop)
-                beside.append(float(copied._ranked(copied._row_of(x)[None])[0]))
+                other_scores.append(float(copied._ranked(copied._row_of(x)[None])[0]))
                 begin = stop
-            self.beside = beside
+            self.other_scores = other_scores
         scores = np.zeros(len(self._rows))
         self._learn_with(self._learner, 0, len(self._rows), scores)
-        told: list[float] = scores.tolist()
-        return told
+        values: list[float] = scores.tolist()
+        return values
 
     def _learn_with(
         self, learner: MulticlassForest, begin: int, end: int, scores: Array | None = None
     ) -> None:
         """Learn the rows from `begin` to before `end`; those without a label are scored alone."""
-        for at in [*(at for at in self._away if begin <= at < end), end]:
-            part = slice(begin, at)
-            shown = None if scores is None else scores[part]
-            learner._take_rows(self._rows[part], self._labels[part], self._further, shown)
-            if at < end and scores is not None and at not in self.refused:
-                scores[at : at + 1] = learner._ranked(self._rows[at : at + 1])
-            begin = at + 1
+        for stop in [*(stop for stop in self._away if begin <= stop < end), end]:
+            part = slice(begin, stop)
+            out = None if scores is None else scores[part]
+            learner._take_rows(self._rows[part], self._labels[part], self._further, out)
+            if stop < end and scores is not None and stop not in self.refused:
+                scores[stop : stop + 1] = learner._ranked(self._rows[stop : stop + 1])
+            begin = stop + 1

@@ -123,13 +123,13 @@ class PrivateForest(ClassifierMixin, PrivateLearner):
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
         d = len(self.feature_names)
-        parts = [self._vectors_of(xs[at : at + 256])[:, :d].copy() for at in range(0, len(xs), 256)]
+        parts = [self._vectors_of(xs[start : start + 256])[:, :d].copy() for start in range(0, len(xs), 256)]
         return np.concatenate(parts) if parts else np.empty((0, d))
 
     def _design_rows(self, columns: list[Hashable], rows: Array) -> Array:
         d = len(self.feature_names)
         parts = [
-            super(PrivateForest, self)._design_rows(columns, rows[at : at + 256])[:, :d].copy()
-            for at in range(0, len(rows), 256)
+            super(PrivateForest, self)._design_rows(columns, rows[start : start + 256])[:, :d].copy()
+            for start in range(0, len(rows), 256)
         ]
         return np.concatenate(parts) if parts else np.empty((0, d))

@@ -71,11 +71,11 @@ class History:
         return sum(rows.nbytes + labels.nbytes for rows, labels in self._blocks)
 
     def _append(self, rows: BlockRows, labels: Array) -> None:
-        at = len(self._blocks)
-        if at == len(self._table):
+        index = len(self._blocks)
+        if index == len(self._table):
             self._table = np.concatenate((self._table, np.zeros_like(self._table)))
         self._blocks.append((rows, labels))
-        self._table[at] = rows.ctypes.data, labels.ctypes.data, rows.shape[1], len(rows)
+        self._table[index] = rows.ctypes.data, labels.ctypes.data, rows.shape[1], len(rows)
         self.room += len(rows)
 
     def reserve(self, records: int, more: int, columns: int) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streampair.errors import PrivacyWarning
 from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.mechanisms import base
-from streampair.privacy.mechanisms.base import Asked, Link, MechanismState, Release, Settings
+from streampair.privacy.mechanisms.base import Link, MechanismState, Release, ScoreRequest, Settings
 from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
 from streampair.privacy.provenance import Origin, Origins, Packed
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-_OWN = np.frombuffer(b"own", dtype=np.uint8)
+_ROW_DOMAIN = np.frombuffer(b"own", dtype=np.uint8)
 
 
 def record_digests(rows: Array, labels: Array, contexts: Sequence[bytes | None] | None) -> Sequence[bytes]:
@@ -43,13 +43,14 @@ def record_digests(rows: Array, labels: Array, contexts: Sequence[bytes | None] 
     # One array of bytes: the objects of a list would cost more than the records do.
     n, size = len(rows), 8 * (rows.shape[1] + 1)
     cells = np.empty((n, 3 + size), dtype=np.uint8)
-    cells[:, :3] = _OWN
+    cells[:, :3] = _ROW_DOMAIN
     cells[:, 3:] = np.concatenate((rows, labels[:, None]), axis=1).view(np.uint8)
-    own = Packed(cells)
+    digests = Packed(cells)
     if contexts is None:
-        return own
+        return digests
     return [
-        mine if context is None else b"told" + context for mine, context in zip(own, contexts, strict=True)
+        digest if context is None else b"told" + context
+        for digest, context in zip(digests, contexts, strict=True)
     ]
 
 
@@ -129,10 +130,10 @@ class Identity:
         """
         if self.key is None:
             return NormalStream(self.seed)
-        told: list[object] = [self.name, self.parameters(), [repr(name) for name in names]]
+        identity: list[object] = [self.name, self.parameters(), [repr(name) for name in names]]
         # Twelve digits: the last ones differ between processors.
-        told.append([f"{number:.12e}" for number in numbers])
-        chain = ChainedNoise(self.key, repr(told).encode())
+        identity.append([f"{number:.12e}" for number in numbers])
+        chain = ChainedNoise(self.key, repr(identity).encode())
         if self.chained is not None:
             chain.load_state(self.chained)
             self.chained = None
@@ -177,19 +178,19 @@ class BoundsWatch:
         self.seen += len(rows)
         if self.seen < _FIRST:
             return True
-        self._tell()
+        self._warn()
         return False
 
-    def _tell(self) -> None:
+    def _warn(self) -> None:
         names = [
             name for name, n in zip(self._design.names, self._outside, strict=True) if n >= _MOST * _FIRST
         ]
         if not names:
             return
-        shown = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        listed = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         with contextlib.suppress(PrivacyWarning):  # where warnings are errors
             warnings.warn(
-                f"nearly all of the first {_FIRST} values of {shown} lie outside their bounds and are cut "
+                f"nearly all of the first {_FIRST} values of {listed} lie outside their bounds and are cut "
                 "off, so little can be learned from them: declare bounds= (without, values are taken to be "
                 "from -1 to 1) from what is publicly known, not from these records",
                 PrivacyWarning,
@@ -495,8 +496,8 @@ class PrivateSession:
             stream.wait(design.record_id(None if origin is None else origin.context))
         state.accumulate(design)
         self.slots += 1
-        given = design.label.item()
-        if given != given:
+        value = design.label.item()
+        if value != value:
             counts.null_slots += 1
 
     def score_and_take(
@@ -560,8 +561,8 @@ class PrivateSession:
 
     def _slot(self, origin: Origin, *, prepared: bool = False) -> None:
         """A slot for the record in the scratch of the design, which is `prepared` or raw: the hot path."""
-        design, state, asked = self.design, self.state, self.settings
-        if asked.horizon is not None and self.slots >= asked.horizon:
+        design, state, settings = self.design, self.state, self.settings
+        if settings.horizon is not None and self.slots >= settings.horizon:
             return
         stream = self._open() if self.stream is None else self.stream
         chain = stream if isinstance(stream, ChainedNoise) else None
@@ -569,7 +570,7 @@ class PrivateSession:
         record = b"" if chain is None else design.record_id(origin.context)
         if self.admission is not None and not self._admit(self.admission, origin.entity):
             prepared = False
-        learning = self.slots >= asked.warmup
+        learning = self.slots >= settings.warmup
         if not learning:
             ready = design.clipped
             design.clip(design.raw, ready, usable)
@@ -577,8 +578,8 @@ class PrivateSession:
             design.prepare(design.raw, ready, usable)
         if usable.item() != 1.0:
             label[0] = math.nan
-        given = label.item()
-        if given != given:
+        value = label.item()
+        if value != value:
             self.counts.null_slots += 1
         if self._watch is not None and usable.item() == 1.0:
             self._look(self._watch, design.raw)
@@ -626,7 +627,7 @@ class PrivateSession:
     def take_many(
         self,
         raw: Array,
-        given: Array,
+        label_numbers: Array,
         origins: Origins = _NOBODY,
         scores: Array | None = None,
         null: NDArray[np.bool_] | None = None,
@@ -653,42 +654,46 @@ class PrivateSession:
             Which rows were admitted, of those before the horizon; None where entities are not known.
         """
         design, state, horizon, warmup = self.design, self.state, self.settings.horizon, self.settings.warmup
-        n, at = len(raw), 0
+        n, start = len(raw), 0
         end = n if horizon is None else min(n, max(horizon - self.slots, 0))
         admitted = None if self.admission is None else np.empty(end, dtype=np.bool_)
-        while at < end:
+        while start < end:
             stream = self._open() if self.stream is None else self.stream
             prefix = self.warmup if self.slots < warmup else None
-            stop = min(end, at + min(design.chunk, end if prefix is None else warmup - self.slots))
-            part, labels, shown = raw[at:stop], given[at:stop], None if scores is None else scores[at:stop]
-            ready, usable = np.empty((stop - at, design.width)), np.empty(stop - at)
-            if prefix is None or shown is not None:
+            stop = min(end, start + min(design.chunk, end if prefix is None else warmup - self.slots))
+            part, labels, part_scores = (
+                raw[start:stop],
+                label_numbers[start:stop],
+                None if scores is None else scores[start:stop],
+            )
+            ready, usable = np.empty((stop - start, design.width)), np.empty(stop - start)
+            if prefix is None or part_scores is not None:
                 design.prepare(part, ready, usable)
-            if prefix is not None and shown is not None:
-                vectors_kernels.score_many(state.average, ready, shown)
-            asked = None if shown is None else Asked(ready, shown)
-            blank = None if null is None else null[at:stop]
+            if prefix is not None and part_scores is not None:
+                vectors_kernels.score_many(state.average, ready, part_scores)
+            request = None if part_scores is None else ScoreRequest(ready, part_scores)
+            blank = None if null is None else null[start:stop]
             if blank is not None and blank.any():
                 part, labels = part.copy(), labels.copy()
                 part[blank] = labels[blank] = math.nan
             if prefix is not None:
                 ready = np.empty(part.shape)
                 design.clip(part, ready, usable)
-            where = origins.part(slice(at, stop))
+            where = origins.part(slice(start, stop))
             records = record_digests(part, labels, where.contexts) if isinstance(stream, ChainedNoise) else ()
             if admitted is not None:
                 ready = ready.copy()
-                self._blank(ready, usable, admitted[at:stop], where.entities)
+                self._blank(ready, usable, admitted[start:stop], where.entities)
             if self._watch is not None:
                 self._look(self._watch, part[usable == 1.0])
             labels = np.where(usable == 1.0, labels, math.nan)
             self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
             if prefix is None:
-                state.take(ready, labels, stream, records, asked)
-                self.slots += stop - at
+                state.take(ready, labels, stream, records, request)
+                self.slots += stop - start
             else:
                 self._prefix(ready, usable, labels, stream, records)
-            at = stop
+            start = stop
         if scores is not None and end < n:
             design.scores(state.average, raw[end:], scores[end:])
         return admitted

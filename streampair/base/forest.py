@@ -64,7 +64,7 @@ class ForestRows:
     """
 
     admitted: list[bool] | None = None
-    beside: Sequence[float] = ()
+    other_scores: Sequence[float] = ()
 
     def __init__(
         self,
@@ -87,41 +87,41 @@ class ForestRows:
         stops
             Indices of rows, ascending.
         others
-            For each a usable record that is scored just before the row, into `beside`, and not learned.
+            For each a usable record that is scored just before the row, into `other_scores`, and not learned.
         """
         state = self._learner._state
         if stops:
-            self.beside = self._score_at(state.copy(), stops, others)
+            self.other_scores = self._score_before(state.copy(), stops, others)
         scores = np.zeros(len(self._rows))
         self._learn(state, 0, len(self._rows), scores)
         if self._low is not None:
             self._learner._learn_label(self._low)
-        told: list[float] = scores.tolist()
-        return told
+        values: list[float] = scores.tolist()
+        return values
 
     def _learn(self, state: Array, begin: int, end: int, scores: Array | None = None) -> None:
         """Learn the rows from `begin` to before `end`; those without a label are scored alone."""
-        for at in [*(at for at in self._away if begin <= at < end), end]:
-            shown = _NO_SCORES if scores is None else scores[begin:at]
-            forest.forest_learn_many(state, self._rows[begin:at], self._labels[begin:at], shown)
-            if at < end and scores is not None and at not in self.refused:
-                forest.forest_score_many(state, self._rows[at : at + 1], scores[at : at + 1])
-            begin = at + 1
+        for stop in [*(stop for stop in self._away if begin <= stop < end), end]:
+            out = _NO_SCORES if scores is None else scores[begin:stop]
+            forest.forest_learn_many(state, self._rows[begin:stop], self._labels[begin:stop], out)
+            if stop < end and scores is not None and stop not in self.refused:
+                forest.forest_score_many(state, self._rows[stop : stop + 1], scores[stop : stop + 1])
+            begin = stop + 1
 
-    def _score_at(
+    def _score_before(
         self, state: Array, stops: Sequence[int], others: Sequence[Mapping[Any, Any]]
     ) -> list[float]:
         """`score_one` of each of the others just before the row at its stop.
 
         A copy learns the rows once more up to each stop: a copy for each stop would be megabytes a record.
         """
-        begin, score, told = 0, np.empty(1), []
+        begin, score, scores = 0, np.empty(1), []
         for stop, x in zip(stops, others, strict=True):
             self._learn(state, begin, stop)
             forest.forest_score_many(state, self._learner._row_of(x)[None], score)
-            told.append(float(score[0]))
+            scores.append(float(score[0]))
             begin = stop
-        return told
+        return scores
 
 
 Bits = NDArray[np.int64]
@@ -143,8 +143,8 @@ def columns_of(state: Array) -> dict[str, Array]:
     d, cap = int(state[forest.FOREST_D]), int(state[forest.FOREST_CAP])
     views = {}
     for name, (first, each) in (_PARTS | _GAINS if state[forest.FOREST_GUIDED] else _PARTS).items():
-        at = forest.FOREST_HEADER + first * cap
-        view = state[at : at + each * d]
+        start = forest.FOREST_HEADER + first * cap
+        view = state[start : start + each * d]
         views[name] = view if each == 1 else view.reshape(d, each)
     return views
 
@@ -157,8 +157,10 @@ def sections_of(state: Array) -> dict[str, Array]:
         forest.FOREST_CAP,
         forest.FOREST_TEXTS,
     )
-    at = forest.forest_places(*(int(state[i]) for i in scalars))
-    return {name: state[at[i] : at[i + 1]] for i, name in enumerate(("texts", "leaves", "used", "nodes"))}
+    starts = forest.forest_places(*(int(state[i]) for i in scalars))
+    return {
+        name: state[starts[i] : starts[i + 1]] for i, name in enumerate(("texts", "leaves", "used", "nodes"))
+    }
 
 
 def _pairs_of(tail: Array, trees: int, cap: int, d: int) -> tuple[Array, Bits]:
@@ -216,7 +218,7 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "coded": coded,
         "scalars": {name: float(state[getattr(forest, f"FOREST_{name}")]) for name in _SCALARS},
         "averages": _scalars(state, _AVERAGES),
-        "stack": np.array([state[at : at + forest.EXPERTS] for at in stacked]),
+        "stack": np.array([state[start : start + forest.EXPERTS] for start in stacked]),
         **({"labels": _scalars(state, _LABELS)} if learner._squared else {}),
         **({"base": _scalars(state, ("BASE",))} if state[forest.FOREST_GUIDED] else {}),
         **({} if learner._pairs is None else {"pairs": _exported_pairs(learner)}),
@@ -237,7 +239,7 @@ def exported_block(block: Array, *, texts: bool) -> dict[str, Any]:
     return {
         "since": float(block[forest.FOREST_SINCE]),
         "averages": _scalars(block, _AVERAGES),
-        "stack": np.array([block[at : at + forest.EXPERTS] for at in stacked]),
+        "stack": np.array([block[start : start + forest.EXPERTS] for start in stacked]),
         **{name: columns[name].copy() for name in ("weights", "sums")},
         **({"texts": sections["texts"].copy()} if texts else {}),
         "leaves": sections["leaves"].copy(),
@@ -334,8 +336,8 @@ def _take_averages(header: Array, saved: Mapping[str, Any]) -> None:
     for name, average in zip(_AVERAGES, averages.tolist(), strict=True):
         header[getattr(forest, f"FOREST_{name}")] = average
     for name, row in zip(_STACKED, stack, strict=True):
-        at = getattr(forest, f"FOREST_{name}")
-        header[at : at + forest.EXPERTS] = row
+        start = getattr(forest, f"FOREST_{name}")
+        header[start : start + forest.EXPERTS] = row
 
 
 def _floats(value: Any, shape: tuple[int, ...]) -> Array:
@@ -358,12 +360,12 @@ def _check_trees(used: Bits, nodes: Bits, d: int) -> None:
         raise ValueError("trees of another size")
     links = np.ascontiguousarray(nodes).view(np.int32).reshape(trees, most, 4)
     column, child = links[..., 2].astype(np.int64), links[..., 3].astype(np.int64)
-    at, there = np.arange(most), np.arange(most) < used[:, None]
-    inner = (child > at) & (child + 1 < used[:, None]) & (column >= -d) & (column < d)
+    node, in_use = np.arange(most), np.arange(most) < used[:, None]
+    inner = (child > node) & (child + 1 < used[:, None]) & (column >= -d) & (column < d)
     leaf = (child <= 0) & (child >= -_VISITS) & (column >= 0) & (column < max(d, 1))
-    if not np.where(there, inner | leaf, (nodes == 0).all(axis=2)).all():
+    if not np.where(in_use, inner | leaf, (nodes == 0).all(axis=2)).all():
         raise ValueError("nodes that make no trees")
-    salts = np.ascontiguousarray(nodes[..., 0]).view(np.float64)[there & (child > 0) & (column < 0)]
+    salts = np.ascontiguousarray(nodes[..., 0]).view(np.float64)[in_use & (child > 0) & (column < 0)]
     if not ((salts >= 0.0) & (salts < _SALTS)).all():
         raise ValueError("salts out of range")
 
@@ -430,8 +432,8 @@ class ForestLearner(ColumnsMixin):
         task = self._make_task()
         self._pairs: losses.PairLoss | None = task.checked_loss(getattr(self, "loss", None))
         self._task, self._high, self._low = task, task.high, task.low
-        kind, own = type(self), ForestLearner
-        self._in_one = kind.score_one is own.score_one and kind.learn_one is own.learn_one
+        cls, base = type(self), ForestLearner
+        self._in_one = cls.score_one is base.score_one and cls.learn_one is base.learn_one
         # For so many more records the numbers that each column had as texts; None: it has other texts.
         self._watching = _WATCHED
         self._watched: dict[Hashable, set[float] | None] = {}
@@ -487,8 +489,8 @@ class ForestLearner(ColumnsMixin):
             block[forest.FOREST_D] = self._d
         self._state[[forest.FOREST_READY, forest.FOREST_FEW]] = 0.0
 
-    def _know(self, new: list[Hashable], told: Sequence[Hashable]) -> None:
-        """Make room for new names, and for texts, which the features `told` have now.
+    def _know(self, new: list[Hashable], coded_names: Sequence[Hashable]) -> None:
+        """Make room for new names, and for texts, which the features `coded_names` have now.
 
         Raises
         ------
@@ -497,7 +499,7 @@ class ForestLearner(ColumnsMixin):
         """
         d, names = self._d, self._d + len(new)
         later = dict(zip(_features.in_order(new), range(d, names), strict=True))
-        coded = {*self._coded, *((later if name in later else self._index)[name] for name in told)}
+        coded = {*self._coded, *((later if name in later else self._index)[name] for name in coded_names)}
         if not new and len(coded) == len(self._coded):
             return
         if names > self.max_features:
@@ -585,7 +587,7 @@ class ForestLearner(ColumnsMixin):
             return self._scatter(values)
         gathered = self._gather(values)
         if gathered:
-            forest.forest_scatter(self._state, self._given, len(values))
+            forest.forest_scatter(self._state, self._gathered, len(values))
         return gathered
 
     @staticmethod
@@ -722,9 +724,9 @@ class ForestLearner(ColumnsMixin):
             return rows
         out = np.full((len(rows), self._d), math.nan)
         for j, column in enumerate(columns):
-            at = self._index.get(column)
-            if at is not None:
-                out[:, at] = rows[:, j]
+            position = self._index.get(column)
+            if position is not None:
+                out[:, position] = rows[:, j]
         return out
 
     @staticmethod

@@ -59,10 +59,10 @@ def learner_html(learner: Learner) -> str:
         ("columns", ", ".join(names) if names else "not known yet"),
     ]
     report = learner.privacy
-    told = "" if report is None else report._repr_html_()
+    report_html = "" if report is None else report._repr_html_()
     privacy = "" if report is not None else "<p>Not private: nothing is promised of what it gives away.</p>"
     name = ".".join(class_name(learner).split(".")[-2:])
-    return f"<div>{table(name, rows)}{privacy}{told}</div>"
+    return f"<div>{table(name, rows)}{privacy}{report_html}</div>"
 
 
 Array = NDArray[np.float64]
@@ -75,8 +75,8 @@ _CODE = (type, ModuleType, FunctionType, kernels.Kernel)
 @functools.lru_cache(maxsize=256)
 def _parameters(cls: type) -> tuple[str, ...] | None:
     """What a constructor takes; None: anything."""
-    own = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]  # to look at
-    return None if any(p.kind is p.VAR_KEYWORD for p in own) else tuple(p.name for p in own)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]  # to look at
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else tuple(p.name for p in parameters)
 
 
 class _OwnSignature:
@@ -87,12 +87,12 @@ class _OwnSignature:
         return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
-def _check_known(cls: type, given: Iterable[str]) -> None:
+def _check_known(cls: type, names: Iterable[str]) -> None:
     """TypeError, as Python raises it, for a parameter that there is not; with the one that may be meant."""
     known = _parameters(cls)
     if known is None:
         return
-    for name in given:
+    for name in names:
         if name not in known:
             initials = {"".join(word[:1] for word in k.split("_")): k for k in known if "_" in k}
             near = [initials[name]] if name in initials else difflib.get_close_matches(name, known, n=1)
@@ -126,9 +126,9 @@ class Learner(base.Estimator):
 
     __signature__ = _OwnSignature()
 
-    def __new__(cls, *args: Any, **given: Any) -> Self:
-        if given:
-            _check_known(cls, given)
+    def __new__(cls, *args: Any, **params: Any) -> Self:
+        if params:
+            _check_known(cls, params)
         return super().__new__(cls)
 
     # ---- what a face provides --------------------------------------------------------------------------
@@ -434,12 +434,12 @@ class Learner(base.Estimator):
                 "the saved state has no parameters, so it is not a state of this package",
                 fix="give what `to_state` returned",
             )
-        own = self._fingerprint()
-        for name in sorted(own.keys() | saved.keys()):
-            if own.get(name) != saved.get(name):
+        params = self._fingerprint()
+        for name in sorted(params.keys() | saved.keys()):
+            if params.get(name) != saved.get(name):
                 raise SnapshotError(
                     f"the saved state belongs to a learner with {name}={saved.get(name)}, "
-                    f"this one has {name}={own.get(name)}",
+                    f"this one has {name}={params.get(name)}",
                     fix="construct the learner with the parameters that the state was saved with",
                 )
 

@@ -82,7 +82,7 @@ class PreparedBatch:
         As given.
     admitted
         Once taken, whether each was learned from, by its entity; None where entities are not known.
-    beside
+    other_scores
         Once taken, the score of each of the others.
     """
 
@@ -105,7 +105,7 @@ class PreparedBatch:
         self._weights = weights
         self._vectors = vectors
         self.refused: Mapping[int, RecordError] = refused or {}
-        self.beside: list[float] = []
+        self.other_scores: list[float] = []
         self.admitted: list[bool] | None = None
 
     def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
@@ -116,7 +116,7 @@ class PreparedBatch:
         stops
             Indices of rows, ascending.
         others
-            For each a usable record that is scored just before the row, into `beside`, and not learned.
+            For each a usable record that is scored just before the row, into `other_scores`, and not learned.
         """
         scores, begin, end = np.empty(self._count), 0, 0
         kept: list[Array] = []
@@ -131,9 +131,11 @@ class PreparedBatch:
         self._part(slice(begin, self._count), scores)
         if stops:
             vectors = self._vectors(others)
-            self.beside = [float(vectors_kernels.dot(w, row)) for w, row in zip(kept, vectors, strict=True)]
-        told: list[float] = scores.tolist()
-        return told
+            self.other_scores = [
+                float(vectors_kernels.dot(w, row)) for w, row in zip(kept, vectors, strict=True)
+            ]
+        values: list[float] = scores.tolist()
+        return values
 
     def _part(self, part: slice, scores: Array) -> None:
         """Learn a part of the rows."""
@@ -186,8 +188,8 @@ class StreamingBatch(PreparedBatch):
             failed = True
         if failed:
             return super().take(stops, others)
-        told: list[float] = scores.tolist()
+        values: list[float] = scores.tolist()
         # From the end, so that those before stand where they did.
-        beside = [told.pop(stops[at] + at) for at in range(len(stops) - 1, -1, -1)]
-        self.beside = beside[::-1]
-        return told
+        other_scores = [values.pop(stops[i] + i) for i in range(len(stops) - 1, -1, -1)]
+        self.other_scores = other_scores[::-1]
+        return values

@@ -249,8 +249,8 @@ class StatefulLearner(Learner):
 
     def __getstate__(self) -> dict[str, Any]:
         # With what others may have set.
-        own = {name: value for name, value in self.__dict__.items() if name not in self._derived}
-        return {"own": own, "saved": self._export()}
+        attributes = {name: value for name, value in self.__dict__.items() if name not in self._derived}
+        return {"own": attributes, "saved": self._export()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state["own"])
@@ -282,19 +282,19 @@ class ColumnsMixin(StatefulLearner):
     _take: Callable[[Any], tuple[Any, ...]]
     _pack: Callable[..., None]
     _record: Array  # where the state has the record, (d,)
-    _given: Array  # scratch (m,): places of values, then values
+    _gathered: Array  # scratch (m,): places of values, then values
 
     def _no_columns(self) -> None:
         """Forget all names."""
-        self._index, self._given = {}, np.empty(0)
+        self._index, self._gathered = {}, np.empty(0)
 
-    def _add_columns(self, names: Iterable[Hashable], state: Array, at: int) -> None:
-        """Give new names the next columns of a state that has the record at `at`, and room."""
+    def _add_columns(self, names: Iterable[Hashable], state: Array, start: int) -> None:
+        """Give new names the next columns of a state that has the record at `start`, and room."""
         index = self._index
         for name in names:
             index[name] = len(index)
         self._d, self._tuple, self._expected = len(index), None, -1
-        self._record = state[at : at + self._d]
+        self._record = state[start : start + self._d]
 
     @property
     def _names(self) -> tuple[Hashable, ...]:
@@ -343,12 +343,12 @@ class ColumnsMixin(StatefulLearner):
     def _gather(self, values: Mapping[Any, Any]) -> bool:
         """Take places and values of a record; False if a name is unknown or a value is no number."""
         count = len(values)
-        if len(self._given) < 2 * count:
-            self._given = np.empty(4 * count)
+        if len(self._gathered) < 2 * count:
+            self._gathered = np.empty(4 * count)
         try:
             # The quickest way from names to places.
             places = itemgetter(*values)(self._index) if count > 1 else [self._index[name] for name in values]
-            _packer(count)(self._given.data, 0, *places, *values.values())
+            _packer(count)(self._gathered.data, 0, *places, *values.values())
         except Exception:  # an unknown name; or whatever a value brings
             return False
         return True
@@ -357,7 +357,7 @@ class ColumnsMixin(StatefulLearner):
         """Write a record; False, with nothing written, if a name is unknown or a value is no number."""
         gathered = self._gather(values)
         if gathered:
-            sparse.scatter(self._given, len(values), self._missing, self._record)
+            sparse.scatter(self._gathered, len(values), self._missing, self._record)
         return gathered
 
 
@@ -434,8 +434,8 @@ class MiniBatchMixin(ColumnsMixin):
         labels = encode_labels(self, ys, nulls, refused)
         low = low_label(self, ys, labels)
 
-        def learn(part: Array, given: Array, scores: Array) -> int:
-            failed = self._learn_many(self._state, part, given, scores)
+        def learn(part: Array, part_labels: Array, scores: Array) -> int:
+            failed = self._learn_many(self._state, part, part_labels, scores)
             if low is not None and not failed:
                 self._learn_label(low)
             return failed
@@ -529,8 +529,8 @@ class OnlinePairLearner(MiniBatchMixin):
         self._policy = rule.policy(self)
         self._limit = rule.limit
         # Whether `prepare_many` may score and learn in one: both calls are those of this class.
-        kind, own = type(self), OnlinePairLearner
-        self._in_one = rule.linear and kind.score_one is own.score_one and kind.learn_one is own.learn_one
+        cls, base = type(self), OnlinePairLearner
+        self._in_one = rule.linear and cls.score_one is base.score_one and cls.learn_one is base.learn_one
         self._memory, self._learn, self._learn_many = rule.bind(self._policy, self._loss, task)
         self._few_learn = type(rule) is OGDRule and self._policy == buffers.FIFO(1) and self.l2 == 0.0
 
@@ -602,8 +602,8 @@ class OnlinePairLearner(MiniBatchMixin):
         used = tuple(slice(n) for n in self._rule.shape(self._d))
         starts = (layout.HEADER + cap + i * cells for i in (1, 2, 3))
         return {
-            name: self._state[at : at + cells].reshape(shape)[used]
-            for name, at in zip(_ARRAYS, starts, strict=True)
+            name: self._state[start : start + cells].reshape(shape)[used]
+            for name, start in zip(_ARRAYS, starts, strict=True)
         }
 
     def _region(self) -> Array:
@@ -639,7 +639,7 @@ class OnlinePairLearner(MiniBatchMixin):
         Returns
         -------
         int
-            0; or, of a record that has few of many features, how many: it is in `_given`, and not packed.
+            0; or, of a record that has few of many features, how many: it is in `_gathered`, and not packed.
         """
         few = self._few_learn if grow else self._rule.linear
         if type(x) is dict and x:
@@ -723,10 +723,10 @@ class OnlinePairLearner(MiniBatchMixin):
                 fix=f"make the learner with radius={norm:.3g} or more",
             )
         self._grow(names)
-        at = self._index
+        index = self._index
         start = np.zeros(self._rule.shape(len(names)))
         for name, value in weights.items():
-            start[(at[name[0]], at[name[1]]) if metric else at[name]] = value
+            start[(index[name[0]], index[name[1]]) if metric else index[name]] = value
         if metric:
             start = 0.5 * (start + start.T)
             if self._state[layout.PSD]:
@@ -785,7 +785,7 @@ class OnlinePairLearner(MiniBatchMixin):
         except Exception:  # an unknown name, or a value that struct refuses
             count = self._pack_slowly(x, grow=True)
             if count:
-                if sparse_learn(self._state, self._given, count, label):
+                if sparse_learn(self._state, self._gathered, count, label):
                     raise self._unusable(x) from None
                 if self._unnamed and label < 0.0:
                     self._learn_label(y)
@@ -842,7 +842,7 @@ class OnlinePairLearner(MiniBatchMixin):
         except Exception:  # an unknown name, or a value that struct refuses
             count = self._pack_slowly(x, grow=False)
             if count:
-                score: float = sparse_score(self._state, self._given, count)
+                score: float = sparse_score(self._state, self._gathered, count)
             else:
                 score = ogd_score(self._state)
         else:
@@ -867,7 +867,7 @@ class OnlinePairLearner(MiniBatchMixin):
             self._pack(*self._take(x))
         except Exception:  # an unknown name, or a value that struct refuses
             count = self._pack_slowly(x, grow=False)
-            p = sparse_proba(self._state, self._given, count) if count else ogd_proba(self._state)
+            p = sparse_proba(self._state, self._gathered, count) if count else ogd_proba(self._state)
         else:
             p = ogd_proba(self._state)
         if p != p:

@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 
-def without_key(told: dict[str, object]) -> dict[str, object]:
+def without_key(params: dict[str, object]) -> dict[str, object]:
     """Class and parameters that a state has to agree with: not the key, for a lane may get another one."""
-    return {name: value for name, value in told.items() if name != "noise_key"}
+    return {name: value for name, value in params.items() if name != "noise_key"}
 
 
 def export_state(learner: PrivateLearner) -> dict[str, Any]:
@@ -97,10 +97,10 @@ def restore_state(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     counts.refused_records = int(saved["refused_records"])
     standing.clean, standing.unclean = (int(count) for count in saved["restarts"])
     standing.charged = int(saved["charged"])
-    own = standing.void_reasons, standing.accepted
+    reasons = standing.void_reasons, standing.accepted
     standing.void_reasons, standing.accepted = [], []
     standing.mark(*(_texts(saved[name]) for name in ("void", "accepted")))
-    standing.mark(*own)
+    standing.mark(*reasons)
     if learner._admission is not None:
         learner._admission.load_state(saved["entities"])
     learner._y_name = saved["y_name"]
@@ -163,13 +163,13 @@ def set_noise_key(learner: PrivateLearner, key: NoiseKey | None) -> None:
     ConfigError
         If it has another one, or was made without.
     """
-    own = learner.noise_key
-    if own is None or not (own.absent or own == key):
+    current = learner.noise_key
+    if current is None or not (current.absent or current == key):
         raise ConfigError(
-            "the learner " + ("was made without a noise key" if own is None else "has another noise key"),
+            "the learner " + ("was made without a noise key" if current is None else "has another noise key"),
             fix="construct it with noise_key=, and load its state",
         )
-    if not own.absent:
+    if not current.absent:
         return
     learner.noise_key = learner._identity.key = key
     if not learner.slots and learner.run is not None:
@@ -416,9 +416,9 @@ class PrivateLearner(PrivateMiniBatchMixin):
         self._task = self._make_task()
         self._warned = False
         # Whether `take` may score and learn in one: both calls are those of this class.
-        kind, own = type(self), PrivateLearner
+        cls, base = type(self), PrivateLearner
         same = (
-            getattr(kind, name) is getattr(own, name)
+            getattr(cls, name) is getattr(base, name)
             for name in ("score_one", "learn_one", "take", "take_or_raise")
         )
         self._one_packing = all(same)
@@ -481,8 +481,8 @@ class PrivateLearner(PrivateMiniBatchMixin):
         if self._planned is not None:
             return self._begin(self._planned["names"], self._planned["plan"])
         declared = self.settings.bounds
-        given = set(names)
-        lacking = [name for name in declared if name not in given]
+        present = set(names)
+        lacking = [name for name in declared if name not in present]
         run = self._begin([*declared, *(name for name in names if name not in declared)])
         if lacking:
             warnings.warn(

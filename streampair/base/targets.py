@@ -275,15 +275,15 @@ class RelevanceTarget(Target):
         low, high = self._low, self._high
         if low <= value <= high:
             return min(max((value - self._middle) / self._half, self._least), self._most)
-        shown = features.short(y)
+        text = features.short(y)
         if y is None or (isinstance(y, float | np.floating) and y != y):
             raise RecordError(
-                f"the relevance is {shown}, so it is unknown",
+                f"the relevance is {text}, so it is unknown",
                 fix="learn the record when its relevance is there, or leave it out",
                 stage="label",
             )
         raise RecordError(
-            f"the relevance is {shown}, not a number from {low:g} to {high:g}",
+            f"the relevance is {text}, not a number from {low:g} to {high:g}",
             fix="declare the range that the relevance has, for example relevance=(0, 4), or scale it",
             stage="label",
         )
@@ -376,14 +376,14 @@ class ClassTarget(Target):
             return
         fix = f"give a list of 2 to {MOST_CLASSES} different texts or numbers, for example ['cat', 'dog']"
         try:
-            given = [] if isinstance(classes, str | bytes) else list(classes)
-            numbers = tuple(map(self.label, given))
+            labels = [] if isinstance(classes, str | bytes) else list(classes)
+            numbers = tuple(map(self.label, labels))
         except (TypeError, RecordError):
             numbers = ()
         if not 2 <= len(set(numbers)) == len(numbers) <= MOST_CLASSES:
             raise ConfigError(f"classes is {classes!r}", fix=fix)
         self.classes = numbers
-        self.wide_labels = any(map(_is_wide, given))
+        self.wide_labels = any(map(_is_wide, labels))
 
     @staticmethod
     def coordinates(d: int) -> int:

@@ -84,10 +84,10 @@ def _default_warmup(
     records = 1
     while True:
         # Half of mu^2 is for the warm-up, and mu is divided among the records that fit into it.
-        asked = mechanism.default_warmup(mu / (math.sqrt(2.0) * records), horizon, features)
-        within = 1 if asked is None else entity.within(asked)
+        warmup = mechanism.default_warmup(mu / (math.sqrt(2.0) * records), horizon, features)
+        within = 1 if warmup is None else entity.within(warmup)
         if within <= records:
-            return asked
+            return warmup
         records = within
 
 
@@ -223,10 +223,10 @@ class ValidatedParameters:
         learner, task, horizon, entity = self._learner, self._task, self._horizon, self.entity
         mechanism = learner._select(features)
         companions = _companions(learner, mechanism)
-        asked = learner.warmup
-        if asked is None:
-            asked = _default_warmup(mechanism, self._mu, horizon, features, entity)
-        warmup = _warmup(asked, horizon)
+        requested = learner.warmup
+        if requested is None:
+            requested = _default_warmup(mechanism, self._mu, horizon, features, entity)
+        warmup = _warmup(requested, horizon)
         loss = mechanism.checked_loss(self._loss, task.form)
         if not loss.convex:
             raise ConfigError(
@@ -339,11 +339,11 @@ def _check_partner(learner: Any) -> None:
     partner = learner.partner
     if not (isinstance(partner, str) and partner == PARTNER):
         raise ConfigError(f"partner is {partner!r}", fix=f"give partner={PARTNER!r}, or None")
-    given = [name for name in ("buffer", "max_uses") if getattr(learner, name) is not None]
-    if given:
+    unused = [name for name in ("buffer", "max_uses") if getattr(learner, name) is not None]
+    if unused:
         raise ConfigError(
-            f"partner={partner!r} keeps no record, and {given[0]}={getattr(learner, given[0])!r} says which",
-            fix=f"leave {given[0]} out, or partner",
+            f"partner={partner!r} keeps no record, so {unused[0]}={getattr(learner, unused[0])!r} is unused",
+            fix=f"leave {unused[0]} out, or partner",
         )
     if learner.warmup is not None and learner.warmup == 0:
         raise ConfigError(
@@ -398,18 +398,18 @@ def select_ftrl(learner: Any, features: int | None, moments: Callable[[], Mechan
     solver, horizon = learner.solver, learner.horizon
     if solver not in ("auto", "moments", "gradients"):
         raise ConfigError(f"solver is {solver!r}", fix="give solver='auto', 'moments' or 'gradients'")
-    given = _unused_by_moments(learner, shared=moments is Moments)
+    unused = _unused_by_moments(learner, shared=moments is Moments)
     if getattr(learner, "half_life", None) is not None:
-        return _forgetting(learner, given)
-    if solver == "moments" and given:
+        return _forgetting(learner, unused)
+    if solver == "moments" and unused:
         raise ConfigError(
-            f"solver='moments' cannot use {given[0]}={getattr(learner, given[0])!r}: it standardises "
+            f"solver='moments' cannot use {unused[0]}={getattr(learner, unused[0])!r}: it standardises "
             "records first and takes the leader of the squared loss over all pairs",
-            fix=f"leave {given[0]} out, or use solver='gradients'",
+            fix=f"leave {unused[0]} out, or use solver='gradients'",
         )
     short = isinstance(horizon, int) and horizon < LEAST_HORIZON
     many = features is not None and features > MOST_FEATURES
-    if solver == "gradients" or (solver == "auto" and (given or short or many)):
+    if solver == "gradients" or (solver == "auto" and (unused or short or many)):
         if getattr(learner, "anytime", None) is not None:
             raise ConfigError(
                 f"solver='gradients' cannot use anytime={learner.anytime!r}: it releases after every record",
@@ -452,14 +452,14 @@ def select_dp_forest(learner: Any, features: int | None) -> Mechanism:
         If a parameter is given that it cannot use.
     """
     names = ("loss", "buffer", "clip", "max_uses")
-    given = [name for name in names if getattr(learner, name) is not None]
+    unused = [name for name in names if getattr(learner, name) is not None]
     if learner.warmup is not None and learner.warmup == 0:
-        given.append("warmup")
-    if given:
+        unused.append("warmup")
+    if unused:
         raise ConfigError(
-            f"a private forest cannot use {given[0]}={getattr(learner, given[0])!r}: it standardises records "
-            "first and sums them up",
-            fix=f"leave {given[0]} out",
+            f"a private forest cannot use {unused[0]}={getattr(learner, unused[0])!r}: it standardises "
+            "records first and sums them up",
+            fix=f"leave {unused[0]} out",
         )
     horizon = learner.horizon
     if features is not None and features > MOST_FEATURES:
@@ -504,8 +504,8 @@ def select_metric_ftrl(learner: Any, features: int | None) -> Mechanism:
     return select_ftrl(learner, features)
 
 
-def _forgetting(learner: Any, given: list[str]) -> Mechanism:
-    """Moments that fade; `given`: parameters that moments cannot use."""
+def _forgetting(learner: Any, unused: list[str]) -> Mechanism:
+    """Moments that fade; `unused`: parameters that moments cannot use."""
     half_life = check_int("half_life", learner.half_life, 1)
     if learner.horizon is not None:
         raise ConfigError(
@@ -515,14 +515,14 @@ def _forgetting(learner: Any, given: list[str]) -> Mechanism:
             "stream; or leave the half_life out",
         )
     if learner.solver == "gradients":
-        given = ["solver", *given]
+        unused = ["solver", *unused]
     if learner.anytime is not None:
-        given = ["anytime", *given]
-    if given:
+        unused = ["anytime", *unused]
+    if unused:
         raise ConfigError(
             f"half_life={half_life} fades second moments of blocks, which cannot use "
-            f"{given[0]}={getattr(learner, given[0])!r}",
-            fix=f"leave {given[0]} out, or the half_life",
+            f"{unused[0]}={getattr(learner, unused[0])!r}",
+            fix=f"leave {unused[0]} out, or the half_life",
         )
     return DecayedMoments(half_life=half_life)
 

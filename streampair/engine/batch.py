@@ -500,7 +500,7 @@ class Batch:
         scores = ready.take(stops, drawn.others) if drawn is not None and stops else ready.take()
         labelled_scores = scores if len(truth) == len(scores) else [scores[index] for index in positions]
         if regret is not None and drawn is not None and stops:
-            regret.record_scores(drawn, labelled_scores, ready.beside)
+            regret.record_scores(drawn, labelled_scores, ready.other_scores)
         return _Taken(scores, ready.admitted or [], refused, truth, labelled_scores)
 
     def _regret_labels(self, batch: Read) -> Sequence[Any]:

@@ -246,7 +246,7 @@ class PreparedBatchProtocol(Protocol):
         else None. A learner may leave them out.
     """
 
-    beside: Sequence[float]
+    other_scores: Sequence[float]
 
     @property
     def admitted(self) -> list[bool] | None: ...
@@ -257,8 +257,8 @@ class PreparedBatchProtocol(Protocol):
     def take(self, stops: Sequence[int] = (), others: Sequence[Any] = ()) -> list[float]:
         """The scores, each given before the record is learned.
 
-        `beside` then has the scores of others, which are not learned: each just before the record at its
-        stop.
+        `other_scores` then has the scores of others, which are not learned, each taken just before the
+        record at its stop.
         """
         ...
 

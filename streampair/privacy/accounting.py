@@ -300,7 +300,7 @@ class Spend:
     >>> from streampair.privacy import Spend
     >>> Spend(mu=3.0).then(Spend(mu=4.0))
     Spend(mu=5.0, rho=0.0, pure=0.0)
-    >>> Spend(mu=3.0).beside(Spend(mu=4.0))
+    >>> Spend(mu=3.0).parallel(Spend(mu=4.0))
     Spend(mu=4.0, rho=0.0, pure=0.0)
     """
 
@@ -322,7 +322,7 @@ class Spend:
             math.fsum(one.pure for one in every),
         )
 
-    def beside(self, *others: Spend) -> Spend:
+    def parallel(self, *others: Spend) -> Spend:
         """Parallel composition: each record is in one of them only, and which one is not private.
 
         The larger of each currency: exact if one spend is the largest in all three, else a bound.
@@ -346,7 +346,7 @@ class Spend:
         >>> Spend.of_application({0: [Spend(3.0), Spend(4.0)], 1: [Spend(4.5)]}).mu
         5.0
         """
-        return cls().beside(*(cls().then(*spends) for spends in lanes.values()))
+        return cls().parallel(*(cls().then(*spends) for spends in lanes.values()))
 
     def epsilon(self, delta: float) -> float:
         """An epsilon at delta of everything together.

@@ -47,12 +47,12 @@ class Line:
     digests: tuple[bytes, ...] = ()
 
 
-def repeats(known: Sequence[bytes], own: Sequence[bytes]) -> bool:
-    """Whether steps release what they are known to have released: one that releases nothing always does.
+def repeats(known: Sequence[bytes], new: Sequence[bytes]) -> bool:
+    """Whether digests repeat the known ones; a step that releases nothing always does.
 
     What went into such a step is in the digest of the next one that releases.
     """
-    return known == own or all(mine in (theirs, _SILENT) for theirs, mine in zip(known, own, strict=True))
+    return known == new or all(b in (a, _SILENT) for a, b in zip(known, new, strict=True))
 
 
 @dataclass(slots=True)
@@ -241,23 +241,23 @@ class Ledger:
                 f"{self.start + 1}, {self._taken} of its {self.size} slots are taken",
                 fix="commit a snapshot, which reserves the next window, before more records are processed",
             )
-        at, follows = self._taken, self._follows
+        position, follows = self._taken, self._follows
         self._taken += count
         if isinstance(digests, int):
             return Line(first, count) if count else None
-        own = [digest[:DIGEST_BYTES] for digest in digests]
-        known = self._path[at : min(at + count, follows)]
-        if not repeats(known, own[: len(known)]):
+        truncated = [digest[:DIGEST_BYTES] for digest in digests]
+        known = self._path[position : min(position + count, follows)]
+        if not repeats(known, truncated[: len(known)]):
             if not self.pending:
-                self._taken = at
+                self._taken = position
                 raise self._refusal()
             # Another view of these records, from here on: final, and this attempt's own path.
             self.forks, self.pending, self._follows = self.forks + 1, False, 0
-            del self._path[at:]
+            del self._path[position:]
             known = []
-        elif at + count >= follows:
+        elif position + count >= follows:
             self.pending, self._follows = False, 0
-        new = own[len(known) :]
+        new = truncated[len(known) :]
         self._path += new
         return Line(first + len(known), len(new), tuple(new)) if new else None
 
@@ -272,13 +272,13 @@ class Ledger:
         forks, path = self.forks, list(self.behind)
         follows = len(path)
         for line in lines:
-            at = line.first - self.start - 1
-            if len(line.digests) != line.steps or not 0 <= at <= len(path):
+            position = line.first - self.start - 1
+            if len(line.digests) != line.steps or not 0 <= position <= len(path):
                 return forks, None
-            if at < follows:
+            if position < follows:
                 forks += self.pending  # it wrote over what others had released
                 follows = 0
-            path[at:] = line.digests
+            path[position:] = line.digests
         return forks, path
 
     def _refusal(self) -> PrivacyError:

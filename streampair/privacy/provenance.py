@@ -46,8 +46,8 @@ class Packed(Sequence[bytes]):
     def __iter__(self) -> Iterator[bytes]:
         # One call for all: a cell of type V is bytes.
         n, size = self.rows.shape
-        told: list[bytes] = self.rows.view(f"V{size}").reshape(n).tolist()
-        return iter(told)
+        records: list[bytes] = self.rows.view(f"V{size}").reshape(n).tolist()
+        return iter(records)
 
 
 class Origin(NamedTuple):

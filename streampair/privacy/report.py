@@ -46,8 +46,8 @@ class AccountStatus:
 
     def mark(self, void: Iterable[str], accepted: Iterable[str]) -> None:
         """Add what is not known yet."""
-        for known, told in ((self.void_reasons, void), (self.accepted, accepted)):
-            known.extend(text for text in dict.fromkeys(told) if text not in known)
+        for known, reasons in ((self.void_reasons, void), (self.accepted, accepted)):
+            known.extend(text for text in dict.fromkeys(reasons) if text not in known)
 
     def vouched(self, seeded: bool) -> tuple[Kind, str]:
         """What holds, in one word and in words; `seeded`: whether the noise has a fixed seed."""

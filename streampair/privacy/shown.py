@@ -36,9 +36,9 @@ def table(caption: str, rows: Iterable[tuple[str, object]], notes: Iterable[str]
         for name, value in rows
     ]
     out.append("</tbody></table>")
-    told = [f"<li>{escape(note)}</li>" for note in notes]
-    if told:
-        out.append(f"<ul>{''.join(told)}</ul>")
+    items = [f"<li>{escape(note)}</li>" for note in notes]
+    if items:
+        out.append(f"<ul>{''.join(items)}</ul>")
     return "".join(out)
 
 

@@ -112,7 +112,7 @@ def pairs_apart(records: int) -> list[tuple[int, int]]:
     """Distances of two of so many records, in records, and how many ordered pairs are charged at each.
 
     Two are j apart in 2 (records - j) pairs. What a pair costs does not grow with j, so of many distances
-    some stand for the next ones too: at most 64 are told.
+    some stand for the next ones too: at most 64 are listed.
 
     Examples
     --------
@@ -123,12 +123,12 @@ def pairs_apart(records: int) -> list[tuple[int, int]]:
     if records < 2:
         return []
     if records <= _DISTANCES:
-        told = list(range(1, records))
+        distances = list(range(1, records))
     else:
-        told = np.unique(np.geomspace(1.0, float(records - 1), _DISTANCES).astype(np.int64)).tolist()
+        distances = np.unique(np.geomspace(1.0, float(records - 1), _DISTANCES).astype(np.int64)).tolist()
     return [
         (first, (stop - first) * (2 * records - stop - first + 1))
-        for first, stop in zip(told, [*told[1:], records], strict=True)
+        for first, stop in zip(distances, [*distances[1:], records], strict=True)
     ]
 
 
@@ -311,8 +311,8 @@ class EntitySpend:
         The matrix C.
     size
         Places of the FIFO buffer s.
-    own
-        `2 G / D`: what a pair of two of its own records counts, in units of D.
+    pair_weight
+        `2 G / D`: the weight of a pair of two records of the entity, in units of D.
 
     Examples
     --------
@@ -325,10 +325,10 @@ class EntitySpend:
     1.802776
     """
 
-    def __init__(self, strategy: BLT, size: int, *, own: float = 2.0) -> None:
+    def __init__(self, strategy: BLT, size: int, *, pair_weight: float = 2.0) -> None:
         self._strategy = strategy
         self._size = size
-        self._own = own
+        self._pair_weight = pair_weight
         self._slot = 0
         self._slots: list[int] = []  # of its records that are in the buffer
         self._memory = np.zeros(len(strategy.omega))
@@ -338,7 +338,7 @@ class EntitySpend:
         """One of its records is learned in this slot, later than all before."""
         self._advance(slot - 1)
         share = len(self._slots) / self._size
-        self._step((1.0 - share) + share * self._own)
+        self._step((1.0 - share) + share * self._pair_weight)
         self._slots.append(slot)
 
     def norm(self, slot: int) -> float:

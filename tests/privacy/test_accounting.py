@@ -131,7 +131,7 @@ def test_spends_compose_in_any_order(one: Spend, two: Spend, three: Spend) -> No
     for other in (three.then(one).then(two), one.then(two.then(three))):
         assert (other.mu, other.rho, other.pure) == pytest.approx((together.mu, together.rho, together.pure))
     assert together.mu**2 == pytest.approx(one.mu**2 + two.mu**2 + three.mu**2, abs=1e-12)
-    side = one.beside(two)
+    side = one.parallel(two)
     for delta in (1e-9, 1e-3):
         assert max(one.epsilon(delta), two.epsilon(delta)) <= side.epsilon(delta) * (1 + 1e-9)
         assert side.epsilon(delta) <= one.then(two).epsilon(delta) * (1 + 1e-9)
@@ -144,7 +144,7 @@ def test_the_spend_of_an_application() -> None:
     lanes = {0: [Spend(0.3), Spend(0.4)], 1: [Spend(0.45)], 2: []}
     assert Spend.of_application(lanes).mu == pytest.approx(0.5)
     assert Spend.of_application({}) == Spend()
-    for wrong in (Spend.then, Spend.beside):
+    for wrong in (Spend.then, Spend.parallel):
         # Neither alone is right: all in sequence charges lanes for each other, all beside forgets a learner.
         assert wrong(Spend(0.3), Spend(0.4), Spend(0.45)).mu != pytest.approx(0.5)
     for bad in ({"mu": -1.0}, {"rho": math.nan}, {"pure": -0.1}):

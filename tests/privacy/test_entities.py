@@ -134,7 +134,7 @@ def test_twenty_records_cost_what_the_specification_says() -> None:
 def test_the_lazy_spend_is_the_dense_one(size: int, gaps: list[int], rest: int, own: float) -> None:
     slots = tuple(itertools.accumulate(gaps))
     n = slots[-1] + rest
-    spend = EntitySpend(MEMORY, size, own=own)
+    spend = EntitySpend(MEMORY, size, pair_weight=own)
     for slot in slots:
         spend.learned(slot)
     image = dense(MEMORY.column(n).tolist()) @ naive_influence(slots, n, size, own)

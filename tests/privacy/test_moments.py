@@ -136,13 +136,13 @@ def test_a_model_is_computed_when_it_is_asked_for(asked: str, monkeypatch: pytes
     for at in range(0, 1000, 5):
         eager.learn_many(x[at : at + 5], y[at : at + 5])
         assert eager.run.state.average is not None
-    computed, leader = [], MomentsState._leader
+    computed, leader = [], MomentsState._compute_model
 
     def spy(run: MomentsState) -> Any:
         computed.append(run.releases)
         return leader(run)
 
-    monkeypatch.setattr(MomentsState, "_leader", spy)
+    monkeypatch.setattr(MomentsState, "_compute_model", spy)
     lazy.learn_many(x, y)
     assert computed == []
     one, other = (getattr(model.run.state, asked) for model in (eager, lazy))

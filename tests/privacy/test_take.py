@@ -291,7 +291,7 @@ def told(model: Any, rows: list[Any], cuts: list[int], how: str) -> tuple[Any, .
             beside = bool(part) and stop not in nulls and stop not in ready.refused and whole(xs[stop])
             scores = ready.take([stop], [xs[stop]]) if beside else ready.take()
             if beside:
-                assert ready.beside == scores[stop : stop + 1]
+                assert ready.other_scores == scores[stop : stop + 1]
             shown += [str(ready.refused[i]) if i in ready.refused else s.hex() for i, s in enumerate(scores)]
             admitted = ready.admitted or [True] * len(part)
             refused += [not is_in for is_in in admitted]

@@ -21,7 +21,7 @@ from streampair.privacy.mechanisms.metric_moments import (
     seen_of,
 )
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbationState
-from streampair.privacy.mechanisms.second_moments import MomentsState, noise_of_leader, ridge_of, unpacked
+from streampair.privacy.mechanisms.second_moments import MomentsState, noise_of_weights, ridge_of, unpacked
 
 Floats = np.ndarray
 Told = Callable[..., Floats]
@@ -68,7 +68,7 @@ def spread_and_told(case: str, told: Told, draws: int = 400) -> tuple[Floats, Fl
 
 
 def right(*arguments: Any) -> Floats:
-    return noise_of_leader(*arguments, rate=RATE)
+    return noise_of_weights(*arguments, rate=RATE)
 
 
 def agrees(case: str, told: Told) -> bool:
@@ -98,7 +98,7 @@ def no_ball(second: Floats, cross: Floats, ridge: float, matrix: float, vector: 
 
 
 def no_length(second: Floats, cross: Floats, ridge: float, matrix: float, vector: Floats, r: float) -> Floats:
-    return noise_of_leader(second, cross, ridge, matrix, vector, r)
+    return noise_of_weights(second, cross, ridge, matrix, vector, r)
 
 
 @pytest.mark.parametrize("twin", [no_matrix, no_vector, no_ball, no_length])

@@ -26,7 +26,7 @@ from streampair.privacy.mechanisms.dp_forest import (
     half_odds,
     weights_of,
 )
-from streampair.privacy.mechanisms.synthetic_sample import Rows, Told, rows_of
+from streampair.privacy.mechanisms.synthetic_sample import ReleasedStatistics, Rows, synthetic_rows
 from streampair.records.random_trees import BINS, RandomTreeDesign, Trees, fields_of, marks_of
 
 D, COUNT, DEPTH = 4, 24, 4
@@ -53,7 +53,7 @@ class Case:
         rng = np.random.default_rng(seed + 1)
         shape = (COUNT, 2**DEPTH)
         counts, signs = (phi.mean(axis=0), (phi.T @ y) / n)
-        self.told = Told(
+        self.told = ReleasedStatistics(
             counts=(counts.reshape(shape) + std * rng.normal(size=shape)),
             signs=(signs.reshape(shape) + std * rng.normal(size=shape)),
             bins=np.zeros(D * BINS),
@@ -200,7 +200,9 @@ def test_what_weights_of_rows_have_moved_is_not_trusted(monkeypatch: pytest.Monk
     case, seen = Case(bent=True), []
 
     class Watched(Ridge):
-        def __init__(self, told: Told, leaves: Any, weights: np.ndarray, blur: float = 0.0) -> None:
+        def __init__(
+            self, told: ReleasedStatistics, leaves: Any, weights: np.ndarray, blur: float = 0.0
+        ) -> None:
             super().__init__(told, leaves, weights, blur)
             seen.append(blur / self.noise)
 
@@ -237,7 +239,7 @@ def test_rows_are_weighed_until_they_agree(std: float, agrees: bool) -> None:
         counts = np.tile(np.eye(16)[0], (20, 1))
     told = Case(bent=False, n=100).told._replace(counts=counts + std * rng.normal(size=counts.shape), std=std)
     leaves = np.ascontiguousarray(trees.leaves(rng.uniform(size=(4096, 2))).T)
-    weights = synthetic_sample._raked(told, leaves)
+    weights = synthetic_sample._raked_weights(told, leaves)
     assert weights.sum() == pytest.approx(1.0)
 
     def raked(ridge: float) -> tuple[np.ndarray, float, float]:
@@ -307,7 +309,7 @@ def test_rows_are_made_up_of_one_category_each() -> None:
     counts = np.concatenate((shares, np.bincount(second) / n))
     trees = Trees((4, 2), 10, 3)
     known = trees.leaves(np.stack((first, second), axis=1).astype(float))
-    told = Told(
+    told = ReleasedStatistics(
         counts=np.stack([np.bincount(known[:, t], minlength=8) / n for t in range(10)]),
         signs=np.zeros((10, 8)),
         bins=counts,
@@ -318,7 +320,7 @@ def test_rows_are_made_up_of_one_category_each() -> None:
         ends=np.stack((np.zeros(6), np.full(6, 0.3))),
         records=float(n),
     )
-    leaves, weights, *_ = rows_of(told, np.ones(6), 1.0, trees, 4096)
+    leaves, weights, *_ = synthetic_rows(told, np.ones(6), 1.0, trees, 4096)
     found = np.stack([np.bincount(leaves[t], weights=weights, minlength=8) for t in range(10)])
     assert np.abs(found - told.counts).max() < 0.02
 

@@ -180,14 +180,14 @@ def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Tot
     lanes = {lane: Spend().then(*spends) for lane, spends in learners.items()}
     if not any(account.by_entity for account in accounts):
         why = "partitions hold different records, so the largest lane counts"
-        return Total(Spend().beside(*lanes.values()), "record", "maximum", why)
+        return Total(Spend().parallel(*lanes.values()), "record", "maximum", why)
     total, added, several = Spend(), False, False
     topics = sorted({topic for topic, _ in lanes})
     for topic in topics:
         spends_of_topic = [spend for (name, _), spend in lanes.items() if name == topic]
         grown = len(counts.get(topic, ())) > 1
         if topic in keyed and not grown:
-            total = total.then(Spend().beside(*spends_of_topic))
+            total = total.then(Spend().parallel(*spends_of_topic))
         else:
             total = total.then(*spends_of_topic)
             several = several or len(spends_of_topic) > 1

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ONE_RECORD",
-    "Asked",
     "Companion",
     "ExtendedChain",
     "Link",
@@ -42,6 +41,7 @@ __all__ = [
     "Plan",
     "Relation",
     "Release",
+    "ScoreRequest",
     "Settings",
     "StateWrapper",
     "near",
@@ -59,7 +59,7 @@ T = TypeVar("T")
 _TOLERANCE = 1e-6
 
 
-def near(name: str, saved: Any, own: float) -> float:
+def near(name: str, saved: Any, computed: float) -> float:
     """A number that was written down, if it can be the one that is fitted here.
 
     Raises
@@ -68,9 +68,9 @@ def near(name: str, saved: Any, own: float) -> float:
         If it is none, or too far away.
     """
     if not isinstance(saved, float) or not (
-        saved == own or math.isclose(saved, own, rel_tol=_TOLERANCE, abs_tol=0.0)
+        saved == computed or math.isclose(saved, computed, rel_tol=_TOLERANCE, abs_tol=0.0)
     ):
-        raise ValueError(f"{name} of the plan is {saved!r}, and these parameters give {own!r}")
+        raise ValueError(f"{name} of the plan is {saved!r}, and these parameters give {computed!r}")
     return saved
 
 
@@ -97,9 +97,9 @@ def under(plan: T, numbers: Mapping[str, Any] | None) -> T:
     if numbers is None:
         return plan
     out = copy.copy(plan)
-    for name, own in written(plan).items():
-        if isinstance(own, float):
-            object.__setattr__(out, name, near(name, numbers[name], own))
+    for name, computed in written(plan).items():
+        if isinstance(computed, float):
+            object.__setattr__(out, name, near(name, numbers[name], computed))
     if written(out) != numbers:
         raise ValueError("the plan has other numbers")
     return out
@@ -138,7 +138,7 @@ class Plan(Protocol):
         """What a second view of `window` consecutive slots adds to mu^2, at most (docs/privacy 8)."""
 
 
-class Asked(NamedTuple):
+class ScoreRequest(NamedTuple):
     """Rows (n, d) to be scored, one before each slot, and where their scores (n,) go.
 
     A row that is learned may have been blanked, the one that is scored has not.
@@ -249,7 +249,12 @@ class MechanismState(abc.ABC):
         raise NotImplementedError
 
     def take(
-        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+        self,
+        rows: Floats,
+        labels: Floats,
+        stream: Stream,
+        records: Sequence[bytes],
+        request: ScoreRequest | None,
     ) -> None:
         """Take one slot a row, under a stream or a chain: the bits of `learn` and `learn_chained`.
 
@@ -261,17 +266,17 @@ class MechanismState(abc.ABC):
             The noise.
         records
             What identifies the record of each row, for a chain.
-        asked
-            Gets the linear score of each row under what was published before its slot; None: nobody asks.
+        request
+            Rows to score, each under the weights published before its slot; None: no scores.
         """
         chain = stream if isinstance(stream, ChainedNoise) else None
-        if chain is None and asked is None:
+        if chain is None and request is None:
             self.learn(rows, labels, stream)
             return
         for i in range(len(rows)):
             row, label = rows[i : i + 1], labels[i : i + 1]
-            if asked is not None:
-                asked.scores[i] = vectors.dot(self.average, asked.rows[i])
+            if request is not None:
+                request.scores[i] = vectors.dot(self.average, request.rows[i])
             if chain is None:
                 self.learn(row, label, stream)
             else:

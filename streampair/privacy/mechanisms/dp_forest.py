@@ -20,7 +20,14 @@ from streampair.privacy.mechanisms.second_moments import (
     SecondMomentsPlan,
     second_moments_diameter,
 )
-from streampair.privacy.mechanisms.synthetic_sample import SEED, Rows, Told, dot, rows_of, spread_out
+from streampair.privacy.mechanisms.synthetic_sample import (
+    SEED,
+    ReleasedStatistics,
+    Rows,
+    dot,
+    spread_out,
+    synthetic_rows,
+)
 from streampair.records.random_trees import BINS, DEPTH, TREES, RandomTreeDesign, Trees, marks_of
 
 if TYPE_CHECKING:
@@ -91,24 +98,26 @@ class Ridge:
     told
         What was released.
     leaves, weights
-        Of the rows, as of `rows_of`.
+        Of the rows, as of `synthetic_rows`.
     blur
         Variance for each unit of G.
     """
 
-    def __init__(self, told: Told, leaves: NDArray[np.int64], weights: Floats, blur: float = 0.0) -> None:
-        self.leaves, self.weights, self.shape = leaves, weights, told.counts.shape
-        variance = 1.0 - told.centre * told.centre
-        self.noise = told.std * told.std * (1.0 + told.centre * told.centre)
+    def __init__(
+        self, released: ReleasedStatistics, leaves: NDArray[np.int64], weights: Floats, blur: float = 0.0
+    ) -> None:
+        self.leaves, self.weights, self.shape = leaves, weights, released.counts.shape
+        variance = 1.0 - released.centre * released.centre
+        self.noise = released.std * released.std * (1.0 + released.centre * released.centre)
         self.unit = variance / self.shape[0]
-        self.chance = variance / told.records
+        self.chance = variance / released.records
         self.blur = blur
 
     def gram(self, v: Floats) -> tuple[Floats, Floats]:
         """`W Phi v`, (n, k), and `G v`, of several v, (k, trees, leaves)."""
-        shown, out = np.empty((len(self.weights), len(v))), np.empty(v.shape)
-        random_trees.wood_gram(self.leaves, self.weights, v, shown, out)
-        return shown, out
+        scores, out = np.empty((len(self.weights), len(v))), np.empty(v.shape)
+        random_trees.wood_gram(self.leaves, self.weights, v, scores, out)
+        return scores, out
 
     def solve(self, left: Floats) -> Answer:
         """Of sums (trees, leaves), with the share that makes the risk least (Stein 1981).
@@ -116,21 +125,21 @@ class Ridge:
         Of noise alone the answer would have `tr A S` with its own sums, A being what makes the answer and S
         the covariance of noise and chance.
         """
-        own, *probes = self._spectra(np.concatenate((left[None], self._signs())))
-        prior = self._likeliest(own, probes)
-        filtered = self._filter(prior, own.nodes)
-        seen = dot(own.weights, filtered)
-        length = dot(own.weights * filtered, filtered * own.nodes)
+        spectrum, *probes = self._spectra(np.concatenate((left[None], self._signs())))
+        prior = self._likeliest(spectrum, probes)
+        filtered = self._filter(prior, spectrum.nodes)
+        seen = dot(spectrum.weights, filtered)
+        length = dot(spectrum.weights * filtered, filtered * spectrum.nodes)
         of_noise = 0.0
         for probe in probes:
             covariance = self.chance * probe.nodes + self.noise
             of_noise += dot(probe.weights, self._filter(prior, probe.nodes) * covariance) / _PROBES
         share = min(max((seen - of_noise) / length, 0.0), _MOST_SHARE) if length > 0.0 else 0.0
-        along = np.empty(len(own.nodes))
-        rows = np.ascontiguousarray(own.vectors.T)
-        vectors.score_many(own.length * filtered * own.vectors[:, 0], rows, along)
+        along = np.empty(len(spectrum.nodes))
+        rows = np.ascontiguousarray(spectrum.vectors.T)
+        vectors.score_many(spectrum.length * filtered * spectrum.vectors[:, 0], rows, along)
         weights = np.zeros(left.size)
-        for part, vector in zip(along.tolist(), own.basis, strict=True):
+        for part, vector in zip(along.tolist(), spectrum.basis, strict=True):
             weights += part * vector
         return Answer(weights.reshape(self.shape), share)
 
@@ -144,12 +153,12 @@ class Ridge:
         out: Floats = prior * nodes * nodes + (self.chance + self.blur) * nodes + self.noise
         return out
 
-    def _likeliest(self, own: _Spectrum, probes: list[_Spectrum]) -> float:
+    def _likeliest(self, spectrum: _Spectrum, probes: list[_Spectrum]) -> float:
         """The prior under which r, as a normal vector, has the greatest density."""
         best, least = 0.0, math.inf
         prior = _LEAST * self.unit
         for _ in range(_PRIORS):
-            unlikely = dot(own.weights, 1.0 / self._variance(prior, own.nodes))
+            unlikely = dot(spectrum.weights, 1.0 / self._variance(prior, spectrum.nodes))
             for probe in probes:
                 variances = self._variance(prior, probe.nodes).tolist()
                 logs = np.array([numerics.log_positive(one) for one in variances])
@@ -168,43 +177,43 @@ class Ridge:
             e[:] = np.where(normals < 0.0, -1.0, 1.0).reshape(self.shape)
         return out
 
-    def _spectra(self, given: Floats) -> list[_Spectrum]:
+    def _spectra(self, starts: Floats) -> list[_Spectrum]:
         """Of several vectors (k, trees, leaves): Lanczos's method, each step orthogonal to all before."""
-        count, size = len(given), given[0].size
-        lengths = [math.sqrt(dot(one, one)) for one in given]
+        count, size = len(starts), starts[0].size
+        lengths = [math.sqrt(dot(one, one)) for one in starts]
         basis = np.zeros((count, _STEPS, size))
-        middle, beside = np.zeros((count, _STEPS)), np.zeros((count, _STEPS))
+        diagonal, off_diagonal = np.zeros((count, _STEPS)), np.zeros((count, _STEPS))
         now = np.zeros((count, size))
         for k, length in enumerate(lengths):
             if length > 0.0:
-                now[k] = given[k].ravel() / length
+                now[k] = starts[k].ravel() / length
         for step in range(_STEPS):
             basis[:, step] = now
-            after = self.gram(now.reshape(given.shape))[1].reshape(count, size)
+            after = self.gram(now.reshape(starts.shape))[1].reshape(count, size)
             for k in range(count):
                 done = basis[k, : step + 1]
                 part = np.empty(step + 1)
                 for again in range(2):
                     vectors.score_many(after[k], done, part)
                     if again == 0:
-                        middle[k, step] = part[step]
+                        diagonal[k, step] = part[step]
                     for along, vector in zip(part.tolist(), done, strict=True):
                         after[k] -= along * vector
-                beside[k, step] = math.sqrt(dot(after[k], after[k]))
-                if beside[k, step] > _NOTHING * middle[k].max():
-                    now[k] = after[k] / beside[k, step]
+                off_diagonal[k, step] = math.sqrt(dot(after[k], after[k]))
+                if off_diagonal[k, step] > _NOTHING * diagonal[k].max():
+                    now[k] = after[k] / off_diagonal[k, step]
                 else:
-                    beside[k, step], now[k] = 0.0, 0.0
-        return [self._spectrum(*parts) for parts in zip(middle, beside, basis, lengths, strict=True)]
+                    off_diagonal[k, step], now[k] = 0.0, 0.0
+        return [self._spectrum(*parts) for parts in zip(diagonal, off_diagonal, basis, lengths, strict=True)]
 
-    def _spectrum(self, middle: Floats, beside: Floats, basis: Floats, length: float) -> _Spectrum:
+    def _spectrum(self, diagonal: Floats, off_diagonal: Floats, basis: Floats, length: float) -> _Spectrum:
         matrix, nodes = np.zeros((_STEPS, _STEPS)), np.empty(_STEPS)
-        at = np.arange(_STEPS)
-        matrix[at, at] = middle
-        matrix[at[:-1], at[1:]] = matrix[at[1:], at[:-1]] = beside[:-1]
+        index = np.arange(_STEPS)
+        matrix[index, index] = diagonal
+        matrix[index[:-1], index[1:]] = matrix[index[1:], index[:-1]] = off_diagonal[:-1]
         symmetric.eigen(matrix, nodes)
-        own = length * matrix[:, 0]
-        return _Spectrum(np.maximum(nodes, 0.0), own * own, basis, matrix, length)
+        components = length * matrix[:, 0]
+        return _Spectrum(np.maximum(nodes, 0.0), components * components, basis, matrix, length)
 
 
 # What raking has moved in what the linear score explains tells how much is wrong with it: so many times that
@@ -280,17 +289,17 @@ def half_odds(scores: Floats, weights: Floats, centre: float) -> tuple[float, fl
 
 
 def _explained(
-    told: Told, leaves: NDArray[np.int64], weights: Floats, scores: Floats
+    released: ReleasedStatistics, leaves: NDArray[np.int64], weights: Floats, scores: Floats
 ) -> tuple[float, Floats, Floats]:
     """(a, b, s, sums): what a linear score says of the labels, `tanh(a s + b)`, and of their sums by leaf."""
     scores = scores - float(vectors.dot(weights, scores))
-    a, b = half_odds(scores, weights, told.centre)
-    sums = np.empty(told.counts.shape)
-    spread_out(leaves, weights * (_means(a * scores + b) - told.centre), sums)
+    a, b = half_odds(scores, weights, released.centre)
+    sums = np.empty(released.counts.shape)
+    spread_out(leaves, weights * (_means(a * scores + b) - released.centre), sums)
     return a, scores, sums
 
 
-def weights_of(told: Told, rows: Rows) -> Fitted:
+def weights_of(released: ReleasedStatistics, rows: Rows) -> Fitted:
     """Ridge regression of what scores leave of the labels, on leaves whose overlap is that of weighted rows.
 
     Scores leave `y - tanh(a s + b)`: a straight line through labels 1 and -1 would leave a bend that every
@@ -305,17 +314,17 @@ def weights_of(told: Told, rows: Rows) -> Fitted:
         Rows that stand for the records.
     """
     leaves, weights = rows.leaves, rows.weights
-    variance = 1.0 - told.centre * told.centre
-    a, scores, known = _explained(told, leaves, weights, rows.scores)
-    *_, plain = _explained(told, leaves, np.full(len(weights), 1.0 / len(weights)), rows.plain)
-    noise = told.std * told.std * (1.0 + told.centre * told.centre)
+    variance = 1.0 - released.centre * released.centre
+    a, scores, known = _explained(released, leaves, weights, rows.scores)
+    *_, plain = _explained(released, leaves, np.full(len(weights), 1.0 / len(weights)), rows.plain)
+    noise = released.std * released.std * (1.0 + released.centre * released.centre)
     blur = min(_BLUR * dot(known - plain, known - plain) / len(known), _MOST_BLUR * noise)
-    ridge = Ridge(told, leaves, weights, blur)
-    answer = ridge.solve(told.signs - told.centre * told.counts - known)
+    ridge = Ridge(released, leaves, weights, blur)
+    answer = ridge.solve(released.signs - released.centre * released.counts - known)
     # Weights of leaves are means of labels: of log-odds they are `2 / variance`, near those of the rate.
     w = (2.0 * answer.share / variance) * answer.weights
     whole = 2.0 * a * scores + ridge.gram(w[None])[0][:, 0] / np.maximum(weights, 1e-300)
-    return Fitted(2.0 * a, w, Link(1.0, _offset(whole, weights, told.centre)))
+    return Fitted(2.0 * a, w, Link(1.0, _offset(whole, weights, released.centre)))
 
 
 def _offset(scores: Floats, weights: Floats, centre: float) -> float:
@@ -515,10 +524,10 @@ class DPForestState(MomentsState):
     def _noise_of_weights(self) -> None:
         """Not known: the weights are in a unit of log-odds, which has noise of its own."""
 
-    def _leader(self) -> tuple[Floats, Link]:
+    def _compute_model(self) -> tuple[Floats, Link]:
         """Weights of the design, and link, from all releases so far: the linear leader, alone at first."""
-        plan, (_, known, at) = self.plan, self._numbers.tolist()  # `at`: slot of the last release
-        linear, link = super()._leader()
+        plan, (_, known, last_slot) = self.plan, self._numbers.tolist()  # slot of the last release
+        linear, link = super()._compute_model()
         w = np.zeros(len(self._w))
         w[: plan.features] = linear
         # Noise of a leaf's share of the records. Five times as much as in `worthwhile` will do on the way:
@@ -538,7 +547,7 @@ class DPForestState(MomentsState):
         scale, shift, middle, factor = self.how
         ends = np.array([shift, scale + shift])  # of 0 and of 1
         ends = np.clip((np.clip(ends, -1.0, 1.0) - middle) * factor, -self.cap, self.cap)
-        told = Told(
+        released = ReleasedStatistics(
             counts=shares[0] / total,
             signs=shares[1] / total,
             bins=mean[2 * plan.leaves :] / (plan.mark * total),
@@ -547,12 +556,12 @@ class DPForestState(MomentsState):
             std=std / total,
             second=second,
             ends=ends,
-            records=total * at,
+            records=total * last_slot,
         )
         # The linear score as a regression of the labels, which are 1 and -1 here.
-        unit = 2.0 * self._told
-        rows = rows_of(told, unit * linear, self.cap, self.trees, _ROWS[at == plan.horizon])
-        model = weights_of(told, rows)
+        unit = 2.0 * self._label_slope
+        rows = synthetic_rows(released, unit * linear, self.cap, self.trees, _ROWS[last_slot == plan.horizon])
+        model = weights_of(released, rows)
         w[: plan.features] = model.factor * unit * linear
         w[plan.features : plan.features + plan.leaves] = model.leaves.ravel()
         return w, model.link

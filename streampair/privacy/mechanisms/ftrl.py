@@ -15,11 +15,11 @@ from streampair.kernels import dp_steps, vectors
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
-    Asked,
     Mechanism,
     MechanismState,
     Relation,
     Release,
+    ScoreRequest,
     Settings,
     check_overflow,
     strategy_from,
@@ -54,24 +54,24 @@ __all__ = [
     "plan_ftrl",
 ]
 
-_NOT_ASKED = np.empty((0, 0))
+_NO_ROWS = np.empty((0, 0))
 _NO_SCORES = np.empty(0)
 
 
 class Batch(NamedTuple):
     """Rows that are scored, their scores, rows that are learned, their labels: as the kernels take them."""
 
-    asked: Floats
+    scored: Floats
     scores: Floats
     rows: Floats
     labels: Floats
 
     @classmethod
-    def of(cls, rows: Floats, labels: Floats, asked: Asked | None) -> Batch:
+    def of(cls, rows: Floats, labels: Floats, request: ScoreRequest | None) -> Batch:
         """Nobody asks: there are no scores."""
         return cls(
-            _NOT_ASKED if asked is None else asked.rows,
-            _NO_SCORES if asked is None else asked.scores,
+            _NO_ROWS if request is None else request.rows,
+            _NO_SCORES if request is None else request.scores,
             rows,
             labels,
         )
@@ -393,17 +393,17 @@ class SummedGradients(ExactGradients):
     def turn(
         self,
         batch: Batch,
-        at: int,
+        index: int,
         words: NDArray[np.uint64],
         noise: BLTNoise,
         cells: NDArray[np.int64],
         rate: float,
         steps: int,
     ) -> None:
-        """`privatize_keyed` of row `at` of a batch; then score and cells of the next one."""
+        """`privatize_keyed` of row `index` of a batch; then score and cells of the next one."""
         b = self.buffer
         dp_steps.ftrl_turn(
-            *batch, at, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
+            *batch, index, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
             self._scratch, self.total, b.rows, b.labels, b.ages,
         )  # fmt: skip
 
@@ -483,18 +483,25 @@ class FTRLState(MechanismState):
         self.steps += 1
 
     def take(
-        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+        self,
+        rows: Floats,
+        labels: Floats,
+        stream: Stream,
+        records: Sequence[bytes],
+        request: ScoreRequest | None,
     ) -> None:
         """As of a run; of a keyed one with one compiled call a slot."""
         noise = self._noise
         if not isinstance(stream, ChainedNoise) or not isinstance(noise, BLTNoise) or not len(rows):
-            super().take(rows, labels, stream, records, asked)
+            super().take(rows, labels, stream, records, request)
             return
-        batch, dim, first = Batch.of(rows, labels, asked), self.plan.dim, self.steps
+        batch, dim, first = Batch.of(rows, labels, request), self.plan.dim, self.steps
         cells = self.gate.turns(batch, first)
-        for at in range(0, len(rows), _CHUNK):
-            rates = self._eta(min(_CHUNK, len(rows) - at)).tolist()
-            for i, (record, rate) in enumerate(zip(records[at : at + _CHUNK], rates, strict=True), at):
+        for start in range(0, len(rows), _CHUNK):
+            rates = self._eta(min(_CHUNK, len(rows) - start)).tolist()
+            for i, (record, rate) in enumerate(
+                zip(records[start : start + _CHUNK], rates, strict=True), start
+            ):
                 stream.record(record)
                 stream.advance(cells.tobytes())
                 self.gate.turn(batch, i, stream.words(dim), noise, cells, rate, first + i)
@@ -502,11 +509,11 @@ class FTRLState(MechanismState):
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""
-        for at in range(0, len(rows), _CHUNK):
-            part = rows[at : at + _CHUNK]
+        for start in range(0, len(rows), _CHUNK):
+            part = rows[start : start + _CHUNK]
             count = len(part)
             noise = self._noise.rows(count, stream)
-            self.gate.privatize(part, labels[at : at + count], noise, self._eta(count), self.steps)
+            self.gate.privatize(part, labels[start : start + count], noise, self._eta(count), self.steps)
             self.steps += count
 
     def _eta(self, count: int) -> Floats:
@@ -534,8 +541,10 @@ class FTRLState(MechanismState):
         vectors, total = state["vectors"], state["total"]
         if vectors.shape != (2, self.plan.dim) or total.shape != (self.plan.dim,):
             raise ValueError("weights of another shape")
-        own, saved = strategy_to_state(self.plan.strategy), state["strategy"]
-        if saved.keys() != own.keys() or any(not np.array_equal(saved[name], own[name]) for name in own):
+        expected, saved = strategy_to_state(self.plan.strategy), state["strategy"]
+        if saved.keys() != expected.keys() or any(
+            not np.array_equal(saved[name], expected[name]) for name in expected
+        ):
             raise ValueError("another strategy than that of the plan")
         steps = int(state["steps"])
         if steps < 0 or (isinstance(self._noise, ToeplitzNoise) and len(state["noise"]) != steps):
@@ -563,23 +572,22 @@ class FTRL(Mechanism):
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLState:
         """A run; the strategy of a saved one is taken as it is: another fit would be another mechanism."""
-        asked = settings
-        assert asked.dim is not None
+        assert settings.dim is not None
         plan = plan_ftrl(
-            asked.mu_learning,
-            dim=asked.dim,
-            influence=asked.buffer.influence,
-            diameter=asked.loss.diameter(1.0, asked.radius, asked.clip, form=asked.form),
-            clip=asked.clip,
-            radius=asked.radius,
-            tangent=asked.tangent,
-            horizon=asked.learning,
-            strategy=self.strategy if saved is None else strategy_from(saved["strategy"], asked.learning),
-            forks=asked.forks,
-            window=asked.window,
-            relation=asked.relation,
+            settings.mu_learning,
+            dim=settings.dim,
+            influence=settings.buffer.influence,
+            diameter=settings.loss.diameter(1.0, settings.radius, settings.clip, form=settings.form),
+            clip=settings.clip,
+            radius=settings.radius,
+            tangent=settings.tangent,
+            horizon=settings.learning,
+            strategy=self.strategy if saved is None else strategy_from(saved["strategy"], settings.learning),
+            forks=settings.forks,
+            window=settings.window,
+            relation=settings.relation,
         )
-        return self.run(under(plan, saved), empty_buffer(asked, seed))
+        return self.run(under(plan, saved), empty_buffer(settings, seed))
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

@@ -12,11 +12,11 @@ import numpy as np
 from streampair.kernels import dp_steps
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
-    Asked,
     Mechanism,
     MechanismState,
     Relation,
     Release,
+    ScoreRequest,
     Settings,
     check_overflow,
     power_of_two_below,
@@ -198,20 +198,20 @@ class NoisyGradients(ExactGradients):
     def turn(
         self,
         batch: Batch,
-        at: int,
+        index: int,
         words: NDArray[np.uint64],
         sigma: float,
         cells: NDArray[np.int64],
         rate: float,
         steps: int,
     ) -> None:
-        """`privatize` of row `at` of a batch, whose cells are known, with normals made of `words`.
+        """`privatize` of row `index` of a batch, whose cells are known, with normals made of `words`.
 
         Then score and cells of the next one.
         """
         b = self.buffer
         dp_steps.noisy_turn(
-            *batch, at, words, sigma, cells, rate, steps, b.ints, self.scalars, self._scratch, b.rows,
+            *batch, index, words, sigma, cells, rate, steps, b.ints, self.scalars, self._scratch, b.rows,
             b.labels, b.ages,
         )  # fmt: skip
 
@@ -272,13 +272,18 @@ class GradientPerturbationState(MechanismState):
         self.learn(row, label, chain)
 
     def take(
-        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+        self,
+        rows: Floats,
+        labels: Floats,
+        stream: Stream,
+        records: Sequence[bytes],
+        request: ScoreRequest | None,
     ) -> None:
         """As of a run; of a keyed one with one compiled call a slot."""
         if not isinstance(stream, ChainedNoise) or not len(rows):
-            super().take(rows, labels, stream, records, asked)
+            super().take(rows, labels, stream, records, request)
             return
-        batch, plan, first = Batch.of(rows, labels, asked), self.plan, self.steps
+        batch, plan, first = Batch.of(rows, labels, request), self.plan, self.steps
         cells = self.gate.turns(batch, first)
         rates = plan.rates(first, len(rows)).tolist()
         for i, (record, rate) in enumerate(zip(records, rates, strict=True)):
@@ -290,8 +295,8 @@ class GradientPerturbationState(MechanismState):
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""
         dim = self.plan.dim
-        for at in range(0, len(rows), _CHUNK):
-            part, y = rows[at : at + _CHUNK], labels[at : at + _CHUNK]
+        for start in range(0, len(rows), _CHUNK):
+            part, y = rows[start : start + _CHUNK], labels[start : start + _CHUNK]
             rates = self.plan.rates(self.steps, len(part))
             noise = self.plan.sigma * stream.take(len(part) * dim).reshape(len(part), dim)
             self.gate.privatize(part, y, noise, rates, self.steps)
@@ -331,21 +336,20 @@ class GradientPerturbation(Mechanism):
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> GradientPerturbationState:
         """A run; what was fitted for a saved one is taken from it."""
-        asked = settings
-        assert asked.dim is not None
+        assert settings.dim is not None
         plan = plan_gradient_perturbation(
-            asked.mu_learning,
-            dim=asked.dim,
-            influence=asked.buffer.influence,
-            diameter=asked.loss.diameter(1.0, asked.radius, asked.clip, form=asked.form),
-            clip=asked.clip,
-            radius=asked.radius,
-            horizon=asked.learning,
-            forks=asked.forks,
-            window=asked.window,
-            relation=asked.relation,
+            settings.mu_learning,
+            dim=settings.dim,
+            influence=settings.buffer.influence,
+            diameter=settings.loss.diameter(1.0, settings.radius, settings.clip, form=settings.form),
+            clip=settings.clip,
+            radius=settings.radius,
+            horizon=settings.learning,
+            forks=settings.forks,
+            window=settings.window,
+            relation=settings.relation,
         )
-        return GradientPerturbationState(under(plan, saved), empty_buffer(asked, seed), self.l2)
+        return GradientPerturbationState(under(plan, saved), empty_buffer(settings, seed), self.l2)
 
     def describe(self, settings: Settings) -> str:
         """What is done, for the report."""

@@ -50,8 +50,8 @@ def _directions(d: int, classes: int) -> Iterator[_Moves]:
 
     Of draws the mean square is the variance that all unit moves add up to.
     """
-    at = d * (d + 1) // 2
-    size = at + classes * d + classes
+    packed_size = d * (d + 1) // 2
+    size = packed_size + classes * d + classes
     draws = np.eye(size)
     if size > _EXACT:
         most = max(_FEWEST, min(_DRAWS, int(_WORK / d**3)))
@@ -61,11 +61,11 @@ def _directions(d: int, classes: int) -> Iterator[_Moves]:
     for first in range(0, len(draws), _CHUNK):
         part = draws[first : first + _CHUNK]
         second = np.zeros((len(part), d, d))
-        cells = part[:, :at] / np.where(row == column, 1.0, math.sqrt(2.0))
+        cells = part[:, :packed_size] / np.where(row == column, 1.0, math.sqrt(2.0))
         second[:, row, column] = cells
         second[:, column, row] = cells
-        sums = part[:, at : at + classes * d].reshape(-1, classes, d)
-        yield _Moves(second, sums, 2.0 * part[:, at + classes * d :])
+        sums = part[:, packed_size : packed_size + classes * d].reshape(-1, classes, d)
+        yield _Moves(second, sums, 2.0 * part[:, packed_size + classes * d :])
 
 
 def _slopes(x: Floats, f: Floats, slope: Floats) -> Floats:
@@ -109,9 +109,10 @@ def noise_of_metric(
     `X g X'` for a function g of that diagonal. Moves `Z_S = X' dS X` and `Z_B = X' dB X` move W by
     `X (G o Z_B - (G o (o_a + o_b) + g_a + g_b) o Z_S / 2) X'`, G the divided differences of g.
     """
-    at = d * (d + 1) // 2
-    second, _ = unpacked(mean[: at + d], d)
-    sums, shares = mean[at : at + classes * d].reshape(classes, d)[seen], 2.0 * mean[at + classes * d :]
+    packed_size = d * (d + 1) // 2
+    second, _ = unpacked(mean[: packed_size + d], d)
+    end = packed_size + classes * d
+    sums, shares = mean[packed_size:end].reshape(classes, d)[seen], 2.0 * mean[end:]
     counted = shares > 0.0
     whole = float(shares[counted].sum())
     shares = shares[seen]
@@ -132,27 +133,27 @@ def noise_of_metric(
     within = 0.5 * (between * (odds[:, None] + odds[None, :]) + g[:, None] + g[None, :])
     share = np.maximum(odds, 0.0) / (2.0 + apart) ** 2
     back = vectors.T @ x
-    out = np.zeros(at)
+    out = np.zeros(packed_size)
     upper = np.triu_indices(d)
     scale = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
     w = ((x * g) @ x.T)[upper] * scale
     for moves in _directions(d, classes):
-        own, told = moves.sums[:, seen], moves.shares[:, seen]
-        more = told.sum(axis=1)
-        to_middle = (own.sum(axis=1) - middle * more[:, None]) / total
+        sum_moves, share_moves = moves.sums[:, seen], moves.shares[:, seen]
+        more = share_moves.sum(axis=1)
+        to_middle = (sum_moves.sum(axis=1) - middle * more[:, None]) / total
         to_second = moves.second / whole
         to_second -= second * (moves.shares[:, counted].sum(axis=1) / whole**2)[:, None, None]
         to_between = np.zeros_like(to_second)
         for k, row in enumerate(rows):
-            move = (own[:, k] - told[:, k, None] * middle - shares[k] * to_middle) / math.sqrt(
+            move = (sum_moves[:, k] - share_moves[:, k, None] * middle - shares[k] * to_middle) / math.sqrt(
                 shares[k] * total
             )
-            move -= row * (0.5 * (told[:, k] / shares[k] + more / total))[:, None]
+            move -= row * (0.5 * (share_moves[:, k] / shares[k] + more / total))[:, None]
             to_between += _both(row, move)
         to_within = to_second - _both(middle, to_middle) - to_between
         z_within = _turned(floor * _turned(to_within, vectors), back)
         z_between = _turned(to_between, x)
-        to_ratio = (2.0 * shares / total**2 * (told - shares * more[:, None] / total)).sum(axis=1)
+        to_ratio = (2.0 * shares / total**2 * (share_moves - shares * more[:, None] / total)).sum(axis=1)
         inner = between * z_between - within * z_within
         inner[:, np.arange(d), np.arange(d)] += share * (0.5 * ratio**2 * to_ratio)[:, None]
         packed = _turned(inner, x.T)[:, upper[0], upper[1]] * scale
@@ -191,10 +192,11 @@ def metric_of(mean: Floats, d: int, classes: int, variance: float) -> Floats:
     within: it is given back.
     """
     # In an order of our own, without a library of linear algebra: a score depends on the last digits.
-    at = d * (d + 1) // 2
-    second, _ = unpacked(mean[: at + d], d)
-    sums, shares = mean[at : at + classes * d].reshape(classes, d), 2.0 * mean[at + classes * d :]
-    out = np.zeros(at)
+    packed_size = d * (d + 1) // 2
+    second, _ = unpacked(mean[: packed_size + d], d)
+    end = packed_size + classes * d
+    sums, shares = mean[packed_size:end].reshape(classes, d), 2.0 * mean[end:]
+    out = np.zeros(packed_size)
     seen = seen_of(mean, classes, variance)
     if len(seen) < 2:
         return out
@@ -266,7 +268,7 @@ class MetricMomentsState(MomentsState):
     def _sum_up(self, rows: Floats, labels: Floats) -> None:
         self.block.add(dp_steps.class_sums, rows, labels, self._numbered, self.plan.grid)
 
-    def _leader(self) -> tuple[Floats, Link]:
+    def _compute_model(self) -> tuple[Floats, Link]:
         """Coordinates of W, from all releases so far."""
         plan, known = self.plan, self._numbers[1]
         w = metric_of(self._weighted / known, plan.features, plan.classes, 1.0 / known)

@@ -155,13 +155,13 @@ class OutputPerturbationPlan:
         return math.sqrt(self._spend(min(max(steps, 0), self.horizon)))
 
     def _spend(self, count: int) -> float:
-        given = (self.etas, self.factors, self.influence, self.diameter, self.sensitivities, self._rounding)
+        bounds = (self.etas, self.factors, self.influence, self.diameter, self.sensitivities, self._rounding)
         precisions = 1.0 / self.sigmas**2
         entity = self._apart
         if entity is not None:
-            return entity_spend(*given, precisions, entity, count)
+            return entity_spend(*bounds, precisions, entity, count)
         # Records are replaced one after the other, so k of them are k mu-GDP (Dong et al. 2022, Theorem 2).
-        return self.group**2 * output_spend(*given, precisions, count, filling=self.relation.entity is None)
+        return self.group**2 * output_spend(*bounds, precisions, count, filling=self.relation.entity is None)
 
     @property
     def _apart(self) -> EntityLimit | None:
@@ -185,8 +185,8 @@ class OutputPerturbationPlan:
     @functools.cached_property
     def release(self) -> Release:
         """What is released, and what it is worth: the worst record's move over its noise, at each release."""
-        shown = np.isfinite(self.sigmas)
-        last = int(np.flatnonzero(shown)[-1]) if shown.any() else 0
+        released = np.isfinite(self.sigmas)
+        last = int(np.flatnonzero(released)[-1]) if released.any() else 0
         replace = self.mu_spent(self.horizon)
         # A blanked record moves a gradient by at most the clip, and everything after in proportion.
         share = min(self.clip / self.diameter, 1.0)
@@ -199,7 +199,7 @@ class OutputPerturbationPlan:
             sigma=self.sigma,
             replace=replace,
             blank=share * replace,
-            releases=int(shown.sum()),
+            releases=int(released.sum()),
             coordinates=self.dim,
             grid=float(self.grids[last]),
         )
@@ -441,9 +441,9 @@ def entity_spend(
     >>> from streampair.privacy.mechanisms.output_perturbation import entity_spend
     >>> etas, factors = giga_steps(0.1, 4.0, 1000)
     >>> bounds = output_sensitivities(etas, factors, Influence.fifo(4), 2.0, 10.0)
-    >>> given = etas, factors, Influence.fifo(4), 2.0, bounds, np.zeros(1000), np.ones(1000)
-    >>> near, apart = (entity_spend(*given, EntityLimit(5, b)) for b in (1, 200))
-    >>> round(near / entity_spend(*given, EntityLimit(1)), 2), round(apart / near, 2)
+    >>> args = etas, factors, Influence.fifo(4), 2.0, bounds, np.zeros(1000), np.ones(1000)
+    >>> near, apart = (entity_spend(*args, EntityLimit(5, b)) for b in (1, 200))
+    >>> round(near / entity_spend(*args, EntityLimit(1)), 2), round(apart / near, 2)
     (25.0, 0.22)
     """
     n = len(etas) if count is None else min(count, len(etas))
@@ -661,12 +661,12 @@ class OutputPerturbationState(MechanismState):
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """Take one slot a row. Label NaN makes it a null slot: a step of the ridge term, and a release."""
-        for at in range(0, len(rows), _CHUNK):
-            self._take(rows[at : at + _CHUNK], labels[at : at + _CHUNK], stream, None)
+        for start in range(0, len(rows), _CHUNK):
+            self._take(rows[start : start + _CHUNK], labels[start : start + _CHUNK], stream, None)
 
     def _take(self, rows: Floats, labels: Floats, stream: Stream, chain: ChainedNoise | None) -> None:
         plan, dim, n = self.plan, self.plan.dim, len(rows)
-        shown = plan.releases(self.steps + n) - plan.releases(self.steps)
+        releases = plan.releases(self.steps + n) - plan.releases(self.steps)
         random = max(min(plan.warmup - self.steps, n), 0)
         centre = self._scattered and self.steps == 0
         if chain is not None and (random or centre):
@@ -678,9 +678,9 @@ class OutputPerturbationState(MechanismState):
             self.gate.scatter(self._scatter(stream), centre=False)
         self.gate.step(rows, labels, self.steps)
         if chain is not None:
-            chain.advance(self.gate.cells() if shown else b"")
-        if shown:
-            self.gate.privatize(stream.take(shown * dim), self.steps)
+            chain.advance(self.gate.cells() if releases else b"")
+        if releases:
+            self.gate.privatize(stream.take(releases * dim), self.steps)
         self.steps += n
 
     def to_state(self) -> dict[str, Any]:
@@ -782,13 +782,12 @@ class OutputPerturbation(Mechanism):
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> OutputPerturbationState:
         """A run; what was fitted for a saved one is taken from it."""
-        asked = settings
-        assert asked.learning is not None
-        assert asked.dim is not None
-        clip = asked.clip if math.isfinite(asked.clip) else None
-        diameter = asked.loss.diameter(1.0, asked.radius, clip, form=asked.form)
-        alpha = self._strength(asked, diameter)
-        smoothness = asked.loss.smoothness(1.0, asked.radius, form=asked.form)
+        assert settings.learning is not None
+        assert settings.dim is not None
+        clip = settings.clip if math.isfinite(settings.clip) else None
+        diameter = settings.loss.diameter(1.0, settings.radius, clip, form=settings.form)
+        alpha = self._strength(settings, diameter)
+        smoothness = settings.loss.smoothness(1.0, settings.radius, form=settings.form)
         scale: float | None = None
         if saved:
             diameter = near("diameter", saved["diameter"], diameter)
@@ -798,42 +797,42 @@ class OutputPerturbation(Mechanism):
         plan: OutputPerturbationPlan
         if self.paper:
             # The paper's G is that of the whole loss, the ridge term included.
-            ridge = alpha * asked.radius * (2.0 if self.centred else 1.0)
+            ridge = alpha * settings.radius * (2.0 if self.centred else 1.0)
             plan = plan_output_perturbation_paper(
-                asked.epsilon,
-                asked.delta,
-                dim=asked.dim,
-                influence=asked.buffer.influence,
+                settings.epsilon,
+                settings.delta,
+                dim=settings.dim,
+                influence=settings.buffer.influence,
                 diameter=diameter,
-                lipschitz=asked.loss.lipschitz(1.0, asked.radius, form=asked.form) + ridge,
-                radius=asked.radius,
+                lipschitz=settings.loss.lipschitz(1.0, settings.radius, form=settings.form) + ridge,
+                radius=settings.radius,
                 alpha=alpha,
                 smoothness=smoothness,
-                horizon=asked.learning,
+                horizon=settings.learning,
                 scale=scale,
             )
         else:
             plan = plan_output_perturbation(
-                asked.mu_learning,
-                dim=asked.dim,
-                influence=asked.buffer.influence,
+                settings.mu_learning,
+                dim=settings.dim,
+                influence=settings.buffer.influence,
                 diameter=diameter,
-                clip=asked.clip,
-                radius=asked.radius,
+                clip=settings.clip,
+                radius=settings.radius,
                 alpha=alpha,
                 smoothness=smoothness,
-                horizon=asked.learning,
+                horizon=settings.learning,
                 releases=self.releases,
                 allocation=self.allocation,  # type: ignore[arg-type]
-                forks=asked.forks,
-                window=asked.window,
-                group=1 if asked.entity is None else asked.entity.within(asked.learning),
-                relation=asked.relation,
+                forks=settings.forks,
+                window=settings.window,
+                group=1 if settings.entity is None else settings.entity.within(settings.learning),
+                relation=settings.relation,
                 scale=scale,
             )
         return OutputPerturbationState(
             under(plan, saved),
-            empty_buffer(asked, seed),
+            empty_buffer(settings, seed),
             last=self.paper,
             scattered=self.centred and self.paper,
         )

@@ -526,8 +526,8 @@ def plan_inputs(
         lemma=lemma,
         noise=noise,
     )
-    given = {field.name: getattr(made, field.name) for field in fields(TablePlan)}
-    persons = PersonsPlan(**{**given, "releases": individuals}, relation=relation)
+    values = {field.name: getattr(made, field.name) for field in fields(TablePlan)}
+    persons = PersonsPlan(**{**values, "releases": individuals}, relation=relation)
     labels = LabelsPlan("labels of pairs", lemma, 1, 1.0, 1.0, pairs, 1.0, 0.0, 1, relation, coin)
     return labels, persons
 

@@ -12,7 +12,6 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
-    Asked,
     Companion,
     ExtendedChain,
     Link,
@@ -20,6 +19,7 @@ from streampair.privacy.mechanisms.base import (
     NoisySums,
     Plan,
     Release,
+    ScoreRequest,
     Settings,
     StateWrapper,
     check_overflow,
@@ -137,9 +137,9 @@ class PrevalencePlan:
         )
 
     def _blocks(self, horizon: int) -> int:
-        count = at = 0
-        while at < horizon:
-            at, count = self.end(at), count + 1
+        count = slot = 0
+        while slot < horizon:
+            slot, count = self.end(slot), count + 1
         return count
 
 
@@ -166,8 +166,8 @@ class WithPrevalencePlan:
     @property
     def FITTED(self) -> tuple[str, ...]:
         """Of both."""
-        own: tuple[str, ...] = self.plan.FITTED  # type: ignore[attr-defined]
-        return own if self.rate is None else (*own, "rate_sigma")
+        fitted: tuple[str, ...] = self.plan.FITTED  # type: ignore[attr-defined]
+        return fitted if self.rate is None else (*fitted, "rate_sigma")
 
     @property
     def rate_sigma(self) -> float:
@@ -257,8 +257,8 @@ class WithPrevalenceState(StateWrapper):
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
-        own = self.inner.numbers()
-        return own if self.plan.rate is None else [*own, self.plan.rate.sigma, GRID]
+        numbers = self.inner.numbers()
+        return numbers if self.plan.rate is None else [*numbers, self.plan.rate.sigma, GRID]
 
     # ---- slots -----------------------------------------------------------------------------------------
 
@@ -270,34 +270,41 @@ class WithPrevalenceState(StateWrapper):
             return
         self._add(row, label)
         due = self.steps + 1 == self._due
-        beside: Any = ExtendedChain(chain, self.sums.cells()) if due else chain
-        self.inner.learn_chained(row, label, beside)
+        extended: Any = ExtendedChain(chain, self.sums.cells()) if due else chain
+        self.inner.learn_chained(row, label, extended)
         self._went(chain)
 
     def take(
-        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+        self,
+        rows: Floats,
+        labels: Floats,
+        stream: Stream,
+        records: Sequence[bytes],
+        request: ScoreRequest | None,
     ) -> None:
         """As of a run, in one go up to the last slot of a block."""
         if self.plan.rate is None:
-            self.inner.take(rows, labels, stream, records, asked)
+            self.inner.take(rows, labels, stream, records, request)
             self.steps = self.inner.steps
             return
         chain = stream if isinstance(stream, ChainedNoise) else None
-        at, n = 0, len(rows)
-        while at < n:
-            stop = min(n, max(at + self._due - self.steps - 1, at + 1))
-            part = slice(at, stop)
+        start, n = 0, len(rows)
+        while start < n:
+            stop = min(n, max(start + self._due - self.steps - 1, start + 1))
+            part = slice(start, stop)
             if chain is not None and self.steps + 1 == self._due:
-                if asked is not None:
-                    asked.scores[at] = vectors.dot(self.average, asked.rows[at])
-                chain.record(records[at])
+                if request is not None:
+                    request.scores[start] = vectors.dot(self.average, request.rows[start])
+                chain.record(records[start])
                 self.learn_chained(rows[part], labels[part], chain)
             else:
                 self._add(rows[part], labels[part])
-                told = None if asked is None else Asked(asked.rows[part], asked.scores[part])
-                self.inner.take(rows[part], labels[part], stream, records[part], told)
+                part_request = (
+                    None if request is None else ScoreRequest(request.rows[part], request.scores[part])
+                )
+                self.inner.take(rows[part], labels[part], stream, records[part], part_request)
                 self._went(stream)
-            at = stop
+            start = stop
 
     def _add(self, rows: Floats, labels: Floats) -> None:
         self.sums.add(dp_steps.score_sums, rows, labels, self._w, 1.0 / GRID)
@@ -333,7 +340,7 @@ class WithPrevalenceState(StateWrapper):
         if not self._blocks:
             return unit_link(self.average, self.spread)
         scale = self._per_unit()
-        return self._told(scale) if scale > 0.0 else rate_link(self._rate())
+        return self._fitted_link(scale) if scale > 0.0 else rate_link(self._rate())
 
     @property
     def prior(self) -> float:
@@ -347,7 +354,7 @@ class WithPrevalenceState(StateWrapper):
         count = max(float(self._sums[0]), 0.1 * self._start)
         return min(max(0.5 * (1.0 + float(self._sums[1]) / count), _RAREST), 1.0 - _RAREST)
 
-    def _told(self, scale: float) -> Link:
+    def _fitted_link(self, scale: float) -> Link:
         """Link by the variance of scores, and by their mean and the gap between the classes.
 
         Each is weighed against what is believed without a release, as far as the noise of the release says:
@@ -390,11 +397,11 @@ class WithPrevalenceState(StateWrapper):
 
     def to_state(self) -> dict[str, Any]:
         """What has been learned, as plain values and arrays."""
-        own = self.inner.to_state()
+        state = self.inner.to_state()
         if self.plan.rate is None:
-            return own
+            return state
         return {
-            **own,
+            **state,
             "rate": {
                 "sums": self.sums.to_state(),
                 "start": self._start,
@@ -414,15 +421,15 @@ class WithPrevalenceState(StateWrapper):
             return
         saved = state["rate"]
         start, blocks = int(saved["start"]), int(saved["blocks"])
-        at = count = 0
-        while rate.end(at) <= self.steps and rate.end(at) > at:
-            at, count = rate.end(at), count + 1
-        if (start, blocks) != (at, count):
+        slot = count = 0
+        while rate.end(slot) <= self.steps and rate.end(slot) > slot:
+            slot, count = rate.end(slot), count + 1
+        if (start, blocks) != (slot, count):
             raise ValueError("blocks that are not those of the plan")
-        for name, own in (("weights", self._w), ("squares", self._squares), ("released", self._sums)):
-            if saved[name].shape != own.shape:
+        for name, array in (("weights", self._w), ("squares", self._squares), ("released", self._sums)):
+            if saved[name].shape != array.shape:
                 raise ValueError(f"{name} of another shape")
-            own[:] = saved[name]
+            array[:] = saved[name]
         self.sums.load_state(saved["sums"])
         self._start, self._blocks, self._due = start, blocks, rate.end(start)
 

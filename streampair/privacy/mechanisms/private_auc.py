@@ -12,13 +12,13 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
-    Asked,
     Companion,
     ExtendedChain,
     MechanismState,
     NoisySums,
     Plan,
     Release,
+    ScoreRequest,
     Settings,
     StateWrapper,
     check_overflow,
@@ -138,8 +138,8 @@ class PrivateAUC:
             sample = value * (1.0 - value) + (p - 1.0) * (one - value**2) + (n - 1.0) * (two - value**2)
             stderr = math.sqrt(max(sample, 0.0) / (p * n) + sigma**2 * noise)
             ties = min(max(float(positives @ negatives) / (p * n), 0.0), 1.0)
-        told = (positives.tolist(), negatives.tolist())
-        return cls(value, stderr, mu2, bins, *told, few, ties, windows, slots)
+        by_class = (positives.tolist(), negatives.tolist())
+        return cls(value, stderr, mu2, bins, *by_class, few, ties, windows, slots)
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -216,7 +216,7 @@ class AucPlan:
         """What a second view adds to mu^2."""
         return self.mu2 if window > 0 else 0.0
 
-    def told(self, sums: Sequence[Floats], sizes: Sequence[int]) -> PrivateAUC:
+    def estimate(self, sums: Sequence[Floats], sizes: Sequence[int]) -> PrivateAUC:
         """The AUC of as few of the newest windows as give it a standard error of 0.02, or the smallest one.
 
         Parameters
@@ -362,7 +362,7 @@ class WithPrivateAUCState(StateWrapper):
     @property
     def auc(self) -> Mapping[str, Any]:
         """The AUC that the released counts tell."""
-        return self.plan.histograms.told(self._sums, self._sizes).as_dict()
+        return self.plan.histograms.estimate(self._sums, self._sizes).as_dict()
 
     def card(self) -> tuple[Release, ...]:
         """What is released, each kind with what it is worth."""
@@ -372,14 +372,14 @@ class WithPrivateAUCState(StateWrapper):
         """Everything that scales or shapes the noise."""
         return [*self.inner.numbers(), self.plan.histograms.sigma]
 
-    def held(self, weights: Floats) -> WithPrivateAUCState:
+    def with_fixed_weights(self, weights: Floats) -> WithPrivateAUCState:
         """The same histograms, beside weights that stay as they are: for the audit.
 
         Given the releases of what learns, only the histograms tell more of a record.
         """
         other = object.__new__(WithPrivateAUCState)
         other.__dict__.update(self.__dict__)
-        other.inner = _Held(self.inner, weights)
+        other.inner = _FixedWeights(self.inner, weights)
         other._sums, other._sizes = [], []
         return other
 
@@ -389,36 +389,41 @@ class WithPrivateAUCState(StateWrapper):
         """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
         self._look()
         self._count(np.array([vectors.dot(self.average, row[0])]), label)
-        beside: Any = chain
+        extended: Any = chain
         if self.steps + 1 == self._due:
-            beside = ExtendedChain(chain, self.sums.cells())
-        self.inner.learn_chained(row, label, beside)
+            extended = ExtendedChain(chain, self.sums.cells())
+        self.inner.learn_chained(row, label, extended)
         self._went(chain)
 
     def take(
-        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+        self,
+        rows: Floats,
+        labels: Floats,
+        stream: Stream,
+        records: Sequence[bytes],
+        request: ScoreRequest | None,
     ) -> None:
         """As of a run, in one go up to the end of a window, or to where the scale is looked up."""
         chain = stream if isinstance(stream, ChainedNoise) else None
-        if asked is None:
-            asked = Asked(rows, np.empty(len(rows)))
-        at, n = 0, len(rows)
-        while at < n:
+        if request is None:
+            request = ScoreRequest(rows, np.empty(len(rows)))
+        start, n = 0, len(rows)
+        while start < n:
             self._look()
             if chain is not None and self.steps + 1 == self._due:
-                asked.scores[at] = vectors.dot(self.average, asked.rows[at])
-                chain.record(records[at])
-                self.learn_chained(rows[at : at + 1], labels[at : at + 1], chain)
-                at += 1
+                request.scores[start] = vectors.dot(self.average, request.rows[start])
+                chain.record(records[start])
+                self.learn_chained(rows[start : start + 1], labels[start : start + 1], chain)
+                start += 1
                 continue
             due = self._due - self.steps - (chain is not None)
-            part = slice(at, min(n, at + due, at + _next(self.steps) - self.steps))
-            told = Asked(asked.rows[part], asked.scores[part])
-            self.inner.take(rows[part], labels[part], stream, records[part], told)
+            part = slice(start, min(n, start + due, start + _next(self.steps) - self.steps))
+            part_request = ScoreRequest(request.rows[part], request.scores[part])
+            self.inner.take(rows[part], labels[part], stream, records[part], part_request)
             # A row that was blanked has another score than the one asked for, and no label.
-            self._count(told.scores, labels[part])
+            self._count(part_request.scores, labels[part])
             self._went(stream)
-            at = part.stop
+            start = part.stop
 
     def _look(self) -> None:
         """Look the scale up, if it is time: from scores to log-odds at even odds, by releases alone."""
@@ -446,13 +451,13 @@ class WithPrivateAUCState(StateWrapper):
 
     def to_state(self) -> dict[str, Any]:
         """What has been learned and counted, as plain values and arrays."""
-        own = {
+        auc_state = {
             "sums": self.sums.to_state(),
             "scale": self._scale.copy(),
             "released": np.array(self._sums).reshape(-1, 2, BINS),
             "sizes": list(self._sizes),
         }
-        return {**self.inner.to_state(), "auc": own}
+        return {**self.inner.to_state(), "auc": auc_state}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from `to_state` of a run with the same plan; noise from here on is new."""
@@ -469,7 +474,7 @@ class WithPrivateAUCState(StateWrapper):
         self._due = self.plan.histograms.end(ended * self.plan.histograms.window)
 
 
-class _Held(StateWrapper):
+class _FixedWeights(StateWrapper):
     """A run that neither learns nor draws: its weights stay."""
 
     def __init__(self, run: MechanismState, weights: Floats) -> None:
@@ -495,10 +500,15 @@ class _Held(StateWrapper):
         self.steps += 1
 
     def take(
-        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+        self,
+        rows: Floats,
+        labels: Floats,
+        stream: Stream,
+        records: Sequence[bytes],
+        request: ScoreRequest | None,
     ) -> None:
-        assert asked is not None
-        vectors.score_many(self._weights, asked.rows, asked.scores)
+        assert request is not None
+        vectors.score_many(self._weights, request.rows, request.scores)
         if isinstance(stream, ChainedNoise):
             stream.skip(records)
         self.steps += len(rows)

@@ -17,13 +17,13 @@ from streampair.kernels import dp_steps, symmetric, vectors
 from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
-    Asked,
     Link,
     Mechanism,
     MechanismState,
     NoisySums,
     Relation,
     Release,
+    ScoreRequest,
     Settings,
     check_overflow,
     normal_link,
@@ -50,7 +50,7 @@ __all__ = [
     "RankingMoments",
     "RankingMomentsState",
     "SecondMomentsPlan",
-    "noise_of_leader",
+    "noise_of_weights",
     "placed",
     "plan_second_moments",
     "projected",
@@ -370,7 +370,7 @@ class SecondMomentsPlan:
         return total + ((self.weighed(steps) / self.sigma_last) ** 2 if last else 0.0)
 
     @property
-    def _told_grid(self) -> float:
+    def _mean_grid(self) -> float:
         """The step of a coordinate, for the card: the harmonic mean, which floating point depends on."""
         steps = self.steps
         return self.grid if steps is None else float(len(steps) / (1.0 / steps).sum())
@@ -406,7 +406,7 @@ class SecondMomentsPlan:
                 blank=blank * moved,
                 releases=releases,
                 coordinates=dim,
-                grid=self._told_grid / units,
+                grid=self._mean_grid / units,
             )
 
         kinds = []
@@ -436,8 +436,8 @@ class SecondMomentsPlan:
             # A record of the last block is in no release but the last: as much as a whole run.
             return max(fullest, self.mu_spent(self.horizon) ** 2)
         last = (self._last_move / self.sigma_last) ** 2
-        beside = sum(end > self.horizon - window for end in self._ends_before(self.horizon))
-        return max(fullest, self._ends_mu2(beside) + last)
+        others = sum(end > self.horizon - window for end in self._ends_before(self.horizon))
+        return max(fullest, self._ends_mu2(others) + last)
 
     def _ends_mu2(self, ends: int) -> float:
         """`mu^2` of a record in the first of as many consecutive blocks that end before the horizon."""
@@ -563,7 +563,7 @@ def projected(moves: Floats, w: Floats, radius: float) -> Floats:
     return np.asarray((radius / length) * (moves - np.outer(unit, unit @ moves)))
 
 
-def noise_of_leader(
+def noise_of_weights(
     second: Floats,
     cross: Floats,
     ridge: float,
@@ -726,7 +726,7 @@ class MomentsState(MechanismState):
         self._w = np.zeros(plan.features)
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
         self.fits_model = True  # an audit, which looks at the releases alone, turns it off
-        self._told = 0.0  # of a label, 1 or 0, in a unit of the score: of the last model that was computed
+        self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
         self._due = self._next_end()  # slot of the next release
         # `leader_slot` is for the sums of this class.
         self._own_sums = type(self)._sum_up is MomentsState._sum_up
@@ -825,25 +825,30 @@ class MomentsState(MechanismState):
         return max(1, self._due - self.steps)
 
     def take(
-        self, rows: Floats, labels: Floats, stream: Stream, records: Sequence[bytes], asked: Asked | None
+        self,
+        rows: Floats,
+        labels: Floats,
+        stream: Stream,
+        records: Sequence[bytes],
+        request: ScoreRequest | None,
     ) -> None:
         """As of a run, in one go from one release to the next: nothing is published between them."""
         chain = stream if isinstance(stream, ChainedNoise) else None
-        at, n = 0, len(rows)
-        while at < n:
-            end = min(at + self._due - self.steps, n)
-            if asked is not None:
-                vectors.score_many(self.average, asked.rows[at:end], asked.scores[at:end])
-            self._add(rows[at:end], labels[at:end])
+        start, n = 0, len(rows)
+        while start < n:
+            end = min(start + self._due - self.steps, n)
+            if request is not None:
+                vectors.score_many(self.average, request.rows[start:end], request.scores[start:end])
+            self._add(rows[start:end], labels[start:end])
             released = self.steps == self._due
             if chain is not None:
-                chain.skip(records[at : end - released])
+                chain.skip(records[start : end - released])
                 if released:
                     chain.record(records[end - 1])
                     chain.advance(self._leaving())
             if released:
                 self._release(stream)
-            at = end
+            start = end
 
     def _leaving(self) -> bytes:
         """What the noise of the release that is due will be added to."""
@@ -919,16 +924,16 @@ class MomentsState(MechanismState):
         if not len(noise) or not noise[0] > 0.0:
             return second, cross, 1.0 / known
         length = self._length(second)
-        told = 1.0 / (self._weight * self._weight * length * noise)
-        cross = (known * cross + told * (self._weight * math.sqrt(length) * start)) / (known + told)
-        return second, cross, float(vectors.dot(1.0 / (known + told), np.ones(d))) / d
+        precision = 1.0 / (self._weight * self._weight * length * noise)
+        cross = (known * cross + precision * (self._weight * math.sqrt(length) * start)) / (known + precision)
+        return second, cross, float(vectors.dot(1.0 / (known + precision), np.ones(d))) / d
 
     def _length(self, second: Floats) -> float:
         """Mean squared length of a record, as the releases tell it."""
         least, most = _LENGTHS
         return min(max(float(vectors.dot(second.diagonal().copy(), np.ones(len(second)))), least), most)
 
-    def _leader(self) -> tuple[Floats, Link]:
+    def _compute_model(self) -> tuple[Floats, Link]:
         """Weights and link from all releases so far."""
         d, known = self.plan.features, self._numbers[1]
         second, cross, left = self._means()
@@ -937,8 +942,8 @@ class MomentsState(MechanismState):
         rate = 0.5 * (1.0 + self._centre)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known) if known else 0.0
-        given = (1.0 / known,) if known else ()
-        w, noise = ridge_of(second, cross, rate, ridge, *given)
+        matrix_noise = (1.0 / known,) if known else ()
+        w, noise = ridge_of(second, cross, rate, ridge, *matrix_noise)
         length = math.sqrt(float(vectors.dot(w, w)))
         if length > self.plan.radius:
             vectors.project_ball(w, self.plan.radius)
@@ -948,7 +953,7 @@ class MomentsState(MechanismState):
         variance = float(vectors.dot(w, rows)) + ridge * float(vectors.dot(w, w))
         # Weights that follow the noise of `cross` agree with it: that is no difference of the classes.
         along = float(vectors.dot(w, cross)) - noise * left / (4.0 * self._weight * self._weight)
-        self._told = max(along, 0.0) / variance if variance > 0.0 else 0.0
+        self._label_slope = max(along, 0.0) / variance if variance > 0.0 else 0.0
         link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
         return w, link
 
@@ -957,7 +962,7 @@ class MomentsState(MechanismState):
         if not known:
             return None
         second, cross, _ = self._means()
-        return noise_of_leader(
+        return noise_of_weights(
             second,
             cross / (2.0 * self._weight),
             math.sqrt(self.plan.features / known),
@@ -985,7 +990,7 @@ class MomentsState(MechanismState):
         stream that is only learned are never asked for.
         """
         if self._stale:
-            self._w, self._link = self._leader()
+            self._w, self._link = self._compute_model()
             self._stale = False
 
     def to_state(self) -> dict[str, Any]:
@@ -1009,16 +1014,16 @@ class MomentsState(MechanismState):
         steps = int(state["steps"])
         if steps < 0:
             raise ValueError("slots below 0")
-        for name, own in (
+        for name, array in (
             *((("start", self._start),) if self._start.size else ()),
             ("weights", self._w),
             ("running", self._running),
             ("weighted", self._weighted),
             ("numbers", self._numbers),
         ):
-            if state[name].shape != own.shape:
+            if state[name].shape != array.shape:
                 raise ValueError(f"{name} of another shape")
-            own[:] = state[name]
+            array[:] = state[name]
         self._stale = False
         self.block.load_state(state["sums"])
         self.total.load_state(state["total"])
@@ -1033,7 +1038,7 @@ class MomentsState(MechanismState):
                 raise ValueError("a link that is none")
             self._link = Link(slope, offset)
         elif self._numbers[1] > 0.0:  # a state of 0.1
-            self._link = self._leader()[1]
+            self._link = self._compute_model()[1]
 
 
 @dataclass(frozen=True)
@@ -1110,7 +1115,7 @@ class Moments(Mechanism):
 class RankingMomentsState(MomentsState):
     """A run whose labels are relevances in [-1, 1]: the same sums, read in another way."""
 
-    def _leader(self) -> tuple[Floats, Link]:
+    def _compute_model(self) -> tuple[Floats, Link]:
         """Weights of the least loss `(c - w.(x - x'))^2` over all pairs, c the difference of relevances.
 
         Over all pairs that is twice the squared error of centred relevances regressed on centred records.
@@ -1130,7 +1135,7 @@ class RankingMomentsState(MomentsState):
         if not known:
             return None
         second, cross, _ = self._means()
-        return noise_of_leader(
+        return noise_of_weights(
             second,
             cross / self._weight,
             math.sqrt(self.plan.features / known),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SEED", "Rows", "Told", "dot", "rows_of", "spread_out"]
+__all__ = ["SEED", "ReleasedStatistics", "Rows", "dot", "spread_out", "synthetic_rows"]
 
 SEED = 0x57A8  # of the made-up rows: public, and the same each time
 # Records that the made-up rows count for against the released counts: fewer, until the rows agree with those
@@ -34,7 +34,7 @@ _AGREE = 0.1  # of the mean of the made-up rows' variances: how far weights stay
 _WIDTH = 0.98  # as in the kernel of the places
 
 
-class Told(NamedTuple):
+class ReleasedStatistics(NamedTuple):
     """What the releases say: shares of all records.
 
     Parameters
@@ -102,43 +102,47 @@ def spread_out(leaves: NDArray[np.int64], values: Floats, out: Floats) -> None:
         out[t] = np.bincount(leaves[t], weights=values, minlength=out.shape[1])
 
 
-def _made_up(told: Told, trees: Trees, cap: float, rows: int) -> tuple[Floats, Floats]:
+def _copula_sample(
+    released: ReleasedStatistics, trees: Trees, cap: float, rows: int
+) -> tuple[Floats, Floats]:
     """Places (rows, fields) with the released correlations and marginals, and linear vectors (rows, d)."""
-    sizes, d = trees.sizes.tolist(), len(told.second)
+    sizes, d = trees.sizes.tolist(), len(released.second)
     root = np.empty((d, d))
-    symmetric.psd_root(told.second, root)
+    symmetric.psd_root(released.second, root)
     normals = np.empty(rows * d)
     random.normals_from_seed(SEED, normals)
     normal = normals.reshape(rows, d)
     places, x = np.empty((rows, len(sizes))), np.empty((rows, d))
     value = np.empty(rows)
-    column = at = 0
+    column = first_bin = 0
     # Of bins without a record noise would make rows where there are none.
-    seen = np.where(told.bins > _SEEN * told.bins_std, told.bins, 0.0)
+    seen = np.where(released.bins > _SEEN * released.bins_std, released.bins, 0.0)
     for f, size in enumerate(sizes):
         if size == 1:
             vectors.score_many(np.ascontiguousarray(root[column]), normal, value)
-            places[:, f] = _spread(value, seen[at : at + BINS])
+            places[:, f] = _marginal_places(value, seen[first_bin : first_bin + BINS])
             v = 2.0 * places[:, f] - 1.0
             z = np.clip(math.sqrt(_WIDTH) * v / np.sqrt(np.maximum(1.0 - v * v, 1e-6)), -CAP, CAP)
             x[:, column] = (cap / CAP) * z
-            at += BINS
+            first_bin += BINS
         else:
             values = np.empty((size, rows))
             for code in range(size):
                 vectors.score_many(np.ascontiguousarray(root[column + code]), normal, values[code])
-            codes = _chosen(values, seen[at : at + size])
+            codes = _categories(values, seen[first_bin : first_bin + size])
             places[:, f] = codes
             for j in range(size):
-                x[:, column + j] = np.where(codes == j, told.ends[1, column + j], told.ends[0, column + j])
-            at += size
+                x[:, column + j] = np.where(
+                    codes == j, released.ends[1, column + j], released.ends[0, column + j]
+                )
+            first_bin += size
         column += size
     squares = np.empty(rows)
     vectors.score_many(np.ones(d), x * x, squares)
     return places, x / np.maximum(np.sqrt(squares), 1.0)[:, None]
 
 
-def _spread(value: Floats, shares: Floats) -> Floats:
+def _marginal_places(value: Floats, shares: Floats) -> Floats:
     """Places in (0, 1) in the order of values (rows,), in bins as often as these say."""
     rows = len(value)
     if not _total(shares) > 0.0:
@@ -146,14 +150,14 @@ def _spread(value: Floats, shares: Floats) -> Floats:
     below = np.concatenate(([0.0], np.cumsum(shares)))
     below /= below[-1]
     middle = (np.arange(rows) + 0.5) / rows
-    at = np.minimum(np.searchsorted(below, middle, side="right"), BINS) - 1
-    width = np.maximum(below[at + 1] - below[at], 1e-300)
+    bins = np.minimum(np.searchsorted(below, middle, side="right"), BINS) - 1
+    width = np.maximum(below[bins + 1] - below[bins], 1e-300)
     places = np.empty(rows)
-    places[np.argsort(value, kind="stable")] = (at + np.minimum((middle - below[at]) / width, 1.0)) / BINS
+    places[np.argsort(value, kind="stable")] = (bins + np.minimum((middle - below[bins]) / width, 1.0)) / BINS
     return places
 
 
-def _chosen(values: Floats, shares: Floats) -> NDArray[np.int64]:
+def _categories(values: Floats, shares: Floats) -> NDArray[np.int64]:
     """A category for each row, of values (categories, rows): as often as these shares say, the rarest first.
 
     Each takes the rows with its highest values of those that are left. What is over has none of them.
@@ -170,7 +174,7 @@ def _chosen(values: Floats, shares: Floats) -> NDArray[np.int64]:
     return out
 
 
-def _linear(x: Floats, weights: Floats, told: Told, linear: Floats) -> Floats:
+def _linear_scores(x: Floats, weights: Floats, released: ReleasedStatistics, linear: Floats) -> Floats:
     """The linear score on rows that were made up: it goes with their vectors as it did with the records'.
 
     Made-up rows of categories have less correlation than there was. With the weights as they are leaves would
@@ -179,17 +183,17 @@ def _linear(x: Floats, weights: Floats, told: Told, linear: Floats) -> Floats:
     """
     rows, d = x.shape
     columns = np.ascontiguousarray(x.T)
-    shown, out, wanted = np.empty(rows), np.empty(d), np.empty(d)
+    products, out, wanted = np.empty(rows), np.empty(d), np.empty(d)
 
     def times(v: Floats) -> Floats:
-        vectors.score_many(v, x, shown)
-        vectors.score_many(weights * shown, columns, out)
+        vectors.score_many(v, x, products)
+        vectors.score_many(weights * products, columns, out)
         return out + ridge * v
 
     ridge = 0.0
     vectors.score_many(weights, columns * columns, out)
     ridge = _AGREE * _total(out) / d
-    vectors.score_many(linear, told.second, wanted)
+    vectors.score_many(linear, released.second, wanted)
     c = linear.copy()
     r = wanted + ridge * linear - times(c)
     p = r.copy()
@@ -209,32 +213,32 @@ def _linear(x: Floats, weights: Floats, told: Told, linear: Floats) -> Floats:
     return scores
 
 
-def _raked(told: Told, leaves: NDArray[np.int64]) -> Floats:
+def _raked_weights(released: ReleasedStatistics, leaves: NDArray[np.int64]) -> Floats:
     """Weights of rows (trees, n) with which they fall into leaves as often as was released, but for noise."""
-    count, size = told.counts.shape
+    count, size = released.counts.shape
     rows = leaves.shape[1]
-    noise, found = told.std * told.std, np.empty((count, size))
+    noise, found = released.std * released.std, np.empty((count, size))
     kept, fewest = np.empty(0), max(_FEWEST * rows, _FEW)
     for ridge in _RIDGES:
         weights = np.full(rows, 1.0 / rows)
         ridges = np.full(count, ridge * noise)
-        random_trees.wood_rake(leaves, told.counts, ridges, _SWEEPS, np.zeros((count, size)), weights)
+        random_trees.wood_rake(leaves, released.counts, ridges, _SWEEPS, np.zeros((count, size)), weights)
         if len(kept) and not fewest * dot(weights, weights) <= 1.0:
             break
         kept = weights
         spread_out(leaves, weights, found)
-        apart = found - told.counts
+        apart = found - released.counts
         if dot(apart, apart) <= _AGREED * noise * found.size:
             break
     return kept
 
 
-def rows_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -> Rows:
+def synthetic_rows(released: ReleasedStatistics, linear: Floats, cap: float, trees: Trees, rows: int) -> Rows:
     """Rows that are made up.
 
     Parameters
     ----------
-    told
+    released
         What was released.
     linear
         Weights of the linear vector, for scores in units of the labels.
@@ -245,8 +249,8 @@ def rows_of(told: Told, linear: Floats, cap: float, trees: Trees, rows: int) -> 
     rows
         How many to make up.
     """
-    places, x = _made_up(told, trees, cap, rows)
+    places, x = _copula_sample(released, trees, cap, rows)
     leaves = np.ascontiguousarray(trees.leaves(places).T)
-    weights = _raked(told, leaves)
-    plain = _linear(x, np.full(rows, 1.0 / rows), told, linear)
-    return Rows(leaves, weights, _linear(x, weights, told, linear), plain)
+    weights = _raked_weights(released, leaves)
+    plain = _linear_scores(x, np.full(rows, 1.0 / rows), released, linear)
+    return Rows(leaves, weights, _linear_scores(x, weights, released, linear), plain)
