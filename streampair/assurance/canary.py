@@ -82,8 +82,8 @@ class Trial:
         self.learner, self.part, self.slots = learner, part, slots
         settings = learner.settings
         # Of many trees each shows its share of mu^2 as few do, and so it is with columns and leaves.
-        self.wooded = isinstance(settings.mechanism, DPForest)
-        few = _FEW if self.wooded else _FEATURES
+        self.is_forest = isinstance(settings.mechanism, DPForest)
+        few = _FEW if self.is_forest else _FEATURES
         names = list(learner.feature_names or learner.features or ["canary", "other"])[:few]
         self.names: list[Hashable] = names
         self.bounds: dict[Hashable, tuple[float, float]] = {
@@ -134,7 +134,7 @@ class Trial:
         if getattr(self.learner, "half_life", None) is not None:
             # The noise is the same for any; blocks of a slot, in so short a run.
             changes["half_life"] = min(self.learner.half_life, BLOCKS)
-        if self.wooded:
+        if self.is_forest:
             forest = settings.mechanism
             # Said, so that a short run has trees too.
             changes |= {"trees": min(forest.trees, _FEW), "depth": min(forest.depth, _FEW)}
@@ -148,7 +148,7 @@ class Trial:
         if self.part != "warm-up":
             # As if the warm-up were over, and had found the features as they should be.
             model.run.skip_warmup()
-            if self.wooded:
+            if self.is_forest:
                 # Without moments there would be no leaves; with these a record is as long as it comes.
                 d = len(self.names)
                 model.run.as_released(np.zeros(d), np.full(d, 1.0 / model.run.state.spread), 0.0)
@@ -198,7 +198,7 @@ class Trial:
             # Two records of one class at t = -1/2 reach D (docs/privacy, Lemma 31).
             third = (-0.5, math.sqrt(0.75), *first[2:]) if d > 1 else (-0.5,)
             places.append(("B at 120 degrees", third))
-        if self.wooded:
+        if self.is_forest:
             for name, sign in (("lowest", -1.0), ("highest", 1.0)):
                 places.append((f"{name} corner", _times(sign / math.sqrt(d), corner)))
             for k in range(1, _TURNS if d > 1 else 0):

@@ -331,8 +331,8 @@ class UninitializedSession:
         }
 
 
-_NOWHERE = Origin()
-_NOBODY = Origins()
+_NO_ORIGIN = Origin()
+_NO_ORIGINS = Origins()
 
 
 class PrivateSession:
@@ -399,7 +399,7 @@ class PrivateSession:
         again = self.state.plan.fork_mu2(settings.window) if settings.forks else None
         self.mu_warmup = settings.mu_warmup(again)
         if plan is not None:
-            self.mu_warmup = base.near("mu_warmup", plan["mu_warmup"], self.mu_warmup)
+            self.mu_warmup = base.check_close("mu_warmup", plan["mu_warmup"], self.mu_warmup)
         self.warmup: Warmup | None = None
         if settings.warmup:
             prefix = plan_warmup(
@@ -410,7 +410,7 @@ class PrivateSession:
                 relation=settings.relation,
                 cross=settings.mechanism.label_cross,
             )
-            prefix = base.under(prefix, None if plan is None else plan["prefix"])
+            prefix = base.with_numbers(prefix, None if plan is None else plan["prefix"])
             self.warmup = Warmup(prefix, len(names), settings.warmup_records)
         if plan is not None and self.written() != plan:
             raise ValueError("the plan has other numbers")
@@ -463,8 +463,8 @@ class PrivateSession:
             "mu": self.settings.mu,
             "warmup": self.settings.warmup,
             "mu_warmup": self.mu_warmup,
-            "prefix": None if warmup is None else base.written(warmup.plan),
-            "rule": base.written(self.state.plan),
+            "prefix": None if warmup is None else base.fitted_numbers(warmup.plan),
+            "rule": base.fitted_numbers(self.state.plan),
         }
 
     # ---- one record ------------------------------------------------------------------------------------
@@ -527,11 +527,11 @@ class PrivateSession:
         """Take one slot without a record."""
         self.design.raw.fill(math.nan)
         self.design.label[0] = math.nan
-        self._slot(_NOWHERE if origin is None else origin)
+        self._slot(_NO_ORIGIN if origin is None else origin)
 
     def _origin(self, x: Any) -> Origin:
         """Of a record of which nobody has said where it comes from."""
-        return _NOWHERE if self.admission is None else Origin(entity=self._named(x))
+        return _NO_ORIGIN if self.admission is None else Origin(entity=self._named(x))
 
     def _named(self, x: Any) -> Any:
         """The entity that a record names; None if it names none."""
@@ -628,7 +628,7 @@ class PrivateSession:
         self,
         raw: Array,
         label_numbers: Array,
-        origins: Origins = _NOBODY,
+        origins: Origins = _NO_ORIGINS,
         scores: Array | None = None,
         null: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.bool_] | None:

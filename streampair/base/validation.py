@@ -12,7 +12,7 @@ import numpy as np
 from streampair.base.targets import Target
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import mu_from
-from streampair.privacy.mechanisms.base import Companion, Mechanism, Settings, near
+from streampair.privacy.mechanisms.base import Companion, Mechanism, Settings, check_close
 from streampair.privacy.mechanisms.buffer import BufferPlan
 from streampair.privacy.mechanisms.decayed_moments import DecayedMoments
 from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, DPForest, worthwhile
@@ -293,7 +293,7 @@ def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, de
         raise ValueError(f"warmup of the plan is {warmup!r}, and these parameters give {settings.warmup}")
     if bool(warmup) != bool(settings.warmup):
         raise ValueError("a plan with a warm-up, or without, for a learner that is not")
-    return replace(settings, mu=near("mu", plan["mu"], settings.mu), warmup=warmup)
+    return replace(settings, mu=check_close("mu", plan["mu"], settings.mu), warmup=warmup)
 
 
 def _companions(learner: Any, mechanism: Mechanism) -> tuple[Companion, ...]:

@@ -249,7 +249,7 @@ def raw_weight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def raw_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """An AUC of as many windows as have enough positives, by the exact counts."""
-    true = WithPrivateAUCState._went
+    true = WithPrivateAUCState._release_if_due
 
     def went(self: WithPrivateAUCState, stream: Any) -> None:
         positives = int(self.sums.to_state()[0].sum())
@@ -258,7 +258,7 @@ def raw_counts(monkeypatch: pytest.MonkeyPatch) -> None:
         if sum(self._sizes) > before:
             self._sums[-1] = self._sums[-1] + positives
 
-    monkeypatch.setattr(WithPrivateAUCState, "_went", went)
+    monkeypatch.setattr(WithPrivateAUCState, "_release_if_due", went)
 
 
 TWINS = [

@@ -44,28 +44,28 @@ __all__ = [
     "ScoreRequest",
     "Settings",
     "StateWrapper",
-    "near",
+    "check_close",
+    "fitted_numbers",
     "normal_link",
     "rate_link",
     "strategy_from",
-    "under",
     "unit_link",
-    "written",
+    "with_numbers",
 ]
 
 T = TypeVar("T")
 
-# Of two fits on different machines; anything further apart is another plan, or damage.
+# Relative difference of two fits on different processors; a larger one means another plan, or damage.
 _TOLERANCE = 1e-6
 
 
-def near(name: str, saved: Any, computed: float) -> float:
-    """A number that was written down, if it can be the one that is fitted here.
+def check_close(name: str, saved: Any, computed: float) -> float:
+    """The saved number of a plan, checked against the one computed here.
 
     Raises
     ------
     ValueError
-        If it is none, or too far away.
+        If it is no float, or differs by more than the tolerance.
     """
     if not isinstance(saved, float) or not (
         saved == computed or math.isclose(saved, computed, rel_tol=_TOLERANCE, abs_tol=0.0)
@@ -74,7 +74,7 @@ def near(name: str, saved: Any, computed: float) -> float:
     return saved
 
 
-def written(plan: Any) -> dict[str, Any]:
+def fitted_numbers(plan: Any) -> dict[str, Any]:
     """The fitted numbers of a plan, as floats, texts and lists."""
     out: dict[str, Any] = {}
     for name in plan.FITTED:
@@ -86,32 +86,32 @@ def written(plan: Any) -> dict[str, Any]:
     return out
 
 
-def under(plan: T, numbers: Mapping[str, Any] | None) -> T:
-    """The plan under exactly the numbers that were written down; None: under its own.
+def with_numbers(plan: T, numbers: Mapping[str, Any] | None) -> T:
+    """A copy of the plan with exactly the saved numbers; None: the plan itself.
 
     Raises
     ------
     ValueError
-        If they are not those of such a plan.
+        If the numbers do not belong to such a plan.
     """
     if numbers is None:
         return plan
     out = copy.copy(plan)
-    for name, computed in written(plan).items():
+    for name, computed in fitted_numbers(plan).items():
         if isinstance(computed, float):
-            object.__setattr__(out, name, near(name, numbers[name], computed))
-    if written(out) != numbers:
+            object.__setattr__(out, name, check_close(name, numbers[name], computed))
+    if fitted_numbers(out) != numbers:
         raise ValueError("the plan has other numbers")
     return out
 
 
 def strategy_from(saved: Mapping[str, Any], horizon: int | None) -> Toeplitz | BLT:
-    """The matrix C that was written down.
+    """The strategy matrix C from its saved numbers.
 
     Raises
     ------
     ValueError
-        If it cannot be one.
+        If the numbers are not those of a strategy.
     """
     if saved["kind"] == "blt":
         return BLT.of(saved["omega"], saved["decay"], horizon)
@@ -129,19 +129,19 @@ class Plan(Protocol):
 
     @property
     def relation(self) -> Relation:
-        """Which streams are neighbours."""
+        """The neighbouring relation."""
 
     def mu_spent(self, steps: int) -> float:
         """mu of the releases of the first `steps` learning slots."""
 
     def fork_mu2(self, window: int) -> float:
-        """What a second view of `window` consecutive slots adds to mu^2, at most (docs/privacy 8)."""
+        """Upper bound of what a second view of `window` consecutive slots adds to mu^2 (docs/privacy 8)."""
 
 
 class ScoreRequest(NamedTuple):
-    """Rows (n, d) to be scored, one before each slot, and where their scores (n,) go.
+    """Rows (n, d) to score, each just before its slot, and the array (n,) that receives the scores.
 
-    A row that is learned may have been blanked, the one that is scored has not.
+    The rows are as they came; a row to learn may have been blanked.
     """
 
     rows: Floats
@@ -149,20 +149,20 @@ class ScoreRequest(NamedTuple):
 
 
 class MechanismState(abc.ABC):
-    """An update rule with its state: what `Mechanism.start` makes."""
+    """State of a running mechanism, with its update rule: returned by `Mechanism.start`."""
 
-    #: What values are scaled and shifted by, centred with and multiplied by, (4, d): a view of the design's.
-    #: Public, or of the warm-up's release.
+    #: Scale, shift, mean and factor of the standardisation, (4, d): a view of the design's. The first two are
+    #: public, the others are released by the warm-up.
     how: Floats | None = None
     #: The calibrated mechanism, a `Plan`.
     plan: Any
     #: Learning slots taken.
     steps: int
-    #: Length that standardised records are scaled to, before the unit ball cuts them off.
+    #: Root mean squared length of standardised records, before they are clipped to the unit ball.
     spread: float = 1.0
-    #: Standardised values beyond it are pulled back to it.
+    #: Standardised values are clipped to [-cap, cap].
     cap: float = math.inf
-    #: Whether the iterate itself has no noise, and is secret.
+    #: Whether the iterate has no noise and stays secret.
     secret_iterate: bool = False
 
     @property
@@ -172,80 +172,80 @@ class MechanismState(abc.ABC):
 
     @property
     def link(self) -> Link:
-        """From a score to a probability, as far as the releases tell."""
+        """Link from a score to a probability, computed from releases alone."""
         return unit_link(self.average, self.spread)
 
     @property
     def prior(self) -> float:
-        """Log-odds of the share of positives that `link` counts with; 0 where it knows none."""
+        """Log-odds of the share of positives that `link` uses; 0 if none is known."""
         return 0.0
 
     @property
     def auc(self) -> Mapping[str, Any] | None:
-        """The private AUC as the releases tell it (docs/privacy 10.8); None: none is asked for."""
+        """The private AUC, computed from releases (docs/privacy 10.8); None without `auc_share`."""
         return None
 
     @property
     def noise(self) -> Floats | None:
-        """Standard deviation of what noise adds to each published weight, (d,), about: from the releases.
+        """Approximate standard deviation of the noise in each published weight, (d,), from releases alone.
 
-        None before there are weights, and where later steps answer to the noise by as much as the records
-        say, so that nobody knows how much of it is left (docs/privacy, Lemma 89).
+        None before there are weights, and for gradients: how far later steps correct earlier noise depends on
+        the records, so it is not known how much noise is left (docs/privacy, Lemma 89).
         """
         return None
 
     @property
     def slots_until_release(self) -> int:
-        """Number of next slots before each of which `average` is that of now; at least 1."""
+        """Number of next slots before each of which `average` is unchanged; at least 1."""
         return 1
 
     @property
     @abc.abstractmethod
     def releases(self) -> int:
-        """Models released so far, each of which has cost something."""
+        """Number of models released so far, each of which spent budget."""
 
     @property
     @abc.abstractmethod
     def released(self) -> Floats:
-        """What has left through the gate last, before any post-processing: for the audit."""
+        """The last release, before any post-processing: for the audit."""
 
     @property
     @abc.abstractmethod
     def buffer_records(self) -> int:
-        """Places of the buffer in use, null records too."""
+        """Places of the buffer in use, null records included."""
 
     @abc.abstractmethod
     def card(self) -> tuple[Release, ...]:
-        """What is released, each kind with what it is worth."""
+        """The mechanism card: each kind of release with its sensitivity, noise and cost."""
 
     def centre(self, mean: float) -> None:  # noqa: B027  # most have no use for it
-        """Take a released mean of the labels, before the first record."""
+        """Set the released mean of the labels, before the first record."""
 
     def begin_with(self, cross: Floats) -> None:  # noqa: B027  # most have none
-        """Make a first model of what the warm-up has released of labels and features.
+        """Compute a first model from the warm-up's covariances of labels and features.
 
         Parameters
         ----------
         cross
-            Covariances of the labels with the standardised features, of `E |x|^2 = 1`, and the variances of
-            their noise, (2, d).
+            Covariances of the labels with the standardised features, scaled to `E |x|^2 = 1`, and the
+            variances of their noise, (2, d).
         """
 
     @abc.abstractmethod
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot a row; label NaN makes it a null slot."""
+        """Take one slot for each row; label NaN makes it a null slot."""
 
     @abc.abstractmethod
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
 
     @property
     def releases_nothing(self) -> bool:
-        """Whether `accumulate` takes the next slot: it is not the first, and nothing leaves with it."""
+        """Whether `accumulate` can take the next slot: it is not the first one, and releases nothing."""
         return False
 
     def accumulate(self, design: Design) -> None:
-        """`learn` of the raw record in the scratch of the design, whose label becomes NaN if it is null."""
+        """`learn` the raw record in the design's scratch; the label becomes NaN if the record is null."""
         raise NotImplementedError
 
     def take(
@@ -256,7 +256,7 @@ class MechanismState(abc.ABC):
         records: Sequence[bytes],
         request: ScoreRequest | None,
     ) -> None:
-        """Take one slot a row, under a stream or a chain: the bits of `learn` and `learn_chained`.
+        """Take one slot for each row, with a stream or a chain: the bits of `learn` and `learn_chained`.
 
         Parameters
         ----------
@@ -265,7 +265,7 @@ class MechanismState(abc.ABC):
         stream
             The noise.
         records
-            What identifies the record of each row, for a chain.
+            Digest input of each row's record, for a chain.
         request
             Rows to score, each under the weights published before its slot; None: no scores.
         """
@@ -296,7 +296,7 @@ class MechanismState(abc.ABC):
         """Continue from `to_state` of a run with the same plan; noise from here on is new."""
 
 
-# Of a release, what the card tells as it is.
+# Fields of a release that the card copies.
 _PLAIN = (
     "name",
     "domain",
@@ -318,7 +318,7 @@ _NORMAL_ERROR = 1e-15
 
 
 def check_overflow(cells: Any, what: str) -> None:
-    """Refuse noise whose rounded sums might not fit 64-bit integers; `cells`: how many steps of the grid."""
+    """Refuse noise whose rounded sums might overflow 64-bit integers; `cells`: noise in units of the grid."""
     if not np.max(cells, initial=0.0) < _MOST_CELLS:
         raise ConfigError(
             f"the {what} would be {float(np.max(cells)):.3g} steps of the grid, beyond what 64-bit sums can "
@@ -334,12 +334,12 @@ def power_of_two_below(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Relation:
-    """Which streams are neighbours: they agree in all metadata, and differ in the content of ...
+    """Neighbouring relation: streams with the same metadata that differ in the content of one unit.
 
     Parameters
     ----------
     entity
-        ... all records of one entity, which are learned from as often as this says; None: of one record.
+        The unit is all records of one entity, with these limits on its contributions; None: one record.
 
     Examples
     --------
@@ -352,7 +352,7 @@ class Relation:
 
     @property
     def unit(self) -> str:
-        """Who or what is protected, in words."""
+        """The protected unit, in words."""
         if self.entity is None:
             return "the content of one record (its feature values and its label)"
         return (
@@ -374,31 +374,31 @@ ONE_RECORD = Relation()
 
 @dataclass(frozen=True)
 class Release:
-    """One kind of release of a run, and what it is worth: a line of the mechanism card.
+    """One kind of release with its sensitivity, noise and cost: a line of the mechanism card.
 
     Parameters
     ----------
     name
         What is released.
     domain
-        What a record is to the mechanism.
+        Domain of a record, as the mechanism sees it.
     relation
-        Which streams are neighbours.
+        The neighbouring relation.
     lemma
         Where the sensitivity is proved, in docs/privacy.
     sensitivity
         l2 sensitivity to replacing a record (or an entity's records): of one release where they are
         independent, of all of them together where their noise is correlated.
     sigma
-        Noise std, a coordinate, of the independent normals behind it.
+        Noise std of each coordinate, of the independent normals behind it.
     replace
-        mu that replacing costs over all planned releases of the kind.
+        mu of replacing a record, over all planned releases of the kind.
     blank
-        mu that blanking costs.
+        mu of blanking a record.
     releases
-        How many are planned; None: no end.
+        Number of planned releases; None: no end.
     coordinates, grid
-        Of a release, and the step that it is rounded to.
+        Number of coordinates of a release, and the step that it is rounded to.
 
     Notes
     -----
@@ -424,16 +424,16 @@ class Release:
         "AES in counter mode, keyed by the operating system or the noise key: the guarantee holds as far as "
         "its output cannot be told from random bits (computational differential privacy)"
     )
-    #: Releases that the share of floating point is stated for where there is no end.
+    #: Number of releases for which `floating_point` is stated when there is no horizon.
     OPEN: ClassVar[int] = 100_000
 
     @property
     def mu2(self) -> float:
-        """What replacing takes of mu^2."""
+        """Share of mu^2 that replacing a record costs."""
         return self.replace**2
 
     def floating_point(self, epsilon: float) -> float:
-        """What the errors of floating point may add to delta, at most about."""
+        """Approximate bound of what floating-point errors may add to delta."""
         count = self.OPEN if self.releases is None else self.releases
         flips = 2.0 * _NORMAL_ERROR * self.sigma / self.grid if count else 0.0
         return min((1.0 + math.exp(min(epsilon, 700.0))) * count * self.coordinates * flips, 1.0)
@@ -455,7 +455,7 @@ class NoisySums:
     Parameters
     ----------
     release
-        What leaves is worth this.
+        The kind of release, for the card.
     shape
         Of the sums.
     grid
@@ -463,9 +463,9 @@ class NoisySums:
 
     Notes
     -----
-    Nothing that decides about a model may look at exact sums: a label mean, a ridge, a scale taken from them
-    would be a second release that nobody has noised. So they are not an attribute. What else can be had of
-    them is as secret as the data: `cells`, which noise is keyed by, and the state of a snapshot.
+    No model may depend on the exact sums: a label mean, a ridge or a scale computed from them would be a
+    release without noise. So the sums are not an attribute. The other ways to read them are as secret as the
+    data: `cells`, which keys the noise, and the state of a snapshot.
 
     Examples
     --------
@@ -486,11 +486,11 @@ class NoisySums:
         self.__cells = np.zeros(shape, dtype=np.int64)
 
     def add(self, kernel: Callable[..., object], *records: Any) -> None:
-        """Let a kernel add records: it gets them, and the sums behind them."""
+        """Call a kernel that adds records to the sums: its arguments are the records, then the sums."""
         kernel(*records, self.__cells)
 
     def absorb(self, other: NoisySums, times: int = 1) -> None:
-        """Add another's sums, over other records, so many times."""
+        """Add `times` the sums of another object, which are over other records."""
         self.__cells += times * other.__cells
 
     def privatize(self, noise: Floats) -> Floats:
@@ -509,7 +509,7 @@ class NoisySums:
         self.__cells[...] = 0
 
     def cells(self) -> bytes:
-        """What noise will be added to, as bytes: for the chain that keys the noise."""
+        """The exact sums as bytes: for the chain that keys the noise."""
         return self.__cells.tobytes()
 
     def to_state(self) -> NDArray[np.int64]:
@@ -522,7 +522,7 @@ class NoisySums:
         Raises
         ------
         ValueError
-            If they are of another shape.
+            If the saved sums have another shape.
         """
         if saved.shape != self.__cells.shape:
             raise ValueError("sums of another shape")
@@ -531,31 +531,32 @@ class NoisySums:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a private learner promises: its parameters, checked, with the defaults filled in.
+    """Validated parameters of a private learner, with the defaults filled in.
 
     Parameters
     ----------
     mechanism
-        How it is kept.
+        The DP mechanism.
     companions
-        What is released beside the mechanism, the innermost first.
+        Further releases (prevalence, private AUC) around the mechanism, the innermost first.
     epsilon, delta, mu
         Budget of one record, in both currencies.
     horizon, warmup
-        Slots altogether, None for no end, and the first of them that only the warm-up's release is for.
+        Number of slots in all, None for no end, and of the first slots, which serve the warm-up alone.
     loss, form, pairs, two_classes
-        The pair loss, how two labels make a margin, what the kernels know the pairs by, and whether labels
-        are +1 and -1.
+        The pair loss, how two labels make a margin, the kernels' code for the pairs, and whether labels are
+        +1 and -1.
     buffer, clip, radius, tangent
-        The buffer, the clip of a pair, the radius of the weights, and which ball pairs are clipped into.
+        The buffer, the clipping radius of a pair's gradient, the radius of the weights, and which ball
+        gradients are clipped into.
     bounds
         Declared (low, high) by feature.
     forks, window
-        Second views of so many slots that the budget has room for.
+        Number of second views that the budget covers, and the slots of each.
     entity
-        Whose records are protected together; None: one record.
+        Limits of user-level privacy; None: record-level privacy.
     features, dim
-        How many features, and coordinates of the weights; None until they are known.
+        Number of features and of coordinates of the weights; None until they are known.
     """
 
     mechanism: Mechanism
@@ -582,7 +583,7 @@ class Settings:
 
     @property
     def relation(self) -> Relation:
-        """Which streams are neighbours."""
+        """The neighbouring relation."""
         return Relation(self.entity)
 
     @property
@@ -592,7 +593,7 @@ class Settings:
 
     @property
     def mu_learning(self) -> float:
-        """mu of what is learned after the warm-up."""
+        """mu of the learning after the warm-up."""
         return self.mu * math.sqrt(0.5) if self.composes else self.mu
 
     def mu_warmup(self, fork_mu2: float | None) -> float:
@@ -605,7 +606,7 @@ class Settings:
         Parameters
         ----------
         fork_mu2
-            What such a second view costs, at most; None: not known yet.
+            Upper bound of the cost of such a second view; None: not known yet.
         """
         if self.composes or not self.forks or fork_mu2 is None:
             return self.mu_learning / math.sqrt(1.0 + self.forks)
@@ -613,28 +614,28 @@ class Settings:
 
     @property
     def warmup_records(self) -> int:
-        """How many records of one entity the warm-up can hold (docs/privacy 4.4)."""
+        """Number of records of one entity that the warm-up can hold (docs/privacy 4.4)."""
         return 1 if self.entity is None else self.entity.within(self.warmup)
 
     @property
     def learning(self) -> int | None:
-        """Slots that are learned from, after the warm-up."""
+        """Number of learning slots, after the warm-up."""
         return None if self.horizon is None else self.horizon - self.warmup
 
     @property
     def learning_records(self) -> int:
-        """How many records of one entity are learned from, at most, after the warm-up."""
+        """Largest number of records of one entity that are learned after the warm-up."""
         if self.entity is None:
             return 1
         return self.entity.records if self.learning is None else self.entity.within(self.learning)
 
     @property
     def calibrated(self) -> bool:
-        """Whether probabilities know the share of positives."""
+        """Whether probabilities are calibrated by the share of positives."""
         return self.mechanism.label_mean or any(companion.calibrated for companion in self.companions)
 
     def start(self, *, seed: int | None, saved: Mapping[str, Any] | None) -> MechanismState:
-        """A run of the mechanism, inside those of its companions: parameters as of `Mechanism.start`."""
+        """State of the mechanism, wrapped by its companions: parameters as of `Mechanism.start`."""
         if not self.companions:
             return self.mechanism.start(self, seed=seed, saved=saved)
         *others, outer = self.companions
@@ -645,12 +646,12 @@ class Settings:
         return outer.start(self, saved, start_inner)
 
     def describe(self) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         words = [self.mechanism.describe(self), *(companion.describe() for companion in self.companions)]
         return " ".join(filter(None, words))
 
     def notes(self, run: MechanismState) -> list[str]:
-        """What the report has to say besides; `run`: what `start` has made."""
+        """Further notes of the report; `run`: the state that `start` returned."""
         notes: list[str] = []
         for companion in reversed(self.companions):
             assert isinstance(run, StateWrapper)
@@ -659,7 +660,7 @@ class Settings:
         return [*self.mechanism.notes(self, run), *notes]
 
     def warmup_words(self) -> str:
-        """What the warm-up does, for the report; empty without one."""
+        """Description of the warm-up, for the report; empty without one."""
         if not self.warmup:
             return ""
         return (
@@ -671,29 +672,29 @@ class Settings:
 
 @dataclass(frozen=True)
 class Mechanism(abc.ABC):
-    """A way to learn under noise: stateless, equal to its copies, and asked by a learner for everything.
+    """A DP mechanism: a stateless value that makes the plan, the state and the report's words.
 
-    A subclass is a module of its own: its domain, relation, lemma, plan, calibration, run, and words.
+    A subclass has a module of its own: domain, relation, lemma, plan, calibration, state and report.
     """
 
-    #: Whether the buffer must bound how often a record is used.
+    #: Whether the buffer must bound the number of uses of a record.
     bounded_uses: ClassVar[bool] = True
     #: Radius of the weights without and with a warm-up.
     radii: ClassVar[tuple[float, float]] = (3.0, 30.0)
     #: Whether the warm-up releases the mean of the labels too.
     label_mean: ClassVar[bool] = False
-    #: Whether it also releases how each feature goes with the labels, for a first model.
+    #: Whether it also releases the covariances of features and labels, for a first model.
     label_cross: ClassVar[bool] = False
-    #: Whether the partner of a record is made of releases, so that there is no buffer.
+    #: Whether the partner of a record is computed from releases, so that there is no buffer.
     released_partner: ClassVar[bool] = False
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
-        """What `warmup=None` means; None: by the horizon. `features`: how many, once they are known."""
+        """Default of `warmup`; None: by the horizon. `features`: their number, once known."""
         return None
 
     @property
     def default_clip(self) -> float:
-        """What `clip=None` means."""
+        """Default of `clip`."""
         return 1.0
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
@@ -710,36 +711,36 @@ class Mechanism(abc.ABC):
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> MechanismState:
-        """A run, without a record.
+        """A new state, before any record.
 
         Parameters
         ----------
         settings
-            What is promised, with the number of features.
+            Validated parameters, with the number of features.
         seed
-            Of what the buffer draws; None takes one from the operating system.
+            Seed of the buffer's random choices; None takes one from the operating system.
         saved
-            What was fitted for the run that this one continues (`fitted.written`): it is taken as it is.
+            Fitted numbers of an earlier run (`PrivateSession.written`), used unchanged; None: fit them here.
         """
 
     def design(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> Design:
-        """From a record to the vector that the published weights multiply."""
+        """The map from a record to its design vector, which the published weights multiply."""
         return Design(names, bounds)
 
     @abc.abstractmethod
     def describe(self, settings: Settings) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
 
     def notes(self, settings: Settings, run: MechanismState) -> list[str]:
-        """What the report has to say besides."""
+        """Further notes of the report."""
         return []
 
 
 @dataclass(frozen=True)
 class Companion(abc.ABC):
-    """What is released beside a mechanism, for a share of the learning's mu^2: stateless, as a mechanism."""
+    """A further release beside a mechanism, for a share of the learning's mu^2: stateless, as a mechanism."""
 
-    #: Whether probabilities know the share of positives by it.
+    #: Whether it calibrates probabilities by the share of positives.
     calibrated: ClassVar[bool] = False
 
     @abc.abstractmethod
@@ -749,24 +750,24 @@ class Companion(abc.ABC):
         saved: Mapping[str, Any] | None,
         start_inner: Callable[[Settings, Mapping[str, Any] | None], MechanismState],
     ) -> StateWrapper:
-        """A run around that of the mechanism.
+        """A state that wraps that of the mechanism.
 
         Parameters
         ----------
         settings
-            What is promised, of both.
+            Validated parameters of both.
         saved
-            What was fitted for the run that this one continues; None: nothing.
+            Fitted numbers of an earlier run, used unchanged; None: fit them here.
         start_inner
-            Makes the inner run, of settings with the rest of the budget, and of what was fitted for it.
+            Makes the inner state, from settings with the rest of the budget and its saved numbers.
         """
 
     def describe(self) -> str:
-        """What is done, for the report; empty: nothing is released."""
+        """Description for the report; empty: nothing is released."""
         return ""
 
     def notes(self, run: Any) -> list[str]:
-        """What the report has to say besides; `run`: what `start` has made."""
+        """Further notes of the report; `run`: the state that `start` returned."""
         return []
 
 
@@ -791,16 +792,16 @@ class StateWrapper(MechanismState):
 
     Parameters
     ----------
-    run
-        What learns.
+    inner
+        The wrapped state.
     """
 
     inner: MechanismState
 
-    def __init__(self, run: MechanismState) -> None:
-        self.inner = run
-        self.steps = run.steps
-        self.spread, self.cap, self.secret_iterate = run.spread, run.cap, run.secret_iterate
+    def __init__(self, inner: MechanismState) -> None:
+        self.inner = inner
+        self.steps = inner.steps
+        self.spread, self.cap, self.secret_iterate = inner.spread, inner.cap, inner.secret_iterate
 
     @property
     def average(self) -> Floats:
@@ -809,17 +810,17 @@ class StateWrapper(MechanismState):
 
     @property
     def link(self) -> Link:
-        """From a score to a probability."""
+        """Link from a score to a probability."""
         return self.inner.link
 
     @property
     def noise(self) -> Floats | None:
-        """Standard deviation of what noise adds to each published weight."""
+        """Standard deviation of the noise in each published weight."""
         return self.inner.noise
 
     @property
     def prior(self) -> float:
-        """Log-odds of the share of positives that `link` counts with."""
+        """Log-odds of the share of positives that `link` uses."""
         return self.inner.prior
 
     @property
@@ -829,29 +830,29 @@ class StateWrapper(MechanismState):
 
     @property
     def gate(self) -> Any:
-        """Through which gradients leave."""
+        """The release of gradients, with its exact sums."""
         return self.inner.gate  # type: ignore[attr-defined]
 
     @property
     def released(self) -> Floats:
-        """What has left through the gate of what learns, last."""
+        """The last release of the wrapped state."""
         return self.inner.released
 
     @property
     def buffer_records(self) -> int:
-        """Places of the buffer in use, null records too."""
+        """Places of the buffer in use, null records included."""
         return self.inner.buffer_records
 
     def centre(self, mean: float) -> None:
-        """Take a released mean of the labels, before the first record."""
+        """Set the released mean of the labels, before the first record."""
         self.inner.centre(mean)
 
     def begin_with(self, cross: Floats) -> None:
-        """Make a first model of what the warm-up has released of labels and features."""
+        """Compute a first model from the warm-up's covariances of labels and features."""
         self.inner.begin_with(cross)
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot a row; label NaN makes it a null slot."""
+        """Take one slot for each row; label NaN makes it a null slot."""
         self.take(rows, labels, stream, (), None)
 
 
@@ -871,7 +872,7 @@ class Link:
     offset: float = 0.0
 
     def one(self, score: float) -> float:
-        """Probability of a score."""
+        """Probability at a score."""
         return float(numerics.sigmoid(self.slope * score + self.offset))
 
     def many(self, scores: Floats) -> Floats:
@@ -882,37 +883,36 @@ class Link:
 
 
 def _log_odds(rate: float) -> float:
-    # Our own logarithm: a library's has other last digits elsewhere.
+    # The kernels' logarithm: that of a library may differ in the last digits between processors.
     return float(numerics.log_positive(rate) - numerics.log_positive(1.0 - rate))
 
 
 def rate_link(rate: float) -> Link:
-    """Of a learner that knows the share of positives and has no weights yet."""
+    """Link of a learner that knows the share of positives and has no weights yet."""
     return Link(1.0, _log_odds(rate))
 
 
 def unit_link(weights: Floats, spread: float) -> Link:
-    """Of a learner whose releases do not tell the classes apart: the scores in standard units, no offset.
+    """Link without calibration: scores in units of their standard deviation, no offset.
 
     Parameters
     ----------
     weights
         Released weights (d,).
     spread
-        Root of the mean squared length of a record, which its d coordinates share alike.
+        Root mean squared length of a record; all d coordinates count for an equal share.
     """
     length = math.sqrt(float(vectors.dot(weights, weights)))
     return Link(math.sqrt(len(weights)) / (spread * length)) if length > 0.0 else Link()
 
 
 def normal_link(along: float, variance: float, rate: float) -> Link:
-    """Log-odds where the scores of both classes are normal with one variance.
+    """Link by linear discriminant analysis: the scores of both classes are normal with one variance.
 
     Parameters
     ----------
     along
-        Covariance of the score with the label (1 for a positive and 0 for a negative), cleared of what noise
-        adds to it.
+        Covariance of the score with the label (1 for a positive, 0 for a negative), corrected for noise.
     variance
         Variance of the score over all records, above 0.
     rate
@@ -920,10 +920,9 @@ def normal_link(along: float, variance: float, rate: float) -> Link:
 
     Notes
     -----
-    The class means differ by `along / (rate (1 - rate))`, and the variance within a class is what that leaves
-    of the variance. Scores have the mean 0, for records are centred. The slope is at least that of
-    `kernels.LEAST` log-odds in a standard deviation: where the noise leaves nothing of the difference, the
-    ranking still does not turn.
+    The class means differ by `along / (rate (1 - rate))`; the variance within a class is the rest of the
+    variance. Scores have mean 0, since records are centred. The slope is at least `kernels.LEAST` log-odds
+    in a standard deviation, so that noise never reverses the ranking.
     """
     odds = rate * (1.0 - rate)
     gap = max(along, 0.0) / odds

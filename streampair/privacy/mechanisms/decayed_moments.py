@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from streampair.privacy.correlated import BLT
-from streampair.privacy.mechanisms.base import ONE_RECORD, Relation, Release, Settings, check_overflow, under
+from streampair.privacy.mechanisms.base import (
+    ONE_RECORD,
+    Relation,
+    Release,
+    Settings,
+    check_overflow,
+    with_numbers,
+)
 from streampair.privacy.mechanisms.second_moments import Moments, MomentsState, second_moments_diameter
 from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
 
@@ -111,7 +118,7 @@ class DecayedMomentsPlan:
     forks, window
         Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
     relation
-        Which streams are neighbours.
+        The neighbouring relation.
     keep
         g, what is kept of the past from one block to the next.
     grid
@@ -220,7 +227,7 @@ class DecayedMomentsPlan:
         return self.counted(blocks) ** 2 / self.variance(blocks) if blocks else 0.0
 
     def card(self) -> tuple[Release, ...]:
-        """What is released, and what it is worth."""
+        """The release with its sensitivity, noise and cost, for the card."""
         rounding = self.grid * math.sqrt(self.dim)
         replace = math.sqrt(self._rows_mu2(None))
         return (
@@ -318,7 +325,7 @@ class DecayedMoments(Moments):
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> DecayedMomentsState:
-        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
+        """A new state; the fitted numbers are those of `saved`, if given."""
         assert settings.features is not None
         plan = plan_decayed_moments(
             settings.mu,
@@ -329,10 +336,10 @@ class DecayedMoments(Moments):
             window=settings.window,
             relation=settings.relation,
         )
-        return DecayedMomentsState(under(plan, saved))
+        return DecayedMomentsState(with_numbers(plan, saved))
 
     def describe(self, settings: Settings) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         length = math.ceil(self.half_life / BLOCKS)
         return (
             "Mechanism: second moments of the records, and of their labels with them, are summed over "

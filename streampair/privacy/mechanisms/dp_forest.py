@@ -11,7 +11,7 @@ import numpy as np
 
 from streampair.kernels import dp_steps, numerics, random, random_trees, symmetric, vectors
 from streampair.privacy.accounting import mu_from
-from streampair.privacy.mechanisms.base import Link, Settings, rate_link, under
+from streampair.privacy.mechanisms.base import Link, Settings, rate_link, with_numbers
 from streampair.privacy.mechanisms.second_moments import (
     ANYTIME,
     MOST_CENTRE,
@@ -25,7 +25,7 @@ from streampair.privacy.mechanisms.synthetic_sample import (
     ReleasedStatistics,
     Rows,
     dot,
-    spread_out,
+    sums_by_leaf,
     synthetic_rows,
 )
 from streampair.records.random_trees import BINS, DEPTH, TREES, RandomTreeDesign, Trees, marks_of
@@ -295,7 +295,7 @@ def _explained(
     scores = scores - float(vectors.dot(weights, scores))
     a, b = half_odds(scores, weights, released.centre)
     sums = np.empty(released.counts.shape)
-    spread_out(leaves, weights * (_means(a * scores + b) - released.centre), sums)
+    sums_by_leaf(leaves, weights * (_means(a * scores + b) - released.centre), sums)
     return a, scores, sums
 
 
@@ -594,8 +594,8 @@ class DPForest(Moments):
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> DPForestState:
-        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        return DPForestState(under(self.planned(settings), saved))
+        """A new state; the fitted numbers are those of `saved`, if given."""
+        return DPForestState(with_numbers(self.planned(settings), saved))
 
     def planned(self, settings: Settings) -> DPForestPlan:
         """The plan, fitted here."""
@@ -618,7 +618,7 @@ class DPForest(Moments):
         )
 
     def describe(self, settings: Settings) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         return (
             f"{super().describe(settings)} With the second moments go counts of records and labels in the "
             f"leaves of {self.trees} random trees, which were drawn from public coins, and histograms of the "

@@ -23,7 +23,7 @@ from streampair.privacy.mechanisms.base import (
     Settings,
     check_overflow,
     strategy_from,
-    under,
+    with_numbers,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.second_moments import MOST_CENTRE, Moments
@@ -59,7 +59,7 @@ _NO_SCORES = np.empty(0)
 
 
 class Batch(NamedTuple):
-    """Rows that are scored, their scores, rows that are learned, their labels: as the kernels take them."""
+    """Rows to score, their scores, rows to learn and their labels, in the order of the kernels' arguments."""
 
     scored: Floats
     scores: Floats
@@ -68,7 +68,7 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, rows: Floats, labels: Floats, request: ScoreRequest | None) -> Batch:
-        """Nobody asks: there are no scores."""
+        """A batch; without a request its first two arrays are empty."""
         return cls(
             _NO_ROWS if request is None else request.rows,
             _NO_SCORES if request is None else request.scores,
@@ -78,7 +78,7 @@ class Batch(NamedTuple):
 
 
 def empty_buffer(settings: Settings, seed: int | None) -> PairBuffer:
-    """A buffer as the settings say, whose features are known; `seed`: of what it draws."""
+    """An empty buffer for these settings, which know the features; `seed`: of its random choices."""
     assert settings.features is not None
     return PairBuffer(
         settings.buffer,
@@ -92,23 +92,23 @@ def empty_buffer(settings: Settings, seed: int | None) -> PairBuffer:
 
 
 class ExactGradients:
-    """Gradients of records paired with a buffer; a subclass lets them out, under noise, in `privatize`.
+    """Exact gradients of records paired with a buffer; a subclass releases them with noise in `privatize`.
 
     Parameters
     ----------
     release
-        What leaves is worth this.
+        The kind of release, for the card.
     buffer
         The buffer, empty.
     scalars
-        Clip, radius and grid, and one number more that its loop takes.
+        Clip, radius and grid, and one more number for the loop of the subclass.
     dim
-        Coordinates.
+        Number of coordinates.
 
     Attributes
     ----------
     vectors
-        The iterate and the published average, (2, dim): functions of what has left.
+        The iterate and the published average, (2, dim): functions of the releases.
     """
 
     __slots__ = ("__cells", "_scratch", "buffer", "release", "scalars")
@@ -128,7 +128,7 @@ class ExactGradients:
         return view
 
     def cells(self, row: Floats, label: Floats, steps: int) -> NDArray[np.int64]:
-        """What noise will be added to for this slot, (dim,): for the chain that keys the noise alone."""
+        """The exact value of this slot, (dim,), which noise is added to: only for the chain that keys it."""
         b = self.buffer
         dp_steps.gradient_cells(
             row, label, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, self.__cells
@@ -136,7 +136,7 @@ class ExactGradients:
         return self.__cells
 
     def turns(self, batch: Batch, steps: int) -> NDArray[np.int64]:
-        """`cells` of the first row of a batch, after its score; `turn` of a subclass goes on from there."""
+        """Score the first row of a batch and return its `cells`; `turn` of a subclass takes the next rows."""
         b = self.buffer
         dp_steps.score_and_cells(
             *batch, 0, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, self.__cells
@@ -155,7 +155,7 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, eq=False)
 class FTRLPlan:
-    """The mechanism of docs/privacy 4.3, calibrated.
+    """Calibrated plan of FTRL with correlated noise (docs/privacy 4.3).
 
     Parameters
     ----------
@@ -168,8 +168,8 @@ class FTRLPlan:
     clip, diameter, radius
         Per-pair clip, replacement diameter D and radius R of the weights.
     tangent
-        Whether pairs are clipped into a ball of radius `clip` that only touches 0, instead of the one around
-        it: D is the same, and norms up to twice the clip pass. For decreasing losses and centred records.
+        Whether gradients are clipped into a ball of radius `clip` that touches 0, instead of the one around
+        0: D is the same, and norms up to twice the clip pass. For decreasing losses and centred records.
     horizon
         Learning steps, None for no end.
     strategy
@@ -179,9 +179,9 @@ class FTRLPlan:
     sensitivity
         `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run; of an entity the sum over its records.
     forks, window
-        Second views of as many consecutive releases that the budget has room for (docs/privacy 8).
+        Number of second views that the budget covers, and the releases of each (docs/privacy 8).
     relation
-        Which streams are neighbours.
+        The neighbouring relation.
     """
 
     mu: float
@@ -224,11 +224,11 @@ class FTRLPlan:
         return window_sensitivity(self.strategy, self._moves(), window=window)
 
     def fork_mu2(self, window: int) -> float:
-        """What a second view of `window` consecutive releases adds to mu^2, at most."""
+        """Upper bound of what a second view of `window` consecutive releases adds to mu^2."""
         return (self._window_norm(window) / self.sigma) ** 2
 
     def release(self) -> Release:
-        """What is released, and what it is worth."""
+        """The release with its sensitivity, noise and cost, for the card."""
         replace = self.sensitivity / self.sigma
         # Blanking takes away gradients of at most the clip, which moves by less than the diameter.
         share = 1.0 if self.tangent else min(self.clip / self.diameter, 1.0)
@@ -265,7 +265,7 @@ class FTRLPlan:
 
 
 def check_strategy(name: Any, horizon: int | None) -> None:
-    """Refuse names that there are not, and the square root without a horizon."""
+    """Refuse unknown strategy names, and the square root without a horizon."""
     if name not in ("auto", "toeplitz", "blt"):
         raise ConfigError(f"strategy is {name!r}", fix="give 'auto', 'toeplitz' or 'blt'")
     if name == "toeplitz" and horizon is None:
@@ -308,7 +308,7 @@ def plan_ftrl(
     dim, influence, diameter, clip, radius, tangent, horizon, forks, window, relation
         As in `FTRLPlan`.
     strategy
-        A name, or a strategy as it is (that of a restored learner).
+        A name, or the strategy of a restored learner, used unchanged.
 
     Raises
     ------
@@ -337,26 +337,26 @@ def plan_ftrl(
 
 
 def strategy_to_state(strategy: Toeplitz | BLT) -> dict[str, Any]:
-    """The matrix C as plain values: a fit must not change under a running mechanism."""
+    """The matrix C as plain values, which a snapshot keeps: a new fit could differ."""
     if isinstance(strategy, BLT):
         return {"kind": "blt", "omega": strategy.omega.copy(), "decay": strategy.decay.copy()}
     return {"kind": "square_root"}
 
 
 def strategy_numbers(strategy: Toeplitz | BLT) -> list[float]:
-    """What a strategy is given by."""
+    """The numbers that define a strategy."""
     if isinstance(strategy, BLT):
         return [*strategy.omega.tolist(), *strategy.decay.tolist()]
     return [float(len(strategy.column))]
 
 
 class SummedGradients(ExactGradients):
-    """The gate: the running sum of rounded gradients, which leaves under rounded noise.
+    """The running sum of rounded gradients, released with rounded noise.
 
     Attributes
     ----------
     total
-        The noisy sum, in steps of the grid, (dim,).
+        The noisy sum, in units of the grid, (dim,).
     """
 
     __slots__ = ("total",)
@@ -366,7 +366,7 @@ class SummedGradients(ExactGradients):
         self.total = np.zeros(dim, dtype=np.int64)
 
     def privatize(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
-        """Release a sum a row, under the noise (n, dim) that it adds to the one before, and step."""
+        """For each row release the noisy sum and take a step; `noise`: its increments, (n, dim)."""
         b = self.buffer
         dp_steps.ftrl_steps(
             rows, labels, noise, rates, steps, b.ints, self.scalars, self._scratch, self.total, b.rows,
@@ -383,7 +383,7 @@ class SummedGradients(ExactGradients):
         rate: float,
         steps: int,
     ) -> None:
-        """`privatize` of one slot whose cells are known, with normals made of `words`: one compiled call."""
+        """`privatize` of one slot whose cells are known, with normals from `words`: one compiled call."""
         b = self.buffer
         dp_steps.ftrl_keyed(
             row, label, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
@@ -444,17 +444,17 @@ class FTRLState(MechanismState):
 
     @property
     def releases(self) -> int:
-        """Models released so far."""
+        """Number of models released so far."""
         return self.steps
 
     @property
     def released(self) -> Floats:
-        """The noisy sum of the gradients, (d,), before the projection."""
+        """The last noisy sum of the gradients, (d,), before the projection."""
         return np.asarray(self.gate.total * self.plan.grid, dtype=np.float64)
 
     @property
     def buffer_records(self) -> int:
-        """Places of the buffer in use, null records too."""
+        """Places of the buffer in use, null records included."""
         return self.gate.buffer.filled(self.steps)
 
     def card(self) -> tuple[Release, ...]:
@@ -467,7 +467,7 @@ class FTRLState(MechanismState):
         return [plan.sigma, plan.grid, plan.clip, plan.radius, *strategy_numbers(plan.strategy)]
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
         cells = self.gate.cells(row, label, self.steps)
         chain.advance(cells.tobytes())
         noise = self._noise
@@ -490,7 +490,7 @@ class FTRLState(MechanismState):
         records: Sequence[bytes],
         request: ScoreRequest | None,
     ) -> None:
-        """As of a run; of a keyed one with one compiled call a slot."""
+        """As in the base class; with keyed noise, one compiled call per slot."""
         noise = self._noise
         if not isinstance(stream, ChainedNoise) or not isinstance(noise, BLTNoise) or not len(rows):
             super().take(rows, labels, stream, records, request)
@@ -508,7 +508,7 @@ class FTRLState(MechanismState):
                 self.steps += 1
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""
+        """Take one slot for each row. Label NaN makes it a null slot: noise, no gradient, a null record."""
         for start in range(0, len(rows), _CHUNK):
             part = rows[start : start + _CHUNK]
             count = len(part)
@@ -517,7 +517,7 @@ class FTRLState(MechanismState):
             self.steps += count
 
     def _eta(self, count: int) -> Floats:
-        """Step sizes of the next slots, computed in blocks that do not depend on how slots are asked for."""
+        """Step sizes of the next slots, computed in fixed blocks: the bits do not depend on `count`."""
         first = self.steps - self._rates_from
         if first < 0 or first + count > len(self._rates):
             self._rates_from = self.steps // _CHUNK * _CHUNK
@@ -571,7 +571,7 @@ class FTRL(Mechanism):
     run: ClassVar[type[FTRLState]] = FTRLState
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLState:
-        """A run; the strategy of a saved one is taken as it is: another fit would be another mechanism."""
+        """A new state; a saved strategy is used unchanged, since another fit would be another mechanism."""
         assert settings.dim is not None
         plan = plan_ftrl(
             settings.mu_learning,
@@ -587,10 +587,10 @@ class FTRL(Mechanism):
             window=settings.window,
             relation=settings.relation,
         )
-        return self.run(under(plan, saved), empty_buffer(settings, seed))
+        return self.run(with_numbers(plan, saved), empty_buffer(settings, seed))
 
     def describe(self, settings: Settings) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         return (
             f"Mechanism: gradients clipped per pair at {settings.clip:g} and averaged over "
             f"{settings.buffer.describe()}; their running sum is released under correlated Gaussian noise "
@@ -603,11 +603,11 @@ PARTNER = "released"
 
 
 def partner_of(cross: Floats, centre: float) -> Floats:
-    """The point midway between the classes' means, (d,), no longer than `centre`, seen from the mean of all.
+    """The midpoint of the class means, (d,), relative to the mean of all records.
 
-    With b the mean of the labels and c their covariance with the features, the classes' means are
-    `c / (1 + b)` and `-c / (1 - b)`. Post-processing of the warm-up's release; c is shrunk as James and Stein
-    do, by as much of its square as noise explains.
+    With b the mean of the labels and c their covariance with the features, the class means are `c / (1 + b)`
+    and `-c / (1 - b)`. Post-processing of the warm-up's release; c is shrunk by the share of its square that
+    noise explains (James-Stein).
 
     Parameters
     ----------
@@ -629,31 +629,31 @@ def partner_of(cross: Floats, centre: float) -> Floats:
         return np.zeros(len(covariance))
     share = max(1.0 - float(vectors.dot(noise, np.ones(len(noise)))) / square, 0.0)
     half = share / (1.0 - centre * centre)
-    # Half the classes' distance is at most 1, for records are in the unit ball; kept a little within.
+    # Half the distance of the class means is at most 1, since records are in the unit ball.
     half = min(half, (1.0 - 1e-9) / math.sqrt(square))
     return np.asarray(-centre * half * covariance)
 
 
 class AnchorFTRLState(FTRLState):
-    """A run of `FTRL` that pairs each record with one point: 0 until the warm-up's release.
+    """State of `AnchorFTRL`: pairs each record with the anchor, which is 0 until the warm-up's release.
 
-    The place of the buffer holds it, and the mean of the labels, which says which class is the frequent one.
+    The buffer's only place holds the anchor, labelled by the sign of the mean label.
     """
 
     _centre = 0.0
 
     def centre(self, mean: float) -> None:
-        """Remember the mean of the labels for `begin_with`, which follows at once."""
+        """Store the mean of the labels for `begin_with`, which follows at once."""
         self._centre = min(max(mean, -MOST_CENTRE), MOST_CENTRE)
 
     def begin_with(self, cross: Floats) -> None:
-        """Make the partner."""
+        """Compute the anchor."""
         buffer = self.gate.buffer
         buffer.rows[0] = partner_of(cross, self._centre)
         buffer.labels[0] = self._centre
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from `to_state`; a partner outside its ball would move gradients by more than planned."""
+        """Continue from `to_state`; an anchor outside its ball would exceed the planned sensitivity."""
         rows, centres = state["buffer"]["rows"], state["buffer"]["labels"]
         if rows.shape != (1, self.plan.dim) or centres.shape != (1,):
             raise ValueError("a partner of another shape")
@@ -665,7 +665,7 @@ class AnchorFTRLState(FTRLState):
 
 @dataclass(frozen=True)
 class AnchorFTRL(FTRL):
-    """`FTRL` that pairs each record with a point between the classes, which the warm-up has released."""
+    """`FTRL` that pairs each record with an anchor: a point between the classes, released by the warm-up."""
 
     label_mean: ClassVar[bool] = True
     label_cross: ClassVar[bool] = True
@@ -673,11 +673,11 @@ class AnchorFTRL(FTRL):
     run: ClassVar[type[FTRLState]] = AnchorFTRLState
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
-        """As of the moments, whose warm-up releases the same."""
+        """As for moments, whose warm-up has the same release."""
         return Moments().default_warmup(mu, horizon, features)
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
-        """A loss that decreases: the gradients of one class then are on one side of the partner.
+        """A decreasing loss: the gradients of one class are then on one side of the anchor.
 
         Raises
         ------
@@ -694,7 +694,7 @@ class AnchorFTRL(FTRL):
         return checked
 
     def describe(self, settings: Settings) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         return (
             "Mechanism: each record is paired with a point between the classes, which the warm-up has "
             f"released; gradients are clipped at {settings.clip:g}, and their running sum is released under "

@@ -20,7 +20,7 @@ from streampair.privacy.mechanisms.base import (
     Settings,
     check_overflow,
     power_of_two_below,
-    under,
+    with_numbers,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.ftrl import Batch, ExactGradients, empty_buffer
@@ -46,7 +46,7 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, eq=False)
 class GradientPerturbationPlan:
-    """Noise in every gradient, fed back into the iterate (docs/privacy 4.2), calibrated.
+    """Calibrated plan of gradient perturbation: noise in every gradient (docs/privacy 4.2).
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ class GradientPerturbationPlan:
     horizon
         Learning steps, None for no end.
     forks, window
-        Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
+        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
     relation
-        Which streams are neighbours.
+        The neighbouring relation.
     """
 
     mu: float
@@ -93,7 +93,7 @@ class GradientPerturbationPlan:
         check_overflow(20.0 * self.sigma / self.grid, "noise")
 
     def _moves(self) -> Floats:
-        """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its own on."""
+        """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its slot on."""
         return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
 
     def _window_norm(self, window: int) -> float:
@@ -113,7 +113,7 @@ class GradientPerturbationPlan:
         return (self._window_norm(window) / self.sigma) ** 2
 
     def release(self) -> Release:
-        """What is released, and what it is worth."""
+        """The release with its sensitivity, noise and cost, for the card."""
         replace = self.sensitivity / self.sigma
         return Release(
             name="each averaged gradient",
@@ -178,18 +178,18 @@ def plan_gradient_perturbation(
 
 
 class NoisyGradients(ExactGradients):
-    """The gate: each averaged gradient, rounded, leaves under rounded noise of its own."""
+    """Averaged gradients, each rounded and released with independent rounded noise."""
 
     __slots__ = ()
 
     @property
     def last(self) -> Floats:
-        """The noisy gradient that left last, (dim,): a copy."""
+        """The last noisy gradient, (dim,): a copy."""
         noisy: Floats = self._scratch[2].copy()
         return noisy
 
     def privatize(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
-        """Release a gradient a row, under noise (n, dim), and step."""
+        """For each row release the noisy gradient and take a step; `noise`: (n, dim)."""
         b = self.buffer
         dp_steps.noisy_steps(
             rows, labels, noise, rates, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, b.ages
@@ -205,9 +205,9 @@ class NoisyGradients(ExactGradients):
         rate: float,
         steps: int,
     ) -> None:
-        """`privatize` of row `index` of a batch, whose cells are known, with normals made of `words`.
+        """`privatize` of row `index` of a batch, whose cells are known, with normals from `words`.
 
-        Then score and cells of the next one.
+        Then score and cells of the next row.
         """
         b = self.buffer
         dp_steps.noisy_turn(
@@ -217,7 +217,7 @@ class NoisyGradients(ExactGradients):
 
 
 class GradientPerturbationState(MechanismState):
-    """State of a run with noise in every gradient; the noisy iterate is all that it knows (4.2).
+    """State of gradient perturbation: the noisy iterate and the buffer (docs/privacy 4.2).
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class GradientPerturbationState(MechanismState):
 
     @property
     def releases(self) -> int:
-        """Models released so far."""
+        """Number of models released so far."""
         return self.steps
 
     @property
@@ -254,7 +254,7 @@ class GradientPerturbationState(MechanismState):
 
     @property
     def buffer_records(self) -> int:
-        """Places of the buffer in use, null records too."""
+        """Places of the buffer in use, null records included."""
         return self.gate.buffer.filled(self.steps)
 
     def card(self) -> tuple[Release, ...]:
@@ -267,7 +267,7 @@ class GradientPerturbationState(MechanismState):
         return [plan.sigma, plan.grid, plan.clip, plan.radius, float(self.gate.scalars[3])]
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
         chain.advance(self.gate.cells(row, label, self.steps).tobytes())
         self.learn(row, label, chain)
 
@@ -279,7 +279,7 @@ class GradientPerturbationState(MechanismState):
         records: Sequence[bytes],
         request: ScoreRequest | None,
     ) -> None:
-        """As of a run; of a keyed one with one compiled call a slot."""
+        """As in the base class; with keyed noise, one compiled call per slot."""
         if not isinstance(stream, ChainedNoise) or not len(rows):
             super().take(rows, labels, stream, records, request)
             return
@@ -293,7 +293,7 @@ class GradientPerturbationState(MechanismState):
             self.steps += 1
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot a row. Label NaN makes it a null slot: noise, no gradient, a null record."""
+        """Take one slot for each row. Label NaN makes it a null slot: noise, no gradient, a null record."""
         dim = self.plan.dim
         for start in range(0, len(rows), _CHUNK):
             part, y = rows[start : start + _CHUNK], labels[start : start + _CHUNK]
@@ -322,7 +322,7 @@ class GradientPerturbationState(MechanismState):
 
 @dataclass(frozen=True)
 class GradientPerturbation(Mechanism):
-    """Gradient descent under noise in every gradient; the noisy iterate is all that is kept.
+    """Gradient descent with noise in every gradient; the state keeps only the noisy iterate.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ class GradientPerturbation(Mechanism):
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> GradientPerturbationState:
-        """A run; what was fitted for a saved one is taken from it."""
+        """A new state; the fitted numbers are those of `saved`, if given."""
         assert settings.dim is not None
         plan = plan_gradient_perturbation(
             settings.mu_learning,
@@ -349,10 +349,10 @@ class GradientPerturbation(Mechanism):
             window=settings.window,
             relation=settings.relation,
         )
-        return GradientPerturbationState(under(plan, saved), empty_buffer(settings, seed), self.l2)
+        return GradientPerturbationState(with_numbers(plan, saved), empty_buffer(settings, seed), self.l2)
 
     def describe(self, settings: Settings) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         return (
             f"Mechanism: gradients clipped per pair at {settings.clip:g} and averaged over "
             f"{settings.buffer.describe()}; each averaged gradient is released under Gaussian noise of its "

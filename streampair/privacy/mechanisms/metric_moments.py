@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from streampair.kernels import dp_steps, metric, symmetric, vectors
-from streampair.privacy.mechanisms.base import under
+from streampair.privacy.mechanisms.base import with_numbers
 from streampair.privacy.mechanisms.second_moments import Moments, MomentsState, projected, unpacked
 
 if TYPE_CHECKING:
@@ -305,8 +305,8 @@ class MetricMoments(Moments):
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> MetricMomentsState:
-        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        return MetricMomentsState(under(self.planned(settings), saved), self.classes)
+        """A new state; the fitted numbers are those of `saved`, if given."""
+        return MetricMomentsState(with_numbers(self.planned(settings), saved), self.classes)
 
     def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan for as many classes."""

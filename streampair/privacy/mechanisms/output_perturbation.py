@@ -29,10 +29,10 @@ from streampair.privacy.mechanisms.base import (
     Relation,
     Release,
     Settings,
+    check_close,
     check_overflow,
-    near,
     power_of_two_below,
-    under,
+    with_numbers,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.ftrl import empty_buffer
@@ -334,7 +334,7 @@ def plan_output_perturbation(
     spend = draft._spend(horizon) + (forks * draft.fork_mu2(window) if forks else 0.0)
     fitted = math.sqrt(spend) / mu
     if scale is not None:
-        fitted = near("scale", scale, fitted)
+        fitted = check_close("scale", scale, fitted)
     return OutputPerturbationPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
         grids, shape * fitted, group, relation, fitted,
@@ -383,7 +383,7 @@ def plan_output_perturbation_paper(
     sigmas = np.full(horizon, math.inf)
     fitted = lipschitz / alpha * math.sqrt(32.0 * (horizon - first) / rho_from(epsilon, delta))
     if scale is not None:
-        fitted = near("scale", scale, fitted)
+        fitted = check_close("scale", scale, fitted)
     sigmas[first:] = fitted / t[first:]
     grids = np.ones(horizon)
     grids[first:] = power_of_two_below(0.01 * sensitivities[first:] / math.sqrt(dim))
@@ -633,7 +633,7 @@ class OutputPerturbationState(MechanismState):
 
     @property
     def buffer_records(self) -> int:
-        """Places of the buffer in use, null records too."""
+        """Places of the buffer in use, null records included."""
         return self.gate.buffer.filled(self.steps)
 
     def card(self) -> tuple[Release, ...]:
@@ -656,11 +656,11 @@ class OutputPerturbationState(MechanismState):
         ]  # fmt: skip
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
         self._take(row, label, chain, chain)
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot a row. Label NaN makes it a null slot: a step of the ridge term, and a release."""
+        """Take one slot for each row. Label NaN makes it a null slot: a ridge step, and a release."""
         for start in range(0, len(rows), _CHUNK):
             self._take(rows[start : start + _CHUNK], labels[start : start + _CHUNK], stream, None)
 
@@ -781,7 +781,7 @@ class OutputPerturbation(Mechanism):
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> OutputPerturbationState:
-        """A run; what was fitted for a saved one is taken from it."""
+        """A new state; the fitted numbers are those of `saved`, if given."""
         assert settings.learning is not None
         assert settings.dim is not None
         clip = settings.clip if math.isfinite(settings.clip) else None
@@ -790,9 +790,9 @@ class OutputPerturbation(Mechanism):
         smoothness = settings.loss.smoothness(1.0, settings.radius, form=settings.form)
         scale: float | None = None
         if saved:
-            diameter = near("diameter", saved["diameter"], diameter)
-            alpha = near("alpha", saved["alpha"], alpha)
-            smoothness = near("smoothness", saved["smoothness"], smoothness)
+            diameter = check_close("diameter", saved["diameter"], diameter)
+            alpha = check_close("alpha", saved["alpha"], alpha)
+            smoothness = check_close("smoothness", saved["smoothness"], smoothness)
             scale = saved["scale"]
         plan: OutputPerturbationPlan
         if self.paper:
@@ -831,14 +831,14 @@ class OutputPerturbation(Mechanism):
                 scale=scale,
             )
         return OutputPerturbationState(
-            under(plan, saved),
+            with_numbers(plan, saved),
             empty_buffer(settings, seed),
             last=self.paper,
             scattered=self.centred and self.paper,
         )
 
     def describe(self, settings: Settings) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         clipped = f" clipped per pair at {settings.clip:g} and" if math.isfinite(settings.clip) else ""
         return (
             f"Mechanism: gradients{clipped} averaged over {settings.buffer.describe()} drive a strongly "

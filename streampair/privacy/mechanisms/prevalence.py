@@ -22,8 +22,8 @@ from streampair.privacy.mechanisms.base import (
     ScoreRequest,
     Settings,
     StateWrapper,
+    check_close,
     check_overflow,
-    near,
     normal_link,
     rate_link,
     unit_link,
@@ -60,22 +60,22 @@ _FIRST = 100.0  # slots times mu of the first block: its mean label has a noise 
 
 @dataclass(frozen=True)
 class PrevalencePlan:
-    """What is released of labels and scores, calibrated.
+    """Calibrated plan for sums of labels and scores, released in blocks of slots.
 
     Parameters
     ----------
     mu
         Budget in mu-GDP of one record, or of all of an entity's.
     forks
-        Second views of a window that the budget has room for: in each a record is in one block.
+        Number of second views of a window that the budget covers: in each a record is in one block.
     horizon
         Learning slots, None for no end. The last block ends there.
     records
-        How many records of an entity there may be.
+        Largest number of records of an entity.
     features
-        Features d.
+        Number of features d.
     first
-        Slots of the first block: so many that the noise of its mean label is about a fifth at `SHARE`.
+        Slots of the first block, for which the noise of the mean label is about 0.2 at `SHARE`.
     sigma
         Noise std of each of the sums.
     """
@@ -89,7 +89,7 @@ class PrevalencePlan:
     sigma: float = field(init=False)
 
     def __post_init__(self) -> None:
-        # Slots and their number are public: rounded up to a hundred, so that no last digit moves them.
+        # The number of slots is public: rounded up to a hundred, so that it is the same on every processor.
         slots = 100 * math.ceil(_FIRST * math.sqrt(SHARE) * self.records / self.mu / 100.0)
         object.__setattr__(self, "first", slots)
         object.__setattr__(self, "sigma", math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu)
@@ -97,29 +97,29 @@ class PrevalencePlan:
 
     @property
     def sensitivity(self) -> float:
-        """l2 sensitivity of a block's sums: at most 3 a record, and what rounding adds."""
+        """l2 sensitivity of a block's sums: at most 3 for each record, and the rounding."""
         return self.records * (_DIAMETER + GRID * math.sqrt(2.0 * self.features + 1.0))
 
     @property
     def cells(self) -> int:
-        """Coordinates of a release."""
+        """Number of coordinates of a release."""
         return 3 + 2 * self.features
 
     def end(self, start: int) -> int:
-        """Where the block ends that begins after `start` learned slots."""
+        """End of the block that begins after `start` learned slots."""
         end = max(2 * start, self.first)
         return end if self.horizon is None else min(end, self.horizon)
 
     def mu_spent(self, steps: int) -> float:
-        """mu of the blocks that have ended: a record is in one of them, an entity in some."""
+        """mu of the blocks that have ended: a record is in one block, an entity in several."""
         return self.sensitivity / self.sigma if steps >= self.end(0) else 0.0
 
     def fork_mu2(self, window: int) -> float:
-        """What a second view adds to mu^2: a record is in one block of it."""
+        """Cost of a second view in mu^2: a record is in one of its blocks."""
         return (self.sensitivity / self.sigma) ** 2 if window > 0 else 0.0
 
     def release(self, settings: Settings) -> Release:
-        """What is released, and what it is worth."""
+        """The release with its sensitivity, noise and cost, for the card."""
         move = self.sensitivity / self.sigma
         return Release(
             name="labels and scores of a block, for probabilities",
@@ -144,14 +144,14 @@ class PrevalencePlan:
 
 
 class WithPrevalencePlan:
-    """A plan of gradients, and beside it one of labels and scores: their mu^2 add up.
+    """A plan of gradients together with one of labels and scores, whose mu^2 add up.
 
     Parameters
     ----------
     plan
-        Of the gradients.
+        Plan of the gradients.
     rate
-        Of labels and scores; None: a share is declared.
+        Plan of the labels and scores; None: the share is declared.
     """
 
     def __init__(self, plan: Plan, rate: PrevalencePlan | None) -> None:
@@ -165,13 +165,13 @@ class WithPrevalencePlan:
 
     @property
     def FITTED(self) -> tuple[str, ...]:
-        """Of both."""
+        """Names of the fitted numbers of both plans."""
         fitted: tuple[str, ...] = self.plan.FITTED  # type: ignore[attr-defined]
         return fitted if self.rate is None else (*fitted, "rate_sigma")
 
     @property
     def rate_sigma(self) -> float:
-        """Noise std of labels and scores."""
+        """Noise std of the sums of labels and scores."""
         assert self.rate is not None
         return self.rate.sigma
 
@@ -180,7 +180,7 @@ class WithPrevalencePlan:
         return math.hypot(self.plan.mu_spent(steps), 0.0 if self.rate is None else self.rate.mu_spent(steps))
 
     def fork_mu2(self, window: int) -> float:
-        """What a second view of `window` consecutive slots adds to mu^2, at most."""
+        """Upper bound of what a second view of `window` consecutive slots adds to mu^2."""
         return self.plan.fork_mu2(window) + (0.0 if self.rate is None else self.rate.fork_mu2(window))
 
 
@@ -213,16 +213,16 @@ def checked_rate(value: Any) -> float | None:
 
 
 class WithPrevalenceState(StateWrapper):
-    """A run of gradients, with probabilities.
+    """State of gradients with calibrated probabilities.
 
     Parameters
     ----------
     plan
-        Of both.
+        Plan of both releases.
     run
-        That of the gradients.
+        State of the gradients.
     settings
-        What is promised.
+        Validated parameters.
     declared
         The share of positives; None: it is released.
     """
@@ -248,11 +248,11 @@ class WithPrevalenceState(StateWrapper):
 
     @property
     def releases(self) -> int:
-        """Models released so far, and blocks."""
+        """Number of models and blocks released so far."""
         return self.inner.releases + self._blocks
 
     def card(self) -> tuple[Release, ...]:
-        """What is released, each kind with what it is worth."""
+        """The mechanism card: each kind of release with its sensitivity, noise and cost."""
         return self.inner.card() if self.plan.rate is None else (*self.inner.card(), self.sums.release)
 
     def numbers(self) -> list[float]:
@@ -263,7 +263,7 @@ class WithPrevalenceState(StateWrapper):
     # ---- slots -----------------------------------------------------------------------------------------
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
         if self.plan.rate is None:
             self.inner.learn_chained(row, label, chain)
             self.steps = self.inner.steps
@@ -272,7 +272,7 @@ class WithPrevalenceState(StateWrapper):
         due = self.steps + 1 == self._due
         extended: Any = ExtendedChain(chain, self.sums.cells()) if due else chain
         self.inner.learn_chained(row, label, extended)
-        self._went(chain)
+        self._release_if_due(chain)
 
     def take(
         self,
@@ -282,7 +282,7 @@ class WithPrevalenceState(StateWrapper):
         records: Sequence[bytes],
         request: ScoreRequest | None,
     ) -> None:
-        """As of a run, in one go up to the last slot of a block."""
+        """As in the base class, in one go up to the last slot of a block."""
         if self.plan.rate is None:
             self.inner.take(rows, labels, stream, records, request)
             self.steps = self.inner.steps
@@ -303,14 +303,14 @@ class WithPrevalenceState(StateWrapper):
                     None if request is None else ScoreRequest(request.rows[part], request.scores[part])
                 )
                 self.inner.take(rows[part], labels[part], stream, records[part], part_request)
-                self._went(stream)
+                self._release_if_due(stream)
             start = stop
 
     def _add(self, rows: Floats, labels: Floats) -> None:
         self.sums.add(dp_steps.score_sums, rows, labels, self._w, 1.0 / GRID)
 
-    def _went(self, stream: Stream) -> None:
-        """Slots have been taken; the block's sums leave, if they are due."""
+    def _release_if_due(self, stream: Stream) -> None:
+        """Release the sums of the block, if it ends with the slots taken so far."""
         self.steps = self.inner.steps
         rate = self.plan.rate
         assert rate is not None
@@ -329,12 +329,12 @@ class WithPrevalenceState(StateWrapper):
     # ---- probabilities ---------------------------------------------------------------------------------
 
     def _per_unit(self) -> float:
-        """What scores are multiplied with to lie in [-1, 1] and have the std `1 / _CUT`, about."""
+        """Factor that scales scores to a std of about `1 / _CUT`, so that they lie in [-1, 1]."""
         return unit_link(self.average, self.spread).slope / _CUT if self.average.any() else 0.0
 
     @property
     def link(self) -> Link:
-        """From a score to a probability, as far as the releases tell."""
+        """Link from a score to a probability, computed from releases alone."""
         if self._declared is not None:
             return Link(unit_link(self.average, self.spread).slope, rate_link(self._declared).offset)
         if not self._blocks:
@@ -344,29 +344,29 @@ class WithPrevalenceState(StateWrapper):
 
     @property
     def prior(self) -> float:
-        """Log-odds of the share of positives that the link counts with."""
+        """Log-odds of the share of positives that the link uses."""
         if self._declared is not None:
             return rate_link(self._declared).offset
         return rate_link(self._rate()).offset if self._blocks else 0.0
 
     def _rate(self) -> float:
-        """Share of positives by the released sums of 1 and of s."""
+        """Share of positives, from the released sums of 1 and of the labels s."""
         count = max(float(self._sums[0]), 0.1 * self._start)
         return min(max(0.5 * (1.0 + float(self._sums[1]) / count), _RAREST), 1.0 - _RAREST)
 
     def _fitted_link(self, scale: float) -> Link:
-        """Link by the variance of scores, and by their mean and the gap between the classes.
+        """Link from the variance of the scores, their mean and the gap between the class means.
 
-        Each is weighed against what is believed without a release, as far as the noise of the release says:
-        in units in which scores have the std `1 / _CUT`, about, a mean that may be anywhere in [-1, 1], that
-        std, and a gap of a std with an error as large.
+        Each is a posterior mean that weighs the release by its noise against a prior. In units in which
+        scores have a std of about `1 / _CUT`, the prior has a mean anywhere in [-1, 1], that std, and a gap
+        of one std with an error as large.
         """
         plan = self.plan.rate
         assert plan is not None
         rate, d, unit = self._rate(), plan.features, 1.0 / (_CUT * _CUT)
         slots = max(float(self._sums[0]), 0.1 * self._start)
         weights = scale * self.average
-        # Of a score of summed records: independent noise in each coordinate, and in each block.
+        # Noise variance of the score of summed records: independent in each coordinate and block.
         noise = self._blocks * plan.sigma * plan.sigma * float(vectors.dot(weights, weights))
         total, signed = (
             float(vectors.dot(weights, part)) for part in (self._sums[3 : 3 + d], self._sums[3 + d :])
@@ -378,10 +378,10 @@ class WithPrevalenceState(StateWrapper):
             error = (plan.sigma / count) * (plan.sigma / count)
             seen = float(self._squares[1]) / count - mean * mean
             variance += (seen - unit) * unit * unit / (unit * unit + error)
-            # No smaller than what is not known of it.
+            # At least its own uncertainty.
             least = unit * math.sqrt(error / (unit * unit + error))
             variance = max(variance, least, _FLATTEST * unit)
-        # Where the mean is, is as uncertain: that counts as variance of the scores.
+        # The uncertainty of the mean counts as variance of the scores.
         variance += noise / (slots * slots + noise)
         high, low = rate * slots, (1.0 - rate) * slots
         seen = 0.5 * (total + signed) / high - 0.5 * (total - signed) / low
@@ -436,12 +436,12 @@ class WithPrevalenceState(StateWrapper):
 
 @dataclass(frozen=True)
 class WithPrevalence(Companion):
-    """A share of positives beside a mechanism of gradients, for its probabilities.
+    """The share of positives, declared or released, which calibrates the probabilities of gradients.
 
     Parameters
     ----------
     declared
-        The share, which is public; None: it is released, for `SHARE` of the learning's mu^2.
+        The public share; None: it is released, for `SHARE` of the learning's mu^2.
     """
 
     declared: float | None = None
@@ -454,7 +454,7 @@ class WithPrevalence(Companion):
         saved: Mapping[str, Any] | None,
         start_inner: Callable[[Settings, Mapping[str, Any] | None], MechanismState],
     ) -> WithPrevalenceState:
-        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
+        """A new state; the fitted numbers are those of `saved`, if given."""
         rate = None
         inner = settings
         if self.declared is None:
@@ -466,14 +466,14 @@ class WithPrevalence(Companion):
                 settings.features or 1,
             )
             if saved is not None and "rate_sigma" in saved:
-                object.__setattr__(rate, "sigma", near("rate_sigma", saved["rate_sigma"], rate.sigma))
+                object.__setattr__(rate, "sigma", check_close("rate_sigma", saved["rate_sigma"], rate.sigma))
                 saved = {name: value for name, value in saved.items() if name != "rate_sigma"}
             inner = replace(settings, mu=math.sqrt(1.0 - SHARE) * settings.mu)
         run = start_inner(inner, saved)
         return WithPrevalenceState(WithPrevalencePlan(run.plan, rate), run, settings, self.declared)
 
     def describe(self) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         if self.declared is not None:
             return ""
         return (
@@ -482,7 +482,7 @@ class WithPrevalence(Companion):
         )
 
     def notes(self, run: WithPrevalenceState) -> list[str]:
-        """What the report has to say besides."""
+        """Further notes of the report."""
         if self.declared is None:
             return []
         return [

@@ -21,8 +21,8 @@ from streampair.privacy.mechanisms.base import (
     ScoreRequest,
     Settings,
     StateWrapper,
+    check_close,
     check_overflow,
-    near,
     unit_link,
 )
 from streampair.privacy.noise import ChainedNoise
@@ -55,16 +55,16 @@ _ENOUGH = 0.02  # standard error at which older windows are no longer needed
 
 
 def keep(sums: list[Floats], sizes: list[int], counts: Floats) -> None:
-    """Add a window to sums of windows, the newest last: the older they are, the more are summed up.
+    """Append a window's counts to sums of windows, newest last; older windows are merged in larger sums.
 
     Parameters
     ----------
     sums
         Noisy counts.
     sizes
-        How many windows each is of, a power of two, from the largest to 1.
+        Number of windows in each sum, a power of two, from the largest to 1.
     counts
-        Those of a new window.
+        Counts of the new window.
     """
     sums.append(counts)
     sizes.append(1)
@@ -83,19 +83,19 @@ class PrivateAUC:
     Parameters
     ----------
     value, stderr
-        The AUC and its standard error: of the sample (Hanley and McNeil) and of the noise. None: too few.
+        The AUC and its standard error, from sampling (Hanley and McNeil) and noise. None: too few records.
     mu2
-        What the histograms take of mu^2 of a record (or of an entity's).
+        Cost of the histograms in mu^2, for a record or an entity.
     bins
-        How many, by class.
+        Number of bins for each class.
     positives, negatives
         Noisy counts by bin, from the lowest probability to the highest: released values, some below 0.
     too_few
-        Whether one of the classes has too few records to tell it from the noise.
+        Whether a class has too few records to be distinguished from noise.
     ties
-        Share of the pairs that are in one bin, of which half counts as won: what the bins may hide.
+        Share of the pairs within one bin, which count one half: the error that binning may cause.
     windows, slots
-        How many windows are in it, the newest, and how many learned slots they have.
+        Number of the newest windows in it, and of their learned slots.
     """
 
     value: float | None
@@ -111,7 +111,7 @@ class PrivateAUC:
 
     @classmethod
     def of(cls, counts: Floats, sigma: float, *, mu2: float, windows: int = 1, slots: int = 0) -> PrivateAUC:
-        """What noisy counts (2, bins), positives first, tell; `sigma`: noise std of each of them.
+        """Estimate from noisy counts (2, bins), positives first; `sigma`: noise std of each count.
 
         Examples
         --------
@@ -128,7 +128,7 @@ class PrivateAUC:
         few = min(p, n) < _FEW * sigma * math.sqrt(bins)
         value = stderr = ties = None
         if not few:
-            # Of a positive in each bin against all negatives, and the other way round.
+            # Share of negatives below a positive of each bin, and of positives above a negative.
             below = (np.cumsum(negatives) - 0.5 * negatives) / n
             above = (p - np.cumsum(positives) + 0.5 * positives) / p
             area = float(positives @ below) / p
@@ -148,20 +148,20 @@ class PrivateAUC:
 
 @dataclass(frozen=True)
 class AucPlan:
-    """Histograms over windows of learned slots, calibrated.
+    """Calibrated plan of histograms of scores over windows of learned slots.
 
     Parameters
     ----------
     mu
         Budget in mu-GDP of one record, or of all of an entity's.
     forks
-        Second views of a window that the budget has room for: in each a record is in one histogram.
+        Number of second views of a window that the budget covers: in each a record is in one histogram.
     horizon
         Learning slots, None for no end. The last window ends there.
     records
-        How many records of an entity there may be.
+        Largest number of records of an entity.
     window
-        Learned slots of a histogram: so many that a tenth of them are enough for its noise, nearly.
+        Learned slots of a histogram, large enough that a class of a tenth of them exceeds the noise.
     sigma
         Noise std of each count.
     """
@@ -177,7 +177,7 @@ class AucPlan:
         sigma = math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu
         object.__setattr__(self, "sigma", sigma)
         check_overflow(20.0 * sigma, "noise of the histograms of the AUC")
-        # Slots and their number are public: rounded up to a hundred, so that no last digit moves them.
+        # The number of slots is public: rounded up to a hundred, so that it is the same on every processor.
         window = 100 * math.ceil(_WINDOW * sigma / 100.0)
         if self.horizon is not None:  # windows as long as each other, about: a short one is nearly all noise
             window = math.ceil(self.horizon / max(self.horizon // window, 1))
@@ -185,27 +185,27 @@ class AucPlan:
 
     @property
     def sensitivity(self) -> float:
-        """l2 sensitivity: a record changes bins. Counts are whole numbers, so that rounding adds nothing."""
+        """l2 sensitivity: a record changes bins. Counts are integers, so rounding adds nothing."""
         return self.records * _MOVE
 
     @property
     def mu2(self) -> float:
-        """What all histograms cost in one view: a record is in one of them, an entity in some."""
+        """Cost of all histograms of one view: a record is in one histogram, an entity in several."""
         return (self.sensitivity / self.sigma) ** 2
 
     def end(self, start: int) -> int:
-        """Where the window ends that begins after `start` learned slots."""
+        """End of the window that begins after `start` learned slots."""
         end = start + self.window
         return end if self.horizon is None else min(end, self.horizon)
 
     def windows(self, steps: int) -> int:
-        """How many windows have ended by then."""
+        """Number of windows that have ended after `steps` slots."""
         if self.horizon is not None and steps >= self.horizon:
             return math.ceil(self.horizon / self.window)
         return steps // self.window
 
     def slots(self, first: int, last: int) -> int:
-        """Slots of the windows from number `first`, counted from 0, up to `last`, which is not among them."""
+        """Number of slots of the windows from `first`, counted from 0, to before `last`."""
         return self.end((last - 1) * self.window) - first * self.window if last > first else 0
 
     def mu_spent(self, steps: int) -> float:
@@ -213,16 +213,16 @@ class AucPlan:
         return self.sensitivity / self.sigma if self.windows(steps) else 0.0
 
     def fork_mu2(self, window: int) -> float:
-        """What a second view adds to mu^2."""
+        """Cost of a second view in mu^2."""
         return self.mu2 if window > 0 else 0.0
 
     def estimate(self, sums: Sequence[Floats], sizes: Sequence[int]) -> PrivateAUC:
-        """The AUC of as few of the newest windows as give it a standard error of 0.02, or the smallest one.
+        """The AUC of the fewest newest windows with a standard error of 0.02, else of the smallest one.
 
         Parameters
         ----------
         sums, sizes
-            Noisy counts (2, bins) and of how many windows they are, the newest last; all windows that have
+            Noisy counts (2, bins) and the number of windows in each, newest last; all windows that have
             ended.
         """
         counts, number, ended = np.zeros((2, BINS)), 0, sum(sizes)
@@ -243,7 +243,7 @@ class AucPlan:
         return best
 
     def release(self, settings: Settings) -> Release:
-        """What is released, and what it is worth."""
+        """The release with its sensitivity, noise and cost, for the card."""
         move = self.sensitivity / self.sigma
         return Release(
             name="histogram of the probabilities in a window, by class, for the AUC",
@@ -261,14 +261,14 @@ class AucPlan:
 
 
 class WithPrivateAUCPlan:
-    """The plan of what learns, and beside it one of histograms: their mu^2 add up.
+    """The plan of a learning mechanism together with one of histograms, whose mu^2 add up.
 
     Parameters
     ----------
     plan
-        Of what learns.
+        Plan of the mechanism.
     histograms
-        Of the AUC.
+        Plan of the histograms.
     """
 
     def __init__(self, plan: Plan, histograms: AucPlan) -> None:
@@ -282,7 +282,7 @@ class WithPrivateAUCPlan:
 
     @property
     def FITTED(self) -> tuple[str, ...]:
-        """Of both."""
+        """Names of the fitted numbers of both plans."""
         return (*self.plan.FITTED, "auc_sigma")  # type: ignore[attr-defined]
 
     @property
@@ -295,7 +295,7 @@ class WithPrivateAUCPlan:
         return math.hypot(self.plan.mu_spent(steps), self.histograms.mu_spent(steps))
 
     def fork_mu2(self, window: int) -> float:
-        """What a second view of `window` consecutive slots adds to mu^2, at most."""
+        """Upper bound of what a second view of `window` consecutive slots adds to mu^2."""
         return self.plan.fork_mu2(window) + self.histograms.fork_mu2(window)
 
 
@@ -304,12 +304,12 @@ _EVERY = 256  # slots after which the scale is looked up again
 
 
 def _next(steps: int) -> int:
-    """Slots after which the scale is looked up next: at the powers of two, and then every 256."""
+    """Slot of the next update of the scale: at powers of two, and then every 256 slots."""
     return 1 << steps.bit_length() if steps < _EVERY else (steps // _EVERY + 1) * _EVERY
 
 
 def checked_share(value: Any) -> float:
-    """The share of mu^2 that goes to the AUC.
+    """The checked share of mu^2 for the private AUC.
 
     Raises
     ------
@@ -326,16 +326,16 @@ def checked_share(value: Any) -> float:
 
 
 class WithPrivateAUCState(StateWrapper):
-    """A run, and the histograms of its scores.
+    """State of a mechanism together with the histograms of its scores.
 
     Parameters
     ----------
     plan
-        Of both.
+        Plan of both releases.
     run
-        What learns.
+        State of the mechanism.
     settings
-        What is promised.
+        Validated parameters.
     """
 
     plan: WithPrivateAUCPlan
@@ -351,21 +351,21 @@ class WithPrivateAUCState(StateWrapper):
 
     @property
     def releases(self) -> int:
-        """Models released so far, and histograms."""
+        """Number of models and histograms released so far."""
         return self.inner.releases + sum(self._sizes)
 
     @property
     def histograms(self) -> Floats:
-        """The noisy counts that have left last, (2, bins): for the audit."""
+        """The last released counts, (2, bins): for the audit."""
         return self._sums[-1] if self._sums else np.zeros((2, BINS))
 
     @property
     def auc(self) -> Mapping[str, Any]:
-        """The AUC that the released counts tell."""
+        """The AUC, estimated from the released counts."""
         return self.plan.histograms.estimate(self._sums, self._sizes).as_dict()
 
     def card(self) -> tuple[Release, ...]:
-        """What is released, each kind with what it is worth."""
+        """The mechanism card: each kind of release with its sensitivity, noise and cost."""
         return (*self.inner.card(), self.sums.release)
 
     def numbers(self) -> list[float]:
@@ -373,9 +373,9 @@ class WithPrivateAUCState(StateWrapper):
         return [*self.inner.numbers(), self.plan.histograms.sigma]
 
     def with_fixed_weights(self, weights: Floats) -> WithPrivateAUCState:
-        """The same histograms, beside weights that stay as they are: for the audit.
+        """The same histograms with fixed weights: for the audit.
 
-        Given the releases of what learns, only the histograms tell more of a record.
+        Given the models, only the histograms depend further on a record.
         """
         other = object.__new__(WithPrivateAUCState)
         other.__dict__.update(self.__dict__)
@@ -386,14 +386,14 @@ class WithPrivateAUCState(StateWrapper):
     # ---- slots -----------------------------------------------------------------------------------------
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
-        self._look()
+        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
+        self._update_scale()
         self._count(np.array([vectors.dot(self.average, row[0])]), label)
         extended: Any = chain
         if self.steps + 1 == self._due:
             extended = ExtendedChain(chain, self.sums.cells())
         self.inner.learn_chained(row, label, extended)
-        self._went(chain)
+        self._release_if_due(chain)
 
     def take(
         self,
@@ -403,13 +403,13 @@ class WithPrivateAUCState(StateWrapper):
         records: Sequence[bytes],
         request: ScoreRequest | None,
     ) -> None:
-        """As of a run, in one go up to the end of a window, or to where the scale is looked up."""
+        """As in the base class, in one go up to the end of a window, or to where the scale is looked up."""
         chain = stream if isinstance(stream, ChainedNoise) else None
         if request is None:
             request = ScoreRequest(rows, np.empty(len(rows)))
         start, n = 0, len(rows)
         while start < n:
-            self._look()
+            self._update_scale()
             if chain is not None and self.steps + 1 == self._due:
                 request.scores[start] = vectors.dot(self.average, request.rows[start])
                 chain.record(records[start])
@@ -420,13 +420,13 @@ class WithPrivateAUCState(StateWrapper):
             part = slice(start, min(n, start + due, start + _next(self.steps) - self.steps))
             part_request = ScoreRequest(request.rows[part], request.scores[part])
             self.inner.take(rows[part], labels[part], stream, records[part], part_request)
-            # A row that was blanked has another score than the one asked for, and no label.
+            # A blanked row has no label, so its requested score is not counted.
             self._count(part_request.scores, labels[part])
-            self._went(stream)
+            self._release_if_due(stream)
             start = part.stop
 
-    def _look(self) -> None:
-        """Look the scale up, if it is time: from scores to log-odds at even odds, by releases alone."""
+    def _update_scale(self) -> None:
+        """Update the scale from scores to log-odds at even odds, if it is due; from releases alone."""
         if self.steps == 0 or _next(self.steps - 1) == self.steps:
             link, unit = self.inner.link, unit_link(self.inner.average, self.inner.spread)
             factor = max(1.0, _LEAST * unit.slope / link.slope)
@@ -436,8 +436,8 @@ class WithPrivateAUCState(StateWrapper):
         slope, offset = self._scale
         self.sums.add(dp_steps.class_bins, scores, labels, float(slope), float(offset))
 
-    def _went(self, stream: Stream) -> None:
-        """Slots have been taken; the counts leave, if they are due."""
+    def _release_if_due(self, stream: Stream) -> None:
+        """Release the counts of the window, if it ends with the slots taken so far."""
         self.steps = self.inner.steps
         if self.steps != self._due:
             return
@@ -475,7 +475,7 @@ class WithPrivateAUCState(StateWrapper):
 
 
 class _FixedWeights(StateWrapper):
-    """A run that neither learns nor draws: its weights stay."""
+    """A state that neither learns nor draws noise: its weights are fixed."""
 
     def __init__(self, run: MechanismState, weights: Floats) -> None:
         super().__init__(run)
@@ -522,12 +522,12 @@ class _FixedWeights(StateWrapper):
 
 @dataclass(frozen=True)
 class WithPrivateAUC(Companion):
-    """A private AUC beside a mechanism.
+    """A private AUC of the scores, released as histograms beside a mechanism.
 
     Parameters
     ----------
     share
-        Of the learning's mu^2, for the histograms.
+        Share of the learning's mu^2 for the histograms.
     """
 
     share: float
@@ -538,17 +538,17 @@ class WithPrivateAUC(Companion):
         saved: Mapping[str, Any] | None,
         start_inner: Callable[[Settings, Mapping[str, Any] | None], MechanismState],
     ) -> WithPrivateAUCState:
-        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
+        """A new state; the fitted numbers are those of `saved`, if given."""
         mu = math.sqrt(self.share) * settings.mu_learning
         plan = AucPlan(mu, settings.forks, settings.learning, settings.learning_records)
         if saved is not None:
-            object.__setattr__(plan, "sigma", near("auc_sigma", saved["auc_sigma"], plan.sigma))
+            object.__setattr__(plan, "sigma", check_close("auc_sigma", saved["auc_sigma"], plan.sigma))
             saved = {name: value for name, value in saved.items() if name != "auc_sigma"}
         run = start_inner(replace(settings, mu=math.sqrt(1.0 - self.share) * settings.mu), saved)
         return WithPrivateAUCState(WithPrivateAUCPlan(run.plan, plan), run, settings)
 
     def describe(self) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         return (
             f"Beside it {self.share:.3g} of what learning may take of mu^2 goes to histograms of the "
             "probabilities by class, over windows of learned records, each released once under Gaussian "
@@ -556,7 +556,7 @@ class WithPrivateAUC(Companion):
         )
 
     def notes(self, run: WithPrivateAUCState) -> list[str]:
-        """What the report has to say besides."""
+        """Further notes of the report."""
         window = run.plan.histograms.window
         return [
             f"The private AUC is of scores given before learning, in windows of {window} learned records."

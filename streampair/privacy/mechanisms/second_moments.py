@@ -28,7 +28,7 @@ from streampair.privacy.mechanisms.base import (
     check_overflow,
     normal_link,
     rate_link,
-    under,
+    with_numbers,
 )
 from streampair.privacy.noise import BLTNoise, ChainedNoise
 from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
@@ -157,7 +157,7 @@ class SecondMomentsPlan:
     grid
         gamma, a power of two.
     relation
-        Which streams are neighbours.
+        The neighbouring relation.
     classes
         Declared classes K of a metric, for which the sum is that of `(x x', e_y (x) x, e_y / 2)`; 0: none.
     sigma, sigma_last
@@ -757,7 +757,7 @@ class MomentsState(MechanismState):
 
     @property
     def releases(self) -> int:
-        """Models released so far."""
+        """Number of models released so far."""
         return self._releases
 
     @property
@@ -797,11 +797,11 @@ class MomentsState(MechanismState):
         return np.concatenate((self._running, self._last))
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot a row. Label NaN makes it a null slot: it counts, and adds nothing."""
+        """Take one slot for each row. Label NaN makes it a null slot: it counts, and adds nothing."""
         self.take(rows, labels, stream, (), None)
 
     def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), under noise that depends on what it is added to."""
+        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
         self._add(row, label)
         if self.steps == self._due:
             chain.advance(self._leaving())
@@ -832,7 +832,7 @@ class MomentsState(MechanismState):
         records: Sequence[bytes],
         request: ScoreRequest | None,
     ) -> None:
-        """As of a run, in one go from one release to the next: nothing is published between them."""
+        """As in the base class, in one go from one release to the next: nothing is published between them."""
         chain = stream if isinstance(stream, ChainedNoise) else None
         start, n = 0, len(rows)
         while start < n:
@@ -1076,8 +1076,8 @@ class Moments(Mechanism):
         return max(int(min(most * horizon, max(least * horizon, within))), 1)
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsState:
-        """A run; nothing is drawn, and what was fitted for a saved one is taken from it."""
-        return self.run(under(self.planned(settings), saved))
+        """A new state; the fitted numbers are those of `saved`, if given."""
+        return self.run(with_numbers(self.planned(settings), saved))
 
     def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan, fitted here."""
@@ -1100,7 +1100,7 @@ class Moments(Mechanism):
         )
 
     def describe(self, settings: Settings) -> str:
-        """What is done, for the report."""
+        """Description of the mechanism, for the report."""
         also = ", and of how features go with labels" if self.label_cross else ""
         return (
             "Mechanism: second moments of the records, and of their labels with them, are summed over "

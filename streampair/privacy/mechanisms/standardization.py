@@ -35,13 +35,13 @@ class WarmupPlan:
     mu
         Budget in mu-GDP of the joint release.
     slots
-        Records in the prefix, null ones too.
+        Number of records in the prefix, null records included.
     sigma_sum, sigma_squares
-        Noise std, a coordinate, of the sums of x (and of the labels), and of x^2.
+        Noise std of each coordinate of the sums of x (and of the labels), and of x^2.
     labels
         Whether the sum of the labels is released too.
     relation
-        Which streams are neighbours.
+        The neighbouring relation.
     cross
         Whether, with the labels, the sum of label times x is released too.
     """
@@ -61,12 +61,12 @@ class WarmupPlan:
 
     @property
     def sigmas(self) -> list[float]:
-        """Noise std, a coordinate, of each row of sums: of x and the labels, of x^2, of labels times x."""
+        """Noise std of each coordinate, by row of sums: x and the labels, x^2, labels times x."""
         across = [self.sigma_sum / CROSS_WEIGHT] if self.cross else []
         return [self.sigma_sum, self.sigma_squares, *across]
 
     def release(self, dim: int, records: int = 1) -> Release:
-        """What is released; `records`: how many of one entity it may hold."""
+        """The release, for the card; `records`: largest number of records of one entity in it."""
         labels, cross = self.labels, self.cross
         grid = 1.0 / self.PER_UNIT
         sensitivity = records * moment_sensitivity(dim, labels=labels, cross=cross, grid=grid)
@@ -119,12 +119,11 @@ def _sum(values: Floats) -> float:
 
 
 def shrunk_variances(mean: Floats, square: Floats, mean_std: float, square_std: float) -> Floats:
-    """Variances from noisy means of x and of x^2, pulled to their average as far as the noise says.
+    """Variances from noisy means of x and of x^2, shrunk to their average (empirical Bayes).
 
     Post-processing of a release, so free. The noise makes `mean^2` too large by its variance, which is
-    given back. Then each variance is a noisy measurement of one among d that scatter around their average:
-    the empirical Bayes estimate keeps the share of the scatter that noise does not explain (Efron & Morris
-    1973). Floored at 1e-3.
+    subtracted. The d noisy variances scatter around their average; the estimate keeps the share of the
+    scatter that noise does not explain (Efron & Morris 1973). Floored at 1e-3.
 
     Parameters
     ----------
@@ -133,7 +132,7 @@ def shrunk_variances(mean: Floats, square: Floats, mean_std: float, square_std: 
     mean_std, square_std
         Standard deviations of their noise.
     """
-    # Products and sums in an order of our own: a score depends on them.
+    # A fixed order of products and sums: the same bits on every processor.
     known, squared = mean_std * mean_std, square_std * square_std
     raw = square - mean * mean + known
     noise = squared + 4.0 * mean * mean * known + 2.0 * known * known
@@ -154,18 +153,18 @@ class Warmup:
     dim
         Coordinates d.
     records
-        How many records of one entity it may hold.
+        Largest number of records of one entity in it.
 
     Attributes
     ----------
     sums
-        The gate: of x and of x^2, and where they are released of the labels behind the first, and of label
-        times x below them.
+        The noisy sums: rows of x and x^2; if labels are released, their sum after the first row, and label
+        times x below.
     released
         The noisy means; empty before the release.
     cross
-        Covariances of the labels with the standardised features, of `E |x|^2 = 1`, and the variances of
-        their noise, (2, d); None before the release, and where it does not tell.
+        Covariances of the labels with the standardised features, scaled to `E |x|^2 = 1`, and the variances
+        of their noise, (2, d); None before the release, or if it has none.
     """
 
     def __init__(self, plan: WarmupPlan, dim: int, records: int = 1) -> None:
@@ -176,9 +175,9 @@ class Warmup:
         self._dim = dim
 
     def add(self, rows: Floats, usable: Floats, labels: Floats) -> None:
-        """Add rows (n, d) in [-1, 1]; those that are not usable are null records and add 0.
+        """Add rows (n, d) in [-1, 1]; unusable rows are null records and add 0.
 
-        So do labels that are NaN; others are in [-1, 1], where they are released.
+        Labels that are NaN add 0 too; released labels are in [-1, 1].
         """
         self.sums.add(dp_steps.moment_sums, rows, usable, float(WarmupPlan.PER_UNIT))
         if self.plan.labels:
@@ -195,7 +194,7 @@ class Warmup:
         dp_steps.cross_sums(rows, labels, float(WarmupPlan.PER_UNIT), cells[2])
 
     def release(self, stream: Stream) -> tuple[Floats, Floats, float]:
-        """Means (d,), what centred values are multiplied with (d,) for `E |x|^2 = 1`, and the label mean."""
+        """Release means (d,), the factors (d,) of centred values for `E |x|^2 = 1`, and the label mean."""
         d, slots = self._dim, self.plan.slots
         std = np.array(self.plan.sigmas)
         shape = (len(std), d + self.plan.labels)
@@ -216,16 +215,16 @@ class Warmup:
         return mean, factor, label
 
     def _shrunk(self, label: float) -> float:
-        """The released mean of the labels less what of it noise may be: a wrong share makes a model too sure.
+        """The released mean of the labels, shrunk towards 0 (positive-part James-Stein).
 
-        By the positive part of James and Stein, for one number: where the noise is small it stays as it is.
+        A wrong share makes a model overconfident. Where the noise is small the mean stays nearly unchanged.
         """
         noise = self.plan.sigma_sum / self.plan.slots
         label = min(max(label, -1.0), 1.0)
         return label * max(1.0 - noise * noise / (label * label), 0.0) if label else 0.0
 
     def _covariances(self, product: Floats, mean: Floats, factor: Floats, label: float) -> Floats:
-        """From the released mean of label times x to what `cross` holds: products, in an order of our own."""
+        """The covariances of `cross` from the released mean of label times x, in a fixed order."""
         std = self.plan.sigma_sum / self.plan.slots
         noise = (std * factor) * (std * factor)
         noise *= 1.0 / (CROSS_WEIGHT * CROSS_WEIGHT) + label * label + mean * mean

@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SEED", "ReleasedStatistics", "Rows", "dot", "spread_out", "synthetic_rows"]
+__all__ = ["SEED", "ReleasedStatistics", "Rows", "dot", "sums_by_leaf", "synthetic_rows"]
 
 SEED = 0x57A8  # of the made-up rows: public, and the same each time
 # Records that the made-up rows count for against the released counts: fewer, until the rows agree with those
 # up to this many times their noise (Morozov 1966), or a few of the rows would stand for all.
 _RIDGES = (30_000.0, 10_000.0, 3_000.0, 1_000.0, 300.0, 100.0)
-_AGREED = 1.1
-_FEWEST, _FEW = 1.0 / 16.0, 1024.0  # of the rows, or so many: equal weights of them would vary as much
+_MAX_MISFIT = 1.1
+_MIN_ROW_SHARE, _MIN_ROWS = (
+    1.0 / 16.0,
+    1024.0,
+)  # of the rows, or so many: equal weights of them would vary as much
 _SWEEPS = 10
-_SEEN = 2.0  # standard deviations of noise, from where on a bin is not empty
+_SIGNIFICANT = 2.0  # standard deviations of noise, from where on a bin is not empty
 _STEPS = 40  # of conjugate gradients
-_AGREE = 0.1  # of the mean of the made-up rows' variances: how far weights stay as they are
+_CG_RIDGE = 0.1  # of the mean of the made-up rows' variances: how far weights stay as they are
 _WIDTH = 0.98  # as in the kernel of the places
 
 
@@ -96,7 +99,7 @@ def dot(a: Floats, b: Floats) -> float:
     return float(vectors.dot(a.ravel(), b.ravel()))
 
 
-def spread_out(leaves: NDArray[np.int64], values: Floats, out: Floats) -> None:
+def sums_by_leaf(leaves: NDArray[np.int64], values: Floats, out: Floats) -> None:
     """Sums of values (n,) by leaf, (trees, leaves)."""
     for t in range(len(leaves)):
         out[t] = np.bincount(leaves[t], weights=values, minlength=out.shape[1])
@@ -116,7 +119,7 @@ def _copula_sample(
     value = np.empty(rows)
     column = first_bin = 0
     # Of bins without a record noise would make rows where there are none.
-    seen = np.where(released.bins > _SEEN * released.bins_std, released.bins, 0.0)
+    seen = np.where(released.bins > _SIGNIFICANT * released.bins_std, released.bins, 0.0)
     for f, size in enumerate(sizes):
         if size == 1:
             vectors.score_many(np.ascontiguousarray(root[column]), normal, value)
@@ -192,7 +195,7 @@ def _linear_scores(x: Floats, weights: Floats, released: ReleasedStatistics, lin
 
     ridge = 0.0
     vectors.score_many(weights, columns * columns, out)
-    ridge = _AGREE * _total(out) / d
+    ridge = _CG_RIDGE * _total(out) / d
     vectors.score_many(linear, released.second, wanted)
     c = linear.copy()
     r = wanted + ridge * linear - times(c)
@@ -218,7 +221,7 @@ def _raked_weights(released: ReleasedStatistics, leaves: NDArray[np.int64]) -> F
     count, size = released.counts.shape
     rows = leaves.shape[1]
     noise, found = released.std * released.std, np.empty((count, size))
-    kept, fewest = np.empty(0), max(_FEWEST * rows, _FEW)
+    kept, fewest = np.empty(0), max(_MIN_ROW_SHARE * rows, _MIN_ROWS)
     for ridge in _RIDGES:
         weights = np.full(rows, 1.0 / rows)
         ridges = np.full(count, ridge * noise)
@@ -226,9 +229,9 @@ def _raked_weights(released: ReleasedStatistics, leaves: NDArray[np.int64]) -> F
         if len(kept) and not fewest * dot(weights, weights) <= 1.0:
             break
         kept = weights
-        spread_out(leaves, weights, found)
+        sums_by_leaf(leaves, weights, found)
         apart = found - released.counts
-        if dot(apart, apart) <= _AGREED * noise * found.size:
+        if dot(apart, apart) <= _MAX_MISFIT * noise * found.size:
             break
     return kept
 
