@@ -573,7 +573,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
             fresh._admit(label)
         for block, saved_block in zip(fresh._others, others, strict=True):
             restore_block(block, saved_block)
-        for name in ("_index", "_tuple", "_d", "_record", "_given", "_state", "_coded", "_tail"):
+        for name in ("_index", "_tuple", "_d", "_record", "_gathered", "_state", "_coded", "_tail"):
             setattr(self, name, getattr(fresh, name))
         self._expected = -1  # what packs whole records is made when one comes
         self._others, self._classes, self._numbers = fresh._others, fresh._classes, fresh._numbers

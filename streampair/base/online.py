@@ -268,7 +268,7 @@ class ColumnsMixin(StatefulLearner):
     """Gives each feature name a column, in the order in which names arrive."""
 
     _derived: ClassVar[frozenset[str]] = frozenset(
-        ("_index", "_tuple", "_d", "_expected", "_take", "_pack", "_record", "_given")
+        ("_index", "_tuple", "_d", "_expected", "_take", "_pack", "_record", "_gathered")
     )
 
     #: What counts for a known feature that a record lacks.

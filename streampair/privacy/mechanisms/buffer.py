@@ -1,4 +1,4 @@
-"""The buffer of a private run: which past records are used, by slots and coins alone (docs/privacy 3)."""
+"""The buffer of a private learner: selection of past records by slots and coins alone (docs/privacy 3)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _checked_uses(max_uses: int | None, default: int | None) -> int | None:
 
 
 def _unbounded(buffer: Any) -> ConfigError:
-    """Why no guarantee can be given with a buffer."""
+    """The error for a buffer without a bound on its influence."""
     reason = "how far one record moves the gradients through it has no bound that could set the noise"
     if isinstance(buffer, buffers.Reservoir):
         reason = "it can hold many copies of one record, so that one person could move every gradient"
@@ -67,7 +67,7 @@ class BufferPlan:
     policy
         `kernels.FIFO`, `RESERVOIR` or `FULL`.
     influence
-        Its weight and how long a record is used.
+        Bound of a record's influence through the buffer.
     """
 
     policy: int
@@ -86,7 +86,7 @@ class BufferPlan:
         horizon
             Slots of the run; None: no end.
         bounded
-            Whether the mechanism needs a bound on the uses (not if what a record did fades).
+            Whether the mechanism needs a bound on the uses (not if a record's effect decays).
 
         Raises
         ------
@@ -151,9 +151,9 @@ class PairBuffer:
         Steps of the run; needed by a full history, whose memory is reserved (the operating system gives it
         when it is first written).
     family, loss_code, tangent
-        What the kernels compute from it.
+        Codes by which kernels compute gradients.
     seed
-        Of the coins, which are functions of the slot alone; None takes one from the operating system.
+        Seed of the coins, which are functions of the slot alone; None: from the operating system.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class PairBuffer:
                     fix="use buffers.FIFO(32), or a shorter horizon",
                 )
         self.rows = np.zeros((size, dim))
-        # Of a released partner the released mean of the labels.
+        # For a released anchor: the released mean of the labels.
         self.labels = np.full(size, 0.0 if plan.policy == buffers_kernels.RELEASED else math.nan)
         self.ages = np.zeros(size if plan.policy == buffers_kernels.RESERVOIR else 1, dtype=np.int64)
         coins = secrets.randbits(53) if seed is None else int(seed) % 2**53
@@ -189,7 +189,7 @@ class PairBuffer:
         return 0 if self.ints[dp_steps.BUFFER] == buffers_kernels.RELEASED else min(steps, len(self.rows))
 
     def _kept(self, steps: int) -> int:
-        """Rows that a snapshot keeps: a released partner too, which is no record."""
+        """Rows that a snapshot keeps, a released anchor included."""
         return 1 if self.ints[dp_steps.BUFFER] == buffers_kernels.RELEASED else self.filled(steps)
 
     def to_state(self, steps: int) -> dict[str, Any]:

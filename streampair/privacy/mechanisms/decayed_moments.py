@@ -47,7 +47,7 @@ TERMS = 8
 # Blocks after which the variance of T_k has long been constant: `2^(-2 ROWS / BLOCKS)` is below 1e-19.
 _ROWS = 256
 
-# One record is in one block.
+# Each record is in one block.
 _PATTERN = np.ones(1)
 
 _DIAMETER = second_moments_diameter()
@@ -72,7 +72,7 @@ def fading_root(keep: float, terms: int = TERMS) -> BLT:
     >>> fading_root(0.5, 2).column(4)
     array([1.       , 0.25     , 0.09375  , 0.0390625])
     """
-    # Cosines of odd multiples of pi / (2 n), by half angles: a square root is the same everywhere.
+    # Cosines of odd multiples of pi / (2 n), by half angles: square roots are exact on every processor.
     cosines = [0.0]
     while len(cosines) < terms:
         cosines = [side * math.sqrt(0.5 * (1.0 + c)) for c in cosines for side in (1.0, -1.0)]
@@ -84,7 +84,7 @@ def fading_root(keep: float, terms: int = TERMS) -> BLT:
 def _variances(keep: float) -> tuple[float, ...]:
     """Variance of the noise in T_1, T_2, ..., for unit z: of `B = A_g C^-1`, row by row.
 
-    By products and sums in a fixed order, for weights depend on it.
+    Products and sums are in a fixed order, since weights depend on the bits.
     """
     strategy = fading_root(keep)
     omega, theta = strategy.omega.tolist(), strategy.theta.tolist()
@@ -103,7 +103,7 @@ def _variances(keep: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class DecayedMomentsPlan:
-    """The mechanism, calibrated.
+    """Calibrated plan of second moments under exponential decay.
 
     Parameters
     ----------
@@ -116,22 +116,22 @@ class DecayedMomentsPlan:
     radius
         Radius R of the weights.
     forks, window
-        Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
+        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
     relation
         The neighbouring relation.
     keep
-        g, what is kept of the past from one block to the next.
+        g, decay factor from one block to the next.
     grid
         gamma, a power of two.
     sigma
-        Noise std, a coordinate.
+        Noise std of each coordinate.
     spread
         As in `SecondMomentsPlan`, for the noise once the stream is longer than some half-lives.
 
     Notes
     -----
-    A record is in one block, and whatever follows it moves by row k of C, so what all releases together cost
-    it is the same for all records and does not grow with the stream (Lemma 44).
+    A record is in one block, and later releases move by row k of C, so the cost of all releases together
+    is the same for all records and does not grow with the stream (Lemma 44).
     """
 
     mu: float
@@ -214,11 +214,11 @@ class DecayedMomentsPlan:
         return self._rows_mu2(-(-window // self.length)) if window > 0 else 0.0
 
     def counted(self, blocks: int) -> float:
-        """Slots that T counts after so many blocks, the older ones less."""
+        """Decayed number of slots in T after `blocks` blocks."""
         return self.length * (1.0 - self.keep**blocks) / (1.0 - self.keep)
 
     def variance(self, blocks: int) -> float:
-        """Variance of the noise in a coordinate of T after so many blocks, at least one."""
+        """Variance of the noise in a coordinate of T after `blocks` blocks, at least one."""
         return self.sigma * self.sigma * _variances(self.keep)[min(blocks, _ROWS) - 1]
 
     def information(self, steps: int) -> float:
@@ -272,7 +272,7 @@ def plan_decayed_moments(
 
 
 class DecayedMomentsState(MomentsState):
-    """State of decayed moments: `MomentsState`, where `_running` is T and the newest T is all that is known.
+    """State of decayed moments: a `MomentsState` whose `_running` is T; the model uses the newest T alone.
 
     Parameters
     ----------
@@ -291,7 +291,7 @@ class DecayedMomentsState(MomentsState):
         return [plan.sigma, plan.keep, float(plan.length), plan.grid, plan.radius]
 
     def _release(self, stream: Stream) -> None:
-        """One noisy sum of a block, and the leader of what is left of all blocks so far."""
+        """Release one noisy sum of a block; the model is that of the decayed sum of all blocks so far."""
         plan, numbers = self.plan, self._numbers
         noisy = self.block.privatize(self._noise.rows(1, stream)[0])
         self._running *= plan.keep
@@ -310,12 +310,12 @@ class DecayedMomentsState(MomentsState):
 
 @dataclass(frozen=True)
 class DecayedMoments(Moments):
-    """The leader of the squared loss over all pairs, in which a record counts half after `half_life` slots.
+    """The minimiser of the squared loss over all pairs, with records that decay exponentially.
 
     Parameters
     ----------
     half_life
-        In learned slots.
+        Learned slots after which the weight of a record has halved.
     """
 
     half_life: int = 1
@@ -351,7 +351,7 @@ class DecayedMoments(Moments):
         )
 
     def notes(self, settings: Settings, run: MechanismState) -> list[str]:
-        """What is said of a stream without end."""
+        """Notes on a stream without end."""
         return [
             "A record is in one block, so what is spent on it does not grow with the stream. What is "
             "forgotten has been released all the same."

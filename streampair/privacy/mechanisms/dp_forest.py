@@ -51,12 +51,12 @@ __all__ = [
     "worthwhile",
 ]
 
-_STEPS = 32  # products, at most
-_PROBES = 2  # draws of signs: they tell a trace within some hundredths
-# Shares of the variance of the labels that all leaves together may explain, as a prior: .003 to 9.
+_STEPS = 32  # Lanczos steps, at most
+_PROBES = 2  # random sign vectors: they estimate a trace to some hundredths
+# Grid of prior variances, as shares of the labels' variance that all leaves explain: .003 to 9.
 _LEAST, _FACTOR, _PRIORS = 0.003, 1.25, 37
-_MOST_SHARE = 1.25  # of the answer: its prior is narrow
-_NOTHING = 1e-12  # of the largest eigenvalue, where a vector has no further part
+_MOST_SHARE = 1.25  # upper bound of `Answer.share`
+_NOTHING = 1e-12  # of the largest eigenvalue: a residual below it ends the iteration
 
 
 class Answer(NamedTuple):
@@ -67,7 +67,7 @@ class Answer(NamedTuple):
     weights
         (trees, leaves).
     share
-        The share of them that is not noise.
+        Shrinkage factor: the share of the weights that is not noise.
     """
 
     weights: Floats
@@ -75,9 +75,10 @@ class Answer(NamedTuple):
 
 
 class _Spectrum(NamedTuple):
-    """Of a vector v: `v' f(G) v` is nearly `weights.f(nodes)`, f(G) v of the rows of the basis a sum.
+    """Lanczos quadrature of a vector v: `v' f(G) v` is about `weights.f(nodes)`.
 
-    Rows of `vectors` are eigenvectors of G in the basis, whose first row is v / length.
+    f(G) v is about a sum of the basis rows, the first of which is v / length. `vectors` holds eigenvectors of
+    G in the basis.
     """
 
     nodes: Floats
@@ -88,17 +89,17 @@ class _Spectrum(NamedTuple):
 
 
 class Ridge:
-    """`prior G (prior G^2 + G (v / n + blur) + noise)^-1 r`, G being the Gram matrix of leaves over rows.
+    """Ridge regression `prior G (prior G^2 + G (v / n + blur) + noise)^-1 r`, G the leaves' Gram matrix.
 
-    The prior is the one that makes r likeliest. Noise and chance put `G v / n + noise` into r; rows that are
-    not quite those of the stream do as if there were fewer records, by `blur`.
+    The prior maximises the likelihood of r. Sampling and noise have the covariance `G v / n + noise` in r;
+    errors of the synthetic rows count as fewer records, by `blur`.
 
     Parameters
     ----------
-    told
-        What was released.
+    released
+        Released statistics.
     leaves, weights
-        Of the rows, as of `synthetic_rows`.
+        Leaves and weights of the rows, as in `Rows`.
     blur
         Variance for each unit of G.
     """
@@ -120,10 +121,10 @@ class Ridge:
         return scores, out
 
     def solve(self, left: Floats) -> Answer:
-        """Of sums (trees, leaves), with the share that makes the risk least (Stein 1981).
+        """Leaf weights from sums (trees, leaves), with the share that minimises the risk (SURE, Stein 1981).
 
-        Of noise alone the answer would have `tr A S` with its own sums, A being what makes the answer and S
-        the covariance of noise and chance.
+        For noise alone the answer and the sums have the expected product `tr A S`, with A the map to the
+        answer and S the covariance of noise and sampling.
         """
         spectrum, *probes = self._spectra(np.concatenate((left[None], self._signs())))
         prior = self._likeliest(spectrum, probes)
@@ -144,17 +145,17 @@ class Ridge:
         return Answer(weights.reshape(self.shape), share)
 
     def _filter(self, prior: float, nodes: Floats) -> Floats:
-        """What the answer has of r at each eigenvalue."""
+        """Factor from r to the answer, at each eigenvalue."""
         out: Floats = prior * nodes / self._variance(prior, nodes)
         return out
 
     def _variance(self, prior: float, nodes: Floats) -> Floats:
-        """Of r at each eigenvalue: of signal, of chance and blur, and of noise."""
+        """Variance of r at each eigenvalue: signal, sampling and blur, and noise."""
         out: Floats = prior * nodes * nodes + (self.chance + self.blur) * nodes + self.noise
         return out
 
     def _likeliest(self, spectrum: _Spectrum, probes: list[_Spectrum]) -> float:
-        """The prior under which r, as a normal vector, has the greatest density."""
+        """The prior variance of maximum likelihood, with r a normal vector."""
         best, least = 0.0, math.inf
         prior = _LEAST * self.unit
         for _ in range(_PRIORS):
@@ -169,7 +170,7 @@ class Ridge:
         return best
 
     def _signs(self) -> Floats:
-        """Probes, (_PROBES, trees, leaves): 1 and -1, from public coins."""
+        """Random sign vectors, (_PROBES, trees, leaves), from public coins."""
         out = np.empty((_PROBES, *self.shape))
         for probe, e in enumerate(out):
             normals = np.empty(e.size)
@@ -178,7 +179,7 @@ class Ridge:
         return out
 
     def _spectra(self, starts: Floats) -> list[_Spectrum]:
-        """Of several vectors (k, trees, leaves): Lanczos's method, each step orthogonal to all before."""
+        """Lanczos iteration of several vectors (k, trees, leaves), with full reorthogonalisation."""
         count, size = len(starts), starts[0].size
         lengths = [math.sqrt(dot(one, one)) for one in starts]
         basis = np.zeros((count, _STEPS, size))
@@ -216,12 +217,12 @@ class Ridge:
         return _Spectrum(np.maximum(nodes, 0.0), components * components, basis, matrix, length)
 
 
-# What raking has moved in what the linear score explains tells how much is wrong with it: so many times that
-# is a variance, at most so many times that of noise.
+# Raking changes what the linear score explains; that change measures its error. So many times its square
+# is taken as a variance, at most so many times that of the noise.
 _BLUR, _MOST_BLUR = 1.5, 3.0
-_STEEPEST = 20.0  # half log-odds in a standard deviation of a score
+_STEEPEST = 20.0  # largest half log-odds in a standard deviation of a score
 _NEWTON = 50
-_FARTHEST, _HALVES = 50.0, 50  # log-odds of a rate
+_FARTHEST, _HALVES = 50.0, 50  # range of log-odds, and halvings of it
 
 
 class Fitted(NamedTuple):
@@ -230,11 +231,11 @@ class Fitted(NamedTuple):
     Parameters
     ----------
     factor
-        Of the linear score.
+        Factor of the linear score.
     leaves
         Weights of the leaves, (trees, leaves).
     link
-        From a score to a probability.
+        Link from a score to a probability.
     """
 
     factor: float
@@ -243,22 +244,22 @@ class Fitted(NamedTuple):
 
 
 def _means(half: Floats) -> Floats:
-    """Mean of labels 1 and -1 at half log-odds: their tanh, by the kernels' own exponential."""
+    """Mean of labels 1 and -1 at half log-odds: their tanh, by the kernels' exponential."""
     out = np.empty(len(half))
     numerics.sigmoid_many(2.0 * half, out)
     return 2.0 * out - 1.0
 
 
 def half_odds(scores: Floats, weights: Floats, centre: float) -> tuple[float, float]:
-    """(a, b) with which labels 1 and -1 have the mean `tanh(a s + b)`: a logistic regression on one score.
+    """(a, b) of the logistic regression on one score: labels 1 and -1 have the mean `tanh(a s + b)`.
 
-    It needs no labels, but their mean and that of `s y`, which is that of `s s`, for s is a regression of the
-    labels: `E[tanh] = centre, E[s tanh] = E[s s]`.
+    It needs only the mean of the labels and that of `s y`, which equals that of `s s`, since s is a
+    regression of the labels: `E[tanh] = centre, E[s tanh] = E[s s]`.
 
     Parameters
     ----------
     scores, weights
-        Of rows, (n,): the scores have the mean 0, the weights add up to 1.
+        Scores and weights of rows, (n,): the scores have mean 0, the weights add up to 1.
     centre
         Mean of the labels.
     """
@@ -275,12 +276,12 @@ def half_odds(scores: Floats, weights: Floats, centre: float) -> tuple[float, fl
         rest = centre - float(vectors.dot(weights, means))
         ss, s1 = float(vectors.dot(bent * scores, scores)), float(vectors.dot(bent, scores))
         one = float(vectors.dot(bent, np.ones(len(bent))))
-        # Where all is as sure as can be there is nothing left to move.
+        # All probabilities are near 0 or 1: the Hessian is singular.
         over = ss * one - s1 * s1
         if not over > 1e-12 * square:
             break
         da, db = (one * left - s1 * rest) / over, (ss * rest - s1 * left) / over
-        # No step is longer than twice the slope, or two of the half log-odds.
+        # Damped Newton step: at most twice the slope, and 2 of the half log-odds.
         short = min(1.0, 2.0 * a / abs(da) if da else 1.0, 2.0 / abs(db) if db else 1.0)
         a, b = min(max(a + short * da, 0.1 * a), most), b + short * db
         if abs(da) <= 1e-9 * a and abs(db) <= 1e-9:
@@ -291,7 +292,7 @@ def half_odds(scores: Floats, weights: Floats, centre: float) -> tuple[float, fl
 def _explained(
     released: ReleasedStatistics, leaves: NDArray[np.int64], weights: Floats, scores: Floats
 ) -> tuple[float, Floats, Floats]:
-    """(a, b, s, sums): what a linear score says of the labels, `tanh(a s + b)`, and of their sums by leaf."""
+    """(a, s, sums): slope of the link `tanh(a s + b)`, the centred scores, and the leaf sums they explain."""
     scores = scores - float(vectors.dot(weights, scores))
     a, b = half_odds(scores, weights, released.centre)
     sums = np.empty(released.counts.shape)
@@ -300,18 +301,18 @@ def _explained(
 
 
 def weights_of(released: ReleasedStatistics, rows: Rows) -> Fitted:
-    """Ridge regression of what scores leave of the labels, on leaves whose overlap is that of weighted rows.
+    """Leaf weights: ridge regression of the linear score's residuals on the leaves of weighted rows.
 
-    Scores leave `y - tanh(a s + b)`: a straight line through labels 1 and -1 would leave a bend that every
-    linear class has, which leaves would learn, and which ranks nothing. Where the weights of the rows have
-    much to mend, what scores explain is not known well either, and the regression takes it for noise.
+    The residual is `y - tanh(a s + b)`: that of a straight line would keep a bend that every
+    linear problem has, which leaves would learn without any gain in ranking. Where raking changes the weights
+    of the rows much, the explained part is uncertain too, and the regression treats it as noise.
 
     Parameters
     ----------
-    told
-        What was released.
+    released
+        Released statistics.
     rows
-        Rows that stand for the records.
+        Synthetic rows.
     """
     leaves, weights = rows.leaves, rows.weights
     variance = 1.0 - released.centre * released.centre
@@ -321,14 +322,14 @@ def weights_of(released: ReleasedStatistics, rows: Rows) -> Fitted:
     blur = min(_BLUR * dot(known - plain, known - plain) / len(known), _MOST_BLUR * noise)
     ridge = Ridge(released, leaves, weights, blur)
     answer = ridge.solve(released.signs - released.centre * released.counts - known)
-    # Weights of leaves are means of labels: of log-odds they are `2 / variance`, near those of the rate.
+    # Leaf weights predict means of labels; near the rate, the factor to log-odds is `2 / variance`.
     w = (2.0 * answer.share / variance) * answer.weights
     whole = 2.0 * a * scores + ridge.gram(w[None])[0][:, 0] / np.maximum(weights, 1e-300)
     return Fitted(2.0 * a, w, Link(1.0, _offset(whole, weights, released.centre)))
 
 
 def _offset(scores: Floats, weights: Floats, centre: float) -> float:
-    """What to add to log-odds (n,) so that the labels have the mean `centre`: by halving an interval."""
+    """Offset of log-odds (n,) that gives the labels the mean `centre`, by bisection."""
     means = np.empty(len(scores))
     low, high = -_FARTHEST, _FARTHEST
     for _ in range(_HALVES):
@@ -341,14 +342,14 @@ def _offset(scores: Floats, weights: Floats, centre: float) -> float:
     return 0.5 * (low + high)
 
 
-# Of mu^2: what leaves have at most, as many features as they have so much with, and what bins have.
+# Shares of mu^2: the largest one of leaves, the features up to which they have it, and that of bins.
 _LEAVES, _FEW, _BINS = 0.45, 50, 0.1
 
 _MOMENTS = second_moments_diameter()
 
 
 def shares(features: int) -> tuple[float, float, float]:
-    """Of mu^2: for second moments, leaves, and bins. Of many features leaves tell less.
+    """Shares of mu^2 for second moments, leaves and bins. With many features leaves get less.
 
     Examples
     --------
@@ -379,14 +380,14 @@ def dp_forest_diameter(fields: int, leaf: float, mark: float, trees: int = TREES
 
 @dataclass(frozen=True, eq=False)
 class DPForestPlan(SecondMomentsPlan):
-    """The mechanism, calibrated: that of `SecondMomentsPlan`, whose sums are longer.
+    """Calibrated plan of a private forest: `SecondMomentsPlan` with leaf counts and bins in its sums.
 
     Parameters
     ----------
     trees, depth
-        How many, and how often a record is asked on its way to a leaf.
+        Number of trees, and of splits from the root to a leaf.
     fields
-        How many columns each field has, in their order; empty: one each.
+        Number of columns of each field, in their order; empty: one each.
     """
 
     trees: int = TREES
@@ -395,67 +396,67 @@ class DPForestPlan(SecondMomentsPlan):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Columns of each field."""
+        """Number of columns of each field."""
         return self.fields or (1,) * self.features
 
     @property
     def marks(self) -> int:
-        """Bins of all fields."""
+        """Number of bins of all fields."""
         return marks_of(self.sizes)
 
     @property
     def leaves(self) -> int:
-        """Of all trees."""
+        """Number of leaves of all trees."""
         return int(self.trees * 2**self.depth)
 
     @property
     def dim(self) -> int:
-        """Coordinates of a release: second moments, counts and labels of leaves, counts of bins."""
+        """Number of coordinates of a release: second moments, counts and labels of leaves, counts of bins."""
         return self.packed + 2 * self.leaves + self.marks
 
     @property
     def packed(self) -> int:
-        """Of these, the second moments."""
+        """Number of coordinates of the second moments."""
         d = self.features
         return d * (d + 1) // 2 + d
 
     @property
     def rounded(self) -> int:
-        """Leaves and bins count whole records, so second moments alone are rounded."""
+        """Number of rounded coordinates: the second moments, since leaves and bins count whole records."""
         return self.packed
 
     @property
     def leaf(self) -> float:
-        """What a record counts in a leaf, in the units of second moments."""
+        """Weight of a record in a leaf, in the units of second moments."""
         first, second, _ = shares(self.features)
         return _MOMENTS * math.sqrt(second / first / (4.0 * self.trees))
 
     @property
     def mark(self) -> float:
-        """What it counts in a bin."""
+        """Weight of a record in a bin."""
         first, _, third = shares(self.features)
         return _MOMENTS * math.sqrt(third / first / (2.0 * len(self.sizes)))
 
     @property
     def steps(self) -> Floats:
-        """Second moments are rounded to the grid; records in leaves and bins are counted, one by one."""
+        """Step of each coordinate: the grid for second moments, a record's weight in leaves and bins."""
         lengths = (self.packed, 2 * self.leaves, self.marks)
         return np.repeat([self.grid, self.leaf, self.mark], lengths)
 
     @property
     def diameter(self) -> float:
-        """As of `dp_forest_diameter`."""
+        """Replacement diameter, see `dp_forest_diameter`."""
         return dp_forest_diameter(len(self.sizes), self.leaf, self.mark, self.trees)
 
     @property
     def blank_move(self) -> float:
-        """Of a record alone: 2 from second moments, 2 from each tree, 1 from each field, squared."""
+        """Norm of a record's summand; squared: 2 by second moments, 2 by each tree, 1 by each field."""
         leaf, mark = self.leaf, self.mark
         return math.sqrt(2.0 + 2.0 * self.trees * leaf * leaf + len(self.sizes) * mark * mark)
 
     @property
     def lemma(self) -> int:
-        """Which one has the diameter."""
+        """Number of the lemma that proves the diameter."""
         return 90
 
 
@@ -476,11 +477,11 @@ def worthwhile(
     depth: int = DEPTH,
     features: int = 1,
 ) -> bool:
-    """Whether leaves will tell more than noise at the end: by public numbers alone.
+    """Whether leaves gain more than they cost at the horizon, from public numbers alone.
 
-    All leaves of a tree together have noise of `sigma sqrt(2^depth)`, which must be at most a tenth of the
-    records, or of many features as much less as leaves have less of the budget; else the linear score has the
-    whole budget. With less than that it loses more than leaves tell.
+    The leaves of a tree together have noise of `sigma sqrt(2^depth)`, which must be at most a tenth of the
+    records, with many features less in proportion to the leaves' share of the budget. Otherwise the linear
+    score has the whole budget, since it would lose more than the leaves gain.
     """
     sigma = 2.0 * math.sqrt(TREES) / (mu_from(epsilon, delta) * math.sqrt(shares(features)[1]))
     most = _MOST_NOISE * shares(features)[1] / shares(1)[1]
@@ -488,7 +489,7 @@ def worthwhile(
 
 
 class DPForestState(MomentsState):
-    """A run whose sums hold leaves too, and whose models are a linear score and one of the leaves.
+    """State of a private forest: sums with leaves and bins, models of a linear score and leaf weights.
 
     Parameters
     ----------
@@ -509,7 +510,7 @@ class DPForestState(MomentsState):
     def _sum_up(self, rows: Floats, labels: Floats) -> None:
         plan = self.plan
         d = plan.features
-        # Where a number has no bin there is a gap, and leaves alone learn.
+        # A number without a bin is missing: only the leaves learn the record.
         whole = rows[:, self._bins].sum(axis=1) == self._marked
         linear = rows[:, :d] * whole[:, None]
         self.block.add(dp_steps.leader_sums, linear, labels, self._centre, self._weight, plan.grid)
@@ -522,16 +523,16 @@ class DPForestState(MomentsState):
         return self.plan.packed
 
     def _noise_of_weights(self) -> None:
-        """Not known: the weights are in a unit of log-odds, which has noise of its own."""
+        """None: the weights are in log-odds, a unit that is itself noisy."""
 
     def _compute_model(self) -> tuple[Floats, Link]:
-        """Weights of the design, and link, from all releases so far: the linear leader, alone at first."""
+        """Weights of the design, and link, from all releases so far; at first the linear model alone."""
         plan, (_, known, last_slot) = self.plan, self._numbers.tolist()  # slot of the last release
         linear, link = super()._compute_model()
         w = np.zeros(len(self._w))
         w[: plan.features] = linear
-        # Noise of a leaf's share of the records. Five times as much as in `worthwhile` will do on the way:
-        # what leaves cost is spent, and the more noise there is, the smaller are their weights.
+        # Noise of a leaf's share of the records. Before the horizon five times as much as in `worthwhile`
+        # is accepted: the cost of the leaves is spent, and more noise only shrinks their weights.
         std = 1.0 / (math.sqrt(known) * plan.leaf) if known else math.inf
         if not std * math.sqrt(2.0**plan.depth) <= 0.5:
             return w, link
@@ -558,7 +559,7 @@ class DPForestState(MomentsState):
             ends=ends,
             records=total * last_slot,
         )
-        # The linear score as a regression of the labels, which are 1 and -1 here.
+        # Scale of the linear score as a regression of labels 1 and -1.
         unit = 2.0 * self._label_slope
         rows = synthetic_rows(released, unit * linear, self.cap, self.trees, _ROWS[last_slot == plan.horizon])
         model = weights_of(released, rows)
@@ -569,14 +570,14 @@ class DPForestState(MomentsState):
 
 @dataclass(frozen=True)
 class DPForest(Moments):
-    """A forest of random trees, from leaf sums of blocks of records.
+    """A forest of data-independent random trees, fitted to leaf sums over blocks of records.
 
     Parameters
     ----------
     trees, depth
-        How many, and how often a record is asked on its way to a leaf.
+        Number of trees, and of splits from the root to a leaf.
     fields
-        As of the plan.
+        As in `DPForestPlan`.
     """
 
     trees: int = TREES
@@ -588,7 +589,7 @@ class DPForest(Moments):
     def design(
         self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]
     ) -> RandomTreeDesign:
-        """From a record to its linear vector and its leaves."""
+        """The map from a record to its linear vector and its leaves."""
         return RandomTreeDesign(names, bounds, self.trees, self.depth)
 
     def start(
@@ -598,7 +599,7 @@ class DPForest(Moments):
         return DPForestState(with_numbers(self.planned(settings), saved))
 
     def planned(self, settings: Settings) -> DPForestPlan:
-        """The plan, fitted here."""
+        """The plan for these settings."""
         assert settings.features is not None
         learning = settings.learning
         alone = not settings.forks and settings.entity is None

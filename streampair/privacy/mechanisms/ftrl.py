@@ -637,7 +637,7 @@ def partner_of(cross: Floats, centre: float) -> Floats:
 class AnchorFTRLState(FTRLState):
     """State of `AnchorFTRL`: pairs each record with the anchor, which is 0 until the warm-up's release.
 
-    The buffer's only place holds the anchor, labelled by the sign of the mean label.
+    The buffer's only place holds the anchor, with the mean of the labels as its label.
     """
 
     _centre = 0.0
@@ -656,10 +656,10 @@ class AnchorFTRLState(FTRLState):
         """Continue from `to_state`; an anchor outside its ball would exceed the planned sensitivity."""
         rows, centres = state["buffer"]["rows"], state["buffer"]["labels"]
         if rows.shape != (1, self.plan.dim) or centres.shape != (1,):
-            raise ValueError("a partner of another shape")
+            raise ValueError("an anchor of another shape")
         centre = abs(float(centres[0]))
         if not (centre <= MOST_CENTRE and math.sqrt(float(vectors.dot(rows[0], rows[0]))) <= centre):
-            raise ValueError("a partner that no release gives")
+            raise ValueError("an anchor that no release gives")
         super().load_state(state)
 
 

@@ -30,7 +30,7 @@ __all__ = [
     "seen_of",
 ]
 
-_EXACT = 300  # unit moves that are all tried; of more the variance is told by draws
+_EXACT = 300  # most unit moves that are all tried; beyond, the variance is estimated from draws
 _DRAWS = 128  # a standard deviation to 6 %
 _FEWEST = 32
 _WORK = 1e8
@@ -46,16 +46,16 @@ class _Moves(NamedTuple):
 
 
 def _directions(d: int, classes: int) -> Iterator[_Moves]:
-    """All unit moves of the packed moments, each once; or draws of unit noise where they are many.
+    """All unit moves of the packed moments, or draws of unit noise if there are many.
 
-    Of draws the mean square is the variance that all unit moves add up to.
+    The mean square over draws estimates the sum of squares over all unit moves.
     """
     packed_size = d * (d + 1) // 2
     size = packed_size + classes * d + classes
     draws = np.eye(size)
     if size > _EXACT:
         most = max(_FEWEST, min(_DRAWS, int(_WORK / d**3)))
-        # The same in every process: two looks at one release show one number.
+        # A fixed seed: every process computes the same number for one release.
         draws = np.random.default_rng(0).normal(size=(most, size)) / math.sqrt(most)
     row, column = np.tril_indices(d)
     for first in range(0, len(draws), _CHUNK):
@@ -83,7 +83,7 @@ def _both(a: Floats, b: Floats) -> Floats:
 
 
 def _turned(a: Floats, x: Floats) -> Floats:
-    """`x' a x` of symmetric a (m, d, d): by two large products, for many small ones wait on each other."""
+    """`x' a x` of symmetric a (m, d, d), by two large products, which are faster than many small ones."""
     half = (a.reshape(-1, len(x)) @ x).reshape(a.shape).transpose(0, 2, 1)
     out: Floats = (half.reshape(-1, len(x)) @ x).reshape(a.shape)
     return out
@@ -92,16 +92,16 @@ def _turned(a: Floats, x: Floats) -> Floats:
 def noise_of_metric(
     mean: Floats, d: int, classes: int, variance: float, radius: float, seen: NDArray[np.intp]
 ) -> Floats:
-    """Standard deviation (d (d + 1) / 2,) of what noise adds to the coordinates of W, to first order in it.
+    """Standard deviation (d (d + 1) / 2,) of the noise in the coordinates of W, to first order.
 
     Parameters
     ----------
     mean, d, classes, variance
         As of `metric_of`.
     radius
-        Of the ball that the coordinates of W are projected to.
+        Radius of the ball that the coordinates of W are projected to.
     seen
-        Numbers of the classes that stand out of the noise, two at least.
+        Numbers of the classes whose share exceeds its noise, at least two.
 
     Notes
     -----
@@ -175,23 +175,23 @@ def metric_of(mean: Floats, d: int, classes: int, variance: float) -> Floats:
     d, classes
         Features, and classes K.
     variance
-        Of the noise in each cell of `mean`.
+        Variance of the noise in each cell of `mean`.
 
     Returns
     -------
     array
-        Shape (d (d + 1) / 2,): isometric coordinates of a positive semi-definite matrix, 0 where fewer than
-        two classes stand out of the noise.
+        Shape (d (d + 1) / 2,): isometric coordinates of a positive semi-definite matrix, 0 if the shares of
+        fewer than two classes exceed their noise.
 
     Notes
     -----
     For classes of one covariance S, pairs of one class differ by normal vectors of the covariance 2 S, and
     pairs of two classes by ones of `2 S + C`, C the mean of `u u'` over the differences u of class means:
     `W = (2 S)^-1 - (2 S + C)^-1` is the log-likelihood ratio (Koestinger et al. 2012), with S pooled over the
-    classes. The noise of a class mean adds its variance to the scatter between, and takes it from the one
-    within: it is given back.
+    classes. The noise of a class mean adds its variance to the scatter between and takes it from the one
+    within, which is corrected.
     """
-    # In an order of our own, without a library of linear algebra: a score depends on the last digits.
+    # A fixed order, without a library of linear algebra: scores are the same on every processor.
     packed_size = d * (d + 1) // 2
     second, _ = unpacked(mean[: packed_size + d], d)
     end = packed_size + classes * d
@@ -227,7 +227,7 @@ def metric_of(mean: Floats, d: int, classes: int, variance: float) -> Floats:
 
 
 def seen_of(mean: Floats, classes: int, variance: float) -> NDArray[np.intp]:
-    """Numbers of the classes whose share stands out of its noise."""
+    """Numbers of the classes whose share exceeds its noise."""
     return np.flatnonzero(2.0 * mean[-classes:] > _SEEN * 2.0 * math.sqrt(variance))
 
 
@@ -250,12 +250,12 @@ def _outer(rows: Floats) -> Floats:
 
 
 class MetricMomentsState(MomentsState):
-    """A run whose labels are numbers of classes: other sums, and a matrix for a model.
+    """State for labels that are class numbers: class sums in addition, and a matrix as model.
 
     Parameters
     ----------
     plan
-        The calibrated mechanism, for as many classes.
+        The calibrated plan for this number of classes.
     classes
         Their numbers, in any order.
     """
@@ -309,5 +309,5 @@ class MetricMoments(Moments):
         return MetricMomentsState(with_numbers(self.planned(settings), saved), self.classes)
 
     def planned(self, settings: Settings) -> SecondMomentsPlan:
-        """The plan for as many classes."""
+        """The plan for this number of classes."""
         return replace(super().planned(settings), classes=len(self.classes))

@@ -1,4 +1,4 @@
-"""Mechanisms of whole tables: their plan, their report, the sensitivity of a descent, exact Laplace noise."""
+"""Mechanisms of offline learners: plan, report, sensitivity of gradient descent, exact Laplace noise."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ _WORDS_EACH, _MOST_WORDS = 12, 1 << 16
 
 
 class LaplaceStream:
-    """Independent integers k with probability proportional to ``exp(-|k| / t)``, from a cipher's bits.
+    """Discrete Laplace noise: integers k with probability proportional to ``exp(-|k| / t)``.
 
-    In integers from the first bit to the last, by the algorithm of Canonne, Kamath and Steinke (2020): there
-    is no rounding, so no share of delta is due to it.
+    Sampled from a cipher's bits in integer arithmetic (Canonne, Kamath and Steinke 2020): there
+    is no rounding, which would cost a share of delta.
 
     Parameters
     ----------
@@ -120,12 +120,12 @@ class LaplaceStream:
 
 
 def contraction(eta: float, alpha: float, smoothness: float) -> float:
-    """By what a step brings two runs nearer: ``max(|1 - eta alpha|, |1 - eta (alpha + L)|)``, at most 1.
+    """Contraction factor of a gradient step: ``max(|1 - eta alpha|, |1 - eta (alpha + L)|)``, at most 1.
 
     Raises
     ------
     ConfigError
-        If it may bring them farther apart.
+        If the factor is above 1.
     """
     factor = max(abs(1.0 - eta * alpha), abs(1.0 - eta * (alpha + smoothness)))
     if not (eta > 0.0 and factor <= 1.0 + 1e-12):
@@ -138,25 +138,25 @@ def contraction(eta: float, alpha: float, smoothness: float) -> float:
 
 
 def largest_step(alpha: float, smoothness: float) -> float:
-    """The step that contracts most: ``2 / (2 alpha + L)`` (Xue et al. 2021, with L + alpha for their L)."""
+    """The step of strongest contraction: ``2 / (2 alpha + L)`` (Xue et al. 2021, their L being L + alpha)."""
     return 2.0 / (2.0 * alpha + smoothness)
 
 
 def descent_moves(
     steps: int, eta: float, *, alpha: float, smoothness: float, push: float, radius: float
 ) -> Floats:
-    """How far each of the iterates w_1 to w_T moves when one record is replaced (docs/privacy, Lemma 71).
+    """Sensitivity of the iterates w_1 to w_T of gradient descent (docs/privacy, Lemma 71).
 
     Parameters
     ----------
     steps, eta
-        T, and the size of a step.
+        Number of steps T, and step size.
     alpha, smoothness
         Strength of the ridge term, and L of the pair loss.
     push
-        How far a record moves the gradient.
+        Bound of how far a record moves the gradient.
     radius
-        R of the ball that the iterates are in.
+        Radius R of the ball of the iterates.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def descent_moves(
 
 
 def mean_move(etas: Floats, factors: Floats, weights: Floats, diameter: float, radius: float) -> float:
-    """How far a weighted mean of the iterates of one pass moves, by the worst record.
+    """Sensitivity of a weighted mean of the iterates of one pass, for the worst record.
 
     By docs/privacy, Lemma 73. At step t the gradient is the mean over the pairs of record t with
     the t - 1 records before it.
@@ -188,7 +188,7 @@ def mean_move(etas: Floats, factors: Floats, weights: Floats, diameter: float, r
     etas, factors
         Step sizes and contractions of steps 1 to n, (n,); the first step has size 0.
     weights
-        Of the iterates, (n,), at least 0.
+        Weights of the iterates, (n,), at least 0.
     diameter, radius
         D of the pair loss, and R of the ball.
 
@@ -200,8 +200,8 @@ def mean_move(etas: Floats, factors: Floats, weights: Floats, diameter: float, r
     0.5
     """
     n = len(etas)
-    after = 0.0  # what later steps of a record that is among the partners add
-    worth = 0.0  # what moving iterate t by 1 moves the mean, through it and all later ones
+    after = 0.0  # moves by later steps in which the record is a partner
+    worth = 0.0  # move of the mean when iterate t moves by 1, through it and all later ones
     most = 0.0
     for t in range(n - 1, 0, -1):
         worth = weights[t] + (factors[t + 1] * worth if t + 1 < n else 0.0)
@@ -211,18 +211,18 @@ def mean_move(etas: Floats, factors: Floats, weights: Floats, diameter: float, r
 
 
 def neighbours_move(steps: int, eta: float, *, diameter: float, jump: float, radius: float) -> float:
-    """How far the mean of w_1 to w_T of a pass moves, in which each record meets the one before.
+    """Sensitivity of the mean of w_1 to w_T of a pass in which each record is paired with the one before.
 
     By docs/privacy, Lemma 68 and Lemma 69. The worst record is the second: it is in the first two steps.
 
     Parameters
     ----------
     steps, eta
-        T, one fewer than there are records, and the size of a step.
+        Number of steps T, one fewer than records, and step size.
     diameter, radius
         D of the pair loss, and R of the ball.
     jump
-        How far the gradients of two runs may differ at one pair, in the direction in which they part; 0 where
+        Bound of how far the gradients of two runs differ at one pair, along their difference; 0 if
         the loss is smooth and the step at most 2 / L, so that steps bring no two runs farther apart.
 
     Examples
@@ -240,7 +240,7 @@ def neighbours_move(steps: int, eta: float, *, diameter: float, jump: float, rad
 
 @dataclass(frozen=True)
 class ExactRelease(Release):
-    """A release under noise that is drawn in integers, without an error."""
+    """A release with integer noise, which has no floating-point error."""
 
     def floating_point(self, epsilon: float) -> float:
         return 0.0
@@ -248,26 +248,26 @@ class ExactRelease(Release):
 
 @dataclass(frozen=True)
 class TablePlan:
-    """Releases of vectors of one size, under independent noise of one size, calibrated.
+    """Calibrated plan of releases of vectors, all with the same sensitivity and independent noise.
 
     Parameters
     ----------
     name, lemma
-        What is released, and where its move is proved.
+        Name of the release, and the lemma of its sensitivity.
     dim
-        Coordinates p.
+        Number of coordinates p.
     sensitivity
         l2 move of one vector when a record is replaced, before rounding.
     blank
-        What part of it blanking a record moves, at most.
+        Largest share of the sensitivity that blanking a record moves.
     releases
-        How many vectors, each computed from the table and from the ones before.
+        Number of vectors, each computed from the table and the releases before.
     grid
         gamma, a power of two: vectors are rounded to its multiples.
     sigma
-        Std of the Gaussian noise, a coordinate; 0 for Laplace noise.
+        Std of the Gaussian noise in each coordinate; 0 for Laplace noise.
     scale
-        Of the Laplace noise, in steps of the grid; 0 for Gaussian noise.
+        Scale of the Laplace noise, in units of the grid; 0 for Gaussian noise.
     """
 
     name: str
@@ -290,7 +290,7 @@ class TablePlan:
         return self.scale > 0
 
     def _moved(self, share: float = 1.0) -> float:
-        """l2 move of one vector, rounding included, where a record's own part is so much smaller."""
+        """l2 sensitivity of one vector, rounding included; `share`: scales the move of a record."""
         return share * self.sensitivity + self.grid * math.sqrt(self.dim) if self.sensitivity else 0.0
 
     def _epsilon(self, share: float = 1.0) -> float:
@@ -315,17 +315,17 @@ class TablePlan:
         return self._mu()
 
     def pure_noise(self, stream: LaplaceStream) -> NDArray[np.int64]:
-        """Fresh noise of one vector, (p,), in steps of the grid, where the guarantee has no delta."""
+        """Fresh noise of one vector, (p,), in units of the grid, for a pure guarantee."""
         return stream.take(self.dim, self.scale)
 
     @property
     def noise_std(self) -> float:
-        """Std of the noise, a coordinate."""
+        """Std of the noise in each coordinate."""
         return self.sigma or self.grid * self.scale * math.sqrt(2.0)
 
     @property
     def release(self) -> Release:
-        """What leaves, and what it is worth."""
+        """The release with its sensitivity, noise and cost, for the card."""
         kind = ExactRelease if self.pure else Release
         return kind(
             name=self.name,
@@ -355,17 +355,17 @@ def mu_of_pure(epsilon: float) -> float:
 
 
 def epsilon_of_draws(draws: int, chance: float, moves: Sequence[float], sigma: float, delta: float) -> float:
-    """Epsilon of a vector that moves further the more often a record is drawn (docs/privacy, Lemma 95).
+    """Epsilon of a vector whose move grows with the number of draws of a record (docs/privacy, Lemma 95).
 
     Parameters
     ----------
     draws, chance
-        How often a record is drawn from a part, and with which chance it is this one.
+        Number of draws from a part, and the probability that a draw is this record.
     moves
-        How far the vector moves, by how often the record was drawn: 0 times, once, ... The last one holds for
+        Move of the vector by the number of times the record is drawn: 0, 1, ... The last one holds for
         more often as well.
     sigma
-        Std of the Gaussian noise, a coordinate.
+        Std of the Gaussian noise in each coordinate.
     delta
         Above 0.
 
@@ -375,7 +375,7 @@ def epsilon_of_draws(draws: int, chance: float, moves: Sequence[float], sigma: f
     >>> round(epsilon_of_draws(100, 0.01, [0.0, 1.0, 2.0, 3.0], 4.0, 0.01), 3)  # 3 in place of what is more
     0.777
     """
-    # bdtrc(k, ...) is the chance of more than k.
+    # bdtrc(k, ...) is the probability of more than k.
     more = [float(scipy.special.bdtrc(k, draws, chance)) for k in range(len(moves) - 1)]
     tails = [1.0, *more, 0.0]
     parts = [
@@ -418,10 +418,10 @@ def plan_table(
     dim, sensitivity, name, lemma, blank, releases
         As in `TablePlan`.
     noise
-        Std of Gaussian noise, or scale of Laplace noise, in units of the vector, that a paper asks for; None:
-        what the promise needs.
+        Std of Gaussian noise, or scale of Laplace noise, in units of the vector, as in a paper; None:
+        by the budget.
     share
-        What part of the promise there is for it: of mu^2, or with delta 0 of epsilon.
+        Share of the budget for it: of mu^2, or with delta 0 of epsilon.
 
     Raises
     ------
@@ -457,19 +457,19 @@ def _rounded(vector: Floats, inverse: float, cells: NDArray[np.int64]) -> None:
 
 
 class VectorGate:
-    """The gate of `TablePlan`: vectors leave it rounded, under the noise of the plan.
+    """Releases vectors, rounded and with the noise of a `TablePlan`.
 
     Parameters
     ----------
     plan
-        What leaves is worth this.
+        The calibrated plan.
     seed
-        None: noise with a key of the operating system.
+        Seed of the noise; None: a key of the operating system.
 
     Attributes
     ----------
     emitted
-        How many have left.
+        Number of releases so far.
     """
 
     __slots__ = ("_laplace", "_normals", "_plan", "_sums", "emitted")
@@ -482,12 +482,12 @@ class VectorGate:
         self.emitted = 0
 
     def privatize(self, vector: Floats) -> Floats:
-        """The vector (p,) under fresh noise.
+        """Release the vector (p,) with fresh noise.
 
         Raises
         ------
         RuntimeError
-            If as many have left as are planned.
+            If all planned releases have been made.
         """
         plan = self._plan
         if self.emitted == plan.releases:
@@ -502,7 +502,7 @@ class VectorGate:
 
 
 class TableReport(PrivacyReport):
-    """The report of a learner of a whole table: it has learned once, and is done."""
+    """Privacy report of an offline learner, which learns once."""
 
     def _left(self) -> str:
         return (
@@ -531,30 +531,30 @@ def report_of(
     relation: Relation = ONE_RECORD,
     spent: float | None = None,
 ) -> TableReport:
-    """The report of a fit, every number from its plans.
+    """Build the report of a fit from its plans.
 
     Parameters
     ----------
     epsilon, delta
-        What was asked for.
+        The requested budget.
     plans
-        What was released.
+        Plans of the releases.
     parallel
-        Whether each plan is about other records than the others; else they compose.
+        Whether the plans concern disjoint records (parallel composition); else they compose.
     before, after
-        What was released of all records before the plans and after them: it composes with them.
+        Plans of releases about all records, before and after: they compose with the others.
     emitted
-        Vectors that have left.
+        Number of vectors released.
     seeded
         Whether the noise has a fixed seed.
     mechanism, notes
-        How it was done, and what else has to be known.
+        Description of the mechanism, and further notes.
     source
-        Whose constants were taken to the letter; empty: none.
+        Paper whose constants are used unchanged; empty: none.
     relation
-        Who is protected.
+        The neighbouring relation.
     spent
-        Epsilon, where coins that nobody sees make it less than what follows from mu; None: by mu.
+        Epsilon, if secret coins make it smaller than by mu (subsampling); None: by mu.
     """
     mus = [plan.mu for plan in plans]
     mu = max(mus) if parallel else math.sqrt(sum(value**2 for value in mus))
@@ -574,10 +574,10 @@ def report_of(
             f"Noise is that of {source}, whose constants promise epsilon {epsilon:g} at delta {delta:.3g}; "
             f"by the exact account of what was released epsilon is {spent:.6g}, and that is what holds."
         )
-        # What holds, where the constants keep less than they promise.
+        # The guarantee that holds, if the constants give less than promised.
         epsilon, budget = max(epsilon, spent), max(budget, mu)
     else:
-        # The last bits of a quotient; anything larger is told as it is.
+        # Ignore the last bits of a quotient; report any larger difference.
         spent = epsilon if abs(spent - epsilon) <= 1e-9 * epsilon else spent
     guarantee = (
         "exact accounting of every release, in Gaussian differential privacy" if delta else "pure epsilon"

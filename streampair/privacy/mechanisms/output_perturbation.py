@@ -71,7 +71,7 @@ _POWERS = {"minimal": 2.0 / 3.0, "equal": 1.0}
 
 @dataclass(frozen=True, eq=False)
 class OutputPerturbationPlan:
-    """Releases of a run without noise, each under fresh noise (docs/privacy 4.1), calibrated.
+    """Calibrated plan of output perturbation: secret iterates, released with fresh noise (docs/privacy 4.1).
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class OutputPerturbationPlan:
     alpha, smoothness
         Strength of the ridge term, and L of the pair loss.
     warmup
-        Slots at the beginning whose outputs are random (the paper's calibration only).
+        Number of first slots with random outputs (the paper's calibration only).
     etas, factors
         Step sizes and contractions, (horizon,).
     sensitivities
@@ -94,21 +94,21 @@ class OutputPerturbationPlan:
     grids
         gamma_t, powers of two, (horizon,).
     sigmas
-        Noise std, a coordinate, of each release; infinity where there is none, (horizon,).
+        Noise std of each coordinate of each release; infinity where there is none, (horizon,).
     group
-        Records of one entity that are learned from, at most: their moves add up to so many times one's.
+        Largest number of records of one entity that are learned: their moves add up to as many times one's.
     relation
         Which streams are neighbours. With an entity its records' moves fade between them, as far as they are
         apart.
     scale
-        What the shape of the noise is multiplied with: `sigma_t` is as much times `S_t^(2/3)`, or as the
+        Factor of the noise's shape: `sigma_t` is `scale` times `S_t^(2/3)`, or as the
         allocation says.
 
     Notes
     -----
-    Places of the buffer that are empty count for nothing at a record's own step, and each step has its own
-    grid (docs/privacy, Lemma 59). Not so where entities are protected: what their records cost together
-    is known with full steps (Lemma 56).
+    Empty places of the buffer have no influence at a record's own step, and each step has its own
+    grid (docs/privacy, Lemma 59). Not so with entities: the joint cost of their records
+    is proved for full steps (Lemma 56).
     """
 
     mu: float
@@ -129,7 +129,7 @@ class OutputPerturbationPlan:
     relation: Relation = ONE_RECORD
     scale: float = 1.0
 
-    #: Names of the numbers that all those of the steps are products, quotients and roots of.
+    #: Names of the fitted numbers, from which all others follow by products, quotients and roots.
     FITTED: ClassVar = ("mu", "diameter", "alpha", "smoothness", "scale")
 
     def __post_init__(self) -> None:
@@ -137,12 +137,12 @@ class OutputPerturbationPlan:
 
     @property
     def horizon(self) -> int:
-        """Learning steps."""
+        """Number of learning steps."""
         return len(self.etas)
 
     @property
     def sigma(self) -> float:
-        """Noise std, a coordinate, of the last release."""
+        """Noise std of each coordinate of the last release."""
         finite = self.sigmas[np.isfinite(self.sigmas)]
         return float(finite[-1]) if len(finite) else math.inf
 
@@ -151,7 +151,7 @@ class OutputPerturbationPlan:
         return self.grids * math.sqrt(self.dim)
 
     def mu_spent(self, steps: int) -> float:
-        """mu of the releases of the first `steps` slots: that of the record, or entity, that costs most."""
+        """mu of the releases of the first `steps` slots, for the record or entity that spends most."""
         return math.sqrt(self._spend(min(max(steps, 0), self.horizon)))
 
     def _spend(self, count: int) -> float:
@@ -165,17 +165,17 @@ class OutputPerturbationPlan:
 
     @property
     def _apart(self) -> EntityLimit | None:
-        """How often an entity comes, where its records' distances count."""
+        """Limits of an entity, if the account uses the distances of its records; else None."""
         return None if self.group == 1 else self.relation.entity
 
     def _together(self) -> Floats:
-        """How far each release can move."""
+        """Sensitivity of each release, rounding included."""
         if self._apart is None:
             return self.group * (self.sensitivities + self._rounding)
         return np.minimum(self.group * self.sensitivities, 2.0 * self.radius) + self._rounding
 
     def releases(self, steps: int) -> int:
-        """Releases that depend on the data, in the first `steps` slots."""
+        """Number of data-dependent releases in the first `steps` slots."""
         return self._counts.item(min(max(steps, 0), self.horizon))
 
     @functools.cached_property
@@ -184,11 +184,11 @@ class OutputPerturbationPlan:
 
     @functools.cached_property
     def release(self) -> Release:
-        """What is released, and what it is worth: the worst record's move over its noise, at each release."""
+        """The release, for the card: its cost is that of the worst record over all iterates."""
         released = np.isfinite(self.sigmas)
         last = int(np.flatnonzero(released)[-1]) if released.any() else 0
         replace = self.mu_spent(self.horizon)
-        # A blanked record moves a gradient by at most the clip, and everything after in proportion.
+        # Blanking a record moves a gradient by at most the clip, and all later iterates in proportion.
         share = min(self.clip / self.diameter, 1.0)
         return Release(
             name="iterates",
@@ -225,7 +225,7 @@ class OutputPerturbationPlan:
 
 
 def _power(values: Floats, power: float) -> Floats:
-    """Of positive numbers, by roots and products: noise must not depend on a library's power."""
+    """The power 1 or 2/3 of positive numbers, by roots and products: the same on every processor."""
     if power == 1.0:
         return values.copy()
     out = np.empty(len(values))
@@ -242,14 +242,14 @@ def _influence_checked(horizon: int) -> None:
 
 
 def check_allocation(allocation: str) -> str:
-    """The allocation, if there is one of this name."""
+    """The checked name of an allocation."""
     if allocation not in _POWERS:
         raise ConfigError(f"allocation is {allocation!r}", fix="give 'minimal' or 'equal'")
     return allocation
 
 
 def _released(horizon: int, releases: int | None) -> NDArray[np.bool_]:
-    """Which slots release: all from the second on, or a number of them, evenly spaced, with the last."""
+    """Mask of the slots that release: all from the second on, or `releases` of them, evenly spaced."""
     out = np.zeros(horizon, dtype=np.bool_)
     if releases is None or releases >= horizon - 1:
         out[1:] = True
@@ -292,11 +292,11 @@ def plan_output_perturbation(
         ``"minimal"``: `sigma_t` proportional to `S_t^(2/3)`, the smallest sum of stds. ``"equal"``: to `S_t`,
         equal cost for each release, as in H20.
     forks, window
-        Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
+        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
     group, relation
         As in `OutputPerturbationPlan`.
     scale
-        That of a saved plan with these parameters, which is taken as it is; None: by the budget.
+        Scale of a saved plan with these parameters, used unchanged; None: by the budget.
 
     Raises
     ------
@@ -364,7 +364,7 @@ def plan_output_perturbation_paper(
     Parameters
     ----------
     epsilon, delta
-        What the paper would promise.
+        The paper's budget.
     lipschitz
         G of the loss with its ridge term.
     dim, influence, diameter, radius, alpha, smoothness, horizon, scale
@@ -400,7 +400,7 @@ def plan_output_perturbation_paper(
     return plan
 
 
-# What logarithms of millions of factors are off by, amply.
+# A generous bound of the errors in logarithms of millions of factors.
 _SLACK = 1.0 + 1e-9
 
 
@@ -415,23 +415,23 @@ def entity_spend(
     limit: EntityLimit,
     count: int | None = None,
 ) -> float:
-    """`mu^2` of the first releases about all records of an entity, at most (docs/privacy 8, Lemma 56).
+    """Upper bound of `mu^2` of the first releases for all records of an entity (docs/privacy 8, Lemma 56).
 
-    The moves of an entity are those of its records, added: `S_e <- c_t S_e + eta_t D v_e(t)`. So its cost is
-    the sum over pairs of them of `sum_t v_i(t) v_l(t) / sigma_t^2`. Two that j others separate are at least
-    `(j + 1) separation` slots apart, and for each such distance the dearest pair counts, wherever it is. A
-    pair of which one is in the buffer at the other's step counts as two of the dearest record. Rounding is
-    once for each release.
+    The moves of an entity are the sum of its records' moves: `S_e <- c_t S_e + eta_t D v_e(t)`. So its cost
+    is the sum over pairs of them of `sum_t v_i(t) v_l(t) / sigma_t^2`. Two that j others separate are at
+    least `(j + 1) separation` slots apart, and for each such distance the most expensive pair counts, at any
+    place. A pair of which one is in the buffer at the other's step counts as two of the most expensive
+    record. Rounding is once for each release.
 
     Relation: all records of an entity are replaced. A bound; exact for one record without a grid. Never more
-    than k times the dearest record, and no less where records stay for ever.
+    than k times the most expensive record, and no less where records stay for ever.
 
     Parameters
     ----------
     etas, factors, influence, diameter, bounds, grids, precisions, count
         As in `output_spend`; the influence is that of one record.
     limit
-        How often the entity may come.
+        Limits of the entity's contributions.
 
     Examples
     --------
@@ -479,12 +479,12 @@ _CHUNK = 1024
 
 
 class SecretIterate:
-    """The gate: iterates without noise, which leave rounded, under fresh noise each.
+    """Secret iterates, each released rounded and with fresh noise.
 
     Parameters
     ----------
     plan
-        The calibrated mechanism: it says what a release is worth.
+        The calibrated mechanism.
     buffer
         The buffer, empty.
     last
@@ -493,7 +493,7 @@ class SecretIterate:
     Attributes
     ----------
     average, published
-        What has left, (dim,): the average of the releases weighted by their precision, before and after the
+        The average of the releases, weighted by their precision, (dim,), before and after the
         projection. `weight` is the sum of the weights.
     """
 
@@ -522,11 +522,11 @@ class SecretIterate:
 
     @property
     def release(self) -> Release:
-        """What leaves is worth this; computed when first asked for, which takes a pass over the plan."""
+        """The release, for the card; computed on first use, which takes a pass over the plan."""
         return self._plan.release
 
     def scatter(self, point: Floats, *, centre: bool) -> None:
-        """Put the iterate, and w_0 with it if `centre`, at a random point; it depends on no record."""
+        """Set the iterate, and with `centre` also w_0, to a random point, which depends on no record."""
         self.__vectors[0] = point
         if centre:
             self.__vectors[1] = point
@@ -534,7 +534,7 @@ class SecretIterate:
             self.published[:] = point
 
     def step(self, rows: Floats, labels: Floats, steps: int) -> None:
-        """A step a row, in secret; what can be released of each stays until `privatize`."""
+        """Take a secret step for each row; the iterates stay for `privatize`."""
         b, span = self.buffer, slice(steps, steps + len(rows))
         self.__cells = np.empty((len(rows), self._plan.dim), dtype=np.int64)
         dp_steps.output_steps(
@@ -543,11 +543,11 @@ class SecretIterate:
         )  # fmt: skip
 
     def cells(self) -> bytes:
-        """What noise will be added to, as bytes: for the chain that keys the noise alone."""
+        """The exact iterates as bytes: only for the chain that keys the noise."""
         return self.__cells.tobytes()
 
     def privatize(self, normals: Floats, steps: int) -> None:
-        """Release those of the last `step` that are planned, under the plan's noise made of `normals`."""
+        """Release the planned iterates of the last `step`, with the plan's noise from `normals`."""
         span = slice(steps, steps + len(self.__cells))
         self.weight = dp_steps.output_releases(
             self.__cells, normals, self._plan.sigmas[span], self._plan.grids[span], self._last,
@@ -579,10 +579,10 @@ class SecretIterate:
 
 
 class OutputPerturbationState(MechanismState):
-    """State of a run whose iterates are without noise and secret, and of their noisy releases (4.1).
+    """State of output perturbation: secret iterates and their noisy releases (docs/privacy 4.1).
 
-    Published is the average of the releases, weighted by their precision: post-processing, so free, and much
-    better than the last one. With the paper's calibration it is the last one, as there.
+    The published weights are the average of the releases, weighted by precision: free post-processing, and
+    much better than the last release, which the paper's calibration publishes.
 
     Parameters
     ----------
@@ -614,7 +614,7 @@ class OutputPerturbationState(MechanismState):
 
     @property
     def noise(self) -> Floats | None:
-        """That of the average of the releases: each has its own noise, and is weighed by its precision."""
+        """Noise std of the precision-weighted average of the releases."""
         weight, average = self.gate.weight, self.gate.average
         if not weight > 0.0:
             return None
@@ -623,7 +623,7 @@ class OutputPerturbationState(MechanismState):
 
     @property
     def releases(self) -> int:
-        """Models released so far, without the random ones."""
+        """Number of models released so far, without the random ones."""
         return self.plan.releases(self.steps)
 
     @property
@@ -703,7 +703,7 @@ class OutputPerturbationState(MechanismState):
 
 @dataclass(frozen=True)
 class OutputPerturbation(Mechanism):
-    """Strongly convex descent without noise, in secret, whose iterates are released under fresh noise.
+    """Output perturbation: secret strongly convex descent, whose iterates are released with fresh noise.
 
     Parameters
     ----------
@@ -724,7 +724,7 @@ class OutputPerturbation(Mechanism):
         If one is out of range.
     """
 
-    # What a record did fades, however long it is used.
+    # The effect of a record decays, however long it is used.
     bounded_uses: ClassVar[bool] = False
     radii: ClassVar[tuple[float, float]] = (1.0, 10.0)
 
@@ -747,16 +747,16 @@ class OutputPerturbation(Mechanism):
 
     @property
     def paper(self) -> bool:
-        """Whether noise and steps are those of H20, to the letter."""
+        """Whether noise and steps are exactly those of H20."""
         return self.calibration == "paper"
 
     @property
     def default_clip(self) -> float:
-        """1, and none in the paper."""
+        """1; infinity with the paper's calibration."""
         return math.inf if self.paper else 1.0
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
-        """None in the paper."""
+        """No warm-up with the paper's calibration."""
         return 0 if self.paper else None
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
@@ -796,7 +796,7 @@ class OutputPerturbation(Mechanism):
             scale = saved["scale"]
         plan: OutputPerturbationPlan
         if self.paper:
-            # The paper's G is that of the whole loss, the ridge term included.
+            # The paper's G is the Lipschitz constant of the whole loss, ridge term included.
             ridge = alpha * settings.radius * (2.0 if self.centred else 1.0)
             plan = plan_output_perturbation_paper(
                 settings.epsilon,
@@ -847,7 +847,7 @@ class OutputPerturbation(Mechanism):
         )
 
     def notes(self, settings: Settings, run: MechanismState) -> list[str]:
-        """What the paper's constants give by the exact account."""
+        """The exact account of the paper's constants."""
         if not self.paper:
             return []
         plan: OutputPerturbationPlan = run.plan

@@ -1,4 +1,4 @@
-"""Private relations (DPP): the graph of pairs, its sensitivity, and the noise in sums over pairs."""
+"""Pair graphs of private offline learners (DPP): sensitivity, and noise in means over pairs."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PairRelation(Relation):
-    """Which tables of pairs are neighbours: they have one graph, and differ in the contents of ...
+    """Neighbouring relation of tables of pairs: the same graph, different contents of some pairs.
 
     Parameters
     ----------
     pairs
-        ... at most so many pairs.
+        Largest number of pairs that differ.
     person
-        Whether these are all pairs of one individual, whose own features and labels are then hidden.
+        Whether they are all pairs of one individual, whose features and labels are then protected.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class PairRelation(Relation):
 
 
 def spread(pairs: int, batch: int) -> float:
-    """The l2 norm of how many of so many changed pairs are in each batch, at most.
+    """Largest l2 norm of the numbers of changed pairs by batch.
 
     Examples
     --------
@@ -96,16 +96,16 @@ def spread(pairs: int, batch: int) -> float:
 
 @dataclass(frozen=True)
 class PairsPlan(TablePlan):
-    """Releases of means over batches of pairs, each pair once an epoch (docs/privacy, Lemma 79).
+    """Calibrated plan of means over batches of pairs, each pair once in an epoch (docs/privacy, Lemma 79).
 
     `sensitivity` is how far one pair moves its batch's mean: in l2 for Gaussian noise, in l1 for Laplace's.
 
     Parameters
     ----------
     relation
-        How many pairs change together.
+        Largest number of pairs that change together.
     batch, epochs
-        Pairs of a batch, and how often each pair is used.
+        Number of pairs in a batch, and of uses of each pair.
     """
 
     relation: PairRelation
@@ -160,13 +160,13 @@ def plan_pairs(
     Parameters
     ----------
     epsilon, delta
-        What is promised; with delta 0 the noise is Laplace's, and the promise pure.
+        The budget; with delta 0 the noise is Laplace, and the guarantee pure.
     relation, dim, sensitivity, batch, epochs, name, lemma
         As in `PairsPlan`.
     batches
-        Batches of an epoch.
+        Number of batches in an epoch.
     noise
-        Std of Gaussian noise, or scale of Laplace noise, that a paper asks for; None: what the promise needs.
+        Std of Gaussian noise, or scale of Laplace noise, as in a paper; None: by the budget.
 
     Raises
     ------
@@ -219,13 +219,13 @@ _COIN = 64
 class StaircasePlan(PairsPlan):
     """Staircase noise in every entry of a batch's mean (docs/privacy, Lemma 81).
 
-    `sensitivity` is how far one pair moves an entry, and `scale` the t of the steps' ``exp(-1 / t)``.
+    `sensitivity` bounds how far one pair moves an entry; `scale` is the t of the steps' ``exp(-1 / t)``.
 
     Parameters
     ----------
     width, inner
-        A step of the staircase in steps of the grid, and its inner part, which is as likely as the outer part
-        of the step before.
+        Width of a step of the staircase in units of the grid, and of its inner part, which is as likely as
+        the outer part of the step before.
     """
 
     width: int
@@ -291,27 +291,27 @@ def plan_staircase(
 
 
 def _coin(epsilon: float) -> int:
-    """How often of 2^64 the less likely side comes, so that the other is at most ``e^epsilon`` as likely."""
+    """The coin, of 2^64: the less likely side, so that the other is at most ``e^epsilon`` as likely."""
     return min(math.ceil(math.ldexp(float(scipy.special.expit(-epsilon)), _COIN)), 1 << (_COIN - 1))
 
 
 def _coin_epsilon(coin: int) -> float:
-    """What a coin is worth."""
+    """The pure epsilon of a coin."""
     return math.log(((1 << _COIN) - coin) / coin)
 
 
 @dataclass(frozen=True)
 class SignPlan(PairsPlan):
-    """Signs in place of noise (Duchi et al. 2018; docs/privacy, Lemma 82).
+    """Randomised signs in place of noise (Duchi et al. 2018; docs/privacy, Lemma 82).
 
-    A release is worth the same whatever moves, so that what counts is how many batches hold changed pairs.
+    A release costs the same however far it moves, so the number of batches with changed pairs counts.
 
     Parameters
     ----------
     limit
         Entries of a batch's mean are in [-limit, limit].
     coin
-        Of 2^64: how often the signs point away.
+        The coin, of 2^64: how often the signs point away.
     """
 
     limit: float
@@ -325,12 +325,12 @@ class SignPlan(PairsPlan):
 
     @property
     def touched(self) -> int:
-        """Releases that changed pairs can be in."""
+        """Largest number of releases that changed pairs are in."""
         return self.epochs * min(self.relation.pairs, self.releases // self.epochs)
 
     @property
     def size(self) -> float:
-        """Of each entry that is released: so that its mean is what it stands for."""
+        """Size of each released entry, which makes the release unbiased."""
         p = self.dim
         log = (p - 1) * math.log(2.0) - math.lgamma(p) + math.lgamma((p - 1) // 2 + 1)
         log += math.lgamma(p - (p - 1) // 2)
@@ -376,19 +376,19 @@ def plan_signs(
 
 
 class SignGate:
-    """The gate of `SignPlan`: of each vector leave signs, more often along it than against it.
+    """Releases vectors as random signs, which agree with the vector more often than not (`SignPlan`).
 
     Parameters
     ----------
     plan
-        What leaves is worth this.
+        The calibrated plan.
     seed
-        None: coins with a key of the operating system.
+        Seed of the coins; None: a key of the operating system.
 
     Attributes
     ----------
     emitted
-        How many have left.
+        Number of releases so far.
     """
 
     __slots__ = ("_plan", "_stream", "emitted")
@@ -402,19 +402,19 @@ class SignGate:
         Raises
         ------
         RuntimeError
-            If as many have left as are planned.
+            If all planned releases have been made.
         """
         plan = self._plan
         if self.emitted == plan.releases:
             raise RuntimeError("a release more than is planned")
         self.emitted += 1
-        # Which corner stands for the vector may be drawn as it likes: what hides it comes after.
+        # The random corner only makes the release unbiased; the coin below protects it.
         up = 0.5 + 0.5 * np.clip(vector / plan.limit, -1.0, 1.0)
         corner = np.where(self._stream.integers(plan.dim) * 2.0**-_COIN < up, 1, -1)
         signs = np.where(self._stream.integers(plan.dim) >> np.uint64(_COIN - 1), 1, -1)
         along = int(signs @ corner)
         away = int(self._stream.integers(1)[0]) < plan.coin
-        # A tie is as it fell: the signs and their opposites are equally likely then.
+        # A tie needs no coin: the signs and their opposites are equally likely.
         turn = -1.0 if (along > 0) == away and along else 1.0
         return turn * plan.size * signs.astype(np.float64)
 
@@ -438,14 +438,14 @@ class PersonsPlan(TablePlan):
 
 @dataclass(frozen=True)
 class LabelsPlan(TablePlan):
-    """Labels of pairs, each turned over by a coin (Warner 1965; docs/privacy, Lemma 83).
+    """Randomised response on the labels of pairs (Warner 1965; docs/privacy, Lemma 83).
 
     Parameters
     ----------
     relation
-        How many labels change together.
+        Largest number of labels that change together.
     coin
-        Of 2^64: how often a label is turned over.
+        The coin, of 2^64: how often a label is flipped.
     """
 
     relation: PairRelation
@@ -487,16 +487,16 @@ def _card(plan: PersonsPlan | LabelsPlan, domain: str) -> Release:
 def plan_inputs(
     epsilon: float, delta: float, *, relation: PairRelation, individuals: int, features: int, pairs: int
 ) -> tuple[LabelsPlan, PersonsPlan]:
-    """Calibrate perturbed inputs: half is for an individual's features, half for its labels (Lemma 83).
+    """Calibrate input perturbation: half the budget for features, half for labels (Lemma 83).
 
     Parameters
     ----------
     epsilon, delta
-        The promise; with delta 0 noise of features is Laplace's, else Gaussian.
+        The budget; with delta 0 the noise of features is Laplace, else Gaussian.
     relation
-        How many labels an individual has, at most.
+        Bounds the number of labels of an individual.
     individuals, features, pairs
-        How many.
+        Number of each.
 
     Examples
     --------
@@ -533,7 +533,7 @@ def plan_inputs(
 
 
 def flipped(similar: NDArray[np.bool_], plan: LabelsPlan, seed: int | None) -> NDArray[np.bool_]:
-    """Labels of pairs (m,), each turned over by a coin of its own."""
+    """Labels of pairs (m,), each flipped by an independent coin."""
     turned = LaplaceStream(seed).integers(len(similar)) < np.uint64(plan.coin)
     out: NDArray[np.bool_] = similar ^ turned
     return out

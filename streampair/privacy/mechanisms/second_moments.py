@@ -67,7 +67,7 @@ RUNNING_SHARE = 1.0 / 3.0
 
 _FITTED = ("mu", "base", "grid", "sigma", "sigma_last", "spread")
 
-# One record is in one block.
+# Each record is in one block.
 _PATTERN = np.ones(1)
 
 
@@ -96,7 +96,7 @@ _DIAMETER = second_moments_diameter()
 
 @functools.lru_cache(maxsize=4096)
 def _growth(block: int) -> float:
-    """`RATIO^block`, correctly rounded: where a block ends must not depend on a library's power."""
+    """`RATIO^block`, correctly rounded, so that block ends are the same on every processor."""
     numerator, denominator = RATIO.as_integer_ratio()
     return float(numerator**block / denominator**block)
 
@@ -128,7 +128,7 @@ def _strategy(share: float, releases: int | None) -> BLT:
 
 @dataclass(frozen=True, eq=False)
 class SecondMomentsPlan:
-    """The mechanism, calibrated.
+    """Calibrated plan of second moments, summed over blocks of slots.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class SecondMomentsPlan:
     features
         Features d.
     base
-        Length that the stream is said to have before the first learned record: block k ends after about
+        Nominal length of the stream before the first learned record: block k ends after about
         `base (RATIO^k - 1)` learned slots.
     horizon
         Learning slots, None for no end. With one there is a last release at its end, of the sum over all
@@ -145,13 +145,13 @@ class SecondMomentsPlan:
     radius
         Radius R of the weights.
     forks, window
-        Windows of `window` slots that may be released twice within the budget (docs/privacy 8).
+        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
     anytime
-        Weight a, above 0 and up to 1, of what is known before the horizon against what is known at its end: a
-        record of the first block spends `sqrt(a)` of mu^2 on the releases before, which have `c_k = (.99 -
-        .06 a)^k`. Every record spends what it has left on the last release, a sum in which its block has a
-        weight of its own. None: `RUNNING_SHARE`, `c_k = RATIO^-k`, and a plain sum, as plans before had it.
-        Without a horizon there is no end to weigh against, and this is None.
+        Weight a, above 0 and up to 1, of the accuracy before the horizon against that at its end. A record
+        of the first block spends `sqrt(a)` of mu^2 on the releases before the end, which have
+        `c_k = (.99 - .06 a)^k`. Every record spends the rest of its budget on the last release, in which
+        its block has its own weight. None, as always without a horizon: `RUNNING_SHARE`,
+        `c_k = RATIO^-k` and an unweighted sum.
     strategy
         The matrix C of the releases before the horizon.
     grid
@@ -161,13 +161,13 @@ class SecondMomentsPlan:
     classes
         Declared classes K of a metric, for which the sum is that of `(x x', e_y (x) x, e_y / 2)`; 0: none.
     sigma, sigma_last
-        Noise std, a coordinate, of the releases before the horizon and of the last one; the same number where
-        one of them is missing.
+        Noise std of each coordinate, of the releases before the horizon and of the last one; equal if
+        one of them does not exist.
     weights
-        Of each block in the last release, in steps of one over `units`.
+        Weight of each block in the last release, in units of `1 / units`.
     spread
-        Norm to which standardised records are scaled before the unit ball cuts them off, from 1 to 2. Longer
-        ones drown the noise, and lose more of what their lengths tell: the more noise there is, the longer.
+        Norm of standardised records before they are clipped to the unit ball, from 1 to 2. A larger norm
+        raises the signal over the noise, but loses the lengths of records: more noise calls for a larger one.
     """
 
     mu: float
@@ -187,12 +187,12 @@ class SecondMomentsPlan:
     spread: float = field(init=False)
     weights: NDArray[np.int64] = field(init=False)
 
-    #: Whether models also use what the warm-up tells of labels and features.
+    #: Whether models also use the warm-up's covariances of labels and features.
     uses_warmup: ClassVar[bool] = True
 
     @property
     def FITTED(self) -> tuple[str, ...]:
-        """Names of the numbers that are written down."""
+        """Names of the fitted numbers, which a state keeps."""
         return _FITTED if self.anytime is None else (*_FITTED, "anytime")
 
     def __post_init__(self) -> None:
@@ -225,7 +225,7 @@ class SecondMomentsPlan:
         assert first is not None
         put(sigma=first, sigma_last=first if last is None else last)
         if self.forks:
-            # All noise grows alike: what the releases cost, and each second view of a window.
+            # One factor scales all noise: the releases and each second view of a window must fit the budget.
             factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
             put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
         check_overflow(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
@@ -233,7 +233,7 @@ class SecondMomentsPlan:
 
     @property
     def dim(self) -> int:
-        """Coordinates of a release."""
+        """Number of coordinates of a release."""
         d = self.features
         return d * (d + 1) // 2 + d * max(self.classes, 1) + self.classes
 
@@ -244,17 +244,17 @@ class SecondMomentsPlan:
 
     @property
     def rounded(self) -> int:
-        """Coordinates of a record's sums that are rounded to the grid; others are whole steps as they are."""
+        """Number of coordinates that are rounded to the grid; the others are whole steps already."""
         return self.dim
 
     @property
     def diameter(self) -> float:
-        """Replacement diameter of what is summed of a record, before it is rounded."""
+        """Replacement diameter of a record's summand, before rounding."""
         return _DIAMETER
 
     @property
     def blank_move(self) -> float:
-        """Norm of it, at most."""
+        """Largest norm of a record's summand."""
         return 1.5 if self.classes else math.sqrt(2.0)
 
     @property
@@ -262,8 +262,8 @@ class SecondMomentsPlan:
         return self.diameter + self.grid * math.sqrt(self.rounded)
 
     def _weights(self, share: float, running: int) -> NDArray[np.int64]:
-        """What is left of a record's mu^2 after the releases before the horizon: `sqrt(1 - share ...)`."""
-        # Products, in one order: a library's powers have other last digits elsewhere.
+        """Root of a record's share of mu^2 that is left after the releases before the horizon."""
+        # Products in a fixed order: a library's powers differ in the last digits between processors.
         square = float(self.strategy.theta[0]) * float(self.strategy.theta[0])
         rows, sums = 1.0, [0.0]
         for _ in range(running):
@@ -275,15 +275,15 @@ class SecondMomentsPlan:
 
     @property
     def units(self) -> int:
-        """Steps in a weight of one."""
+        """Units in a weight of one."""
         return 1 if self.anytime is None else UNITS
 
     def weight(self, block: int) -> int:
-        """Of block `block = 1, 2, ...` in the last release, in steps of one over `units`."""
+        """Weight of block `block = 1, 2, ...` in the last release, in units of `1 / units`."""
         return 1 if self.anytime is None else int(self.weights[min(block, len(self.weights)) - 1])
 
     def weighed(self, steps: int) -> float:
-        """Slots in the last release, by the weights of their blocks."""
+        """Weighted number of slots in the last release."""
         if self.anytime is None:
             return float(steps)
         lengths = np.diff([0, *self._ends_before(steps), steps])
@@ -299,7 +299,7 @@ class SecondMomentsPlan:
     def _running_move(self, blocks: int | None, rows: int | None = None) -> float:
         """Of the releases of the first blocks; rows: of any so many consecutive ones of these."""
         entity = self.relation.entity
-        if entity is None or blocks is None:  # one block far enough from the beginning has room for all
+        if entity is None or blocks is None:  # a late block has room for all records of the entity
             single = pattern_sensitivity(
                 self.strategy,
                 _PATTERN,
@@ -335,9 +335,9 @@ class SecondMomentsPlan:
         return len(self._ends_before(steps + 1))
 
     def mu_spent(self, steps: int) -> float:
-        """mu of the releases in the first `steps` learned slots: of a record that they cost most.
+        """mu of the releases in the first `steps` learned slots, for the record that spends most.
 
-        Of an entity that of the worst places its records may have (docs/privacy, Lemma 55).
+        For an entity: at the worst places of its records (docs/privacy, Lemma 55).
         """
         last = self.horizon is not None and steps >= self.horizon
         running = self.releases(steps) - last
@@ -355,8 +355,8 @@ class SecondMomentsPlan:
     def information(self, steps: int) -> float:
         """Precision of the mean record's estimate after `steps` learned slots: one over its noise variance.
 
-        Releases are independent measurements of so many slots as C times the blocks' lengths says, under
-        noise of one std; the best unbiased combination adds up their squares.
+        Releases are independent measurements of C times the blocks' lengths of slots, with
+        noise of one std; the precisions of the best unbiased combination add up.
         """
         slots = total = 0.0
         start = 0
@@ -371,13 +371,13 @@ class SecondMomentsPlan:
 
     @property
     def _mean_grid(self) -> float:
-        """The step of a coordinate, for the card: the harmonic mean, which floating point depends on."""
+        """Harmonic mean of the coordinates' steps, for the card: it bounds floating-point errors."""
         steps = self.steps
         return self.grid if steps is None else float(len(steps) / (1.0 / steps).sum())
 
     @property
     def lemma(self) -> int:
-        """Which one has the diameter."""
+        """Number of the lemma that proves the diameter."""
         return 42 if self.classes else 31
 
     @property
@@ -424,8 +424,8 @@ class SecondMomentsPlan:
     def fork_mu2(self, window: int) -> float:
         """`mu^2` of releasing what falls into `window` consecutive slots once more (docs/privacy 8).
 
-        A record that is in the first of the m blocks that end there costs most, and the more the larger m.
-        With a horizon the dearest window is the fullest one before it, or the one that it ends.
+        A record in the first of the m blocks that end there costs most, and more for larger m.
+        With a horizon the most expensive window is the fullest one before it, or the last one.
         """
         if window <= 0:
             return 0.0
@@ -433,7 +433,7 @@ class SecondMomentsPlan:
         if self.horizon is None:
             return fullest
         if self.anytime is not None:
-            # A record of the last block is in no release but the last: as much as a whole run.
+            # A record of the last block is only in the last release, which costs as much as a whole run.
             return max(fullest, self.mu_spent(self.horizon) ** 2)
         last = (self._last_move / self.sigma_last) ** 2
         others = sum(end > self.horizon - window for end in self._ends_before(self.horizon))
@@ -445,7 +445,7 @@ class SecondMomentsPlan:
         return (self._running_move(blocks, ends) / self.sigma) ** 2
 
     def _most_ends(self, window: int) -> int:
-        """Block ends before the horizon that `window` consecutive slots can hold, at most.
+        """Largest number of block ends before the horizon in `window` consecutive slots.
 
         Counted from one end after the other: ends are rounded up, so a later block can be shorter than the
         first. From where on any m blocks are at least 2 slots longer than the m first ones, rounding cannot
@@ -508,7 +508,7 @@ def unpacked(mean: Floats, d: int) -> tuple[Floats, Floats]:
 
 @functools.lru_cache(maxsize=8)
 def _places(d: int) -> NDArray[np.intp]:
-    """Where in a packed triangle each cell of the matrix (d, d) is: found once, for every release asks."""
+    """Index in a packed triangle of each cell of the matrix (d, d); cached, as every release uses it."""
     i, j = np.indices((d, d))
     row, column = np.maximum(i, j), np.minimum(i, j)
     places: NDArray[np.intp] = row * (row + 1) // 2 + column
@@ -520,7 +520,7 @@ def ridge_of(
 ) -> tuple[Floats, float]:
     """Weights (d,) of the least squared pair loss `(1 - 2 w.(x - x'))^2`, from moments.
 
-    With them what noise of variance 1 in each cell of `cross` adds to `w . cross` in the mean.
+    Also returns the mean of what noise of variance 1 in each cell of `cross` adds to `w . cross`.
 
     Parameters
     ----------
@@ -533,17 +533,17 @@ def ridge_of(
     ridge
         Added to every eigenvalue, at least 0, which are floored at 0 before.
     noise
-        Variance of the noise in a coordinate of `second`, packed: by it the eigenvalues are pulled together
+        Variance of the noise in a packed coordinate of `second`: the eigenvalues are shrunk accordingly
         first (`kernels.ridge_solution`).
 
     Notes
     -----
     Where the classes share their covariance S, the mean of x x' is `S + rate (1 - rate) u u'` with u the
-    difference of the class means, so the pairs' `2 S + u u'` and their leader follow from the regression of
-    b on x: the same direction, another length (Sherman-Morrison). Without the assumption it is that
-    regression, of which the order is used.
+    difference of the class means, so the pairs' `2 S + u u'` and their minimiser follow from the
+    regression of b on x: the same direction, another length (Sherman-Morrison). Without the assumption
+    the result is that regression, whose ranking is used.
     """
-    # Not by a library of linear algebra: its last digits differ between processors, and so would scores.
+    # No library of linear algebra: its last digits differ between processors, and so would the scores.
     w = np.empty(len(cross))
     trace = float(symmetric.ridge_solution(second, cross, ridge, noise, w))
     spread = rate * (1.0 - rate)
@@ -555,7 +555,7 @@ def ridge_of(
 
 
 def projected(moves: Floats, w: Floats, radius: float) -> Floats:
-    """How the projection of w (d,) to the ball moves, where w itself moves by `moves`, (d, k)."""
+    """Derivative of the projection of w (d,) to the ball, along the moves of w, (d, k)."""
     length = math.sqrt(float(w @ w))
     if length <= radius:
         return moves
@@ -573,7 +573,7 @@ def noise_of_weights(
     *,
     rate: float | None = None,
 ) -> Floats:
-    """Standard deviation (d,) of what noise in the moments adds to the weights, to first order in it.
+    """Standard deviation (d,) of the weights' noise, to first order in the noise of the moments.
 
     Parameters
     ----------
@@ -582,9 +582,9 @@ def noise_of_weights(
     matrix_noise
         Variance of the noise in a coordinate of `second`, packed.
     cross_noise
-        That in each coordinate of `cross`, (d,).
+        Variance of the noise in each coordinate of `cross`, (d,).
     radius
-        Of the ball that the weights are projected to.
+        Radius of the ball that the weights are projected to.
     rate
         Share of positives, by which `ridge_of` scales the solution; None: it is not scaled.
 
@@ -592,7 +592,7 @@ def noise_of_weights(
     -----
     With `M = (second+ + ridge I)^-1` and `v = M cross`, noise E in the matrix and e in the vector move v by
     `M (e - E v)`. Cells of E beside the diagonal have half of the variance s of a packed coordinate, so
-    `h'E v` has the variance `s (|h|^2 |v|^2 + (h.v)^2) / 2`. For eyes alone: numpy's linear algebra will do.
+    `h'E v` has the variance `s (|h|^2 |v|^2 + (h.v)^2) / 2`. No model depends on it, so NumPy is used.
     """
     values, vectors = np.linalg.eigh(second)
     gaps = values[:, None] - values[None, :]
@@ -611,7 +611,7 @@ def noise_of_weights(
         slope = 0.0
         if 0.0 < explained < 0.999:
             slope = (4.0 * spread - 2.0) / (4.0 * spread + 2.0 * odds) ** 2 * (1.0 + odds) ** 2 / spread
-        # `v . cross` moves by `2 v.e - v'E v`, and the length with it.
+        # `v . cross` moves by `2 v.e - v'E v`, and so does the length.
         along = slope * np.outer(v, v)
         by_vector, by_matrix, w = length * inverse + 2.0 * along, length * inverse + along, length * v
     by_vector, by_matrix = (projected(moves, w, radius) for moves in (by_vector, by_matrix))
@@ -624,7 +624,7 @@ def noise_of_weights(
 
 @functools.lru_cache(maxsize=256)
 def placed(ends: tuple[int, ...], limit: EntityLimit, share: float, rows: int) -> float:
-    """`||C n||` over any `rows` consecutive releases, at most, n being an entity's records in each block.
+    """Upper bound of `||C n||` over `rows` consecutive releases, n being an entity's records by block.
 
     Records in blocks `p <= q` of R move the releases `q, q + 1, ...` together, by `share^(q - p)` times
     `1, share^2, share^4, ...`, the products of their moves. Two records that j others separate are at least
@@ -639,11 +639,11 @@ def placed(ends: tuple[int, ...], limit: EntityLimit, share: float, rows: int) -
     ends
         Slot that each block ends with, growing.
     limit
-        How often the entity may come.
+        Limits of the entity's contributions.
     share
-        What is left of a block's weight at the next one: `c_k = share^k`.
+        Factor of a block's weight at the next one: `c_k = share^k`.
     rows
-        Releases that count, next to each other, wherever they are.
+        Number of consecutive releases that count, at any place.
 
     Examples
     --------
@@ -675,24 +675,24 @@ LEAST_HORIZON = 100
 MOST_FEATURES = 512
 """A release has d^2 / 2 coordinates."""
 
-# What the mechanism fixes, chosen on generated streams, where all of it is flat around these values.
+# Constants chosen on generated streams, where the accuracy is flat around these values.
 _MOST_SLOTS = 2.0**40
-_CAP = 3.0  # standard deviations, where standardised values end
+_CAP = 3.0  # standard deviations at which standardised values are clipped
 _SHARES = (0.1, 0.25)  # least and most of a horizon that the warm-up takes
-_MANY = 7.0  # root of the number of features from where on the warm-up without a horizon is no longer
+_MANY = 7.0  # largest root of the number of features that the warm-up without a horizon grows with
 
-# Of the mean squared length of records, as it is released: they are in the unit ball, and not all at 0.
+# Range of the released mean squared length of records: they are in the unit ball, and not all 0.
 _LENGTHS = (0.1, 1.0)
 
-# Of a first model's covariances, at least so much is taken for no noise: it always ranks somehow.
+# Least share of a first model's covariances that is taken for signal, so that the model is not 0.
 _SURE = 0.05
 
-# Of the label mean that is released with the warm-up: beyond it a class is too rare to be seen.
+# Largest released mean of the labels, in size: beyond it a class is too rare to be estimated.
 MOST_CENTRE = 0.98
 
 
 class MomentsState(MechanismState):
-    """State of one run: the sums of the open block, what the releases say, and the noise memory.
+    """State of second moments: sums of the open block, combined releases, and the noise memory.
 
     Parameters
     ----------
@@ -708,9 +708,9 @@ class MomentsState(MechanismState):
         self.spread = plan.spread
         self.cap = _CAP * plan.spread / math.sqrt(plan.features)
         self._releases = 0
-        self._stale = False  # whether there are releases that the model does not know yet
+        self._stale = False  # whether the model lacks the latest releases
         self._put_centre(0.0)
-        # What the warm-up tells of labels and features: covariances, and the variances of their noise.
+        # Of the warm-up: covariances of labels and features, and the variances of their noise.
         self._start: Floats = np.zeros((2, plan.features if plan.uses_warmup else 0))
         self._card = plan.card()
         steps = self._grids()
@@ -725,7 +725,7 @@ class MomentsState(MechanismState):
         self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
         self._w = np.zeros(plan.features)
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
-        self.fits_model = True  # an audit, which looks at the releases alone, turns it off
+        self.fits_model = True  # an audit turns it off: it looks at the releases alone
         self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
         self._due = self._next_end()  # slot of the next release
         # `leader_slot` is for the sums of this class.
@@ -733,7 +733,7 @@ class MomentsState(MechanismState):
 
     @property
     def link(self) -> Link:
-        """Log-odds of the equal-covariance normal model that the releases describe."""
+        """Log-odds of the equal-covariance normal model (LDA) of the releases."""
         self._update()
         return self._link
 
@@ -750,7 +750,7 @@ class MomentsState(MechanismState):
 
     @property
     def noise(self) -> Floats | None:
-        """From the moments that are released and what noise they are under: about, to first order in it."""
+        """Approximate noise std of the weights, to first order, from the released moments and their noise."""
         if self._noises[0] != self._releases:
             self._noises = (self._releases, self._noise_of_weights())
         return self._noises[1]
@@ -774,7 +774,7 @@ class MomentsState(MechanismState):
         self._put_centre(min(max(mean, -MOST_CENTRE), MOST_CENTRE))
 
     def begin_with(self, cross: Floats) -> None:
-        """Make a first model of what the warm-up has released, which later ones take into account."""
+        """Compute a first model from the warm-up's release, which later models also use."""
         self._start[:] = cross
         self._solve()
 
@@ -793,7 +793,7 @@ class MomentsState(MechanismState):
 
     @property
     def released(self) -> Floats:
-        """The noisy values that are out: C times the blocks' sums, and the sum at the horizon."""
+        """The released values: C times the blocks' sums, and the sum at the horizon."""
         return np.concatenate((self._running, self._last))
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
@@ -811,17 +811,17 @@ class MomentsState(MechanismState):
 
     @property
     def releases_nothing(self) -> bool:
-        """Whether the block goes on after the next slot, which is not the first."""
+        """Whether the block goes on after the next slot, and the slot is not the first one."""
         return 0 < self.steps < self._due - 1 and self._own_sums
 
     def accumulate(self, design: Design) -> None:
-        """`learn` of one slot, from the raw record on, in one call of compiled code."""
+        """`learn` of one slot from the raw record, in one compiled call."""
         self.block.add(dp_steps.leader_slot, design.cells, design.how, design.standardised, self._how)
         self.steps += 1
 
     @property
     def slots_until_release(self) -> int:
-        """Up to the next release."""
+        """Number of slots until the next release."""
         return max(1, self._due - self.steps)
 
     def take(
@@ -851,7 +851,7 @@ class MomentsState(MechanismState):
             start = end
 
     def _leaving(self) -> bytes:
-        """What the noise of the release that is due will be added to."""
+        """The exact sums of the release that is due, as bytes: for the chain that keys its noise."""
         return (self.total if self._at_horizon() else self.block).cells()
 
     def _add(self, rows: Floats, labels: Floats) -> None:
@@ -861,7 +861,7 @@ class MomentsState(MechanismState):
             self.total.absorb(self.block, self.plan.weight(self._releases + 1))
 
     def _sum_up(self, rows: Floats, labels: Floats) -> None:
-        """Add what is summed of each record to the open block."""
+        """Add each record's summand to the open block."""
         self.block.add(dp_steps.leader_sums, rows, labels, self._centre, self._weight, self.plan.grid)
 
     def _grids(self) -> Floats | None:
@@ -869,7 +869,7 @@ class MomentsState(MechanismState):
         return None
 
     def _packed(self) -> int:
-        """The first coordinates of a release, which hold the second moments and those with the label."""
+        """Number of leading coordinates of a release: second moments, and those with the label."""
         return int(self.plan.dim)
 
     def _next_end(self) -> int:
@@ -880,7 +880,7 @@ class MomentsState(MechanismState):
         return self.steps == self.plan.horizon
 
     def _release(self, stream: Stream) -> None:
-        """One noisy sum; the leader of all sums so far is computed when somebody asks for it."""
+        """Release one noisy sum; the model of all sums so far is computed on demand."""
         plan = self.plan
         if self._at_horizon():
             value = self._last
@@ -897,7 +897,7 @@ class MomentsState(MechanismState):
             if plan.horizon is not None:
                 self.total.absorb(self.block, plan.weight(self._releases + 1))
         # The values are independent measurements of `slots` times the mean record.
-        # Products, not powers: those of a library may have other last digits elsewhere.
+        # Products, not powers: those of a library differ in the last digits between processors.
         self._weighted += (slots / (std * std)) * value
         self._numbers[1] += (slots / std) * (slots / std)
         self._numbers[2] = self.steps
@@ -909,14 +909,14 @@ class MomentsState(MechanismState):
     def _means(self) -> tuple[Floats, Floats, float]:
         """Means of `x x'` and of `weight (y - centre) x`, and the variance of the noise in a cell of that.
 
-        Of the latter there is a measurement by the blocks and, with other noise in each cell, one by the
-        warm-up, of the records before they were cut to the unit ball: by as much as they have become shorter
-        it is too long. Both are weighed by their noise.
+        The latter is measured by the blocks and, with other noise in each cell, by the
+        warm-up, on records before clipping to the unit ball: it is scaled by how much clipping has shortened
+        them. Both are weighted by their precision.
         """
         d, known = self.plan.features, self._numbers[1]
         start, noise = self._start
         if known == 0.0:
-            # Standardised records, and no covariances but those with the labels, of which noise makes most.
+            # Standardised records without correlations, and noisy covariances with the labels.
             length = float(vectors.dot(start, start))
             sure = 1.0 - float(vectors.dot(noise, np.ones(d))) / length if length > 0.0 else 0.0
             return np.diag(np.full(d, 1.0 / d)), max(sure, _SURE) * self._weight * start, 0.0
@@ -929,7 +929,7 @@ class MomentsState(MechanismState):
         return second, cross, float(vectors.dot(1.0 / (known + precision), np.ones(d))) / d
 
     def _length(self, second: Floats) -> float:
-        """Mean squared length of a record, as the releases tell it."""
+        """Mean squared length of a record, from the releases."""
         least, most = _LENGTHS
         return min(max(float(vectors.dot(second.diagonal().copy(), np.ones(len(second)))), least), most)
 
@@ -948,10 +948,10 @@ class MomentsState(MechanismState):
         if length > self.plan.radius:
             vectors.project_ball(w, self.plan.radius)
             noise *= self.plan.radius / length
-        # The ridge belongs to the variance: w leans towards where noise has made the matrix too small.
+        # The ridge counts as variance: w leans to directions in which noise made the matrix too small.
         rows = np.array([vectors.dot(row, w) for row in second])
         variance = float(vectors.dot(w, rows)) + ridge * float(vectors.dot(w, w))
-        # Weights that follow the noise of `cross` agree with it: that is no difference of the classes.
+        # Subtract the agreement of the weights with the noise of `cross`, which is no class difference.
         along = float(vectors.dot(w, cross)) - noise * left / (4.0 * self._weight * self._weight)
         self._label_slope = max(along, 0.0) / variance if variance > 0.0 else 0.0
         link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
@@ -986,8 +986,8 @@ class MomentsState(MechanismState):
     def _update(self) -> None:
         """Compute the model of the last release, unless it is known.
 
-        It is a function of what is released, so the bits are the same whenever that is; and most models of a
-        stream that is only learned are never asked for.
+        It is a function of the releases, so the time of the call does not change its bits; most models of a
+        stream that is only learned are never needed.
         """
         if self._stale:
             self._w, self._link = self._compute_model()
@@ -1043,33 +1043,33 @@ class MomentsState(MechanismState):
 
 @dataclass(frozen=True)
 class Moments(Mechanism):
-    """The leader of the squared loss over all pairs, computed from second moments of blocks of records.
+    """The minimiser of the squared loss over all pairs, computed from second moments of blocks of records.
 
     Parameters
     ----------
     anytime
-        Weight of what is known before the horizon, as of `SecondMomentsPlan`. None: `ANYTIME` where there is
-        a horizon, and no entities, of which an account is not known, and no room for forks, of which each
-        would cost as much as the run; else none.
+        Weight of the accuracy before the horizon, as in `SecondMomentsPlan`. None: `ANYTIME` with
+        a horizon, if there are no entities, whose account is not known, and no forks, each of which
+        would cost as much as the run; else None.
     """
 
     anytime: float | None = None
 
     label_mean: ClassVar[bool] = True
     label_cross: ClassVar[bool] = True
-    #: What a run is, and what the warm-up releases, in words.
+    #: Class of the state, and the warm-up's release in words.
     run: ClassVar[type[MomentsState]] = MomentsState
     prefix: ClassVar[str] = "means, variances and the share of labels"
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
-        """Least squares, whatever was asked for: `choose` sees to it that nothing else was."""
+        """Least squares; the selection of the mechanism refuses any other loss."""
         return losses.Square()
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
-        """As many slots as the noise of the means needs, which is `2 sqrt(d + 1) / mu` over their number."""
+        """Slots by the noise of the means, which is `2 sqrt(d + 1) / mu` over their number."""
         root = math.sqrt(features or 1)
         if horizon is None:
-            # Without a horizon it has to last, but many features drown in the moments' noise before.
+            # Without a horizon the warm-up serves for ever, but many features are lost in the moments' noise.
             return math.ceil(min(100.0 * min(root, _MANY) / mu, _MOST_SLOTS))
         least, most = _SHARES
         within = 18.0 * (root + 1.0) / mu
@@ -1080,7 +1080,7 @@ class Moments(Mechanism):
         return self.run(with_numbers(self.planned(settings), saved))
 
     def planned(self, settings: Settings) -> SecondMomentsPlan:
-        """The plan, fitted here."""
+        """The plan for these settings."""
         assert settings.features is not None
         anytime = self.anytime
         if anytime is None and not settings.forks and settings.entity is None:
@@ -1113,7 +1113,7 @@ class Moments(Mechanism):
 
 
 class RankingMomentsState(MomentsState):
-    """A run whose labels are relevances in [-1, 1]: the same sums, read in another way."""
+    """State for relevances in [-1, 1]: the same sums with another model."""
 
     def _compute_model(self) -> tuple[Floats, Link]:
         """Weights of the least loss `(c - w.(x - x'))^2` over all pairs, c the difference of relevances.
@@ -1127,7 +1127,7 @@ class RankingMomentsState(MomentsState):
         ridge = math.sqrt(d / known) if known else 0.0
         symmetric.ridge_solution(second, cross / self._weight, ridge, 0.0, w)
         vectors.project_ball(w, self.plan.radius)
-        # Nobody asks a ranking for probabilities.
+        # A ranking has no probabilities.
         return w, self._link
 
     def _noise_of_weights(self) -> Floats | None:
@@ -1147,7 +1147,7 @@ class RankingMomentsState(MomentsState):
 
 @dataclass(frozen=True)
 class RankingMoments(Moments):
-    """The leader of the squared error of differences, computed from second moments of blocks of records."""
+    """The minimiser of the squared error of differences, from second moments of blocks of records."""
 
     run: ClassVar[type[MomentsState]] = RankingMomentsState
     prefix: ClassVar[str] = "means, variances and the mean relevance"

@@ -1,6 +1,6 @@
-"""Rows that are made up of what was released, for what was not: how leaves overlap (docs/privacy 10.10).
+"""Synthetic rows sampled from released statistics, to estimate how leaves overlap (docs/privacy 10.10).
 
-They have the released correlations (a Gaussian copula), the released marginals, and, weighed by maximum
+They have the released correlations (a Gaussian copula), the released marginals and, reweighted by maximum
 entropy, the released counts of leaves.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SEED", "ReleasedStatistics", "Rows", "dot", "sums_by_leaf", "synthetic_rows"]
 
-SEED = 0x57A8  # of the made-up rows: public, and the same each time
-# Records that the made-up rows count for against the released counts: fewer, until the rows agree with those
-# up to this many times their noise (Morozov 1966), or a few of the rows would stand for all.
+SEED = 0x57A8  # of the synthetic rows: public and fixed
+# Weights of the entropy against the released counts, as numbers of records. They fall until the misfit is at
+# most so many times the noise (discrepancy principle, Morozov 1966), or a few rows would have all the weight.
 _RIDGES = (30_000.0, 10_000.0, 3_000.0, 1_000.0, 300.0, 100.0)
 _MAX_MISFIT = 1.1
 _MIN_ROW_SHARE, _MIN_ROWS = (
@@ -31,31 +31,31 @@ _MIN_ROW_SHARE, _MIN_ROWS = (
     1024.0,
 )  # of the rows, or so many: equal weights of them would vary as much
 _SWEEPS = 10
-_SIGNIFICANT = 2.0  # standard deviations of noise, from where on a bin is not empty
+_SIGNIFICANT = 2.0  # standard deviations of noise that a count exceeds unless its bin is taken as empty
 _STEPS = 40  # of conjugate gradients
-_CG_RIDGE = 0.1  # of the mean of the made-up rows' variances: how far weights stay as they are
-_WIDTH = 0.98  # as in the kernel of the places
+_CG_RIDGE = 0.1  # ridge towards the given weights, as a share of the rows' mean variance
+_WIDTH = 0.98  # as in the kernel that computes places
 
 
 class ReleasedStatistics(NamedTuple):
-    """What the releases say: shares of all records.
+    """Released statistics, as shares of all records.
 
     Parameters
     ----------
     counts, signs
-        Of each leaf, and of its labels 1 and -1, (trees, leaves).
+        Share of each leaf, and of its labels 1 and -1, (trees, leaves).
     bins, bins_std
-        Of all fields' bins, one after the other, and the noise in them.
+        Shares of all fields' bins, one field after the other, and the std of their noise.
     centre
         Mean of the labels.
     std
-        Of the noise in a cell of `counts` and `signs`.
+        Std of the noise in a cell of `counts` and `signs`.
     second
         Mean of x x' of the linear vectors, (d, d).
     ends
-        Where in a linear vector columns are that are 0, and 1, (2, d).
+        Values of a linear vector's columns for raw 0 and for raw 1, (2, d).
     records
-        How many there were, about.
+        Approximate number of records.
     """
 
     counts: Floats
@@ -70,18 +70,18 @@ class ReleasedStatistics(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows that stand for the records.
+    """Synthetic rows that represent the records.
 
     Parameters
     ----------
     leaves
-        Which one a row is in, (trees, n).
+        Leaf of each row, (trees, n).
     weights
         (n,): they add up to 1.
     scores
         The linear score, (n,), in units of the labels.
     plain
-        What it would be if all weights were the same, (n,).
+        The linear score with equal weights, (n,).
     """
 
     leaves: NDArray[np.int64]
@@ -108,7 +108,7 @@ def sums_by_leaf(leaves: NDArray[np.int64], values: Floats, out: Floats) -> None
 def _copula_sample(
     released: ReleasedStatistics, trees: Trees, cap: float, rows: int
 ) -> tuple[Floats, Floats]:
-    """Places (rows, fields) with the released correlations and marginals, and linear vectors (rows, d)."""
+    """Sample places (rows, fields) and linear vectors (rows, d) from a Gaussian copula of the releases."""
     sizes, d = trees.sizes.tolist(), len(released.second)
     root = np.empty((d, d))
     symmetric.psd_root(released.second, root)
@@ -118,7 +118,7 @@ def _copula_sample(
     places, x = np.empty((rows, len(sizes))), np.empty((rows, d))
     value = np.empty(rows)
     column = first_bin = 0
-    # Of bins without a record noise would make rows where there are none.
+    # Without the threshold, noise would put rows into empty bins.
     seen = np.where(released.bins > _SIGNIFICANT * released.bins_std, released.bins, 0.0)
     for f, size in enumerate(sizes):
         if size == 1:
@@ -146,7 +146,7 @@ def _copula_sample(
 
 
 def _marginal_places(value: Floats, shares: Floats) -> Floats:
-    """Places in (0, 1) in the order of values (rows,), in bins as often as these say."""
+    """Places in (0, 1), in the order of values (rows,), with the given shares of bins."""
     rows = len(value)
     if not _total(shares) > 0.0:
         shares = np.ones(BINS)
@@ -161,9 +161,9 @@ def _marginal_places(value: Floats, shares: Floats) -> Floats:
 
 
 def _categories(values: Floats, shares: Floats) -> NDArray[np.int64]:
-    """A category for each row, of values (categories, rows): as often as these shares say, the rarest first.
+    """A category for each row from values (categories, rows), with the given shares, the rarest first.
 
-    Each takes the rows with its highest values of those that are left. What is over has none of them.
+    Each category takes the remaining rows with its highest values. Rows left over have no category.
     """
     size, rows = values.shape
     out = np.full(rows, size)
@@ -178,11 +178,11 @@ def _categories(values: Floats, shares: Floats) -> NDArray[np.int64]:
 
 
 def _linear_scores(x: Floats, weights: Floats, released: ReleasedStatistics, linear: Floats) -> Floats:
-    """The linear score on rows that were made up: it goes with their vectors as it did with the records'.
+    """Linear scores of synthetic rows, with the covariance to their vectors that the records had.
 
-    Made-up rows of categories have less correlation than there was. With the weights as they are leaves would
-    learn the difference; so those are taken that solve `X'W X c = E[x x'] linear`, nearly, by conjugate
-    gradients from the ones there are.
+    Synthetic categories have weaker correlations than the records. With the given weights the leaves would
+    learn the difference, so the scores use weights c that solve `X'W X c = E[x x'] linear` approximately, by
+    conjugate gradients from the given ones.
     """
     rows, d = x.shape
     columns = np.ascontiguousarray(x.T)
@@ -217,7 +217,7 @@ def _linear_scores(x: Floats, weights: Floats, released: ReleasedStatistics, lin
 
 
 def _raked_weights(released: ReleasedStatistics, leaves: NDArray[np.int64]) -> Floats:
-    """Weights of rows (trees, n) with which they fall into leaves as often as was released, but for noise."""
+    """Weights of rows (trees, n) that match the released leaf counts up to their noise (raking)."""
     count, size = released.counts.shape
     rows = leaves.shape[1]
     noise, found = released.std * released.std, np.empty((count, size))
@@ -237,20 +237,20 @@ def _raked_weights(released: ReleasedStatistics, leaves: NDArray[np.int64]) -> F
 
 
 def synthetic_rows(released: ReleasedStatistics, linear: Floats, cap: float, trees: Trees, rows: int) -> Rows:
-    """Rows that are made up.
+    """Sample synthetic rows and weight them.
 
     Parameters
     ----------
     released
-        What was released.
+        Released statistics.
     linear
         Weights of the linear vector, for scores in units of the labels.
     cap
-        Where a linear vector's coordinates end.
+        Bound of a linear vector's coordinates.
     trees
         The trees.
     rows
-        How many to make up.
+        Number of rows.
     """
     places, x = _copula_sample(released, trees, cap, rows)
     leaves = np.ascontiguousarray(trees.leaves(places).T)
