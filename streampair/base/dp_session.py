@@ -33,11 +33,12 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+# Domain separation: what follows is the row itself, not a caller's context.
 _ROW_DOMAIN = np.frombuffer(b"own", dtype=np.uint8)
 
 
 def record_digests(rows: Array, labels: Array, contexts: Sequence[bytes | None] | None) -> Sequence[bytes]:
-    """What identifies the record of each row: what the caller said, or its bytes."""
+    """Digest input of each row's record: the caller's context, or the bytes of the row."""
     if contexts is not None and None not in contexts:
         return [b"told" + context for context in contexts]  # type: ignore[operator]
     # One array of bytes: the objects of a list would cost more than the records do.
@@ -55,7 +56,7 @@ def record_digests(rows: Array, labels: Array, contexts: Sequence[bytes | None] 
 
 
 class Counts:
-    """What a learner has counted; functions of raw data, for the operator's eyes.
+    """Counters of a learner: functions of raw data, for the operator only.
 
     Attributes
     ----------
@@ -64,7 +65,7 @@ class Counts:
     ignored_features
         Features that are not in the set.
     refused_records
-        Records of entities that had been learned from often enough.
+        Records beyond the limits of their entities.
     """
 
     __slots__ = ("ignored_features", "null_slots", "refused_records")
@@ -76,7 +77,7 @@ class Counts:
 
 
 class Identity:
-    """Who a learner is, as far as its noise depends on it.
+    """Identity of a learner for noise derivation: key, seed, name and parameters.
 
     Parameters
     ----------
@@ -107,9 +108,9 @@ class Identity:
         self.folded = b""
 
     def buffer_seed(self) -> int | None:
-        """Of what the buffer draws: with a noise key a function of it, for a replay must draw the same.
+        """Seed of the buffer's random choices: with a noise key a function of it, so that replays agree.
 
-        Without its key, which is in no pickle, a learner has the coins of its state.
+        An unpickled learner without its key uses the coins of its state.
         """
         if self.key is None:
             return self.seed
@@ -118,7 +119,7 @@ class Identity:
         return int.from_bytes(self.key.mac()(b"coins")[:8], "big")
 
     def open(self, names: Sequence[Hashable], numbers: list[float]) -> NormalStream | ChainedNoise:
-        """The noise of a run, with its first record: a chain has to know what is planned.
+        """Open the noise at the first record, when everything that a chain depends on is known.
 
         Parameters
         ----------
@@ -148,9 +149,9 @@ _MOST = 0.95
 class BoundsWatch:
     """Counts how often each feature of the first 100 whole records lies outside its bounds, then warns once.
 
-    What it says depends on raw data. So it says it where the learner runs, as a `PrivacyWarning`, and nowhere
-    else: no release, report or state knows of it, and it raises nothing, not even where warnings are errors.
-    An exception would tell something about the records, and cost one its slot.
+    The warning depends on raw data, so it goes to the process of the learner, as a `PrivacyWarning`, and
+    nowhere else: no release, report or state knows of it, and it raises nothing, not even where warnings are
+    errors. An exception would tell something about the records, and cost one its slot.
 
     Parameters
     ----------
@@ -160,7 +161,7 @@ class BoundsWatch:
     Attributes
     ----------
     seen
-        Records it has looked at.
+        Number of records seen.
     """
 
     __slots__ = ("_design", "_outside", "seen")
@@ -171,7 +172,7 @@ class BoundsWatch:
         self.seen = 0
 
     def look(self, rows: Array) -> bool:
-        """Look at raw rows (n, d), all of them whole; whether there is more to see."""
+        """Count whole raw rows (n, d); True if the watch needs more rows."""
         rows = rows[: _FIRST - self.seen]
         scale, shift = self._design.how[:2]
         self._outside += (np.abs(rows * scale + shift) > 1.0 + 1e-9).sum(axis=0)
@@ -202,16 +203,16 @@ _CHUNK = 1024
 
 
 class UninitializedSession:
-    """Stands in the place of a `PrivateSession` before the feature names are known.
+    """Placeholder for a `PrivateSession` until the feature names are known.
 
     Parameters
     ----------
     settings
         What is promised.
     identity
-        Who the learner is.
+        Identity of the learner.
     begin
-        Makes the run, once a record has named its features, and puts it in this one's place.
+        Replaces this placeholder by a session, once a record has named its features.
 
     Attributes
     ----------
@@ -243,7 +244,7 @@ class UninitializedSession:
         return ()
 
     def take(self, x: Any, label: float, origin: Origin | None = None) -> None:
-        """The first record that names features begins the run; what comes before it is a null slot."""
+        """Take one slot: the first record with features begins the session, any before it is a null slot."""
         try:
             names = list(x) if isinstance(x, Mapping) else []
         except Exception:  # a mapping that cannot be read
@@ -267,11 +268,11 @@ class UninitializedSession:
         return score
 
     def take_frame(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
-        """The columns of a frame name features."""
+        """Take the rows of a frame, whose columns name the features."""
         self._start(columns).take_frame(columns, rows, labels)
 
     def null(self, origin: Origin | None = None) -> None:
-        """A slot that is released later."""
+        """Count a null slot, which is taken once the features are known."""
         horizon, identity = self.settings.horizon, self.identity
         if horizon is None or self.pending < horizon:
             self.pending += 1
@@ -289,34 +290,34 @@ class UninitializedSession:
             raw, labels = np.full((count, len(names)), math.nan), np.full(count, math.nan)
             run.take_many(raw, labels, Origins([first, *[None] * (count - 1)]))
             first = None
-        run.counts.refused_records = refused  # they were null before anybody asked whose they are
+        run.counts.refused_records = refused  # null slots before the start are no refusals
         return run
 
     def vector(self, x: Any) -> Array:
-        """Nothing, for a record that could be scored."""
+        """Empty vector, if the record can be scored."""
         check_scored(x)
         return np.empty(0)
 
     def score(self, x: Any) -> float:
-        """0, for a record that could be scored."""
+        """0, if the record can be scored."""
         check_scored(x)
         return 0.0
 
     def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
-        """Each by itself."""
+        """None: the records are taken one by one."""
         return None
 
     def prepared(self, columns: list[Hashable], rows: Array) -> Array:
-        """No columns, for rows that could be scored."""
+        """Array without columns, if the rows can be scored."""
         check_finite(columns, rows, list(range(len(columns))))
         return np.empty((len(rows), 0))
 
     def scores(self, columns: list[Hashable], rows: Array) -> Array:
-        """0, for rows that could be scored."""
+        """Zeros, if the rows can be scored."""
         return np.zeros(len(self.prepared(columns, rows)))
 
     def to_state(self) -> dict[str, Any]:
-        """As of a `PrivateSession`, with nothing in it."""
+        """As of a `PrivateSession`, with no content."""
         return {
             "names": None,
             "slots": 0,
@@ -345,14 +346,14 @@ class PrivateSession:
     names
         Feature names.
     identity
-        Who the learner is.
+        Identity of the learner.
     counts
-        What it has counted.
+        Counters of the learner.
     admission
-        Which records of an entity are learned from; None: entities are not known.
+        Admission of records by entity; None without entities.
     plan
-        What `written` of an earlier run gave: this one runs under exactly these numbers. None: under those
-        that are fitted here.
+        Result of `written` of an earlier run, whose numbers are used unchanged. None: numbers
+        are fitted here.
 
     Raises
     ------
@@ -362,11 +363,11 @@ class PrivateSession:
     Attributes
     ----------
     design
-        From a record to its vector.
+        Map from a record to its design vector.
     warmup
-        The prefix; None without one.
+        The warm-up; None without one.
     state
-        The mechanism's run.
+        State of the mechanism.
     mu_warmup
         mu of one release of the warm-up.
     slots
@@ -375,7 +376,7 @@ class PrivateSession:
         The noise; None before the first record.
     """
 
-    #: Null slots that wait for the features' names: none, once they are known.
+    #: Number of null slots that wait for the feature names: 0 in a session.
     pending = 0
 
     def __init__(
@@ -419,7 +420,7 @@ class PrivateSession:
         self._splits = process_splits()
         self.stream: NormalStream | ChainedNoise | Stream | None = None
 
-    # ---- what is known of it ---------------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------------------
 
     @property
     def names(self) -> tuple[Hashable, ...]:
@@ -433,7 +434,7 @@ class PrivateSession:
 
     @property
     def link(self) -> Link:
-        """From a score to a probability, by releases alone."""
+        """Link from a score to a probability, from releases alone."""
         return self.state.link
 
     @property
@@ -443,21 +444,21 @@ class PrivateSession:
 
     @property
     def forked(self) -> bool:
-        """Whether the process has forked since the first record: then two go on from one budget."""
+        """Whether the process has forked since the first record, so that two copies use one budget."""
         return self.slots > 0 and self._splits != process_splits()
 
     @property
     def released(self) -> Array:
-        """What has left through the mechanism's gate, as it came: for the audit."""
+        """The mechanism's last release, before any post-processing: for the audit."""
         return self.state.released
 
     def card(self) -> tuple[Release, ...]:
-        """What is released, each kind with what it is worth."""
+        """The mechanism card: each kind of release with its sensitivity, noise and cost."""
         warmup = () if self.warmup is None else (self.warmup.sums.release,)
         return (*warmup, *self.state.card())
 
     def written(self) -> dict[str, Any]:
-        """Every fitted number, as plain values."""
+        """All fitted numbers, as plain values."""
         warmup = self.warmup
         return {
             "mu": self.settings.mu,
@@ -470,7 +471,7 @@ class PrivateSession:
     # ---- one record ------------------------------------------------------------------------------------
 
     def take(self, x: Any, label: float, origin: Origin | None = None) -> None:
-        """Take one slot: the record is packed, and never refused; what is missing makes it a null slot.
+        """Take one slot. No record is refused: one with a missing value makes a null slot.
 
         Parameters
         ----------
@@ -479,7 +480,7 @@ class PrivateSession:
         label
             The number of its label; NaN: none.
         origin
-            Where it comes from; None: nobody has said, and the record itself may name its entity.
+            Where it comes from; None: unknown, and the record itself may name its entity.
         """
         design, state, stream, counts = self.design, self.state, self.stream, self.counts
         counts.ignored_features += design.read_learned(x, label)
@@ -491,7 +492,7 @@ class PrivateSession:
         ):
             self._slot(self._origin(x) if origin is None else origin)
             return
-        # Most records of most learners: they are added up, and hashed.
+        # Fast path of most records: add to the sums, and hash.
         if isinstance(stream, ChainedNoise):
             stream.wait(design.record_id(None if origin is None else origin.context))
         state.accumulate(design)
@@ -503,9 +504,9 @@ class PrivateSession:
     def score_and_take(
         self, x: Any, label: float, origin: Origin | None = None, *, raises: bool = True
     ) -> float:
-        """`score`, then `take`: bit for bit, with the record packed and prepared once where it is whole.
+        """`score`, then `take`, with the same bits; a whole record is packed and prepared only once.
 
-        What `score` raises comes before the slot is taken; where it is not to raise, NaN is returned.
+        An error of `score` is raised before the slot is taken; with `raises=False` the score is NaN instead.
         """
         design = self.design
         if not design.whole(x):
@@ -530,11 +531,11 @@ class PrivateSession:
         self._slot(_NO_ORIGIN if origin is None else origin)
 
     def _origin(self, x: Any) -> Origin:
-        """Of a record of which nobody has said where it comes from."""
+        """Origin of a record for which the caller gave none."""
         return _NO_ORIGIN if self.admission is None else Origin(entity=self._named(x))
 
     def _named(self, x: Any) -> Any:
-        """The entity that a record names; None if it names none."""
+        """The entity in the record's entity field; None if it has none."""
         entity = self.settings.entity
         field = None if entity is None else entity.field
         if field is None or not isinstance(x, Mapping):
@@ -544,14 +545,14 @@ class PrivateSession:
         except Exception:  # a mapping that cannot be read
             return None
         if named:
-            self.counts.ignored_features -= 1  # it was counted as a feature that nobody knows
+            self.counts.ignored_features -= 1  # it was counted as an unknown feature
         return who
 
     def _admit(self, admission: Admission, who: Hashable) -> bool:
-        """Blank the record in the scratch if its entity has had enough, by entity and slot alone."""
+        """Blank the record in the scratch if its entity is at its limit, by entity and slot alone."""
         try:
             admitted = who is not None and admission.admit(who, self.slots + 1)
-        except TypeError:  # it names nobody that could be told apart
+        except TypeError:  # not hashable, so it names no entity
             admitted = False
         if not admitted:
             self.counts.refused_records += 1
@@ -560,7 +561,7 @@ class PrivateSession:
         return admitted
 
     def _slot(self, origin: Origin, *, prepared: bool = False) -> None:
-        """A slot for the record in the scratch of the design, which is `prepared` or raw: the hot path."""
+        """Take one slot for the record in the design's scratch, `prepared` or raw: the hot path."""
         design, state, settings = self.design, self.state, self.settings
         if settings.horizon is not None and self.slots >= settings.horizon:
             return
@@ -594,14 +595,14 @@ class PrivateSession:
             self._prefix(ready, usable, label, stream, (record,))
 
     def _look(self, watch: BoundsWatch, rows: Array) -> None:
-        """Show whole rows to the watch, until it has seen enough."""
+        """Give whole rows to the watch, and drop it once it is done."""
         if not watch.look(rows):
             self._watch = None
 
     def _prefix(
         self, ready: Array, usable: Array, labels: Array, stream: Any, records: Sequence[bytes]
     ) -> None:
-        """Slots of the warm-up, one a row; what identifies their records, for a chain."""
+        """Take slots of the warm-up, one for each row; `records`: digest inputs, for a chain."""
         warmup = self.warmup
         assert warmup is not None
         warmup.add(ready, usable, labels)
@@ -618,7 +619,7 @@ class PrivateSession:
                 self.state.begin_with(warmup.cross)
 
     def _standardise(self, mean: Array, factor: Array, label: float) -> None:
-        """Use what the warm-up has released."""
+        """Standardise by the warm-up's release."""
         self.state.centre(label)
         self.design.standardise(mean, self.state.spread * factor)
 
@@ -632,7 +633,7 @@ class PrivateSession:
         scores: Array | None = None,
         null: NDArray[np.bool_] | None = None,
     ) -> NDArray[np.bool_] | None:
-        """Take a slot for each row, up to the horizon: the prefix first, then learning.
+        """Take a slot for each row, up to the horizon: first the warm-up, then learning.
 
         Parameters
         ----------
@@ -643,15 +644,15 @@ class PrivateSession:
         origins
             Where the rows come from.
         scores
-            Gets the linear score (n,) of each row before its slot, as of a record that is whole; None: nobody
-            asks.
+            Receives the linear score (n,) of each row before its slot, before any blanking; None: no
+            scores.
         null
-            Which rows (n,) are scored, and then taken as by `null`; None: none.
+            Mask (n,) of rows that are scored and then taken as by `null`; None: no row.
 
         Returns
         -------
         array or None
-            Which rows were admitted, of those before the horizon; None where entities are not known.
+            Mask of the admitted rows, of those before the horizon; None without entities.
         """
         design, state, horizon, warmup = self.design, self.state, self.settings.horizon, self.settings.warmup
         n, start = len(raw), 0
@@ -701,7 +702,7 @@ class PrivateSession:
     def _blank(
         self, ready: Array, usable: Array, admitted: NDArray[np.bool_], entities: Sequence[Hashable] | None
     ) -> None:
-        """Blank the rows of entities that have had enough, by entity and slot alone."""
+        """Blank the rows of entities at their limit, by entity and slot alone."""
         assert self.admission is not None
         whose = [None] * len(ready) if entities is None else entities
         admitted[:] = self.admission.admit_many(whose, self.slots + 1)
@@ -711,7 +712,7 @@ class PrivateSession:
         usable[refused] = 0.0
 
     def take_frame(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
-        """`take_many` of rows whose columns have names."""
+        """`take_many` of rows with named columns."""
         known = sum(name in self.design.index for name in columns)
         self.counts.ignored_features += (len(columns) - known) * len(rows)
         self.take_many(self.design.arranged(columns, rows), labels)
@@ -735,29 +736,29 @@ class PrivateSession:
             self._open()
         return self.stream.digest if isinstance(self.stream, ChainedNoise) else b""
 
-    # ---- an audit's gate -------------------------------------------------------------------------------
+    # ---- for audits ------------------------------------------------------------------------------------
 
     def skip_warmup(self) -> None:
-        """Go on as if the warm-up were over, and had found the features as they should be."""
+        """Continue as if the warm-up had ended and found standardised features."""
         self.slots = self.settings.warmup
         self._watch = None  # it watches a run from its beginning
 
     def as_released(self, mean: Array, factor: Array, label: float) -> None:
-        """Go on as if the warm-up had released these: what is learned then must not know its records."""
+        """Continue as if the warm-up had released these values, which do not depend on its records."""
         self._standardise(mean, factor, label)
 
     def draw_from(self, key: NoiseKey | None) -> None:
-        """Take noise from a key, or from the operating system; the coins of the buffer stay as they are."""
+        """Take noise from a key or the operating system; the buffer's coins do not change."""
         self.identity.key, self.identity.seed = key, None
 
     def use(self, stream: Stream) -> None:
-        """Take normals from here: an audit lets a learner draw numbers of its own choice."""
+        """Take normals from this stream, which an audit chooses."""
         self.stream = stream
 
     # ---- scores ----------------------------------------------------------------------------------------
 
     def vector(self, x: Any) -> Array:
-        """Vector (d,) of a record that is scored: in scratch."""
+        """Design vector (d,) of a record to score: a view of scratch."""
         return self.design.of(x)
 
     def score(self, x: Any) -> float:
@@ -765,12 +766,12 @@ class PrivateSession:
         return float(vectors_kernels.dot(self.state.average, self.design.of(x)))
 
     def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
-        """Vectors (n, d) of records that have all features and no others, in one go; None if not all have."""
+        """Design vectors (n, d) of records with exactly the features; None if one has others."""
         rows = features.packed(self.names, xs)
         return None if rows is None else self.design.prepared(rows)
 
     def prepared(self, columns: list[Hashable], rows: Array) -> Array:
-        """Vectors (n, d) of raw rows that are scored.
+        """Design vectors (n, d) of raw rows to score.
 
         Raises
         ------
@@ -792,7 +793,7 @@ class PrivateSession:
     # ---- state -----------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """Plain values and arrays; raw records and the memory of the noise are among them."""
+        """Plain values and arrays, which include raw records and the noise memory."""
         return {
             "names": list(self.names),
             "slots": self.slots,

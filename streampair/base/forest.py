@@ -38,25 +38,25 @@ _NO_SCORES: Array = np.empty(0)
 
 
 class ForestRows:
-    """Rows to be scored and learned one after the other; those that the forest refuses leave no trace.
+    """Checked rows of a forest, to be scored and learned in order; refused rows have no effect.
 
     Parameters
     ----------
     learner
         The forest.
     rows
-        Array (n, d); what is in a refused one means nothing.
+        Array (n, d); refused rows have arbitrary content.
     labels
-        Their numbers (n,); NaN for one that is scored and not learned, or refused.
+        Label numbers (n,); NaN for rows that are only scored, or refused.
     refused
-        Why `score_one` or `learn_one` would refuse a row, by its index: its score means nothing.
+        Error of `score_one` or `learn_one` by row index: the row's score is meaningless.
     low
-        The label among them that predictions will show for what ranks low; None: they have one.
+        Label that ranks low, for predictions; None: they have one already.
 
     Attributes
     ----------
     admitted
-        None: nobody counts entities.
+        None: a forest knows no entities.
     numbers
         Whether no cell is a text.
     refused
@@ -80,14 +80,14 @@ class ForestRows:
         self.numbers = not np.isnan(rows).any()
 
     def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
-        """`score_one`, then `learn_one`, of each row: the scores, the same bits. Once only.
+        """Scores of the rows, each as `score_one` before `learn_one`, with the same bits. Call it once.
 
         Parameters
         ----------
         stops
             Indices of rows, ascending.
         others
-            For each a usable record that is scored just before the row, into `other_scores`, and not learned.
+            A usable record for each stop, scored just before that row into `other_scores`, and not learned.
         """
         state = self._learner._state
         if stops:
@@ -100,7 +100,7 @@ class ForestRows:
         return values
 
     def _learn(self, state: Array, begin: int, end: int, scores: Array | None = None) -> None:
-        """Learn the rows from `begin` to before `end`; those without a label are scored alone."""
+        """Learn the rows from `begin` to before `end`; rows without a label are only scored."""
         for stop in [*(stop for stop in self._away if begin <= stop < end), end]:
             out = _NO_SCORES if scores is None else scores[begin:stop]
             forest.forest_learn_many(state, self._rows[begin:stop], self._labels[begin:stop], out)
@@ -111,9 +111,9 @@ class ForestRows:
     def _score_before(
         self, state: Array, stops: Sequence[int], others: Sequence[Mapping[Any, Any]]
     ) -> list[float]:
-        """`score_one` of each of the others just before the row at its stop.
+        """`score_one` of each other record, just before the row at its stop.
 
-        A copy learns the rows once more up to each stop: a copy for each stop would be megabytes a record.
+        One copy learns the rows again up to each stop: a copy for each stop would take megabytes.
         """
         begin, score, scores = 0, np.empty(1), []
         for stop, x in zip(stops, others, strict=True):
@@ -130,16 +130,16 @@ _VISITS = 20
 _SALTS = 1 << 20
 _SCALARS = ("RECORDS", "DRAWS", "SEED", "SINCE")
 _AVERAGES = ("BEST", "SLOW", "SEEN")
-_LABELS = ("MEAN", "SPREAD")  # of a forest that fits them by least squares
-_LINK = ("INFORMATION", "CENTRE", "SPREAD", "OFFSET", "SLOPE")  # of a forest that learns from pairs
+_LABELS = ("MEAN", "SPREAD")  # with least-squares leaves
+_LINK = ("INFORMATION", "CENTRE", "SPREAD", "OFFSET", "SLOPE")  # with leaves fitted to pairs
 _STACKED = ("STACK", "STEPS", "LOSSES")
-# What a column has: its place among the cells of columns, and how many cells.
+# Arrays by column: first cell, and number of cells for each column.
 _PARTS = {"counts": (0, 1), "means": (1, 1), "squares": (2, 1), "weights": (3, 4), "sums": (7, 4)}
-_GAINS = {"gains": (14, 1), "decisions": (15, 1)}  # of a forest in which they guide
+_GAINS = {"gains": (14, 1), "decisions": (15, 1)}  # with guided splits
 
 
 def columns_of(state: Array) -> dict[str, Array]:
-    """Views of what each known column has, shape (d,) or (d, experts)."""
+    """Views of the arrays by column, shape (d,) or (d, experts)."""
     d, cap = int(state[forest.FOREST_D]), int(state[forest.FOREST_CAP])
     views = {}
     for name, (first, each) in (_PARTS | _GAINS if state[forest.FOREST_GUIDED] else _PARTS).items():
@@ -150,7 +150,7 @@ def columns_of(state: Array) -> dict[str, Array]:
 
 
 def sections_of(state: Array) -> dict[str, Array]:
-    """Views of the weights of texts, how many nodes of each tree are used, the nodes, their weights."""
+    """Views of category weights, leaf weights, number of used nodes by tree, and nodes."""
     scalars = (
         forest.FOREST_TREES,
         forest.FOREST_NODES,
@@ -164,14 +164,14 @@ def sections_of(state: Array) -> dict[str, Array]:
 
 
 def _pairs_of(tail: Array, trees: int, cap: int, d: int) -> tuple[Array, Bits]:
-    """Views of how many records of each class came, and of the bits of those that are kept, (2, kept, d)."""
+    """Views of the record counts by class, and of the bits of the sampled records, (2, kept, d)."""
     at_came, at_own, _, at_kept, end = forest.forest_pair_places(trees, cap)
     kept = tail[at_kept:end].view(np.int64).reshape(2, forest.FOREST_KEPT, cap)
     return tail[at_came:at_own], kept[:, :, :d]
 
 
 def pairs_moved(learner: ForestLearner, before: Array, cap: int, d: int) -> None:
-    """Take what pairs need from a tail of `cap` columns, d of them known."""
+    """Copy the data for pairs from a tail with `cap` columns, d of them known."""
     tail = learner._tail
     tail[: forest.FOREST_LINK] = before[: forest.FOREST_LINK]
     came, kept = _pairs_of(tail, learner.trees, int(learner._state[forest.FOREST_CAP]), d)
@@ -181,7 +181,7 @@ def pairs_moved(learner: ForestLearner, before: Array, cap: int, d: int) -> None
 
 
 def pairs_widened(learner: ForestLearner, d: int) -> None:
-    """The kept records have gaps in the columns from d on, which are new."""
+    """Mark the new columns, from d on, as missing in the sampled records."""
     _, kept = _pairs_of(learner._tail, learner.trees, int(learner._state[forest.FOREST_CAP]), learner._d)
     kept[:, :, d:] = np.array([np.nan]).view(np.int64)
 
@@ -194,7 +194,7 @@ def _exported_pairs(learner: ForestLearner) -> dict[str, Any]:
 
 
 def _checked_pairs(saved: Mapping[str, Any], d: int) -> tuple[Array, Bits, Bits]:
-    """Link, counts and kept records: kernels trust counts as indices, and records as usable."""
+    """Checked link, counts and sampled records: kernels use counts as indices."""
     link, came = _floats(saved["link"], (len(_LINK),)), _whole_numbers(saved["came"], (2,))
     if link[0] < 0.0 or link[2] < 0.0 or link[4] < platt.LEAST:
         raise ValueError("a link that is none")
@@ -207,7 +207,7 @@ def _checked_pairs(saved: Mapping[str, Any], d: int) -> tuple[Array, Bits, Bits]
 
 
 def exported(learner: ForestLearner) -> dict[str, Any]:
-    """What has been learned, as plain values and arrays."""
+    """The learned state, as plain values and arrays."""
     state = learner._state
     sections = sections_of(state)
     coded = np.zeros(len(learner.feature_names), dtype=np.int64)
@@ -233,7 +233,7 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
 
 
 def exported_block(block: Array, *, texts: bool) -> dict[str, Any]:
-    """What a further class has learned."""
+    """The learned state of a further class."""
     columns, sections = columns_of(block), sections_of(block)
     stacked = [getattr(forest, f"FOREST_{name}") for name in _STACKED]
     return {
@@ -247,7 +247,7 @@ def exported_block(block: Array, *, texts: bool) -> dict[str, Any]:
 
 
 def restore_block(block: Array, saved: Mapping[str, Any]) -> None:
-    """Take what `exported_block` gave into a block of its size, in which nothing is learned yet."""
+    """Restore the result of `exported_block` into a fresh block of the same size."""
     since = float(saved["since"])
     if not 0.0 <= since < 2**53 or not since.is_integer():
         raise ValueError(f"SINCE is {since!r}")
@@ -267,7 +267,7 @@ def _scalars(state: Array, names: Sequence[str]) -> Array:
 
 
 def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
-    """Take what `exported` gave. Checked in full first: kernels trust the counters as indices."""
+    """Restore the result of `exported`. All is checked first: kernels use the counters as indices."""
     names = tuple(saved["names"])
     d = len(names)
     if len(set(names)) != d or d > learner.max_features:
@@ -312,7 +312,7 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
 
 
 def _checked_header(header: Array, saved: Mapping[str, Any]) -> Array:
-    """The scalars of the parameters, with those that were saved."""
+    """The scalars of a fresh state, with the saved ones checked and set."""
     for name in _SCALARS:
         value = float(saved["scalars"][name])
         if not 0.0 <= value < 2**53 or not value.is_integer():
@@ -354,7 +354,7 @@ def _whole_numbers(value: Any, shape: tuple[int, ...]) -> Bits:
 
 
 def _check_trees(used: Bits, nodes: Bits, d: int) -> None:
-    """ValueError if a descent could leave its tree, or a record: children stand behind their parents."""
+    """Raise ValueError if a descent could leave its tree or the columns: children come after parents."""
     trees, most, _ = nodes.shape
     if not ((used >= 1) & (used <= most)).all():
         raise ValueError("trees of another size")
@@ -377,14 +377,14 @@ _WATCHED, _NUMBERS = 100, 20
 
 
 class Explanation(NamedTuple):
-    """Where a score comes from: baseline and parts add up to it, but for rounding.
+    """Additive explanation of a score: baseline and contributions add up to it, up to rounding.
 
     Attributes
     ----------
     baseline
-        What the trees say before they look at the record.
+        The mean prediction of the trees at their roots.
     features
-        The part of each known feature: its linear terms, and what the splits that it decides change.
+        Contribution of each known feature: its linear terms, and the changes of mean at its splits.
     """
 
     baseline: float
@@ -392,7 +392,7 @@ class Explanation(NamedTuple):
 
 
 class ForestLearner(ColumnsMixin):
-    """A learner of random trees whose leaves are fitted online; a leaf is a dataclass of its parameters."""
+    """Base of the online forests: random trees with leaf weights fitted online."""
 
     #: A text is a feature like any other.
     takes_text: ClassVar[bool] = True
@@ -428,7 +428,7 @@ class ForestLearner(ColumnsMixin):
         forest.forest_fresh(self._state)
 
     def _bind(self) -> None:
-        """Take from the parameters what the hot path needs."""
+        """Set what the hot path needs, from the parameters."""
         task = self._make_task()
         self._pairs: losses.PairLoss | None = task.checked_loss(getattr(self, "loss", None))
         self._task, self._high, self._low = task, task.high, task.low
@@ -479,7 +479,7 @@ class ForestLearner(ColumnsMixin):
         self._widen(names)
 
     def _widen(self, names: Sequence[Hashable]) -> None:
-        """Give new names the next columns, for which there is room: nothing is known of them yet."""
+        """Assign the next columns, which exist and are empty, to new names."""
         self._add_columns(
             names,
             self._state,
@@ -490,7 +490,7 @@ class ForestLearner(ColumnsMixin):
         self._state[[forest.FOREST_READY, forest.FOREST_FEW]] = 0.0
 
     def _know(self, new: list[Hashable], coded_names: Sequence[Hashable]) -> None:
-        """Make room for new names, and for texts, which the features `coded_names` have now.
+        """Make room for new names, and for texts in the features `coded_names`.
 
         Raises
         ------
@@ -522,7 +522,7 @@ class ForestLearner(ColumnsMixin):
             pairs_widened(self, d)
 
     def _move(self, capacity: int, coded: tuple[int, ...]) -> None:
-        """Take everything into a state with room for more columns, or for texts."""
+        """Copy into a larger state, with room for more columns or for texts."""
         before, d, kept = self._blocks(), self._d, self._tail
         self._allocate(self._names, self._state[: forest.FOREST_HEADER], capacity, coded)
         for old, block in zip(before, self._blocks(), strict=True):
@@ -536,13 +536,13 @@ class ForestLearner(ColumnsMixin):
             pairs_moved(self, kept, int(before[0][forest.FOREST_CAP]), d)
 
     def _blocks(self) -> list[Array]:
-        """What labels have a say in, of each class; the state is the first of them."""
+        """The label-dependent block of each class; the state is the first of them."""
         return [self._state]
 
     # ---- one record ------------------------------------------------------------------------------------
 
     def _read(self, x: Any, *, grow: bool) -> bool:
-        """Pack a record; whether features may be missing.
+        """Pack a record; True if features may be missing.
 
         Raises
         ------
@@ -571,7 +571,7 @@ class ForestLearner(ColumnsMixin):
         return False
 
     def _read_checked(self, x: Any, *, grow: bool) -> None:
-        """Pack a record value by value: for new names, and for what `_read` could not pack."""
+        """Pack a record value by value: the slow path, for new names and texts."""
         values, index = self._values(x), self._index
         if grow:
             new = [name for name in values if name not in index]
@@ -610,7 +610,7 @@ class ForestLearner(ColumnsMixin):
         return values
 
     def _watch(self, x: Mapping[Any, Any]) -> None:
-        """Look at the texts of a record: numbers that a file had as text would be categories."""
+        """Watch the texts of a record, to warn of numbers stored as text, which would be categories."""
         for name in (self._names[j] for j in self._coded):
             text, numbers = x.get(name), self._watched.setdefault(name, set())
             if isinstance(text, str) and numbers is not None:
@@ -621,7 +621,7 @@ class ForestLearner(ColumnsMixin):
         self._watching -= 1
         if self._watching:
             return
-        # Too many that differ to be codes of a few categories.
+        # Too many different numbers to be codes of categories.
         names = [repr(name) for name, found in self._watched.items() if len(found or ()) >= _NUMBERS]
         self._watched = {}
         if names:
@@ -641,7 +641,7 @@ class ForestLearner(ColumnsMixin):
         raise AssertionError("the kernel refused a record that the slow check accepts")
 
     def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
-        """Step every expert along its loss at this record; then let it visit its leaves, which may split.
+        """Update every expert on this record, then count it in its leaves, which may split.
 
         Parameters
         ----------
@@ -674,7 +674,7 @@ class ForestLearner(ColumnsMixin):
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record: higher ranks higher; 0 before any record.
 
-        The leaves that it finds are at hand for a `learn_one` of the same record that comes next.
+        The leaves are cached for a following `learn_one` of the same record.
 
         Raises
         ------
@@ -688,9 +688,9 @@ class ForestLearner(ColumnsMixin):
         return score
 
     def explain_one(self, x: Mapping[Any, Any]) -> Explanation:
-        """What each feature adds to the score of a record.
+        """Contribution of each feature to the score of a record.
 
-        Down the path of a tree, a feature that decides is told the difference that it makes to the mean of
+        Along the path in a tree, a split feature is credited with the change that it makes to the mean of
         the leaves below; linear terms are its own.
 
         Raises
@@ -706,7 +706,7 @@ class ForestLearner(ColumnsMixin):
 
     @property
     def feature_importances(self) -> dict[Any, float]:
-        """How much each feature moves scores, as shares that add up to 1; all 0 before any record.
+        """Importance of each feature, as shares that add up to 1; all 0 before any record.
 
         Its linear weights, for a standard deviation, and the splits that it decides: the difference of the
         means of the leaves on both sides, halved at each level.
@@ -885,7 +885,7 @@ class ForestLearner(ColumnsMixin):
 
     @property
     def pair_loss(self) -> losses.PairLoss:
-        """What a lane measures the regret by; the logistic one where leaves are fitted to no pairs."""
+        """The pair loss for regret; logistic if leaves are not fitted to pairs."""
         return losses.Logistic() if self._pairs is None else self._pairs
 
     @property

@@ -1,4 +1,4 @@
-"""The base class of all learners: frames, state, and how a learner looks in a notebook."""
+"""The base class of all learners: data frames, state and HTML repr."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _short(value: object) -> str:
 
 
 def learner_html(learner: Learner) -> str:
-    """Its parameters and how far it is, without a number of any record; then the report of a private one.
+    """HTML repr: parameters and progress, without values from records; then the report of a private learner.
 
-    Weights are not shown: those of a learner that is not private are functions of raw data, and what is shown
-    in a notebook is passed on.
+    Weights are left out: without privacy they are functions of raw data, and notebooks
+    are passed on.
     """
     names = [_short(name) for name in learner.feature_names[:_NAMED]]
     if len(learner.feature_names) > _NAMED:
@@ -74,7 +74,7 @@ _CODE = (type, ModuleType, FunctionType, kernels.Kernel)
 
 @functools.lru_cache(maxsize=256)
 def _parameters(cls: type) -> tuple[str, ...] | None:
-    """What a constructor takes; None: anything."""
+    """Names of a constructor's parameters; None: any."""
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]  # to look at
     return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else tuple(p.name for p in parameters)
 
@@ -88,7 +88,7 @@ class _OwnSignature:
 
 
 def _check_known(cls: type, names: Iterable[str]) -> None:
-    """TypeError, as Python raises it, for a parameter that there is not; with the one that may be meant."""
+    """Raise TypeError for an unknown parameter, and suggest a similar name."""
     known = _parameters(cls)
     if known is None:
         return
@@ -105,7 +105,7 @@ def _check_known(cls: type, names: Iterable[str]) -> None:
 class Learner(base.Estimator):
     """Base of all pair learners: learns records in order, one by one or the rows of a frame.
 
-    A face provides the task; an engine `learn_one`, `_learn_rows`, `feature_names`, `pair_loss`, scores or
+    A mixin provides the task; a subclass `learn_one`, `_learn_rows`, `feature_names`, `pair_loss`, scores or
     designs, `_export` and `_import`.
     """
 
@@ -113,7 +113,7 @@ class Learner(base.Estimator):
     _strict_frames: ClassVar[bool] = True
     #: Whether a text is a feature like any other.
     takes_text: ClassVar[bool] = False
-    #: Whether records in which features are missing are as good as others.
+    #: Whether records with missing features are scored and learned like others.
     takes_gaps: ClassVar[bool] = False
 
     #: Whether predictions may show a label that a record brought, and nobody declared.
@@ -135,7 +135,7 @@ class Learner(base.Estimator):
 
     @abc.abstractmethod
     def _make_task(self) -> Target:
-        """What labels mean, by the parameters.
+        """The label encoder for the parameters.
 
         Raises
         ------
@@ -196,7 +196,7 @@ class Learner(base.Estimator):
 
     @abc.abstractmethod
     def _published(self) -> Array:
-        """Published weights, as the engine keeps them: perhaps a view."""
+        """Published weights, possibly as a view."""
 
     @abc.abstractmethod
     def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
@@ -217,11 +217,11 @@ class Learner(base.Estimator):
 
     @abc.abstractmethod
     def _import(self, saved: Mapping[str, Any]) -> None:
-        """Take what `_export` gave; ValueError and the like if it cannot be that."""
+        """Restore the result of `_export`; ValueError and the like if it is not one."""
 
     @property
     def _raw_memory_usage(self) -> int:
-        """Bytes of everything that this learner holds, for River: without compiled code, which all share."""
+        """Memory in bytes, for River: without compiled code, which all learners share."""
         todo: list[object] = [self]
         seen: dict[int, object] = {}
         while todo:
@@ -241,12 +241,12 @@ class Learner(base.Estimator):
 
     @property
     def privacy(self) -> PrivacyReport | None:
-        """What is guaranteed, and how much of the budget is spent; None if nothing is promised."""
+        """The privacy report: guarantee and spent budget; None for a learner without privacy."""
         return None
 
     @property
     def two_classes(self) -> bool:
-        """Whether one label is told from all others, so that records can be kept apart by them."""
+        """Whether there are two classes, so that a buffer can be kept for each."""
         return self._task.two_classes
 
     @property
@@ -255,22 +255,22 @@ class Learner(base.Estimator):
         return self._task.form
 
     def label_number(self, y: Any) -> float:
-        """The number that a label is in the margin of a pair; NaN for one that cannot be used."""
+        """The number of a label in the margin of a pair; NaN if it cannot be used."""
         return self._task.label_or_null(y)
 
     def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
-        """The numbers that the kernels know labels by."""
+        """Label numbers, as the kernels take them."""
         return self._task.labels(y)
 
     def _learn_label(self, y: Any) -> None:
-        """Take a label that ranks low for the one that predictions show; None: there is none yet."""
+        """Use this label that ranks low in predictions; None: there is none yet."""
 
     def _learned_labels(self) -> dict[str, Any]:
-        """What a state has to hold of that."""
+        """The learned label, as part of a state."""
         return {}
 
     def _checked_label(self, saved: Mapping[str, Any]) -> Any:
-        """That label in a saved state; None: there is none. ValueError if it cannot be that."""
+        """The learned label of a saved state, or None. ValueError if it cannot be one."""
 
     def learn_many(self, X: Any, y: Any) -> None:
         """Learn the rows of a data frame or an array in order: as `learn_one` row by row, bit for bit.
@@ -296,7 +296,7 @@ class Learner(base.Estimator):
     def _with_rows(
         self, X: Any, y: Any, take: Callable[[list[Hashable], Array, Array], _R]
     ) -> tuple[Table, _R | None]:
-        """Check rows and labels, and let `take` have them; None where there are none."""
+        """Check rows and labels, and pass them to `take`; without rows the result is None."""
         table = Table(X, strict=self._strict_frames, names=self.feature_names, read=self._read_cell)
         table.check_names(self.feature_names)
         values, name = label_values(y)
@@ -321,11 +321,11 @@ class Learner(base.Estimator):
 
     @staticmethod
     def _read_cell(cell: Any) -> float:
-        """The number that one cell is, in a record and in a column of another type; raises for none."""
+        """The number in a cell, of a record or an object column; raises if it is none."""
         return as_number(cell)
 
     def _check_types(self, table: Table, y: Any, values: NDArray[Any] | list[Any]) -> None:
-        """Look at the types of columns and labels: a private learner asks for more than rows do."""
+        """Check the types of columns and labels: a hook for private learners."""
 
     # ---- linear scores ---------------------------------------------------------------------------------
 
@@ -363,7 +363,7 @@ class Learner(base.Estimator):
         return None if noise is None else dict(zip(self.feature_names, noise.tolist(), strict=True))
 
     def _noise_of_weights(self) -> Array | None:
-        """Of the coordinates that are published."""
+        """Noise std of the published coordinates."""
         return None
 
     @abc.abstractmethod
@@ -391,11 +391,11 @@ class Learner(base.Estimator):
         return {"class": class_name(self), **params}
 
     def _checked_export(self) -> dict[str, object]:
-        """What `to_state` returns, if a snapshot can hold the feature names."""
+        """Result of `to_state`, if a snapshot can hold the feature names."""
         return self._checked(self._export())
 
     def _checked(self, exported: Mapping[str, Any]) -> dict[str, object]:
-        """What is exported, with what it has to agree with."""
+        """An exported state with the fingerprint that a restoring learner must match."""
         for name in self.feature_names:
             if not isinstance(name, str | int | float):
                 raise SnapshotError(

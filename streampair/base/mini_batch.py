@@ -1,4 +1,4 @@
-"""Rows that a learner has checked, to be scored and learned one after the other in one call."""
+"""Mini-batches of checked rows, to be scored and learned in order in one call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 def score_error(learner: Any, x: Any) -> RecordError | None:
-    """Why it gives a record no score; None if it gives one."""
+    """The error of `score_one` for a record; None if it has a score."""
     try:
         learner.score_one(x)
     except RecordError as error:
@@ -31,7 +31,7 @@ def score_error(learner: Any, x: Any) -> RecordError | None:
 def encode_labels(
     learner: Any, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
 ) -> Array:
-    """The numbers (n,) of labels: NaN for what is not learned, where `refused` gets what cannot be used."""
+    """Label numbers (n,), NaN for rows that are not learned; errors of unusable labels go to `refused`."""
     task, high, low = learner._task, learner._high, learner._low
     away = {*nulls, *refused}
     values = []
@@ -49,41 +49,41 @@ def encode_labels(
 
 
 def low_label(learner: Any, ys: Sequence[Any], labels: Array) -> Any:
-    """The first of the labels that ranks low, if predictions still lack one, else None."""
+    """The first label that ranks low, if predictions still lack one, else None."""
     if not learner._unnamed or not (labels < 0.0).any():
         return None
     return ys[int(np.argmax(labels < 0.0))]
 
 
 class PreparedBatch:
-    """Rows that a learner has checked; those that it refuses leave no trace but their slot, if slots count.
+    """Checked rows of a learner; refused rows have no effect, except that they take a slot if slots count.
 
     Parameters
     ----------
     count
         Number of rows.
     learn
-        Learns a part of them, in order; its second argument (n,) gets the score of each before it is learned.
-        Gives which were admitted, as far as their entities go; None where entities are not known.
+        Learns a slice of the rows in order; its second argument (n,) receives the score of each row before
+        it. Returns which rows were admitted by entity; None without entities.
     weights
-        The published weights (d,), as they are now.
+        Returns the published weights (d,) of the moment.
     vectors
-        From k usable records to the array (k, d) that these weights multiply.
+        Maps k usable records to the array (k, d) that these weights multiply.
     refused
-        Why `score_one` or `learn_one` would refuse a row, by its index: its score means nothing.
+        Error of `score_one` or `learn_one` by row index: the row's score is meaningless.
     names, rows
         The records as an array whose columns have these names, if all have exactly these features.
     slots_until_release
-        Of how many next rows the weights are those of now, by their number alone. None: of the next one.
+        Returns the number of next rows for which the weights stay unchanged. None: one row.
 
     Attributes
     ----------
     names, rows, refused
         As given.
     admitted
-        Once taken, whether each was learned from, by its entity; None where entities are not known.
+        After `take`, whether each row was admitted by its entity; None without entities.
     other_scores
-        Once taken, the score of each of the others.
+        After `take`, the score of each of the other records.
     """
 
     def __init__(
@@ -109,21 +109,21 @@ class PreparedBatch:
         self.admitted: list[bool] | None = None
 
     def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
-        """`score_one`, then `learn_one`, of each row: the scores, the same bits. Once only.
+        """Scores of the rows, each as `score_one` before `learn_one`, with the same bits. Call it once.
 
         Parameters
         ----------
         stops
             Indices of rows, ascending.
         others
-            For each a usable record that is scored just before the row, into `other_scores`, and not learned.
+            A usable record for each stop, scored just before that row into `other_scores`, and not learned.
         """
         scores, begin, end = np.empty(self._count), 0, 0
         kept: list[Array] = []
         if stops and self._slots_until_release is not None:
             weights, end = self._weights().copy(), self._slots_until_release()
         for stop in stops:
-            if stop >= end:  # while the weights stay as they are, there is no need to
+            if stop >= end:  # the weights have changed since the last copy
                 self._part(slice(begin, stop), scores)
                 begin, weights = stop, self._weights().copy()
                 end = stop + (1 if self._slots_until_release is None else self._slots_until_release())
@@ -146,15 +146,15 @@ class PreparedBatch:
 
 
 class StreamingBatch(PreparedBatch):
-    """Rows among which others can be scored as they are learned, with the kernel that learns them.
+    """Checked rows that one kernel call learns, together with others that are only scored.
 
     Parameters
     ----------
     rows, labels
         (n, d) and (n,).
     learn
-        Learns rows in order, but those of label NaN, which leave no trace; its third argument gets the score
-        of each row before that. Gives 0; or another number, with nothing changed.
+        Learns rows in order, except those with label NaN; its third argument receives the score
+        of each row before it. Returns 0, or another number if nothing has changed.
     weights, vectors, refused, names
         As of `PreparedBatch`.
     """
@@ -176,7 +176,7 @@ class StreamingBatch(PreparedBatch):
         self._all, self._labels, self._learn_all = rows, labels, learn
 
     def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
-        """As in the base, in one call: what is only scored stands among the rows, without a label."""
+        """As in the base class, in one call: other records are interleaved as rows without a label."""
         if not stops:
             return super().take()
         vectors, n = self._vectors(others), self._count + len(stops)
@@ -184,12 +184,12 @@ class StreamingBatch(PreparedBatch):
         sampling.woven(self._all, self._labels, np.array(stops), vectors, rows, labels)
         try:
             failed = self._learn_all(rows, labels, scores) != 0
-        except RecordError:  # there is room for the rows, but not for more
+        except RecordError:  # no room for the interleaved rows: take the slow path
             failed = True
         if failed:
             return super().take(stops, others)
         values: list[float] = scores.tolist()
-        # From the end, so that those before stand where they did.
+        # From the end, so that earlier indices stay valid.
         other_scores = [values.pop(stops[i] + i) for i in range(len(stops) - 1, -1, -1)]
         self.other_scores = other_scores[::-1]
         return values

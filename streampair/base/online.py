@@ -53,7 +53,7 @@ Bound = tuple[BufferStorage, Callable[[Array, float], int], Callable[[Array, Arr
 
 
 class UpdateRule(abc.ABC):
-    """What a leaf of `OnlinePairLearner` is, besides its parameters."""
+    """Update rule of an `OnlinePairLearner`: loss, buffer, weights and kernels."""
 
     #: Largest size of a feature.
     limit: float = vectors_kernels.MAX_ABS
@@ -63,16 +63,16 @@ class UpdateRule(abc.ABC):
     scheduled: bool = False
 
     def loss(self, learner: Any) -> Any:
-        """The pair loss that was asked for; None is the hinge."""
+        """The pair loss of the learner; None is the hinge."""
         return learner.loss
 
     def policy(self, learner: Any) -> buffers.Buffer:
-        """The buffer that was asked for.
+        """The buffer policy of the learner.
 
         Raises
         ------
         ConfigError
-            If it is none.
+            If it is no buffer policy.
         """
         policy = buffers.FIFO(1) if learner.buffer is None else learner.buffer
         if not isinstance(policy, buffers.Buffer):
@@ -90,7 +90,7 @@ class UpdateRule(abc.ABC):
 
     @abc.abstractmethod
     def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
-        """The memory, and the kernels for a record and for many.
+        """The buffer storage, and the kernels for one record and for many.
 
         Raises
         ------
@@ -99,10 +99,10 @@ class UpdateRule(abc.ABC):
         """
 
     def mark(self, learner: Any, header: Array) -> None:  # noqa: B027  # most have nothing to add
-        """Write into the scalars of a fresh state what is this rule's own."""
+        """Write the scalars of this rule into a fresh state."""
 
     def check(self, vectors: Mapping[str, Array]) -> None:  # noqa: B027
-        """ValueError if saved weights cannot be this rule's."""
+        """Raise ValueError if saved weights do not suit this rule."""
 
 
 def _fade(learner: Any, header: Array) -> None:
@@ -118,11 +118,11 @@ class OGDRule(UpdateRule):
     scheduled = True
 
     def mark(self, learner: Any, header: Array) -> None:
-        """What its sums keep."""
+        """Set the decay of the running sums."""
         _fade(learner, header)
 
     def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
-        """By the buffer: rows, classes, blocks, or for least squares moments."""
+        """Storage by the buffer: rows, rows by class, blocks, or moments for least squares."""
         if isinstance(policy, buffers.FullHistory) and isinstance(loss, losses.Square):
             return (
                 LeastSquares(task.real_labels),
@@ -154,7 +154,7 @@ class MetricRule(UpdateRule):
         return (d, d)
 
     def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
-        """By the buffer: rows or blocks."""
+        """Storage by the buffer: rows or blocks."""
         if isinstance(policy, buffers.ClassReservoir):
             raise ConfigError(
                 f"buffer is {policy!r}, which pairs records of different classes only",
@@ -166,7 +166,7 @@ class MetricRule(UpdateRule):
         return RowBuffer(policy), metric.metric_learn, metric.metric_learn_many
 
     def mark(self, learner: Any, header: Array) -> None:
-        """Whether W is kept positive semi-definite, and what its sums keep."""
+        """Set whether W is kept positive semi-definite, and the decay of the running sums."""
         _fade(learner, header)
         header[layout.PSD] = bool(learner.psd)
 
@@ -177,7 +177,7 @@ class MetricRule(UpdateRule):
 
 
 class OAMRule(UpdateRule):
-    """Pairs with the whole sample of the other class."""
+    """OAM: pairs of a record with all sampled records of the other class."""
 
     def loss(self, learner: Any) -> losses.PairLoss:
         """The hinge."""
@@ -198,14 +198,14 @@ class OAMRule(UpdateRule):
 
 
 class SPAUCRule(UpdateRule):
-    """One-record terms around the mean record of each class."""
+    """SPAUC: stochastic saddle-point steps around the mean record of each class."""
 
     def loss(self, learner: Any) -> losses.PairLoss:
         """Least squares."""
         return losses.Square()
 
     def policy(self, learner: Any) -> buffers.Buffer:
-        """None is kept: a place-holder."""
+        """A placeholder: no record is kept."""
         return buffers.FIFO(1)
 
     def bind(self, policy: buffers.Buffer, loss: losses.PairLoss, task: Target) -> Bound:
@@ -214,15 +214,15 @@ class SPAUCRule(UpdateRule):
 
 
 class StatefulLearner(Learner):
-    """A learner whose state may be copied and restored at will: nothing is spent by it."""
+    """A learner without a privacy budget, whose state can be copied and restored freely."""
 
-    #: Attributes that `_bind` and `_import` make anew: scratch, spare capacity, compiled accessors.
+    #: Attributes that `_bind` and `_import` rebuild: scratch, spare capacity, compiled accessors.
     _derived: ClassVar[frozenset[str]] = frozenset()
     _y_name: Any
 
     @abc.abstractmethod
     def _bind(self) -> None:
-        """Make anew what follows from the parameters alone."""
+        """Rebuild the attributes that follow from the parameters."""
 
     def to_state(self) -> dict[str, object]:
         """Everything that the learner has learned, as plain values and arrays.
@@ -248,7 +248,7 @@ class StatefulLearner(Learner):
         self._checked_import(state)
 
     def __getstate__(self) -> dict[str, Any]:
-        # With what others may have set.
+        # Includes attributes that callers have set.
         attributes = {name: value for name, value in self.__dict__.items() if name not in self._derived}
         return {"own": attributes, "saved": self._export()}
 
@@ -260,18 +260,18 @@ class StatefulLearner(Learner):
 
 @lru_cache(maxsize=1024)
 def _packer(count: int) -> Callable[..., None]:
-    """Writes so many places, and then as many values."""
+    """A function that packs `count` places, and then as many values."""
     return struct.Struct(f"{count}q{count}d").pack_into
 
 
 class ColumnsMixin(StatefulLearner):
-    """Gives each feature name a column, in the order in which names arrive."""
+    """Assigns each feature name a column, in order of arrival."""
 
     _derived: ClassVar[frozenset[str]] = frozenset(
         ("_index", "_tuple", "_d", "_expected", "_take", "_pack", "_record", "_gathered")
     )
 
-    #: What counts for a known feature that a record lacks.
+    #: Value of a known feature that a record lacks.
     _missing: ClassVar[float] = 0.0
 
     _index: dict[Hashable, int]
@@ -289,7 +289,7 @@ class ColumnsMixin(StatefulLearner):
         self._index, self._gathered = {}, np.empty(0)
 
     def _add_columns(self, names: Iterable[Hashable], state: Array, start: int) -> None:
-        """Give new names the next columns of a state that has the record at `start`, and room."""
+        """Assign the next columns to new names; the record begins at `start` of the state, which has room."""
         index = self._index
         for name in names:
             index[name] = len(index)
@@ -306,7 +306,7 @@ class ColumnsMixin(StatefulLearner):
     def _usable_rows(
         self, columns: Sequence[Hashable], rows: Array, most: float
     ) -> tuple[Array, dict[int, RecordError]] | None:
-        """Rows (n, d) with zeros for those that are refused, and why, by index; None: take them one by one.
+        """Rows (n, d), zeros for refused ones, and errors by index; None: take them one by one.
 
         Parameters
         ----------
@@ -332,16 +332,16 @@ class ColumnsMixin(StatefulLearner):
         return rows, refused
 
     def _prepare(self, x: Mapping[Any, Any]) -> None:
-        """Make the call that packs records of exactly the known features, if this is one."""
+        """Build the packing call for records with exactly the known features, if x is one."""
         if len(x) == self._d and x.keys() == self._index.keys():
             place: Any = self._record
-            # Bound to its place, so that a record is packed without building an argument list first.
+            # Bound to the record's memory, so that packing needs no argument list.
             self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(place), 0)
             self._take = features.getter(self._names)
             self._expected = self._d
 
     def _gather(self, values: Mapping[Any, Any]) -> bool:
-        """Take places and values of a record; False if a name is unknown or a value is no number."""
+        """Gather places and values of a record; False if a name is unknown or a value is no number."""
         count = len(values)
         if len(self._gathered) < 2 * count:
             self._gathered = np.empty(4 * count)
@@ -349,7 +349,7 @@ class ColumnsMixin(StatefulLearner):
             # The quickest way from names to places.
             places = itemgetter(*values)(self._index) if count > 1 else [self._index[name] for name in values]
             _packer(count)(self._gathered.data, 0, *places, *values.values())
-        except Exception:  # an unknown name; or whatever a value brings
+        except Exception:  # an unknown name, or any error of a value
             return False
         return True
 
@@ -372,7 +372,7 @@ class MiniBatchMixin(ColumnsMixin):
     _low: Any
     # Largest size of a feature.
     _limit: float
-    # Whether `prepare_many` may score and learn in one.
+    # Whether `prepare_many` may score and learn in one call.
     _in_one: bool
     _learn_many: Callable[[Array, Array, Array, Array], int]
 
@@ -440,11 +440,11 @@ class MiniBatchMixin(ColumnsMixin):
                 self._learn_label(low)
             return failed
 
-        published = self._published()  # a view: it moves when there are new names, and here are none
+        published = self._published()  # a view that stays valid, since there are no new names
         return StreamingBatch(rows, labels, learn, lambda: published, self._vectors_of, refused, self._names)
 
     def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
-        """Usable records as rows (n, d): what is missing counts 0, what is unknown does not count."""
+        """Usable records as rows (n, d): missing features are 0, unknown ones are ignored."""
         columns, values = getattr(xs, "names", None), getattr(xs, "values", None)
         if columns is not None and isinstance(values, np.ndarray):
             rows = features.arrange(columns, values, self._names, self._index)
@@ -476,10 +476,10 @@ def _number(name: str, value: Any, *, low: float, open_low: bool, high: float = 
 
 
 class OnlinePairLearner(MiniBatchMixin):
-    """A learner whose whole state is one flat array, stepped by a kernel.
+    """Online pair learner whose state is one flat array, updated by a compiled kernel.
 
-    A leaf is a dataclass of its parameters, and names its `_rule`: which kernels step, on which weights, and
-    where the records are kept that new ones are paired with.
+    A subclass is a dataclass of its parameters and names its `_rule`: which kernels step, on which weights,
+    and where the records are kept that new ones are paired with.
     """
 
     _rule: ClassVar[UpdateRule]
@@ -521,7 +521,7 @@ class OnlinePairLearner(MiniBatchMixin):
         self._allocate((), self._header(), capacity=0)
 
     def _bind(self) -> None:
-        """Take from rule and parameters what the hot path needs."""
+        """Set what the hot path needs, from rule and parameters."""
         rule, task = self._rule, self._make_task()
         self._task, self._high, self._low = task, task.high, task.low
         loss = task.checked_loss(rule.loss(self))
@@ -586,12 +586,12 @@ class OnlinePairLearner(MiniBatchMixin):
         self._widen(names)
 
     def _widen(self, names: Sequence[Hashable]) -> None:
-        """Give new names the next columns, for which there is room: they are 0 so far."""
+        """Assign the next columns, which exist and are 0, to new names."""
         self._add_columns(names, self._state, layout.HEADER)
         self._state[layout.D] = self._d
 
     def _memory_at(self, capacity: int) -> int:
-        """Where the memory begins: after scalars, record, gradient and the three vectors of weights."""
+        """Start of the buffer's region: after scalars, record, gradient and three weight vectors."""
         return layout.HEADER + capacity + 4 * math.prod(self._rule.shape(capacity))
 
     def _vectors(self) -> dict[str, Array]:
@@ -607,7 +607,7 @@ class OnlinePairLearner(MiniBatchMixin):
         }
 
     def _region(self) -> Array:
-        """View of the memory."""
+        """View of the buffer's region."""
         return self._state[self._memory_at(int(self._state[layout.CAP])) :]
 
     def _grow(self, new: list[Hashable]) -> None:
@@ -626,7 +626,7 @@ class OnlinePairLearner(MiniBatchMixin):
         self._widen(features.in_order(new))
 
     def _move(self, capacity: int) -> None:
-        """Take everything into a state with more room. Doubling keeps all copying linear in the names."""
+        """Copy into a larger state. Doubling keeps all copying linear in the number of names."""
         vectors, region, d, before = self._vectors(), self._region(), self._d, int(self._state[layout.CAP])
         self._allocate(self._names, self._state[: layout.HEADER], capacity)
         for name, view in self._vectors().items():
@@ -634,7 +634,7 @@ class OnlinePairLearner(MiniBatchMixin):
         self._memory.move(region, before, self._region(), capacity, d)
 
     def _pack_slowly(self, x: Any, *, grow: bool) -> int:
-        """Check x and pack it: the way of records whose features are not exactly the known ones.
+        """Check and pack x: the slow path for records with other than the known features.
 
         Returns
         -------
@@ -679,7 +679,7 @@ class OnlinePairLearner(MiniBatchMixin):
         return beyond
 
     def _beyond_limit(self, values: Mapping[Hashable, float]) -> RecordError | None:
-        """The error for the first value that the memory cannot hold."""
+        """The error for the first value that the buffer cannot hold."""
         limit = self._memory.limit
         for name, value in values.items():
             if abs(value) > limit:
@@ -687,14 +687,14 @@ class OnlinePairLearner(MiniBatchMixin):
         return None
 
     def begin_at(self, weights: Mapping[Any, float], records: int = 0) -> None:
-        """Begin at these weights: of a learner that has learned nothing yet.
+        """Set initial weights of a learner that has learned nothing yet (warm start).
 
         Parameters
         ----------
         weights
             As `weights` gives them: by feature name, or by two names for a metric.
         records
-            How many records they are worth, 0 or above. Self-tuned steps go on as if so many had been
+            Number of records that they count for, 0 or above. Self-tuned steps go on as if so many had been
             learned, with gradients as long as the loss allows for records of length 1; with none the first
             step is as long as the ball is wide. In the average of the iterates they count as much. With
             `learning_rate` steps keep their sizes. `records` counts what is learned from here on.
@@ -735,11 +735,11 @@ class OnlinePairLearner(MiniBatchMixin):
                 start = 0.5 * (start + start.T)
         for view in self._vectors().values():
             view[...] = start
-        self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+        self.__dict__.pop("_root", None)  # cached root of another metric
         self._count_as(int(records))
 
     def _count_as(self, records: int) -> None:
-        """Let the sums that set steps and average be those of so many records."""
+        """Set the sums for step size and average to those after so many records."""
         state = self._state
         largest = self._loss.lipschitz(1.0, float(self.radius), form=self._task.form)
         if state[layout.KEEP] > 0.0:
@@ -763,7 +763,7 @@ class OnlinePairLearner(MiniBatchMixin):
     # Packing is written out in each method: a call more is 2 to 4 % of a step with nine features.
 
     def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
-        """Step on the pairs of this record with the buffer, then let it into the buffer.
+        """Take a gradient step on the pairs of this record with the buffer, then offer it to the buffer.
 
         Parameters
         ----------
@@ -860,7 +860,7 @@ class OnlinePairLearner(MiniBatchMixin):
         return out
 
     def proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
-        """`Classifier.predict_proba_one` of a flat learner in two calls less; one is 5 % of a step."""
+        """`ClassifierMixin.predict_proba_one` with two calls fewer; a call is 5 % of a step."""
         try:
             if type(x) is not dict or len(x) != self._expected:
                 raise KeyError
@@ -882,7 +882,7 @@ class OnlinePairLearner(MiniBatchMixin):
         platt.link_many(self._state, scores, p)
         return p
 
-    # ---- what others look at ---------------------------------------------------------------------------
+    # ---- properties -----------------------------------------------------------------------------------
 
     def _published(self) -> Array:
         return self._vectors()["averaged" if self.average else "w"]
@@ -943,7 +943,7 @@ class OnlinePairLearner(MiniBatchMixin):
         }
 
     def _import(self, saved: Mapping[str, Any]) -> None:
-        """Take what `_export` gave. Checked in full first: kernels trust the counters as indices."""
+        """Restore the result of `_export`. All is checked first: kernels use the counters as indices."""
         names = tuple(saved["names"])
         d = len(names)
         header = self._header()
@@ -973,7 +973,7 @@ class OnlinePairLearner(MiniBatchMixin):
         self._memory.fill(self._region(), kept, d)
         self._y_name = y_name
         self._learn_label(negative)
-        self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
+        self.__dict__.pop("_root", None)  # cached root of another metric
 
 
 def _checked_link(saved: Mapping[str, Any]) -> list[float]:

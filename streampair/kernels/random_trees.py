@@ -1,11 +1,11 @@
-"""Trees that nobody fitted: the leaf that a record falls into, and what the leaves' noisy sums tell.
+"""Data-independent random trees: leaf assignment, leaf counts, and statistics of noisy leaf sums.
 
-A value z, of a standard deviation of about 1, is seen as `u = 1/2 + z / (2 sqrt(2 s^2 + z^2))`, in (0, 1):
-increasing, and of + - * / and roots alone, so that a record is in the same leaf on every processor. A tree is
-complete; its nodes are numbered from the root, 1, and the children of i are 2 i and 2 i + 1. Each splits the
-part of the cube that it is, at a uniform place of a column drawn at random: from coins and numbers that are
-public, so no record decides about it. Columns that are the categories of one field are split as one: a hash
-sends each of them to the left or to the right.
+A standardised value z is mapped to `u = 1/2 + z / (2 sqrt(2 s^2 + z^2))`, in (0, 1): increasing, and computed
+by + - * / and roots alone, so that a record is in the same leaf on every processor. A tree is complete; its
+nodes are numbered from the root, 1, and the children of i are 2 i and 2 i + 1. Each node splits its part of
+the cube at a uniform place of a random column, drawn from public coins and public numbers, independently of
+all records. The columns that are the categories of one field are split as one: a hash sends each category to
+the left or to the right.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from streampair.kernels.vectors import MAX_FINITE
 
 SCALE2 = 0.98  # 2 s^2, s = .7: half of a normal's values are within half of the range
 COIN = 0x57A7  # public, the same for all: lanes of one stream can be merged
-SALTS = 8  # hashes that a node may tell categories apart by, and fields that it may try
+SALTS = 8  # hashes that a node may split categories by, and fields that it may try
 
 
 @kernel
-def wood_trees(sizes: NDArray[np.int64], fields: NDArray[np.int64], cuts: Array) -> None:
+def tree_splits(sizes: NDArray[np.int64], fields: NDArray[np.int64], cuts: Array) -> None:
     """Draw trees over fields of so many columns: the field and the cut of each node, (trees, nodes).
 
     Node 0 is none. A field of several columns has a category for each, and one for none of them: its cut is
@@ -51,13 +51,13 @@ def wood_trees(sizes: NDArray[np.int64], fields: NDArray[np.int64], cuts: Array)
                         below = above
                     cuts[t, node] = low + (high - low) * uniform(COIN, t, 2 * node + 1)
                     break
-                if _tell_apart(t, node, sizes[f], fields, cuts):
+                if _choose_hash(t, node, sizes[f], fields, cuts):
                     break
 
 
 @kernel
-def _tell_apart(t: int, node: int, size: int, fields: NDArray[np.int64], cuts: Array) -> bool:
-    """Take the first hash that parts the categories which reach a node; False if there is none."""
+def _choose_hash(t: int, node: int, size: int, fields: NDArray[np.int64], cuts: Array) -> bool:
+    """Choose the first hash that splits the categories which reach a node; False if there is none."""
     for salt in range(SALTS):
         cuts[t, node] = salt
         left = right = False
@@ -85,7 +85,7 @@ def _right(t: int, node: int, salt: float, code: int) -> bool:
 
 
 @kernel
-def wood_leaves(
+def tree_leaves(
     places: Array,
     sizes: NDArray[np.int64],
     fields: NDArray[np.int64],
@@ -115,7 +115,7 @@ def wood_leaves(
 
 
 @kernel
-def wood_places(
+def tree_places(
     raw: Array,
     sizes: NDArray[np.int64],
     scale: Array,
@@ -153,7 +153,7 @@ def wood_places(
 
 
 @kernel
-def wood_marks(
+def tree_marks(
     places: Array,
     sizes: NDArray[np.int64],
     fields: NDArray[np.int64],
@@ -168,7 +168,7 @@ def wood_marks(
     nor has a number that is lost.
     """
     trees, size = fields.shape
-    wood_leaves(places, sizes, fields, cuts, leaves)
+    tree_leaves(places, sizes, fields, cuts, leaves)
     d = 0
     for f in range(len(sizes)):
         d += sizes[f]
@@ -176,20 +176,20 @@ def wood_marks(
         out[r, d:] = 0.0
         for t in range(trees):
             out[r, d + t * size + leaves[r, t]] = 1.0
-        at = d + trees * size
+        column = d + trees * size
         for f in range(len(sizes)):
             if sizes[f] > 1:
                 if places[r, f] < sizes[f]:
-                    out[r, at + int(places[r, f])] = 1.0
-                at += sizes[f]
+                    out[r, column + int(places[r, f])] = 1.0
+                column += sizes[f]
             else:
                 if places[r, f] == places[r, f]:
-                    out[r, at + min(int(places[r, f] * bins), bins - 1)] = 1.0
-                at += bins
+                    out[r, column + min(int(places[r, f] * bins), bins - 1)] = 1.0
+                column += bins
 
 
 @kernel
-def wood_sums(rows: Array, labels: Array, d: int, leaves: int, sums: NDArray[np.int64]) -> None:
+def tree_sums(rows: Array, labels: Array, d: int, leaves: int, sums: NDArray[np.int64]) -> None:
     """Count what rows mark: 1 for each leaf, then the sign of its label, 1 for each bin.
 
     rows (n, d + leaves + bins); sums, from behind: counts of bins, before them labels of leaves, then counts
@@ -212,7 +212,7 @@ def wood_sums(rows: Array, labels: Array, d: int, leaves: int, sums: NDArray[np.
 
 
 @kernel
-def wood_rake(
+def tree_rake(
     leaves: NDArray[np.int64], shares: Array, ridge: Array, sweeps: int, tilt: Array, weights: Array
 ) -> None:
     """Weigh synthetic rows by maximum entropy, so that they fall into leaves as often as was released.
@@ -226,11 +226,11 @@ def wood_rake(
     sums, factor = np.zeros(size), np.zeros(size)
     for _ in range(sweeps):
         for t in range(trees):
-            own = leaves[t]
+            leaf = leaves[t]
             sums[:] = 0.0
             total = 0.0
             for r in range(n):
-                sums[own[r]] += weights[r]
+                sums[leaf[r]] += weights[r]
             for a in range(size):
                 total += sums[a]
             for a in range(size):
@@ -240,7 +240,7 @@ def wood_rake(
                 tilt[t, a] += step
                 factor[a] = (exp_negative(-step) if step < 0.0 else 1.0 / exp_negative(step)) / total
             for r in range(n):
-                weights[r] *= factor[own[r]]
+                weights[r] *= factor[leaf[r]]
     total = 0.0
     for r in range(n):
         total += weights[r]
@@ -249,7 +249,7 @@ def wood_rake(
 
 
 @kernel
-def wood_gram(leaves: NDArray[np.int64], weights: Array, v: Array, scores: Array, out: Array) -> None:
+def tree_gram(leaves: NDArray[np.int64], weights: Array, v: Array, scores: Array, out: Array) -> None:
     """`G v` of several v, for the leaves' Gram matrix G over weighted rows.
 
     v and out (k, trees, leaves), scores (n, k): what a row has of each v, times its weight.

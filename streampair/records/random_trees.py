@@ -78,12 +78,12 @@ class Trees:
         self.sizes = np.array(sizes, dtype=np.int64)
         self.fields = np.zeros((trees, 2**depth), dtype=np.int64)
         self.cuts = np.zeros((trees, 2**depth))
-        random_trees.wood_trees(self.sizes, self.fields, self.cuts)
+        random_trees.tree_splits(self.sizes, self.fields, self.cuts)
 
     def leaves(self, places: Array) -> NDArray[np.int64]:
         """The leaf (n, trees) of rows of places (n, fields): in (0, 1), or the number of a category."""
         out = np.zeros((len(places), len(self.fields)), dtype=np.int64)
-        random_trees.wood_leaves(places, self.sizes, self.fields, self.cuts, out)
+        random_trees.tree_leaves(places, self.sizes, self.fields, self.cuts, out)
         return out
 
 
@@ -129,8 +129,8 @@ class RandomTreeDesign(Design):
             return
         # A standard deviation is cap / CAP long.
         how = (self._scale, self._shift, self.mean, self.factor, self.cap, CAP / self.cap)
-        random_trees.wood_places(raw, trees.sizes, *how, places)
-        random_trees.wood_marks(places, trees.sizes, trees.fields, trees.cuts, BINS, leaves, ready)
+        random_trees.tree_places(raw, trees.sizes, *how, places)
+        random_trees.tree_marks(places, trees.sizes, trees.fields, trees.cuts, BINS, leaves, ready)
         gaps = usable == 0.0
         if gaps.any():
             # A record without a known feature is not usable.

@@ -156,7 +156,7 @@ def counts_as_they_are(patch: pytest.MonkeyPatch) -> None:
 
 def centred_leaves(patch: pytest.MonkeyPatch) -> None:
     """Labels are centred before they are summed, and not after that."""
-    true = random_trees.wood_sums
+    true = random_trees.tree_sums
 
     def centred(rows: Any, labels: Any, d: int, leaves: int, sums: np.ndarray) -> None:
         first, before = sums.size - (rows.shape[1] - d) - leaves, sums.copy()
@@ -164,7 +164,7 @@ def centred_leaves(patch: pytest.MonkeyPatch) -> None:
         counted = slice(first, first + leaves)
         sums[first + leaves : first + 2 * leaves] -= sums[counted] - before[counted]
 
-    patch.setattr(random_trees, "wood_sums", centred)
+    patch.setattr(random_trees, "tree_sums", centred)
 
 
 @dataclass(frozen=True)

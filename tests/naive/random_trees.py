@@ -83,7 +83,7 @@ def marks(places: Sequence[float], sizes: Sequence[int], forest: Sequence[Any], 
     return out
 
 
-def wood_sums(rows: Sequence[Sequence[float]], labels: Sequence[float], leaves: int) -> list[int]:
+def tree_sums(rows: Sequence[Sequence[float]], labels: Sequence[float], leaves: int) -> list[int]:
     """Counts of leaves, labels of leaves, counts of bins, of marked rows."""
     total = np.zeros(len(rows[0]) + leaves)
     for row, label in zip(rows, labels, strict=True):
@@ -99,13 +99,13 @@ def phi(leaves: Any, size: int) -> Any:
     return np.concatenate([np.eye(size)[own] for own in leaves], axis=1)
 
 
-def wood_gram(leaves: Any, weights: Any, v: Any) -> Any:
+def tree_gram(leaves: Any, weights: Any, v: Any) -> Any:
     """`Phi' W Phi v`."""
     matrix = phi(leaves, v.shape[1])
     return (matrix.T @ (weights * (matrix @ v.ravel()))).reshape(v.shape)
 
 
-def wood_rake(leaves: Any, shares: Any, ridge: Any, sweeps: int, weights: Any) -> tuple[Any, Any]:
+def tree_rake(leaves: Any, shares: Any, ridge: Any, sweeps: int, weights: Any) -> tuple[Any, Any]:
     """Log-weights of leaves and weights of rows after so many Newton sweeps, tree by tree."""
     size = shares.shape[1]
     tilt = np.zeros(shares.shape)

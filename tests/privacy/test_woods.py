@@ -59,7 +59,7 @@ def summed(ready: np.ndarray, label: float, *, tail: bool = True) -> np.ndarray:
     linear, labels = np.ascontiguousarray(ready[None, :D]), np.array([label])
     dp_steps.leader_sums(linear, labels, 0.3, 1.0 / 1.3, PLAN.grid, cells)
     if tail:
-        random_trees.wood_sums(ready[None], labels, D, PLAN.leaves, cells)
+        random_trees.tree_sums(ready[None], labels, D, PLAN.leaves, cells)
     return cells * PLAN.steps
 
 

@@ -244,7 +244,7 @@ def test_rows_are_weighed_until_they_agree(std: float, agrees: bool) -> None:
 
     def raked(ridge: float) -> tuple[np.ndarray, float, float]:
         own, shape = np.full(4096, 1.0 / 4096), np.zeros((20, 16))
-        random_trees.wood_rake(leaves, told.counts, np.full(20, ridge * std**2), 10, shape, own)
+        random_trees.tree_rake(leaves, told.counts, np.full(20, ridge * std**2), 10, shape, own)
         found = np.stack([np.bincount(leaves[t], weights=own, minlength=16) for t in range(20)])
         return own, float(np.square(found - told.counts).mean()) / std**2, 1.0 / float(own @ own)
 

@@ -26,7 +26,7 @@ from streampair.kernels import Kernel, buffers, dp_steps, numerics, pair_graph, 
 from streampair.kernels import forest as forest_kernels
 from streampair.kernels import losses as losses_kernels
 from streampair.kernels import platt as link_kernels
-from streampair.kernels import random_trees as woods_kernels
+from streampair.kernels import random_trees as tree_kernels
 from streampair.kernels import rolling_auc as rolling_auc_kernels
 from streampair.kernels import sampling as layout
 from streampair.kernels import state as state_kernels
@@ -1726,7 +1726,7 @@ COLUMNS = [0, 1, 1, 1, 2, 3, 3, 3, 3, 3, 4, 4]
 def wood(trees: int = 6, nodes: int = 16) -> tuple[Any, Any, list[Any]]:
     """Trees as the kernels and as the reference have them."""
     fields, cuts = np.zeros((trees, nodes), dtype=np.int64), np.zeros((trees, nodes))
-    woods_kernels.wood_trees(SIZES, fields, cuts)
+    tree_kernels.tree_splits(SIZES, fields, cuts)
     return fields, cuts, [random_trees.tree(SIZES.tolist(), t, nodes) for t in range(trees)]
 
 
@@ -1741,13 +1741,13 @@ def fallen(rng: Rng) -> tuple[Any, Any, Any]:
     """Leaves (trees, n) of rows, weights of the rows, and shares of the leaves."""
     fields, cuts, _ = wood(4, 8)
     leaves = np.zeros((40, 4), dtype=np.int64)
-    woods_kernels.wood_leaves(placed(rng, 40), SIZES, fields, cuts, leaves)
+    tree_kernels.tree_leaves(placed(rng, 40), SIZES, fields, cuts, leaves)
     weights, shares = rng.uniform(size=40), rng.uniform(size=(4, 8))
     return leaves.T.copy(), weights / weights.sum(), shares / shares.sum(axis=1, keepdims=True)
 
 
 @against(random_trees.tree)
-def wood_trees(kernel: Any, rng: Rng) -> None:
+def tree_splits(kernel: Any, rng: Rng) -> None:
     for sizes in (SIZES, np.ones(3, dtype=np.int64), np.array([2]), np.array([2, 2])):
         fields, cuts = np.zeros((8, 16), dtype=np.int64), np.zeros((8, 16))
         kernel(sizes, fields, cuts)
@@ -1758,7 +1758,7 @@ def wood_trees(kernel: Any, rng: Rng) -> None:
 
 
 @against(random_trees.leaf)
-def wood_leaves(kernel: Any, rng: Rng) -> None:
+def tree_leaves(kernel: Any, rng: Rng) -> None:
     fields, cuts, references = wood()
     places, leaves = placed(rng, 30), np.zeros((30, 6), dtype=np.int64)
     kernel(places, SIZES, fields, cuts, leaves)
@@ -1769,7 +1769,7 @@ def wood_leaves(kernel: Any, rng: Rng) -> None:
 
 
 @against(random_trees.place)
-def wood_places(kernel: Any, rng: Rng) -> None:
+def tree_places(kernel: Any, rng: Rng) -> None:
     raw, sizes = rng.uniform(-3, 3, (6, 5)), np.array([1, 3, 1])
     raw[:, 1:4] = 0.0
     raw[0, 1] = raw[1, 3] = raw[2, 2] = raw[2, 3] = raw[4, 2] = 1.0
@@ -1790,7 +1790,7 @@ def wood_places(kernel: Any, rng: Rng) -> None:
 
 
 @against(random_trees.marks)
-def wood_marks(kernel: Any, rng: Rng) -> None:
+def tree_marks(kernel: Any, rng: Rng) -> None:
     fields, cuts, references = wood()
     places, leaves = placed(rng, 9), np.zeros((9, 6), dtype=np.int64)
     d = len(COLUMNS)
@@ -1801,34 +1801,34 @@ def wood_marks(kernel: Any, rng: Rng) -> None:
         assert found == random_trees.marks(row, SIZES.tolist(), references, 5)
 
 
-@against(random_trees.wood_sums)
-def wood_sums(kernel: Any, rng: Rng) -> None:
+@against(random_trees.tree_sums)
+def tree_sums(kernel: Any, rng: Rng) -> None:
     rows, sums = np.zeros((6, 2 + 8 + 4)), np.zeros(5 + 8 + 8 + 4, dtype=np.int64)
     rows[:, 2:] = rng.uniform(size=(6, 12)) < 0.4
     labels = np.array([1.0, -1.0, math.nan, 1.0, 0.3, -1.0])
     kernel(rows, labels, 2, 8, sums)
     assert not sums[:5].any()
-    assert sums[5:].tolist() == random_trees.wood_sums(rows[:, 2:].tolist(), labels.tolist(), 8)
+    assert sums[5:].tolist() == random_trees.tree_sums(rows[:, 2:].tolist(), labels.tolist(), 8)
 
 
-@against(random_trees.wood_rake)
-def wood_rake(kernel: Any, rng: Rng) -> None:
+@against(random_trees.tree_rake)
+def tree_rake(kernel: Any, rng: Rng) -> None:
     leaves, weights, shares = fallen(rng)
     ridge, tilt = np.array([1e-3, 0.1, 0.01, 1.0]), np.zeros((4, 8))
-    wanted = random_trees.wood_rake(leaves, shares, ridge, 3, weights.copy())
+    wanted = random_trees.tree_rake(leaves, shares, ridge, 3, weights.copy())
     kernel(leaves, shares, ridge, 3, tilt, weights)
     close(tilt.ravel().tolist(), wanted[0].ravel().tolist())
     close(weights.tolist(), wanted[1].tolist())
 
 
-@against(random_trees.wood_gram)
-def wood_gram(kernel: Any, rng: Rng) -> None:
+@against(random_trees.tree_gram)
+def tree_gram(kernel: Any, rng: Rng) -> None:
     leaves, weights, shares = fallen(rng)
     several = np.stack((shares, rng.normal(size=shares.shape), shares - 1.0))
     scores, out = np.empty((40, 3)), np.empty(several.shape)
     kernel(leaves, weights, several, scores, out)
     for v, found, shown in zip(several, out, scores.T, strict=True):
-        close(found.ravel().tolist(), random_trees.wood_gram(leaves, weights, v).ravel().tolist())
+        close(found.ravel().tolist(), random_trees.tree_gram(leaves, weights, v).ravel().tolist())
         close(shown.tolist(), (weights * (random_trees.phi(leaves, 8) @ v.ravel())).tolist())
 
 

@@ -117,7 +117,7 @@ class Ridge:
     def gram(self, v: Floats) -> tuple[Floats, Floats]:
         """`W Phi v`, (n, k), and `G v`, of several v, (k, trees, leaves)."""
         scores, out = np.empty((len(self.weights), len(v))), np.empty(v.shape)
-        random_trees.wood_gram(self.leaves, self.weights, v, scores, out)
+        random_trees.tree_gram(self.leaves, self.weights, v, scores, out)
         return scores, out
 
     def solve(self, left: Floats) -> Answer:
@@ -514,7 +514,7 @@ class DPForestState(MomentsState):
         whole = rows[:, self._bins].sum(axis=1) == self._marked
         linear = rows[:, :d] * whole[:, None]
         self.block.add(dp_steps.leader_sums, linear, labels, self._centre, self._weight, plan.grid)
-        self.block.add(random_trees.wood_sums, rows, labels, d, plan.leaves)
+        self.block.add(random_trees.tree_sums, rows, labels, d, plan.leaves)
 
     def _grids(self) -> Floats:
         return self.plan.steps

@@ -225,7 +225,7 @@ def _raked_weights(released: ReleasedStatistics, leaves: NDArray[np.int64]) -> F
     for ridge in _RIDGES:
         weights = np.full(rows, 1.0 / rows)
         ridges = np.full(count, ridge * noise)
-        random_trees.wood_rake(leaves, released.counts, ridges, _SWEEPS, np.zeros((count, size)), weights)
+        random_trees.tree_rake(leaves, released.counts, ridges, _SWEEPS, np.zeros((count, size)), weights)
         if len(kept) and not fewest * dot(weights, weights) <= 1.0:
             break
         kept = weights
