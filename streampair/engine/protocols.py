@@ -239,7 +239,7 @@ class PreparedBatchProtocol(Protocol):
     refused
         Why the learner cannot use a record, by its index: the error of `score_one`, or else of `learn_one`.
         Such a record is taken as one of `nulls`, and its score means nothing.
-    beside
+    other_scores
         Once taken, the score of each of the others.
     rows, names
         The records as an array (n, d) whose columns have these names, if all have exactly these features;
