@@ -147,7 +147,10 @@ def test_the_index_has_every_lemma(page: Path) -> None:
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_cites_it_finds_a_section(path: Path) -> None:
-    text = re.sub(r"\s*\n\s*(?:#\s*)?", " ", path.read_text("utf-8"))
+    text = path.read_text("utf-8")
+    if path.name == "CONTRIBUTING.md":  # its example cites the lemma that it adds
+        text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"\s*\n\s*(?:#\s*)?", " ", text)
     if path == Path(__file__).resolve():
         return
     missing = cited(text) - known()

@@ -493,11 +493,11 @@ class OnlinePairLearner(MiniBatchMixin):
         | MiniBatchMixin._derived
     )
 
-    learning_rate: float | schedules.Schedule | None
-    radius: float
-    average: bool | Literal["linear"]
-    max_features: int
-    # Where a leaf has no such parameter.
+    # The values of a leaf that has no such parameter.
+    learning_rate: float | schedules.Schedule | None = None
+    radius: float = 1.0
+    average: bool | Literal["linear"] = True
+    max_features: int = 10_000
     l2: float = 0.0
     seed: int | None = 0
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is followed: its toy loss is added to a copy of the repository, and meets the contract."""
+"""CONTRIBUTING.md is followed: what its recipes add to a copy of the repository meets the contract."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from harness.follow import agree, follow
 from harness.loss_takers import TAKERS
 
 PAGE = "CONTRIBUTING.md"
-LOSS = pages.blocks_in(pages.section(pages.text_of(PAGE), "## Adding a loss"), "Adding a loss")
+# What each recipe adds, and how many tests its commands run at least: none of them is left out.
+RECIPES: dict[str, list[int]] = {
+    "Adding a learner": [120, 20],
+    "Adding a loss": [4, 4, 2 * len(TAKERS), 8],  # the last ones are the registry's and the kernels'
+    "Adding a mechanism": [10, 250, 15, 45, 3],
+}
+
+
+def recipe(name: str) -> list[pages.Block]:
+    return pages.blocks_in(pages.section(pages.text_of(PAGE), f"## {name}"), name)
 
 
 def changed(text: str, diff: str, where: str) -> str:
@@ -28,44 +37,55 @@ def changed(text: str, diff: str, where: str) -> str:
     return text
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The repository with the page's changes."""
+@pytest.fixture(scope="module", params=RECIPES)
+def followed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A recipe, and the repository with its changes."""
     directory = tmp_path_factory.mktemp("repository")
-    unwanted = shutil.ignore_patterns("__pycache__")
-    for name in ("streampair", "connectors", "tests"):
-        shutil.copytree(support.ROOT / name, directory / name, ignore=unwanted)
-    shutil.copy(support.ROOT / "pyproject.toml", directory)
-    for block in LOSS:
+    for name in ("streampair", "connectors", "tests", "docs", "deploy"):  # and kernels as they are compiled
+        shutil.copytree(support.ROOT / name, directory / name)
+    for name in ("pyproject.toml", "mkdocs.yml", "README.md", PAGE, "SECURITY.md", "CHANGELOG.md"):
+        shutil.copy(support.ROOT / name, directory)
+    subprocess.run(["git", "init", "--quiet"], cwd=directory, check=True)  # a test asks what is in it
+    for block in recipe(request.param):
+        file = directory / block.title
         if block.language == "diff":
-            file = directory / block.title
             file.write_text(changed(file.read_text(), block.text, block.id))
-    return directory
+        elif block.title:
+            assert not file.exists()
+            file.write_text(block.text)
+    return request.param, directory
 
 
-def test_a_loss_is_added_as_the_page_says(copy: Path) -> None:
-    """The registry's tests run every learner that takes a loss under the new one."""
-    steps = [block for block in LOSS if block.language in ("python", "console")]
+def test_a_recipe_works_as_the_page_says(followed: tuple[str, Path]) -> None:
+    """The contract of losses, learners and mechanisms is met by what the page adds."""
+    name, copy = followed
+    steps = [block for block in recipe(name) if block.language in ("python", "console") and not block.title]
     paths = f"{copy}:{copy / 'connectors'}"
     told = follow(steps, copy, environment={"PYTHONPATH": paths, "PYTEST_ADDOPTS": "-p no:cacheprovider"})
+    runs: list[int] = []
     for step, output in zip(steps, told, strict=True):
         if step.language == "python":
             assert step.following is not None
             assert agree(step.following.text, output), output
-        else:  # no test was left out: the contract has met the new loss
-            runs = [int(count) for count in re.findall(r"^(\d+) passed", output, re.M)]
-            least = [4, 4, 2 * len(TAKERS), 8]  # the last ones are the registry's and the kernels'
-            assert len(runs) == len(least), output
-            assert all(count >= wanted for count, wanted in zip(runs, least, strict=True)), output
+        else:
+            runs += [int(count) for count in re.findall(r"^(\d+) passed", output, re.M)]
+    least = RECIPES[name]
+    assert len(runs) == len(least)
+    assert all(count >= wanted for count, wanted in zip(runs, least, strict=True)), runs
 
 
-def test_what_the_page_adds_is_formatted_and_clean(copy: Path) -> None:
-    files = [block.title for block in LOSS if block.language == "diff"]
+def test_what_a_recipe_adds_is_formatted_and_clean(followed: tuple[str, Path]) -> None:
+    name, copy = followed
+    files = [block.title for block in recipe(name) if block.title.endswith(".py")]
     for words in (["check"], ["format", "--check"]):
         told = subprocess.run(
             [sys.executable, "-m", "ruff", *words, *files], cwd=copy, capture_output=True, text=True
         )
         assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_a_learner_takes_four_files() -> None:
+    assert len({block.title for block in recipe("Adding a learner") if block.title}) == 4
 
 
 def test_a_diff_that_does_not_fit_is_caught() -> None:

@@ -132,3 +132,19 @@ def test_what_the_reference_shows_is_public_and_all_of_it() -> None:
     for name in shown:
         assert f"::: streampair.{name}" in pages.text_of(f"docs/api/{name}.md")
         assert f"({name}.md)" in pages.text_of("docs/api/index.md")
+
+
+def test_every_learner_has_a_row() -> None:
+    from streampair import auc, metric, ranking
+
+    families = {"auc": auc, "ranking": ranking, "metric": metric}
+    shown: dict[str, list[str]] = {}
+    table = pages.text_of("docs/learners.md").partition("\n- ")[0]
+    for names, where, private in pages.rows(table):
+        for name in re.findall(r"`(\w+)`", names):
+            shown[name] = list(families) if where == "all three" else re.findall(r"`(\w+)`", where)
+            for family in shown[name]:
+                is_private = "epsilon" in vars(getattr(families[family], name))["__dataclass_fields__"]
+                assert private == ("yes" if is_private else "no"), name
+    for family, module in families.items():
+        assert set(module.__all__) == {name for name, where in shown.items() if family in where}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from harness.learners import LEARNERS
 from river import base, checks
 
 from streampair import auc, buffers, losses, metric, preprocessing, ranking
@@ -47,6 +48,10 @@ ESTIMATORS: list[base.Estimator] = [
     preprocessing.Bounds({"gallup": (0, 100), "ipsos": (20, 60)}),
     preprocessing.UnitBall(),
 ]
+# And the first of each class that is not among them.
+for learner in LEARNERS:
+    if all(type(model) is not type(learner) for model in ESTIMATORS):
+        ESTIMATORS.append(learner.clone({"noise_key": None} if hasattr(learner, "noise_key") else None))
 
 
 def _cases() -> Iterator[Any]:
