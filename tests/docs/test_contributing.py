@@ -56,12 +56,14 @@ def followed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, directory
 
 
+@pytest.mark.timeout(1000)
 def test_a_recipe_works_as_the_page_says(followed: tuple[str, Path]) -> None:
     """The contract of losses, learners and mechanisms is met by what the page adds."""
     name, copy = followed
     steps = [block for block in recipe(name) if block.language in ("python", "console") and not block.title]
     paths = f"{copy}:{copy / 'connectors'}"
-    told = follow(steps, copy, environment={"PYTHONPATH": paths, "PYTEST_ADDOPTS": "-p no:cacheprovider"})
+    environment = {"PYTHONPATH": paths, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    told = follow(steps, copy, environment=environment, seconds=900)
     runs: list[int] = []
     for step, output in zip(steps, told, strict=True):
         if step.language == "python":

@@ -30,6 +30,7 @@ def follow(
     replace: Mapping[str, str] | None = None,
     leave_out: str = "(?!)",
     environment: Mapping[str, str] | None = None,
+    seconds: float = SECONDS,
 ) -> list[str]:
     """Do the blocks of a page in a folder.
 
@@ -45,6 +46,8 @@ def follow(
         Commands that match are left out: what installs.
     environment
         Variables that are set besides those of this process.
+    seconds
+        After so long it is given up.
 
     Returns
     -------
@@ -75,7 +78,7 @@ def follow(
         start_new_session=True,
     )
     try:
-        code = process.wait(SECONDS)
+        code = process.wait(seconds)
     finally:  # whatever the page started in the background has this group
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
