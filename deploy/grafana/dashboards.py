@@ -1,8 +1,8 @@
 """The dashboards of streampair, as a program: `make dashboards` writes them as JSON for Grafana.
 
-One is for operators: it shows functions of raw data. The other is for officers and asks for public series
-only, so that it works over a Prometheus that scrapes nothing but the public port. Grafana shows them in the
-words of the worker's own page.
+One is for operators: it shows functions of raw data. The other is for officers and queries public series
+only, so that it works over a Prometheus that scrapes nothing but the public port. A panel of one series has
+title, unit and description of `metric_definitions.SERIES`, as the worker's own page has.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from grafana_foundation_sdk.builders import common, dashboard, gauge, prometheus, stat, table, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as shapes
 from grafana_foundation_sdk.models import dashboard as model
+from streampair_connectors.observability.metric_definitions import SERIES
 
 __all__ = ["DASHBOARDS", "main", "text"]
 
@@ -26,14 +27,18 @@ NAME = "{{app}} {{topic}}/{{partition}}"
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 Kind = Literal["lines", "number", "state", "gauge", "table"]
-Any4 = timeseries.Panel | stat.Panel | gauge.Panel | table.Panel
+AnyPanel = timeseries.Panel | stat.Panel | gauge.Panel | table.Panel
+
+
+_SERIES = {series.name.removeprefix("streampair_"): series for series in SERIES}
+_UNITS = {"seconds": "s", "bytes": "bytes", "ratio": "percentunit"}  # Grafana's names of units
 
 
 class Panel(NamedTuple):
-    """A panel: what it asks, and how it shows the answer."""
+    """A panel: queries, and how their results are drawn."""
 
     title: str
-    about: str
+    description: str
     queries: Sequence[tuple[str, str]]  # PromQL and legend
     unit: str = "short"
     kind: Kind = "lines"
@@ -56,7 +61,7 @@ class Dashboard(NamedTuple):
 
     uid: str
     title: str
-    about: str
+    description: str
     series: str  # whose labels the variables take
     rows: Sequence[Row]
 
@@ -87,7 +92,6 @@ def until(what: str, window: str = "$__rate_interval") -> str:
     return f"{lane(what)} / -(deriv({lane(what)}[{window}]) < 0)"
 
 
-ESTIMATE = "Loss beyond that of the best fixed weights so far, estimated from a sample of pairs."
 BAND = "The band is two standard errors on each side."
 _MEAN = f"avg({lane('regret_average')})"
 _MEAN_ERROR = (
@@ -95,85 +99,94 @@ _MEAN_ERROR = (
     f" / count({lane('regret_average')})"
 )
 
-GUARANTEE = Panel(
-    "Guarantee",
-    "What can be said of it. Anything but holds: read the learner's privacy report.",
-    [(f"{lane('privacy_guarantee')} == 1", f"{NAME}: {{{{kind}}}}")],
-    kind="state",
-)
-VERSION = Panel("Version", "Of each process.", [("streampair_build_info", "{{instance}}")], kind="table")
+
+def one(
+    name: str,
+    queries: Sequence[tuple[str, str]] | None = None,
+    *,
+    title: str = "",
+    description: str = "",
+    unit: str = "",
+    **drawn: Any,
+) -> Panel:
+    """A panel of one series, in the words of `SERIES`; `title` and `description` are added to them."""
+    series = _SERIES[name]
+    return Panel(
+        f"{series.title}{title}",
+        f"{series.help} {description}".rstrip(),
+        [(lane(name), NAME)] if queries is None else queries,
+        unit or _UNITS.get(series.unit, "short"),
+        **drawn,
+    )
+
+
+def speed(name: str, queries: Sequence[tuple[str, str]] | None = None) -> Panel:
+    """A panel of one counter: how fast it grows, by second."""
+    return one(name, [(rate(name), NAME)] if queries is None else queries, unit="cps")
+
+
+LEARNER = f"{NAME} {{{{learner}}}}"
+VERSION = one("build_info", [("streampair_build_info", "{{instance}}")], kind="table")
 
 LEARNING = Row(
     "Learning",
     [
-        Panel(
-            "Regret of $app, total",
-            f"Sum over the application's partitions. {ESTIMATE} {BAND}",
+        one(
+            "regret_total",
             band(f"sum({lane('regret_total')})", f"sqrt(sum({lane('regret_stderr')} ^ 2))", "regret"),
+            title=" of $app",
+            description=f"Sum over the application's partitions. {BAND}",
             width=24,
             band=True,
             by_app=True,
         ),
-        Panel(
-            "Regret of $app, per event",
-            f"Mean of the application's partitions. It falls while the learner learns. {ESTIMATE} {BAND}",
-            band(_MEAN, _MEAN_ERROR, "regret per event"),
+        one(
+            "regret_average",
+            band(_MEAN, _MEAN_ERROR, "average regret"),
+            title=" of $app",
+            description=f"Mean of the application's partitions. {BAND}",
             width=24,
             band=True,
             by_app=True,
         ),
+        one("prequential_auc", [(lane("prequential_auc"), LEARNER)]),
         Panel(
-            "AUC of the latest scores",
-            "Each score was given before its event was learned. Ties count one half.",
-            [(lane("prequential_auc"), f"{NAME} {{{{learner}}}}")],
+            "Cost of privacy",
+            "AUC of the shadow learner, which is not private, and of the private one.",
+            [(lane("shadow_auc"), f"{NAME} shadow"), (lane("prequential_auc"), LEARNER)],
             unit="percentunit",
         ),
+        one("prequential_auc_stderr", [(lane("prequential_auc_stderr"), LEARNER)]),
         Panel(
-            "What privacy costs",
-            "AUC of the latest scores of a learner beside it that is not private; absent without [shadow].",
-            [(lane("shadow_auc"), f"{NAME} shadow"), (lane("prequential_auc"), f"{NAME} {{{{learner}}}}")],
-            unit="percentunit",
-        ),
-        Panel(
-            "Standard error of that AUC",
-            "As if the events of its window were independent.",
-            [(lane("prequential_auc_stderr"), f"{NAME} {{{{learner}}}}")],
-            unit="percentunit",
-        ),
-        Panel(
-            "Average precision, and recall of the highest scores",
-            "Of the same scores. Recall: the share of all positives that is among them.",
+            "Average precision, and recall at the top",
+            "Of the scores of the prequential AUC.",
             [
                 (lane("average_precision"), f"{NAME} average precision"),
                 (lane("recall_at_top"), f"{NAME} recall at the top {{{{share}}}}"),
             ],
             unit="percentunit",
         ),
+        one("drift"),
         Panel(
-            "Drift",
-            "1 where the latest scores rank otherwise than those before them. It steers nothing.",
-            [(lane("drift"), NAME)],
+            "Pair loss, and that of the best fixed model",
+            "Their difference is the average regret.",
+            [(lane("pair_loss"), f"{NAME} published"), (lane("comparator_loss"), f"{NAME} best fixed")],
         ),
-        Panel(
-            "Pair loss, and that of the best fixed weights",
-            "Their difference is the regret per event.",
-            [(lane("pair_loss"), f"{NAME} as given"), (lane("comparator_loss"), f"{NAME} best fixed")],
-        ),
-        Panel("Norm of the weights", "Of the published model.", [(lane("weight_norm"), NAME)]),
+        one("weight_norm"),
     ],
 )
 
 OPERATION = Row(
     "Operation",
     [
-        Panel(
-            "Health",
-            "The state that each application is in; /healthz says why, and the next step.",
+        one(
+            "health",
             [(f"streampair_health{APP} == 1", "{{app}}: {{state}}")],
+            description="/healthz has the reason and the next step.",
             kind="state",
         ),
         Panel(
-            "Alerts that fire",
+            "Firing alerts",
             "The operations page has a heading for each: what it means, and what to do.",
             [
                 (
@@ -185,23 +198,9 @@ OPERATION = Row(
             kind="number",
             marks=[(1, "red")],
         ),
-        Panel(
-            "Events, by outcome",
-            "learned, scored (no label, or past the horizon), dead_letter, tombstone.",
-            [(f"sum by (outcome) ({rate('events_total')})", "{{outcome}}")],
-            unit="cps",
-        ),
-        Panel(
-            "Lag",
-            "Events of the partition that are not yet committed.",
-            [(lane("lag"), NAME)],
-        ),
-        Panel(
-            "Lag in seconds",
-            "How long records have waited to be committed, at most.",
-            [(lane("lag_seconds"), NAME)],
-            unit="s",
-        ),
+        speed("events_total", [(f"sum by (outcome) ({rate('events_total')})", "{{outcome}}")]),
+        one("lag"),
+        one("lag_seconds"),
         Panel(
             "Time to catch up",
             "At the present rate; nothing while the lag does not fall.",
@@ -210,30 +209,15 @@ OPERATION = Row(
         ),
         Panel(
             "Events committed",
-            "How fast the offset of the committed state moves. Zero, while there is a lag: it is stuck.",
+            "Rate of the next offset. Zero with a lag: the lane is stuck.",
             [(f"deriv({lane('offset')}[$__rate_interval])", NAME)],
             unit="cps",
         ),
+        speed("dead_letters_total", [(f"sum by (stage) ({rate('dead_letters_total')})", "{{stage}}")]),
+        speed("values_outside_bounds_total"),
+        speed("null_slots_total"),
         Panel(
-            "Dead letters, by stage",
-            "Where they failed: decode, features, label, learn.",
-            [(f"sum by (stage) ({rate('dead_letters_total')})", "{{stage}}")],
-            unit="cps",
-        ),
-        Panel(
-            "Values outside of their bounds",
-            "Learners that take bounds clip them; the log names the features.",
-            [(rate("values_outside_bounds_total"), NAME)],
-            unit="cps",
-        ),
-        Panel(
-            "Null slots",
-            "Events that a private learner took as null records.",
-            [(rate("null_slots_total"), NAME)],
-            unit="cps",
-        ),
-        Panel(
-            "Buffer and state",
+            "Buffer and snapshot",
             "Records in the buffer; size of the last snapshot on the right.",
             [(lane("buffer_records"), f"{NAME} records"), (lane("state_bytes"), f"{NAME} bytes")],
             right=[("bytes", "bytes")],
@@ -244,15 +228,10 @@ OPERATION = Row(
             [*quantiles("score_seconds", "score"), *quantiles("learn_seconds", "learn")],
             unit="s",
         ),
+        one("commit_seconds", quantiles("commit_seconds", "commit", APP)),
         Panel(
-            "Time of a commit",
-            "Outputs stored, snapshot saved, offsets sent.",
-            quantiles("commit_seconds", "commit", APP),
-            unit="s",
-        ),
-        Panel(
-            "Where the time goes",
-            "Share of a second: decode, learn (which scores too) and encode of the lanes, fetch and commit.",
+            "Time by stage",
+            "Share of a second: decode, learn (scoring included) and encode of the lanes; fetch and commit.",
             [
                 (f"sum by (stage) ({rate('lane_seconds_total')})", "{{stage}}"),
                 (
@@ -262,28 +241,27 @@ OPERATION = Row(
             ],
             unit="percentunit",
         ),
-        Panel(
-            "Rebalances",
-            "Times that partitions were assigned anew, in an hour.",
+        one(
+            "rebalances_total",
             [(f"increase(streampair_rebalances_total{APP}[1h])", "{{app}}")],
+            description="In an hour.",
         ),
-        Panel(
-            "Commits by outcome",
-            "Of single lanes, by second: committed, fenced by another owner, unknown, failed.",
+        speed(
+            "transactions_total",
             [(f"rate(streampair_transactions_total{APP}[$__rate_interval])", "{{app}} {{outcome}}")],
         ),
         Panel(
             "Restores and fences",
-            "Lanes brought back from what is stored, and lanes given up to another owner, in an hour.",
+            "Lanes restored from what is stored, and lanes given up to another owner, in an hour.",
             [
                 (f"increase(streampair_restores_total{APP}[1h])", "{{app}} restored"),
                 (f"increase(streampair_fences_total{APP}[1h])", "{{app}} fenced"),
             ],
         ),
-        Panel(
-            "What changed in the configuration since the start",
-            "Keys of the file that are no longer what the worker runs with; its page names them.",
+        one(
+            "configuration_changes",
             [(f"streampair_configuration_changes{APP}", "{{app}}")],
+            description="The worker's page names them.",
             kind="number",
             marks=[(1, "orange")],
         ),
@@ -292,64 +270,57 @@ OPERATION = Row(
 )
 
 PROMISE = Row(
-    "What is promised, and whether it holds",
+    "Promise and state of the guarantee",
     [
-        GUARANTEE,
+        one(
+            "privacy_guarantee",
+            [(f"{lane('privacy_guarantee')} == 1", f"{NAME}: {{{{kind}}}}")],
+            description="Unless it holds, read the learner's privacy report.",
+            kind="state",
+        ),
         Panel(
             "Share of the horizon used",
-            "Epsilon is never passed: at the horizon the learner stops learning, and goes on scoring. Absent "
-            "without a horizon, where epsilon lasts for ever.",
+            "At the horizon the learner stops learning, and goes on scoring; epsilon stays within its bound. "
+            "Absent without a horizon, where the bound holds for any number of events.",
             [(f"1 - {lane('privacy_horizon_left')} / {lane('privacy_horizon')}", NAME)],
             unit="percentunit",
             kind="gauge",
             marks=[(0.9, "orange")],
         ),
-        Panel(
-            "Since when",
-            "Date of the first record of the account, as its source says.",
+        one(
+            "privacy_since_seconds",
             [(f"{lane('privacy_since_seconds')} * 1000", NAME)],
             unit="dateTimeAsIso",
             kind="number",
         ),
-        Panel("Delta", "Of both epsilons.", [(lane("privacy_delta"), NAME)], unit="sci", kind="number"),
+        one("privacy_delta", unit="sci", kind="number"),
         Panel(
             "Epsilon accounted so far, and promised",
-            "At the delta of the plan. From the accountant of the run.",
+            "At the delta of the plan, by the accountant of the run.",
             [
                 (lane("privacy_epsilon_spent"), f"{NAME} accounted"),
                 (lane("privacy_epsilon_budget"), f"{NAME} promised"),
             ],
         ),
         Panel(
-            "mu spent (Gaussian differential privacy)",
+            "Mu spent (Gaussian differential privacy)",
             "It composes exactly: the squares add up.",
             [(lane("privacy_mu_spent"), f"{NAME} spent"), (lane("privacy_mu_budget"), f"{NAME} budget")],
         ),
-        Panel(
-            "Noise",
-            "Standard deviation, a coordinate, of the noise behind the releases.",
-            [(lane("noise_std"), NAME)],
-            kind="number",
-        ),
-        Panel(
-            "Private AUC",
-            f"Released under noise, for a share of mu squared; absent without auc_share. {BAND}",
+        one("noise_std", kind="number"),
+        one(
+            "private_auc",
             band(lane("private_auc"), lane("private_auc_stderr"), NAME),
-            unit="percentunit",
+            description=BAND,
             band=True,
         ),
     ],
 )
 
 LEFT = Row(
-    "How much is left",
+    "Remaining horizon",
     [
-        Panel(
-            "Slots left to learn",
-            "Until the horizon of the plan; absent without one.",
-            [(lane("privacy_horizon_left"), NAME)],
-            kind="number",
-        ),
+        one("privacy_horizon_left", kind="number"),
         Panel(
             "Time until the horizon",
             "At the rate of the last hour; nothing while no event comes, or without a horizon.",
@@ -357,32 +328,15 @@ LEFT = Row(
             unit="s",
             kind="number",
         ),
-        Panel(
-            "Models released",
-            "One a learning slot, or a window of them.",
-            [(rate("privacy_releases_total"), NAME)],
-            unit="cps",
-        ),
+        speed("privacy_releases_total"),
     ],
 )
 
 VIEWS = Row(
-    "What was charged twice",
+    "Forks",
     [
-        Panel(
-            "Second views that are charged",
-            "Windows that may have been released twice, after a crash or an operator's word. "
-            "Absent without a ledger.",
-            [(lane("privacy_forks"), NAME)],
-            kind="number",
-            marks=[(1, "orange")],
-        ),
-        Panel(
-            "Generation of the noise",
-            "Raised by each start where the events at an offset can change.",
-            [(lane("privacy_generation"), NAME)],
-            kind="number",
-        ),
+        one("privacy_forks", kind="number", marks=[(1, "orange")]),
+        one("privacy_generation", kind="number"),
         VERSION,
     ],
 )
@@ -398,14 +352,14 @@ DASHBOARDS: dict[str, Dashboard] = {
     "streampair-privacy.json": Dashboard(
         "streampair-privacy",
         "streampair: privacy",
-        "For officers: public series alone, of which none is a function of raw data.",
+        "For officers: public series only; none is a function of raw data.",
         "privacy_epsilon_spent",
         [PROMISE, LEFT, VIEWS],
     ),
 }
 
 
-def _shaped(panel: Panel) -> Any4:
+def _shaped(panel: Panel) -> AnyPanel:
     """The panel of its kind, without what all kinds share."""
     if panel.kind in ("number", "state"):
         reduce = common.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
@@ -451,12 +405,12 @@ def _shaped(panel: Panel) -> Any4:
     return shaped
 
 
-def _panel(panel: Panel, number: int) -> Any4:
+def _panel(panel: Panel, number: int) -> AnyPanel:
     made = (
         _shaped(panel)
         .id(number)
         .title(panel.title)
-        .description(panel.about)
+        .description(panel.description)
         .datasource(SOURCE)
         .unit(panel.unit)
         .span(panel.width)
@@ -511,7 +465,7 @@ def text(of: Dashboard) -> str:
     made = (
         dashboard.Dashboard(of.title)
         .uid(of.uid)
-        .description(of.about)
+        .description(of.description)
         .tags(["streampair"])
         .tooltip(model.DashboardCursorSync.CROSSHAIR)
         .refresh("5s")

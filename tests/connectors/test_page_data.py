@@ -114,8 +114,9 @@ def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
     told = frame(telemetry, public=True)
     public = {s.name.removeprefix("streampair_") for s in SERIES if s.public}
     assert told.keys() == {
-        *("boot", "seq", "roster", "now", "public", "card", "version", "process", "lanes"),
+        *("boot", "seq", "roster", "now", "public", "card", "version", "process", "series", "lanes"),
     }
+    assert told["series"].keys() == public
     assert told["process"].keys() == {"build_info"}
     for entry in told["lanes"]:
         assert entry.keys() == {
@@ -127,6 +128,9 @@ def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
     operator = frame(telemetry, public=False)
     assert "prequential_auc" in operator["lanes"][0]["history"]
     assert operator["apps"]["fraud"]["state"] == "running"
+    for series in SERIES:
+        words = operator["series"][series.name.removeprefix("streampair_")]
+        assert words == {"title": series.title, "unit": series.unit, "help": series.help}
 
 
 def view(events: list[Any], public: bool, shadow: bool = False) -> list[bytes]:
@@ -249,7 +253,9 @@ def test_restores_fences_and_what_changed_in_the_file_are_counted(tmp_path: Path
 
 def test_what_changed_since(telemetry: Telemetry) -> None:
     seq = frame(telemetry, public=False)["seq"]
-    assert frame(telemetry, public=False, after=seq)["lanes"] == []
+    later = frame(telemetry, public=False, after=seq)
+    assert later["lanes"] == []
+    assert "series" not in later  # titles are sent once
     telemetry.lag(OPEN, 3)
     (changed,) = frame(telemetry, public=False, after=seq)["lanes"]
     assert (changed["partition"], changed["values"]["lag"]) == ("1", 3)

@@ -185,6 +185,9 @@ def test_the_table() -> None:
         assert (series.kind == "counter") == (series.name.endswith("_total") and series.name != REGRET)
         assert series.help.endswith(".")
         assert "|" not in series.help
+        assert re.fullmatch(r"[A-Z].{1,34}[^.]", series.title)
+        assert series.unit == series.unit.strip(". ")
+    assert len({s.title for s in SERIES}) == len(SERIES)
 
 
 def test_a_private_auc_is_that_of_the_report() -> None:

@@ -39,10 +39,10 @@ STILL = {
     "Noise",
     "Drift",
     "Private AUC",
-    "Values outside of their bounds",
-    *("Health", "Alerts that fire", "Version", "Guarantee", "Delta", "Rebalances", "Null slots"),
-    *("Restores and fences", "What changed in the configuration since the start", "Since when"),
-    *("Dead letters, by stage", "Second views that are charged", "Generation of the noise"),
+    "Values outside their bounds",
+    *("Health", "Firing alerts", "Version", "Guarantee", "Delta", "Rebalances", "Null records"),
+    *("Restores and fences", "Configuration changes", "Account since"),
+    *("Dead letters", "Forks", "Generation of the noise"),
 }
 
 
@@ -57,11 +57,13 @@ async def send_bad(bootstrap: str) -> None:
 # These move a few times in a run: estimates of the regret have a share of the time; a busy machine is slow;
 # a worker that keeps up has something to catch up with for moments only.
 IN_STEPS = {
-    "Buffer and state",
-    "Pair loss, and that of the best fixed weights",
+    "Buffer and snapshot",
+    "Pair loss, and that of the best fixed model",
     "Time to catch up",
-    "Lag in seconds",
+    "Age of the lag",
 }
+# Of one series, and yet something else: a rate, or a time from a rate.
+DERIVED = {"Time to catch up", "Events committed", "Time until the horizon"}
 # What the average of the regret is over.
 STEPS = "streampair_regret_total / streampair_regret_average"
 
@@ -275,6 +277,18 @@ def source() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_a_panel_of_one_series_has_its_title_and_help() -> None:
+    for file, dashboard in DASHBOARDS.items():
+        for panel in dashboard["panels"]:
+            names = {series_of(use.name) for t in panel.get("targets", []) for use in uses(t["expr"])}
+            if len(names) == 1 and (series := names.pop()) is not None:
+                if panel["title"] in DERIVED:
+                    assert panel["title"] != series.title
+                    continue
+                assert panel["title"] == series.title, file
+                assert panel["description"].startswith(series.help), file
 
 
 def test_the_files_are_what_the_source_makes() -> None:

@@ -102,6 +102,9 @@ def test_the_input_of_the_rules_own_tests_is_what_a_worker_shows() -> None:
 # The documents
 
 
+HEAD = "| series | title | unit | kind | public | |"
+
+
 def table() -> list[str]:
     """The table of the series as the documents have it."""
     lane = LANE
@@ -109,15 +112,17 @@ def table() -> list[str]:
     for series in SERIES:
         own = [label for label in series.labels if label not in lane]
         rows.append(
-            f"| `{series.name}{'{' + ','.join(own) + '}' if own else ''}` | {series.kind} "
-            f"| {'yes' if series.public else ''} | {series.help} |".replace("|  |", "| |")
+            f"| `{series.name}{'{' + ','.join(own) + '}' if own else ''}` | {series.title} | {series.unit} "
+            f"| {series.kind} | {'yes' if series.public else ''} | {series.help} |".replace(
+                "|  |", "| |"
+            ).replace("|  |", "| |")
         )
-    return ["| series | kind | public | |", "|---|---|---|---|", *rows]
+    return [HEAD, "|---|---|---|---|---|---|", *rows]
 
 
 def test_the_documents_have_the_table_once_and_whole() -> None:
     files = [support.ROOT / "README.md", *sorted((support.ROOT / "docs").rglob("*.md"))]
-    having = [file for file in files if "| series | kind | public | |" in file.read_text()]
+    having = [file for file in files if HEAD in file.read_text()]
     assert len(having) == 1, "one document has the table of all series"
     lines = having[0].read_text().splitlines()
     start = lines.index(table()[0])

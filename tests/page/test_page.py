@@ -229,7 +229,7 @@ def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) 
     says(page, "one standard deviation of the noise")
     says(page, "Reliability: share of positives by probability")
     run.publish(("fraud-private", "events", "0", "PairFTRL"), auc=0.7)  # a band needs two points
-    figure = page.locator("figure", has_text="AUC before learning, with")
+    figure = page.locator("figure", has_text="Prequential AUC, with")
     figure.locator("path.band[d*='Z']").wait_for(state="attached")
     # A learner whose weights have no noise says nothing of it; what is not known is told as not known.
     gradients = gauges("PairFTRL", 120, epsilon=2.0, delta=1e-4, horizon=400, warmup=20, solver="gradients")
@@ -280,7 +280,6 @@ def test_a_shadow_is_for_operators_and_parts_appear_when_there_is_something_to_s
     says(page, "Shadow AUC")
     says(page, "Largest weights")
     says(page, "Reliability: share of positives by probability")
-    says(page, "shadow, not private")
     assert page.evaluate("document.activeElement.id") == "panel-learning"
     drifting = dataclasses.replace(run.private.quality, shadow_auc=0.9375, drift=True)
     run.publish(labels, quality=drifting)
@@ -347,7 +346,7 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
             *("On 2026-01-02: Nothing speaks against the promise.", "at least 0.4375 of the 0.5000"),
         )
         operator = (
-            *("Live: running", "Lag", "Time to catch up", "Last commit", "AUC before learning"),
+            *("Live: running", "Lag", "Time to catch up", "Last commit", "Prequential AUC"),
             *("State and next step", "Nothing to do.", "Ignored: seen before", "The learner refused it"),
         )
         for url, tab, answers in (
@@ -443,13 +442,13 @@ def test_lanes_are_sorted_by_the_number_of_their_partition(run: Run, visit: Open
 def test_one_point_is_a_disc_and_axes_have_units(run: Run, visit: Open) -> None:
     run.publish(("fraud", "events", "0", "PairOGD"))
     page = visit(f"{run.url}/#learning")
-    chart = page.locator("figure", has_text="AUC before learning")
+    chart = page.locator("figure", has_text="Prequential AUC")
     disc = chart.locator("svg.chart path.c0:not(.band)")
     page.wait_for_function("path => path.getAttribute('d')", arg=disc.element_handle())
     box = disc.bounding_box()
     assert box is not None
     assert min(box["width"], box["height"]) >= 4
-    assert chart.locator("text.unit").all_text_contents() == ["AUC", "events"]
+    assert chart.locator("text.unit").all_text_contents() == ["ratio", "events"]
     page.get_by_role("tab", name="Operation").click()
     lag = page.locator("figure", has=page.locator("h2", has_text=re.compile("^Lag$")))
     assert lag.locator("text.unit").all_text_contents() == ["records", "time"]

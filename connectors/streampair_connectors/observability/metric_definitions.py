@@ -1,7 +1,7 @@
-"""What series there are: `SERIES` is the one place that says it.
+"""The series of a worker: name, kind, title, unit and help of each are in `SERIES` alone.
 
-The metrics are made from it, and documents, alert rules and dashboards are checked against it. The public
-registry has nothing that is a function of raw data (docs/privacy 7): no losses, rates, counts by outcome.
+The metrics, the page and Grafana's panels are made from it; documents and alert rules are checked against it.
+The public registry has no function of raw data (docs/privacy 7): no losses, rates or counts by outcome.
 """
 
 from __future__ import annotations
@@ -97,8 +97,12 @@ class Series:
         Of metric.
     public
         Whether the public endpoint has it too: only what is no function of raw data.
+    title
+        A short name for panels, tiles and columns.
+    unit
+        Of its values, in a word; empty for a number without one.
     help
-        What it is.
+        What it is, in one sentence.
     labels
         Their names.
     read
@@ -108,20 +112,30 @@ class Series:
     name: str
     kind: Literal["gauge", "counter", "histogram"]
     public: bool
+    title: str
+    unit: str
     help: str
     labels: tuple[str, ...] = LANE
     read: Callable[[LaneMetrics], LaneValue] | None = None
 
 
 def _operator(
-    name: str, help: str, read: Callable[[LaneMetrics], LaneValue], *labels: str, counter: bool = False
+    name: str,
+    title: str,
+    unit: str,
+    help: str,
+    read: Callable[[LaneMetrics], LaneValue],
+    *labels: str,
+    counter: bool = False,
 ) -> Series:
     """A series of a lane for the operator alone."""
     kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
-    return Series(f"streampair_{name}", kind, False, help, (*LANE, *labels), read)
+    return Series(f"streampair_{name}", kind, False, title, unit, help, (*LANE, *labels), read)
 
 
-def _regret(name: str, help: str, read: Callable[[Any], float], *labels: str) -> Series:
+def _regret(
+    name: str, title: str, unit: str, help: str, read: Callable[[Any], float], *labels: str
+) -> Series:
     """A series of the estimate of the regret."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
@@ -130,11 +144,17 @@ def _regret(name: str, help: str, read: Callable[[Any], float], *labels: str) ->
             return None
         return {regret.penalty: read(regret)} if labels else read(regret)
 
-    return _operator(name, help, of_lane, *labels)
+    return _operator(name, title, unit, help, of_lane, *labels)
 
 
 def _privacy(
-    name: str, help: str, read: Callable[[Any], LaneValue], *labels: str, counter: bool = False
+    name: str,
+    title: str,
+    unit: str,
+    help: str,
+    read: Callable[[Any], LaneValue],
+    *labels: str,
+    counter: bool = False,
 ) -> Series:
     """A series of a private learner's report, for everybody."""
 
@@ -143,98 +163,174 @@ def _privacy(
         return None if report is None else read(report)
 
     kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
-    return Series(f"streampair_{name}", kind, True, help, (*LANE, *labels), of_lane)
+    return Series(f"streampair_{name}", kind, True, title, unit, help, (*LANE, *labels), of_lane)
 
 
-def _ledger(name: str, help: str, read: Callable[[LaneGauges], LaneValue]) -> Series:
+def _ledger(name: str, title: str, unit: str, help: str, read: Callable[[LaneGauges], LaneValue]) -> Series:
     """A series of a private lane's ledger, for everybody."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
         return None if lane.gauges.privacy is None else read(lane.gauges)
 
-    return Series(f"streampair_{name}", "gauge", True, help, LANE, of_lane)
+    return Series(f"streampair_{name}", "gauge", True, title, unit, help, LANE, of_lane)
 
 
-def _quality(name: str, help: str, read: Callable[[Any], LaneValue], *labels: str) -> Series:
+def _quality(
+    name: str, title: str, unit: str, help: str, read: Callable[[Any], LaneValue], *labels: str
+) -> Series:
     """A series of how good the latest scores of a lane are."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
         found = lane.gauges.quality
         return None if found is None else read(found)
 
-    return _operator(name, help, of_lane, *labels)
+    return _operator(name, title, unit, help, of_lane, *labels)
 
 
 SERIES: tuple[Series, ...] = (
     _operator(
         "events_total",
-        "Records of the input, by what became of them: "
-        "learned, scored, dead_letter, tombstone, ignored (seen before).",
+        "Events",
+        "events",
+        "Records of the input by outcome: learned, scored (no label, or past the horizon), dead_letter, "
+        "tombstone, ignored (seen before).",
         lambda lane: lane.gauges.events,
         "outcome",
         counter=True,
     ),
     _operator(
         "dead_letters_total",
-        "Bad events, by where they failed: decode, features, label or learn.",
+        "Dead letters",
+        "events",
+        "Events that could not be used, by the stage that failed: decode, features, label or learn.",
         lambda lane: lane.gauges.dead_letters,
         "stage",
         counter=True,
     ),
     _operator(
         "values_outside_bounds_total",
-        "Values beyond the declared bounds of their feature; learners that take bounds clip them.",
+        "Values outside their bounds",
+        "values",
+        "Values beyond the declared bounds of their feature; learners with bounds clip them.",
         lambda lane: None if lane.gauges.outside is None else sum(lane.gauges.outside.values()),
         counter=True,
     ),
-    _operator("lag", "Records of the input that are not committed yet.", lambda lane: lane.lag),
+    _operator(
+        "lag",
+        "Lag",
+        "records",
+        "Records of the input that are not committed yet.",
+        lambda lane: lane.lag,
+    ),
     _operator(
         "lag_seconds",
-        "How long records have waited to be committed, at most; 0 where none do, absent without dates.",
+        "Age of the lag",
+        "seconds",
+        "Longest time that a record has waited to be committed; 0 without lag, absent without timestamps.",
         lambda lane: lane.lag_seconds,
     ),
-    _operator("offset", "The next offset of the committed state.", lambda lane: lane.gauges.next_offset),
+    _operator(
+        "offset",
+        "Next offset",
+        "",
+        "Next offset of the committed state.",
+        lambda lane: lane.gauges.next_offset,
+    ),
     _operator(
         "prequential_auc",
-        "AUC of the scores given before learning, over the latest labelled events.",
+        "Prequential AUC",
+        "ratio",
+        "AUC of the scores computed before learning, over the latest labelled events; ties count one half.",
         lambda lane: None if math.isnan(lane.gauges.auc) else lane.gauges.auc,
     ),
     _operator(
         "null_slots_total",
+        "Null records",
+        "events",
         "Events that a private learner took as null records.",
         lambda lane: lane.gauges.null_slots,
         counter=True,
     ),
-    _operator("weight_norm", "L2 norm of the published weights.", lambda lane: lane.gauges.weight_norm),
-    _operator("buffer_records", "Records in the learner's buffer.", lambda lane: lane.gauges.buffer_records),
-    _operator("state_bytes", "Size of the last snapshot.", lambda lane: lane.gauges.state_bytes),
+    _operator(
+        "weight_norm",
+        "Norm of the weights",
+        "",
+        "L2 norm of the published weights.",
+        lambda lane: lane.gauges.weight_norm,
+    ),
+    _operator(
+        "buffer_records",
+        "Records in the buffer",
+        "records",
+        "Records in the learner's buffer.",
+        lambda lane: lane.gauges.buffer_records,
+    ),
+    _operator(
+        "state_bytes",
+        "Snapshot size",
+        "bytes",
+        "Size of the last snapshot.",
+        lambda lane: lane.gauges.state_bytes,
+    ),
     _regret(
         "regret_total",
-        "Loss of the published models beyond that of the best fixed one, estimated from a sample of pairs.",
+        "Regret",
+        "loss",
+        "Loss of the published models in excess of the best fixed model's, estimated from a sample of pairs.",
         lambda regret: regret.total,
         "penalty",
     ),
-    _regret("regret_average", "regret_total by event.", lambda regret: regret.average, "penalty"),
-    _regret("regret_stderr", "Standard error of regret_total.", lambda regret: regret.stderr, "penalty"),
-    _regret("pair_loss", "Mean pair loss of the published models.", lambda regret: regret.pair_loss),
     _regret(
-        "comparator_loss", "Mean pair loss of the best fixed model.", lambda regret: regret.comparator_loss
+        "regret_average",
+        "Average regret",
+        "loss per pair",
+        "regret_total divided by the number of events; it falls while the learner learns.",
+        lambda regret: regret.average,
+        "penalty",
+    ),
+    _regret(
+        "regret_stderr",
+        "Standard error of the regret",
+        "loss",
+        "Standard error of regret_total.",
+        lambda regret: regret.stderr,
+        "penalty",
+    ),
+    _regret(
+        "pair_loss",
+        "Pair loss",
+        "loss per pair",
+        "Mean pair loss of the published models.",
+        lambda regret: regret.pair_loss,
+    ),
+    _regret(
+        "comparator_loss",
+        "Pair loss of the best fixed model",
+        "loss per pair",
+        "Mean pair loss of the best fixed model.",
+        lambda regret: regret.comparator_loss,
     ),
     Series(
         "streampair_score_seconds",
         "histogram",
         False,
+        "Time to score",
+        "seconds",
         "Time to score one event; one event of each batch is timed.",
     ),
     Series(
         "streampair_learn_seconds",
         "histogram",
         False,
-        "Time by event to decode, score and learn, averaged over each batch.",
+        "Time to learn",
+        "seconds",
+        "Time per event to decode, score and learn, averaged over each batch.",
     ),
     _operator(
         "lane_seconds_total",
-        "Time by stage: decode; learn, which scores too; encode, which hands outputs to the client too.",
+        "Time by stage of a lane",
+        "seconds",
+        "Time by stage: decode; learn, with scoring; encode, with handing outputs to the client.",
         lambda lane: lane.seconds,
         "stage",
         counter=True,
@@ -243,13 +339,17 @@ SERIES: tuple[Series, ...] = (
         "streampair_worker_seconds_total",
         "counter",
         False,
-        "Time for all lanes by stage: fetch, of polls that gave records, waiting for them too; commit.",
+        "Time by stage of the worker",
+        "seconds",
+        "Time for all lanes by stage: fetch, of polls that returned records, with their wait; commit.",
         ("app", "stage"),
     ),
     Series(
         "streampair_commit_seconds",
         "histogram",
         False,
+        "Time of a commit",
+        "seconds",
         "Time of a commit: outputs stored, snapshot saved, group offsets sent.",
         ("app",),
     ),
@@ -257,6 +357,8 @@ SERIES: tuple[Series, ...] = (
         "streampair_transactions_total",
         "counter",
         False,
+        "Commits of lanes",
+        "commits",
         "Commits of single lanes by outcome: committed, fenced by another owner, unknown, failed.",
         ("app", "outcome"),
     ),
@@ -264,121 +366,201 @@ SERIES: tuple[Series, ...] = (
         "streampair_restores_total",
         "counter",
         False,
-        "Lanes that were brought back: from a snapshot, or by replaying their log.",
+        "Restores",
+        "lanes",
+        "Lanes restored from a snapshot or by replaying their log.",
         ("app",),
     ),
     Series(
         "streampair_fences_total",
         "counter",
         False,
-        "Lanes that were given up because another owner had begun to work on them.",
+        "Fences",
+        "lanes",
+        "Lanes given up because another owner fenced this worker.",
         ("app",),
     ),
     Series(
         "streampair_configuration_changes",
         "gauge",
         False,
-        "Keys of the configuration file that are no longer as when the worker read it.",
+        "Configuration changes",
+        "keys",
+        "Keys of the configuration file that differ from those that the worker runs with.",
         ("app",),
     ),
     Series(
         "streampair_rebalances_total",
         "counter",
         False,
-        "Times that partitions were assigned anew.",
+        "Rebalances",
+        "",
+        "Assignments of partitions by the consumer group.",
         ("app",),
     ),
     Series(
         "streampair_health",
         "gauge",
         False,
-        f"1 for the state that the application is in: {', '.join(HEALTH_STATES)}.",
+        "Health",
+        "",
+        f"1 for the state of the application: {', '.join(HEALTH_STATES)}.",
         ("app", "state"),
     ),
     _privacy(
         "privacy_epsilon_spent",
+        "Epsilon accounted so far",
+        "epsilon",
         "Epsilon of all releases of this lane so far, at privacy_delta.",
         lambda report: report.epsilon_spent,
     ),
-    _privacy("privacy_epsilon_budget", "Epsilon that is never passed.", lambda report: report.epsilon_budget),
-    _privacy("privacy_delta", "Delta of both epsilons.", lambda report: report.delta),
+    _privacy(
+        "privacy_epsilon_budget",
+        "Epsilon promised",
+        "epsilon",
+        "Upper bound on epsilon, at privacy_delta.",
+        lambda report: report.epsilon_budget,
+    ),
+    _privacy(
+        "privacy_delta",
+        "Delta",
+        "",
+        "Delta of both epsilons.",
+        lambda report: report.delta,
+    ),
     _privacy(
         "privacy_mu_spent",
-        "Gaussian differential privacy spent, as its parameter mu.",
+        "Mu spent",
+        "mu",
+        "Gaussian differential privacy spent, as its parameter mu; squares of mu add up.",
         lambda report: report.mu_spent,
     ),
-    _privacy("privacy_mu_budget", "Mu that is never passed.", lambda report: report.mu_budget),
+    _privacy(
+        "privacy_mu_budget",
+        "Mu budget",
+        "mu",
+        "Upper bound on mu.",
+        lambda report: report.mu_budget,
+    ),
     _privacy(
         "privacy_horizon",
+        "Horizon",
+        "events",
         "Events that the plan covers; absent without a horizon.",
         lambda report: report.horizon,
     ),
     _privacy(
         "privacy_horizon_left",
+        "Horizon left",
+        "events",
         "Events that can still be learned; absent without a horizon.",
         lambda report: report.horizon_left,
     ),
-    _privacy("privacy_releases_total", "Models released.", lambda report: report.releases, counter=True),
+    _privacy(
+        "privacy_releases_total",
+        "Releases",
+        "models",
+        "Models released.",
+        lambda report: report.releases,
+        counter=True,
+    ),
     _ledger(
         "privacy_forks",
-        "Second views of a window that are charged; absent without a ledger.",
+        "Forks",
+        "windows",
+        "Windows charged twice, since a crash or an override may have released them twice; "
+        "absent without a ledger.",
         lambda gauges: gauges.forks,
     ),
     _ledger(
         "privacy_generation",
-        "Generation of the noise, raised where payloads can change; absent without a ledger.",
+        "Generation of the noise",
+        "",
+        "Generation of the noise, raised by each start where payloads can change; absent without a ledger.",
         lambda gauges: gauges.generation,
     ),
     _ledger(
         "privacy_since_seconds",
-        "Date of the account's first record, by its source, in seconds since 1970; absent without dates.",
+        "Account since",
+        "seconds since 1970",
+        "Timestamp of the account's first record, as its source says; absent without timestamps.",
         lambda gauges: gauges.since,
     ),
     _privacy(
         "privacy_guarantee",
-        f"1 for what can be said of the guarantee: {', '.join(GUARANTEES)}.",
+        "Guarantee",
+        "",
+        f"1 for the state of the guarantee: {', '.join(GUARANTEES)}.",
         lambda report: {kind: 1.0 if report.kind == kind else 0.0 for kind in GUARANTEES},
         "kind",
     ),
     _privacy(
-        "noise_std", "Standard deviation of the noise behind the releases.", lambda report: report.noise_std
+        "noise_std",
+        "Noise",
+        "",
+        "Standard deviation, per coordinate, of the noise in the releases.",
+        lambda report: report.noise_std,
     ),
     _quality(
         "prequential_auc_stderr",
+        "Standard error of the AUC",
+        "ratio",
         "Standard error of prequential_auc, as if the events of its window were independent.",
         lambda quality: quality.auc_stderr,
     ),
     _quality(
         "shadow_auc",
-        "AUC of a learner beside it that is not private, over its latest labelled events; absent without.",
+        "Shadow AUC",
+        "ratio",
+        "AUC of the shadow learner, which is not private, over its latest labelled events; "
+        "absent without [shadow].",
         lambda quality: quality.shadow_auc,
     ),
     _quality(
         "average_precision",
+        "Average precision",
+        "ratio",
         "Mean of the precision over the positives, in the window of prequential_auc.",
         lambda quality: quality.average_precision,
     ),
     _quality(
         "recall_at_top",
+        "Recall at the top",
+        "ratio",
         "Share of the positives that are among the highest scores, in the window of prequential_auc.",
         lambda quality: quality.recall_at_top,
         "share",
     ),
     _quality(
         "drift",
-        "1 if the AUC has changed within the latest thousand labelled events (ADWIN's test).",
+        "Drift",
+        "",
+        "1 if the AUC has changed within the latest thousand labelled events (ADWIN's test); "
+        "nothing is steered by it.",
         lambda quality: float(quality.drift),
     ),
     _privacy(
         "private_auc",
-        "AUC that was released under noise, for auc_share of mu^2; absent where too few records tell it.",
+        "Private AUC",
+        "ratio",
+        "AUC released with noise, for auc_share of mu^2; absent without auc_share or with too few labels.",
         lambda report: None if report.auc is None else report.auc["value"],
     ),
     _privacy(
         "private_auc_stderr",
+        "Standard error of the private AUC",
+        "ratio",
         "Standard error of private_auc: of the sample, and of the noise.",
         lambda report: None if report.auc is None else report.auc["stderr"],
     ),
-    Series("streampair_build_info", "gauge", True, "The version that runs.", ("version", "python")),
+    Series(
+        "streampair_build_info",
+        "gauge",
+        True,
+        "Version",
+        "",
+        "Versions of streampair and Python.",
+        ("version", "python"),
+    ),
 )
 """Every series, in the order in which documents show them."""

@@ -25,7 +25,7 @@ __all__ = ["read_run", "report_html", "stored_run"]
 
 _STYLE = re.compile(r'<link rel="stylesheet" href="page/([\w.]+)">\n')
 _SCRIPT = re.compile(r'<script src="page/([\w.]+)" defer></script>\n')
-_REQUIRED_FIELDS = {"boot", "seq", "now", "public", "version", "process", "lanes"}
+_REQUIRED_FIELDS = {"boot", "seq", "now", "public", "version", "process", "series", "lanes"}
 
 
 def report_html(run: dict[str, Any]) -> bytes:

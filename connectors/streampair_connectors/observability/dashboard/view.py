@@ -25,7 +25,8 @@ _COLUMNS = (
     *("lag", "weight_norm", "privacy_epsilon_spent", "privacy_mu_spent", "privacy_horizon_left"),
     *("privacy_releases_total", "privacy_forks"),
 )
-_PUBLIC = {series.name.removeprefix("streampair_") for series in SERIES if series.public}
+_BY_NAME = {series.name.removeprefix("streampair_"): series for series in SERIES}
+_PUBLIC = {name for name, series in _BY_NAME.items() if series.public}
 _POINTS_OF_ALL = 12_000  # of many lanes each has fewer: what is sent at first stays small
 
 _encode = msgspec.json.Encoder().encode
@@ -50,7 +51,7 @@ def frame(
         the public endpoint has.
     after
         A count of the history for this reader: only lanes that changed later, with their last point; None:
-        all lanes with their past.
+        all lanes with their past, and the titles, units and helps of the series.
     card
         Whether there are privacy cards to open.
     audit
@@ -77,6 +78,8 @@ def frame(
             "version": __version__,
             "process": telemetry.process(public=public),
         }
+        if after is None:
+            content["series"] = _words(public=public)
         lanes = []
         for key, track in sorted(tracks, key=lambda item: lane_order(cast("LaneLabels", item[0]))):
             labels = cast("LaneLabels", key)
@@ -105,6 +108,15 @@ def frame_json(
     """Return `frame` as one line of JSON, and its count. What is no number is null."""
     content = frame(telemetry, public=public, after=after, card=card, audit=audit)
     return content["seq"], _encode(content)
+
+
+def _words(*, public: bool) -> dict[str, dict[str, str]]:
+    """Title, unit and help of the series that an endpoint has, by name without the prefix."""
+    return {
+        name: {"title": series.title, "unit": series.unit, "help": series.help}
+        for name, series in _BY_NAME.items()
+        if series.public or not public
+    }
 
 
 def _lane(

@@ -69,7 +69,7 @@ const Chart = (() => {
   }
 
   class Lines {
-    // options: title, level (h2), xLabel, yLabel, x ("count", "time" or "share"), floor, ceiling, number(v), empty, marksLabel,
+    // options: title, help, xLabel, yLabel, x ("count", "time" or "share"), floor, ceiling, number(v), empty,
     // series: [{name, colour, dashed, points() -> {x, y, low, high} (arrays)}], marks() -> [x]
     constructor(options) {
       this.options = options;
@@ -78,6 +78,7 @@ const Chart = (() => {
       const caption = document.createElement("figcaption");
       const title = document.createElement("h2");
       title.textContent = options.title;
+      title.title = options.help || "";
       this.readout = document.createElement("span");
       this.readout.className = "readout";
       caption.append(title, this.readout);

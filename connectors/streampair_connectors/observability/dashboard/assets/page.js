@@ -8,7 +8,7 @@
 
   // What is known.
   const lanes = new Map();
-  let meta = { apps: {}, process: {}, public: false };
+  let meta = { apps: {}, process: {}, series: {}, public: false };
   let offset = 0; // of the worker's clock
   let heard = 0, dead = null, source = null, ready = false, recorded = false, polling = false;
 
@@ -76,18 +76,18 @@
     return y[last] === null || y[from] === null || end <= t[from] ? null : (y[last] - y[from]) / (end - t[from]);
   }
 
-  // The connection
+  // The connection: of `frame` the first one is whole, the others have what changed.
 
-  function take(told, whole) {
-    if (!whole && told.boot !== meta.boot) return load();
-    if (!whole && told.roster !== meta.roster) return load();
-    offset = told.now - Date.now() / 1000;
+  function take(frame, whole) {
+    if (!whole && frame.boot !== meta.boot) return load();
+    if (!whole && frame.roster !== meta.roster) return load();
+    offset = frame.now - Date.now() / 1000;
     heard = performance.now();
     dead = null;
-    meta = { ...meta, ...told };
+    meta = { ...meta, ...frame };
     const dirty = new Set();
     if (whole) lanes.clear();
-    for (const lane of told.lanes) {
+    for (const lane of frame.lanes) {
       const id = idOf(lane), old = lanes.get(id);
       dirty.add(id);
       if (!old) { lanes.set(id, lane); continue; }
@@ -223,6 +223,13 @@
   const lane1 = (id) => lanes.get(id);
   const num = (id, name, format, pick) => text([id], () => { const lane = lane1(id); return lane ? format(pick ? pick(value(lane, name)) : first(value(lane, name))) : "–"; }, `streampair_${name}`);
 
+  // Title, unit and help of a series are the server's.
+  const seriesOf = (name) => meta.series[name] || { title: name, unit: "", help: "" };
+  const titleOf = (name) => seriesOf(name).title;
+  const titled = (name, more = "") => h("span", { title: seriesOf(name).help }, titleOf(name) + more);
+  const tile = (id, name, format, sub, pick) => [titled(name), num(id, name, format, pick), sub === undefined ? seriesOf(name).unit : sub];
+  const described = (name, more = "") => ({ title: titleOf(name) + more, help: seriesOf(name).help, yLabel: seriesOf(name).unit });
+
   function tiles(...list) {
     return h("dl", { class: "tiles" }, ...list.filter(Boolean).map(([label, shown, sub]) => h("div", { class: "tile" }, h("dt", {}, label), h("dd", { class: "value" }, shown), h("dd", { class: "sub" }, sub || ""))));
   }
@@ -279,36 +286,36 @@
       if (one) {
         const lane = lane1(one), quality = lane.quality;
         out.push(tiles(
-          ["Prequential AUC", num(one, "prequential_auc", fixed(4)), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)), ", before learning")],
-          quality ? ["Average precision", num(one, "average_precision", fixed(4)), "of the same events"] : null,
-          quality ? ["Recall at top 1 %", num(one, "recall_at_top", fixed(4), (v) => v && v["0.01"]), "of all positives"] : null,
-          has("shadow_auc") ? ["Shadow AUC", num(one, "shadow_auc", fixed(4)), "not private; operators only"] : null,
-          has("regret_average") ? ["Average regret", num(one, "regret_average", four), text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })] : null,
-          has("pair_loss") ? ["Pair loss", num(one, "pair_loss", four), h("span", {}, "best fixed model ", num(one, "comparator_loss", four))] : null,
-          ["Events learned", num(one, "events_total", count, (v) => v && v.learned), text([one], () => `of ${count(events(lane1(one)))} seen`)],
-          has("weight_norm") ? ["Norm of weights", num(one, "weight_norm", four), text([one], () => { const n = value(lane1(one), "buffer_records"); return n ? `${plural(n, "record")} in the buffer` : ""; })] : null,
+          tile(one, "prequential_auc", fixed(4), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)))),
+          quality ? tile(one, "average_precision", fixed(4)) : null,
+          quality ? [titled("recall_at_top", " 1 %"), num(one, "recall_at_top", fixed(4), (v) => v && v["0.01"]), seriesOf("recall_at_top").unit] : null,
+          has("shadow_auc") ? tile(one, "shadow_auc", fixed(4), "not private; operators only") : null,
+          has("regret_average") ? tile(one, "regret_average", four, text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })) : null,
+          has("pair_loss") ? tile(one, "pair_loss", four, h("span", {}, "best fixed model ", num(one, "comparator_loss", four))) : null,
+          [titled("events_total", " learned"), num(one, "events_total", count, (v) => v && v.learned), text([one], () => `of ${count(events(lane1(one)))} seen`)],
+          has("weight_norm") ? tile(one, "weight_norm", four, text([one], () => { const n = value(lane1(one), "buffer_records"); return n ? `${plural(n, "record")} in the buffer` : ""; })) : null,
         ));
-        if (quality && quality.drift) out.push(card("", null, h("span", { class: "chip", "data-kind": "warn" }, "Drift"), " The AUC has changed within the latest thousand labelled events: the stream is another one, or the learner has caught up with it. Nothing is steered by this."));
+        if (quality && quality.drift) out.push(card("", null, h("span", { class: "chip", "data-kind": "warn" }, titled("drift")), " The AUC has changed: the stream is another one, or the learner has caught up with it."));
       } else {
         out.push(tiles(
           ["Lanes", text(null, () => count(ids.length)), text(null, () => `${privates().length} of them private`)],
           ["Events seen", text(null, () => count(ids.reduce((sum, id) => sum + (events(lane1(id)) || 0), 0))), "over all lanes"],
-          ["Highest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.max))), "before learning"],
-          ["Lowest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.min))), "before learning"],
+          ["Highest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.max))), "of a lane"],
+          ["Lowest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.min))), "of a lane"],
         ));
       }
       const auc = each(ids, (id) => banded(id, "prequential_auc", "prequential_auc_stderr", "events", 1), { banded: true });
       if (one && has("shadow_auc")) {
-        auc[0].name = "this learner";
-        auc.push({ id: one, name: "shadow, not private", colour: 1, dashed: true, points: column(one, "shadow_auc", "events") });
+        auc[0].name = titleOf("prequential_auc");
+        auc.push({ id: one, name: titleOf("shadow_auc"), colour: 1, dashed: true, points: column(one, "shadow_auc", "events") });
       }
-      out.push(lines("half", { title: "AUC before learning, with its standard error", yLabel: "AUC", series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
-      if (has("regret_average")) out.push(lines("half", { title: "Average regret, with its standard error", yLabel: "loss a pair", series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true, sparse: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
-      if (one && has("pair_loss")) out.push(lines("half", { title: "Pair loss", yLabel: "loss a pair", series: [{ id: one, name: "published models", colour: 0, sparse: true, points: column(one, "pair_loss", "events") }, { id: one, name: "best fixed model", colour: 1, dashed: true, sparse: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
-      if (one && has("weight_norm")) out.push(lines("half", { title: "Norm of the weights", yLabel: "norm", series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
+      out.push(lines("half", { ...described("prequential_auc", ", with its standard error"), series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
+      if (has("regret_average")) out.push(lines("half", { ...described("regret_average", ", with its standard error"), series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true, sparse: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
+      if (one && has("pair_loss")) out.push(lines("half", { ...described("pair_loss"), series: [{ id: one, name: titleOf("pair_loss"), colour: 0, sparse: true, points: column(one, "pair_loss", "events") }, { id: one, name: titleOf("comparator_loss"), colour: 1, dashed: true, sparse: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
+      if (one && has("weight_norm")) out.push(lines("half", { ...described("weight_norm"), series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
       if (one && lane1(one).quality) out.push(...qualityCharts(one));
       if (one && (lane1(one).weights || []).length) out.push(card("", "Largest weights", weights(one)));
-      if (!one) out.push(card("", "Lanes", table("Lanes and how they learn", [["Lane"], ["Learner"], ["Events learned", "n"], ["AUC", "n"], ["Average regret", "n"], ["Pair loss", "n"], ["Norm of the weights", "n"]],
+      if (!one) out.push(card("", "Lanes", table("Lanes and how they learn", [["Lane"], ["Learner"], [titled("events_total", " learned"), "n"], ...["prequential_auc", "regret_average", "pair_loss", "weight_norm"].map((name) => [titled(name), "n"])],
         ids.map((id) => [opener(id), lane1(id).learner, num(id, "events_total", count, (v) => v && v.learned), num(id, "prequential_auc", fixed(4)), num(id, "regret_average", four), num(id, "pair_loss", four), num(id, "weight_norm", four)]))));
       return out;
     },
@@ -335,13 +342,13 @@
       const app = apps.length === 1 ? apps[0] : null;
       out.push(tiles(
         ["Speed", text(null, () => (speed() === null ? "–" : `${count(speed())}/s`)), "events, over ten seconds"],
-        ["Lag", one ? num(one, "lag", count) : text(null, () => count(lag())), "records not committed yet"],
+        [titled("lag"), one ? num(one, "lag", count) : text(null, () => count(lag())), seriesOf("lag").unit],
         ["Time to catch up", text(null, () => catchUp()[0]), text(null, () => catchUp()[1])],
         ["Last commit", text(null, () => (age() === null ? "–" : age() < 2 ? "just now" : brief(age()))), text(null, () => { const n = processed("commit_seconds_count", app); return n ? `${short(processed("commit_seconds_sum", app) / n)} each, ${count(n)} in all` : "none yet"; })],
-        one ? ["AUC before learning", num(one, "prequential_auc", fixed(4)), text([one], () => `${count((value(lane1(one), "events_total") || {}).learned)} events learned`)]
+        one ? tile(one, "prequential_auc", fixed(4), text([one], () => `${count((value(lane1(one), "events_total") || {}).learned)} events learned`))
           : ["Lowest AUC", text(null, () => fixed(4)(extreme(ids, "prequential_auc", Math.min))), text(null, () => `${count(ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).learned || 0), 0))} events learned`)],
-        ["Dead letters", text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0))), text(null, () => { const seen = ids.reduce((sum, id) => sum + (events(lane1(id)) || 0), 0), bad = ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0); return seen ? `${(100 * bad / seen).toPrecision(2)} % of all events`.replace("0.0 %", "0 %") : ""; })],
-        ["Rebalances", counted("rebalances_total", app), h("span", {}, "lanes brought back: ", counted("restores_total", app), ", taken over by another: ", counted("fences_total", app))],
+        [titled("dead_letters_total"), text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0))), text(null, () => { const seen = ids.reduce((sum, id) => sum + (events(lane1(id)) || 0), 0), bad = ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0); return seen ? `${(100 * bad / seen).toPrecision(2)} % of all events`.replace("0.0 %", "0 %") : ""; })],
+        [titled("rebalances_total"), counted("rebalances_total", app), h("span", {}, titled("restores_total", ": "), counted("restores_total", app), ", ", titled("fences_total", ": "), counted("fences_total", app))],
       ));
       out.push(card("third", "State and next step", ...apps.map((name) => {
         const state = () => meta.apps[name] || { state: "starting" };
@@ -353,12 +360,12 @@
       const latest = (key) => (one ? text([one], () => count((lane1(one).dead_letter_offsets || {})[key])) : null);
       out.push(card("third", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", "Scored only: no label, or past the horizon"], ["dead_letter", "Could not be used: a dead letter"], ["tombstone", "Tombstone: a deleted key"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, part("events_total", key)]))));
       out.push(card("third", "Dead letters, and why", table("Dead letters by stage", [["Stage"], ["Events", "n"], ...(one ? [["Latest offset", "n"]] : [])], [["decode", "Not readable"], ["features", "A feature is missing, or no number"], ["label", "The label is unknown"], ["learn", "The learner refused it"]].map(([key, words]) => [words, part("dead_letters_total", key), ...(one ? [latest(key)] : [])])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
-      if (apps.some((name) => (meta.apps[name] || {}).configuration)) out.push(card("", "What changed in the configuration since the start", ...apps.map((name) => h("p", {}, apps.length > 1 ? h("b", {}, `${name}: `) : null, text(null, () => changed(name))))));
-      out.push(lines("half", { title: "Lag", yLabel: "records", series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
+      if (apps.some((name) => (meta.apps[name] || {}).configuration)) out.push(card("", titled("configuration_changes"), ...apps.map((name) => h("p", {}, apps.length > 1 ? h("b", {}, `${name}: `) : null, text(null, () => changed(name))))));
+      out.push(lines("half", { ...described("lag"), series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
       out.push(lines("half", { title: "Events a second", yLabel: "events/s", series: each(ids, (id) => speeds(id)), x: "time", floor: 0, number: (v) => `${count(v)}/s`, tick: axis, empty: "Two commits are needed." }));
       out.push(card(one ? "half" : "", "Where the time goes", split(ids, app)));
-      if (one) out.push(card("half", "State", table("The state of the lane", [["What"], ["Value", "n"]], [["Next offset", num(one, "offset", count)], ["Size of the last snapshot", num(one, "state_bytes", bytes)], ["Records in the buffer", num(one, "buffer_records", count)], ["Held by this worker since", text([one], () => or(when)(lane1(one).since))]])));
-      else out.push(card("", "Lanes", table("Lanes and their state", [["Lane"], ["Learner"], ["Next offset", "n"], ["Lag", "n"], ["Events a second", "n"], ["Dead letters", "n"], ["Snapshot", "n"]],
+      if (one) out.push(card("half", "State", table("The state of the lane", [["What"], ["Value", "n"]], [...[["offset", count], ["state_bytes", bytes], ["buffer_records", count]].map(([name, format]) => [titled(name), num(one, name, format)]), ["Held by this worker since", text([one], () => or(when)(lane1(one).since))]])));
+      else out.push(card("", "Lanes", table("Lanes and their state", [["Lane"], ["Learner"], [titled("offset"), "n"], [titled("lag"), "n"], ["Events a second", "n"], [titled("dead_letters_total"), "n"], [titled("state_bytes"), "n"]],
         ids.map((id) => [opener(id), lane1(id).learner, num(id, "offset", count), num(id, "lag", count), text([id], () => count(rate(lane1(id), "events", 10))), num(id, "events_total", count, (v) => v && v.dead_letter), num(id, "state_bytes", bytes)]))));
       return out;
     },
@@ -412,7 +419,7 @@
     return [
       lines("half", { ...common, title: "Scores by class, from low to high", yLabel: "share of the class", ceiling: undefined, series: [{ id, name: "positives", colour: 0, points: share("positives") }, { id, name: "all others", colour: 1, points: share("negatives") }], xLabel: "score, of the scale" }),
       q().reliability
-        ? lines("half", { ...common, title: "Reliability: share of positives by probability", yLabel: "share of positives", series: [{ id, name: "positives", colour: 0, banded: true, points: level(1) }, { id, name: "as told", colour: 8, dashed: true, points: () => ({ ...level(0)(), low: undefined }) }], xLabel: "probability" })
+        ? lines("half", { ...common, title: "Reliability: share of positives by probability", yLabel: "share of positives", series: [{ id, name: "positives", colour: 0, banded: true, points: level(1) }, { id, name: "perfect calibration", colour: 8, dashed: true, points: () => ({ ...level(0)(), low: undefined }) }], xLabel: "probability" })
         : lines("half", { ...common, title: "Share of positives by score", yLabel: "share of positives", series: [{ id, name: "positives", colour: 0, points: reliable }], xLabel: "score, of the scale" }),
     ];
   }
@@ -482,21 +489,21 @@
         + `Protected: ${report().unit}; `), "epsilon at most ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain), "."),
       h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. ${since(id)}${known(lane1(id).since) ? ` This worker has held the lane since ${when(lane1(id).since)}.` : ""}`))));
     out.push(tiles(
-      ["Epsilon promised", num(id, "privacy_epsilon_budget", plain), h("span", {}, "at delta ", num(id, "privacy_delta", plain), ", for any one record")],
-      known(v("privacy_horizon")) ? ["Horizon used", text([id], () => percent(usedShare(id))), h("span", {}, num(id, "privacy_horizon_left", count), " of ", num(id, "privacy_horizon", count), " records left")] : ["Horizon", "none", "the stream may go on for ever"],
-      ["Accounted so far", h("span", {}, "mu ", num(id, "privacy_mu_spent", four)), h("span", {}, "of ", num(id, "privacy_mu_budget", four), "; epsilon ", num(id, "privacy_epsilon_spent", four))],
-      ["Releases", num(id, "privacy_releases_total", count), "of the model"],
-      ["Noise", num(id, "noise_std", four), meta.public || !known(v("weight_norm")) ? "standard deviation" : h("span", {}, "std; norm of the weights ", num(id, "weight_norm", four))],
-      report().auc && !report().auc.too_few ? ["Private AUC", text([id], () => fixed(4)((report().auc || {}).value)), text([id], () => `± ${fixed(4)((report().auc || {}).stderr)}`)] : report().auc ? ["Private AUC", "–", "too few labels yet to be told"] : null,
+      tile(id, "privacy_epsilon_budget", plain, h("span", {}, "at delta ", num(id, "privacy_delta", plain), ", for any one record")),
+      known(v("privacy_horizon")) ? ["Horizon used", text([id], () => percent(usedShare(id))), h("span", {}, num(id, "privacy_horizon_left", count), " of ", num(id, "privacy_horizon", count), " records left")] : [titled("privacy_horizon"), "none", "the stream may go on for ever"],
+      tile(id, "privacy_mu_spent", four, h("span", {}, "of ", num(id, "privacy_mu_budget", four), "; epsilon so far ", num(id, "privacy_epsilon_spent", four))),
+      tile(id, "privacy_releases_total", count),
+      tile(id, "noise_std", four, meta.public || !known(v("weight_norm")) ? "standard deviation" : h("span", {}, "std; norm of the weights ", num(id, "weight_norm", four))),
+      report().auc && !report().auc.too_few ? tile(id, "private_auc", fixed(4), h("span", {}, "± ", num(id, "private_auc_stderr", fixed(4)))) : report().auc ? [titled("private_auc"), "–", "too few labels yet"] : null,
     ));
     out.push(card("third", "How much is left", ...(known(v("privacy_horizon")) ? [meter("Share of the horizon that is used", [id], () => usedShare(id), 0), h("p", {}, text([id], () => `${percent(usedShare(id))} of the horizon is used.`))] : []),
       h("p", {}, text(null, () => exhaustion(id))), h("p", { class: "note" }, "Epsilon is a promise about each record, never passed. What is accounted so far is the largest spend of any one record, not a sum over records: it comes near the promise early, and stays below it."),
-      h("h2", { class: "next-head" }, "Forks and restarts"), h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " second views of a window are charged", text([id], () => { const dates = lane1(id).fork_dates || []; return dates.length ? `, with the commit of ${dates.map(([t, n]) => (dates.length > 1 ? `${when(t)} (${count(n)} by then)` : when(t))).join(", ")}` : ""; }), ". Generation of the noise: ", num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
+      h("h2", { class: "next-head" }, "Forks and restarts"), h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " second views of a window are charged", text([id], () => { const dates = lane1(id).fork_dates || []; return dates.length ? `, with the commit of ${dates.map(([t, n]) => (dates.length > 1 ? `${when(t)} (${count(n)} by then)` : when(t))).join(", ")}` : ""; }), ". ", titled("privacy_generation", ": "), num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
       h("p", { class: "note" }, "A fork is charged when a crash may have released a window of models twice, with other noise. The plan sets some aside.")));
     out.push(listed("What is not covered", UNCOVERED, h("h2", { class: "next-head" }, "What the last audit found"), h("div", {}, ...audited([id]))), listed("What would void it", VOIDS));
     const lane = lane1(id), query = new URLSearchParams({ app: lane.app, topic: lane.topic, partition: lane.partition, learner: lane.learner });
-    out.push(lines("half", { title: "Epsilon accounted so far, and promised", yLabel: "epsilon", series: [{ id, name: "accounted", colour: 0, points: column(id, "privacy_epsilon_spent", "t") }, { id, name: "promised", colour: 4, dashed: true, points: () => { const t = lane1(id).history.t; return t.length ? { x: [t[0], t[t.length - 1]], y: [v("privacy_epsilon_budget"), v("privacy_epsilon_budget")] } : { x: [], y: [] }; } }], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
-    out.push(card("half", "Releases", releases(id)));
+    out.push(lines("half", { title: "Epsilon", yLabel: seriesOf("privacy_epsilon_spent").unit, series: [{ id, name: titleOf("privacy_epsilon_spent"), colour: 0, points: column(id, "privacy_epsilon_spent", "t") }, { id, name: titleOf("privacy_epsilon_budget"), colour: 4, dashed: true, points: () => { const t = lane1(id).history.t; return t.length ? { x: [t[0], t[t.length - 1]], y: [v("privacy_epsilon_budget"), v("privacy_epsilon_budget")] } : { x: [], y: [] }; } }], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
+    out.push(card("half", titled("privacy_releases_total"), releases(id)));
     out.push(card("", "The mechanism",
       h("p", {}, text([id], () => report().mechanism)),
       meta.card ? h("p", { class: "actions" }, h("a", { href: `card?${query}` }, "Privacy card"), " · ", h("a", { href: `card.json?${query}` }, "the same as JSON")) : null,
@@ -538,7 +545,7 @@
       const key = JSON.stringify(rows);
       if (key === last) return;
       last = key;
-      const names = ["Committed on", ...(placed ? ["Record"] : []), "Releases", "Mu spent", "Horizon left"];
+      const names = ["Committed on", ...(placed ? ["Record"] : []), ...["privacy_releases_total", "privacy_mu_spent", "privacy_horizon_left"].map(titleOf)];
       if (!rows.length) rows.push([known(lane1(id).since) ? "None yet" : "Not written down", ...names.slice(1).map(() => "")]);
       head.replaceChildren(...names.map((c, i) => h("th", { class: i ? "n" : null, scope: "col" }, c)));
       body.replaceChildren(...rows.map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
@@ -557,9 +564,9 @@
       return `${plural(ids.length, "lane keeps", "lanes keep")} a privacy account: ${parts.join(", ")}.${others ? ` ${plural(others, "lane keeps", "lanes keep")} none.` : ""}`;
     })), h("p", { class: "note" }, ...typed("Learners on one partition see the same records: their spends add up (mu²). Partitions hold different records, so of a record the largest counts. `streampair budget show --all` puts all applications of a store together."))));
     out.push(listed("What is not covered", UNCOVERED), listed("What would void it", VOIDS), card("third", "What the last audit found", h("div", {}, ...audited(ids))));
-    out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], ["Guarantee"], ["Epsilon promised", "n"], ["at delta", "n"], ["Accounted so far", "n"], ["Mu", "n"], ["Horizon left", "n"], ["Releases", "n"], ["Forks", "n"], ["Since", "n"]],
+    out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], [titled("privacy_guarantee")], ...["epsilon_budget", "delta", "epsilon_spent", "mu_spent", "horizon_left", "releases_total", "forks", "since_seconds"].map((name) => [titled(`privacy_${name}`), "n"])],
       ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_epsilon_spent", four), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count), text([id], () => or(when)(value(lane1(id), "privacy_since_seconds")))]))));
-    out.push(lines("", { title: "Epsilon accounted so far", yLabel: "epsilon", series: each(ids, (id) => column(id, "privacy_epsilon_spent", "t")), x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
+    out.push(lines("", { ...described("privacy_epsilon_spent"), series: each(ids, (id) => column(id, "privacy_epsilon_spent", "t")), x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
     return out;
   }
 
