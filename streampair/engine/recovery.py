@@ -311,7 +311,7 @@ def refuse_key(then: str, now: str) -> NoReturn:
 def _check_register(
     known: RecoveredState, chain: Chain, facts: ExternalState, register: Register | None, refuse: Any
 ) -> None:
-    going_on = "`streampair state accept CONFIG --lost-register` goes on and says before what it charges"
+    override = "`streampair state recover CONFIG --ignore-register` shows its cost first, and goes on"
     if register is None:
         if not known.attempts and (facts.offset is None or facts.offset <= facts.start):
             return  # nothing was ever released
@@ -319,14 +319,14 @@ def _check_register(
             refuse(
                 "the group has no offset here, so nothing says whether this log is the newest: the group's "
                 "offsets have expired (offsets.retention.minutes), or the group or the topic was deleted",
-                f"if the store is the newest there is, {going_on}",
+                f"if the store is the newest there is, {override}",
                 "register",
             )
         else:
             refuse(
                 f"the group's offset {facts.offset} has no register, so nothing says whether this log is the "
                 "newest: a tool has reset the offset, or something else commits under this group's name",
-                f"stop what else uses the group. If the store is the newest there is, {going_on}",
+                f"stop what else uses the group. If the store is the newest there is, {override}",
                 "register",
             )
         return
@@ -342,7 +342,7 @@ def _check_register(
         refuse(
             f"the log is older than what was released: {how}",
             "put the newest store back (an older one must never be). If that is lost, `streampair state "
-            "accept CONFIG --rollback` goes on and says before what it charges",
+            "recover CONFIG --accept-rollback` shows its cost first, and goes on",
             "rollback",
         )
         return
@@ -415,10 +415,9 @@ def lost_span(problem: str) -> SnapshotError:
     """The error of a replay from the snapshot to the tip that is impossible."""
     return SnapshotError(
         f"{problem}, so the state of the last commit cannot be made again from the last snapshot",
-        fix="put the topic right, or `streampair state accept CONFIG --lost-span`, which goes on with the "
-        "state of the "
-        "snapshot and says before what it charges; raise retention.ms of the topic. Where compaction or "
-        "erasure removes records, set input.payloads_change = true: every commit then holds a snapshot",
+        fix="put the topic right, or `streampair state recover CONFIG --skip-span`, which shows its cost "
+        "first and goes on with the snapshot; raise retention.ms of the topic. Where compaction or erasure "
+        "removes records, set input.payloads_change = true: every commit then holds a snapshot",
     )
 
 

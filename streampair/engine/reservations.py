@@ -178,7 +178,7 @@ class Reservations:
             if known is None or not repeats([known], [digest]):
                 raise PrivacyError(
                     f"the replay of slot {slot} differs from what was released",
-                    fix="put the topic right, or `streampair state accept --lost-span`",
+                    fix="put the topic right, or `streampair state recover --skip-span`",
                 )
 
     # Commits

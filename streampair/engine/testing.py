@@ -239,7 +239,7 @@ class Driver:
             self.append(append)
 
     def accept(self, how: How, when: str) -> int:
-        """Override a refused start, as `streampair state accept` does; returns the forks charged."""
+        """Override a refused start, as `streampair state recover` does; returns the forks charged."""
         lane = self.new_lane()
         frames = self.store.read()
         wanted = lane.read(frames, damaged=True)

@@ -411,8 +411,7 @@ class Chain:
         return LogDamagedError(
             f"the log is damaged {where}: {how}",
             fix="put the newest copy of the store back, with the key that wrote it; see `streampair "
-            "state accept "
-            "--help` for what it costs to go on without",
+            "state recover --help` for what it costs to go on without",
         )
 
 

@@ -181,20 +181,20 @@ def test_what_is_refused_can_be_accepted_and_is_charged_and_told(app: App, what:
     else:
         killed(app, 100)
         {"register": forget_register, "damage": damage, "span": forget_events}[what](app)
-    option = {"register": "--lost-register", "rollback": "--rollback", "span": "--lost-span"}.get(
-        what, "--rollback"
+    option = {"register": "--ignore-register", "rollback": "--accept-rollback", "span": "--skip-span"}.get(
+        what, "--accept-rollback"
     )
     error = refused(app)
     assert what == "damage" or option in str(error), error
     nobody(app)
     (shown,) = call("state", "show", app.path)["lanes"]
     assert shown["refused"] == error.problem
-    other = "--rollback" if what == "register" else "--lost-register"
-    call("state", "accept", app.path, other, "--yes", code=1)
-    assert call("state", "accept", app.path, option, code=2)["fix"].endswith("add --yes")
+    other = "--accept-rollback" if what == "register" else "--ignore-register"
+    call("state", "recover", app.path, other, "--yes", code=1)
+    assert call("state", "recover", app.path, option, code=2)["fix"].endswith("add --yes")
     (again,) = call("state", "show", app.path)["lanes"]
     assert again == shown  # what was refused has written nothing
-    (done,) = call("state", "accept", app.path, option, "--yes")["accepted"]
+    (done,) = call("state", "recover", app.path, option, "--yes")["recovered"]
     assert done["forks_charged"] >= {"rollback": 4}.get(what, 1)
     assert 0 < done["mu"][0] < done["mu"][1]
     assert done["epsilon"][0] < done["epsilon"][1] <= 1.0
@@ -219,13 +219,13 @@ def test_a_worker_that_runs_is_shown_and_left_alone(app: App) -> None:
         (lane,) = call("state", "show", app.path)["lanes"]
         assert lane["register"] in ("agrees", "older")
         assert (lane["offset"], lane["damage"]) == (60, None)
-        told = call("state", "accept", app.path, "--lost-register", "--yes", code=1)
+        told = call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
         assert "has 1 member" in told["error"]
         call("state", "export", app.path, app.path.with_name("x.state"), code=1)
         app.produce(events(20, seed=2))
         app.await_scores({0: 80}, worker)
         assert worker.stop() is None
-    told = call("state", "accept", app.path, "--lost-register", "--yes", code=1)
+    told = call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
     assert "the group's register is there" in told["error"]
 
 

@@ -493,7 +493,7 @@ def test_what_an_operator_does_to_the_group_is_named(
         error = refusal(one)
         assert isinstance(error, PrivacyError)
         assert told in str(error)
-        assert "state accept" in str(error)
+        assert "state recover" in str(error)
         asyncio.run(write_register_offline(config, one.app.name, {place: (offset, text)}))
     one.feed(60)
     finish(nursery, one, "offsets expired, wiped, reset")

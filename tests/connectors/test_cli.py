@@ -81,7 +81,7 @@ def test_the_commands() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
         *("", "demo", "check", "run", "replay", "report", "audit", "reproduce"),
         *("budget", "budget plan", "budget show", "budget card"),
-        *("state", "state show", "state accept", "state export", "state import"),
+        *("state", "state show", "state recover", "state export", "state import"),
     }
 
 

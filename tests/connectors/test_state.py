@@ -108,17 +108,17 @@ def test_damage_and_another_key_are_shown(config: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--yes"], "nothing says what to go on without"),
-        (["--rollback", "--lost-span", "--yes"], "one thing at a time"),
-        (["--rollback"], "nobody to ask"),
-        (["--rollback", "--json"], "nobody to ask"),
-        (["--rollback", "--yes"], r"no [kafka] table"),
+        (["--yes"], "no override is chosen"),
+        (["--accept-rollback", "--skip-span", "--yes"], "only one override at a time"),
+        (["--accept-rollback"], "no terminal to ask"),
+        (["--accept-rollback", "--json"], "no terminal to ask"),
+        (["--accept-rollback", "--yes"], r"no [kafka] table"),
     ],
 )
-def test_what_accept_asks_first(config: Path, options: list[str], told: str) -> None:
+def test_what_recover_asks_first(config: Path, options: list[str], told: str) -> None:
     work(config)
     before = {path: path.read_bytes() for path in (config.parent / "state").iterdir()}
-    assert told in call("state", "accept", config, *options, code=2)
+    assert told in call("state", "recover", config, *options, code=2)
     assert {path: path.read_bytes() for path in (config.parent / "state").iterdir()} == before
 
 

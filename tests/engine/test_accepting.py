@@ -273,7 +273,7 @@ def test_damage_is_cut_off_and_charged_up_to_the_register() -> None:
     log = world.store.log
     end = len(b"".join(Chain.frames(log)[:-2]))
     world.store.log = log[: end + 100] + bytes([log[end + 100] ^ 1]) + log[end + 101 :]
-    with pytest.raises(LogDamagedError, match="state accept"):
+    with pytest.raises(LogDamagedError, match="state recover"):
         world.start()
     with pytest.raises(LogDamagedError):
         world.accept("register", "2026-11-22")
@@ -315,7 +315,7 @@ def test_a_lane_without_an_account_gives_up_its_span_for_nothing() -> None:
     public.feed(EVENTS[5:20])
     public.commit()
     public._facts["start"] = 12
-    with pytest.raises(SnapshotError, match="--lost-span"):
+    with pytest.raises(SnapshotError, match="--skip-span"):
         public.start()
     assert public.accept("span", "2026-11-22") == 0
     public.start()

@@ -124,7 +124,7 @@ def test_a_replay_that_comes_out_otherwise_is_refused(change: str) -> None:
     other = Driver(lanes.pair_ogd)
     other.feed([({**x, "a": x["a"] + 1e-6}, y) if change == "score" else (x, not y)])
     driver.topic[12] = Record(12, other.topic[0].value)
-    with pytest.raises(SnapshotError, match=r"other scores than the last commit has.*--lost-span"):
+    with pytest.raises(SnapshotError, match=r"other scores than the last commit has.*--skip-span"):
         driver.crash()
     driver.topic[12] = kept
     driver.crash()

@@ -205,7 +205,7 @@ def test_a_replay_that_is_asked_for_comes_first() -> None:
     with pytest.raises(SnapshotError, match="has not caught up"):
         lane.commit()
     lane.replay(waiting.topic[10:15])
-    with pytest.raises(SnapshotError, match="--lost-span"):  # it ends where it must, or nowhere
+    with pytest.raises(SnapshotError, match="--skip-span"):  # it ends where it must, or nowhere
         lane.replayed()
     waiting.crash()
     assert (waiting.lane.next_offset, waiting.lane.replay_until) == (20, None)
@@ -256,7 +256,7 @@ def turned_after_the_last_release() -> Driver:
 
 def test_a_slot_that_releases_nothing_is_replayed_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = turned_after_the_last_release()
-    with pytest.raises(SnapshotError, match="--lost-span"):
+    with pytest.raises(SnapshotError, match="--skip-span"):
         quiet.crash()
     # The mutant: a tip that holds the scores alone.
     monkeypatch.setattr(Reservations, "update_digest", lambda self, told: None)

@@ -414,9 +414,9 @@ class World(Driver):
         truth = self.truth
         assert truth is not None
         hows: dict[str, Literal["register", "rollback", "span"]] = {
-            "--lost-register": "register",
-            "--rollback": "rollback",
-            "--lost-span": "span",
+            "--ignore-register": "register",
+            "--accept-rollback": "rollback",
+            "--skip-span": "span",
         }
         how = next((how for option, how in hows.items() if option in self.refused), None)
         if "the log is damaged" in self.refused:

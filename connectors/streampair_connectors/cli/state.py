@@ -1,4 +1,4 @@
-"""`streampair state`: look at the state of an application, go on where a start is refused, move it."""
+"""`streampair state`: show the state of an application, override a refused start, export and import."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["state_app"]
 
 state_app = typer.Typer(
-    help="The state: show it, accept what is lost, export and import it.",
+    help="Show the state, override a refused start, export and import.",
     epilog="Example: streampair state show fraud.toml",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -40,7 +40,7 @@ ExportFile = Annotated[Path, typer.Argument(metavar="FILE", help="The exported s
 def show(config: ConfigPath, as_json: AsJson = False) -> None:
     """Show what the store and the group hold of each lane (one partition), and whether `run` would start.
 
-    Changes nothing, takes no lock and fences nobody: a worker may run meanwhile.
+    Changes nothing, takes no lock and fences no worker: one may run meanwhile.
     """
     from streampair_connectors.stores.inspection import open_states
 
@@ -62,62 +62,65 @@ def show(config: ConfigPath, as_json: AsJson = False) -> None:
 
 
 @state_app.command(
-    "accept",
-    short_help="Go on where `run` refuses to; says before what it charges.",
-    epilog="Example: streampair state accept fraud.toml --rollback",
+    "recover",
+    short_help="Override a refused start; shows first what it charges.",
+    epilog="Example: streampair state recover fraud.toml --accept-rollback",
 )
-def accept(
+def recover(
     config: ConfigPath,
-    lost_register: Annotated[
+    ignore_register: Annotated[
         bool,
         typer.Option(
-            "--lost-register", help="The group's offsets are gone or were reset, and the store is the newest."
+            "--ignore-register",
+            help="The group's offsets are gone or were reset, and the store is the newest.",
         ),
     ] = False,
-    rollback: Annotated[
+    accept_rollback: Annotated[
         bool,
         typer.Option(
-            "--rollback", help="The newest log is lost, or damaged: go on from the one that is there."
+            "--accept-rollback",
+            help="The newest log is lost or damaged: go on from the one that is there.",
         ),
     ] = False,
-    lost_span: Annotated[
+    skip_span: Annotated[
         bool,
         typer.Option(
-            "--lost-span",
-            help="Events since the last snapshot are gone or changed: go on with the snapshot, without them.",
+            "--skip-span",
+            help="Events since the last snapshot are gone or changed: go on from the snapshot, without them.",
         ),
     ] = False,
     partition: Annotated[
-        int | None, typer.Option(min=0, help="This lane alone. Without it all that are refused for this.")
+        int | None, typer.Option(min=0, help="This lane only. Default: all that are refused for this cause.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on where `run` refuses to, on your word. It says before what it charges, and asks.
+    """Override a refused start. The charge is shown first, and must be confirmed.
 
-    A private lane is charged a second view of every slot that may be seen again, and its report says from
-    then on "vouched by the operator". The newest store, put back, costs nothing: look for that first.
-    No worker may run.
+    A private lane is charged a fork for every slot that may be seen again, and its report says from then on
+    "vouched by the operator". The newest store, put back, costs nothing: look for that first. No worker may
+    run.
     """
-    flags: dict[How, bool] = {"register": lost_register, "rollback": rollback, "span": lost_span}
+    flags: dict[How, bool] = {"register": ignore_register, "rollback": accept_rollback, "span": skip_span}
     with errors(as_json):
         chosen: list[How] = [how for how, is_set in flags.items() if is_set]
         if len(chosen) != 1:
             raise ConfigError(
-                "nothing says what to go on without" if not chosen else "one thing at a time",
-                fix="give one of --lost-register, --rollback and --lost-span: the message of `run` names it",
+                "no override is chosen" if not chosen else "only one override at a time",
+                fix="pass one of --ignore-register, --accept-rollback and --skip-span: the error of `run` "
+                "names it",
             )
         if not yes and (as_json or not sys.stdin.isatty()):
             raise ConfigError(
-                "there is nobody to ask",
+                "no terminal to ask for confirmation",
                 fix="call it in a terminal and without --json, or add --yes",
             )
         settings = load_config(config)
         logs.configure("error")
         partitions = None if partition is None else [partition]
-        plans = asyncio.run(_accept(settings, chosen[0], partitions, ask=not yes, show=not as_json))
+        plans = asyncio.run(_recover(settings, chosen[0], partitions, ask=not yes, show=not as_json))
         if as_json:
-            typer.echo(json.dumps({"accepted": [plan.as_dict() for plan in plans]}))
+            typer.echo(json.dumps({"recovered": [plan.as_dict() for plan in plans]}))
         elif not plans:
             typer.echo("nothing was changed")
             raise typer.Exit(1)
@@ -125,7 +128,7 @@ def accept(
             typer.echo("done: start `streampair run`")
 
 
-async def _accept(
+async def _recover(
     settings: Config, how: How, partitions: list[int] | None, *, ask: bool, show: bool
 ) -> list[Plan]:
     """Carry out the plans, and return them: none of them if the answer is no."""
@@ -137,7 +140,7 @@ async def _accept(
             for plan in plans:
                 title = f"{settings.app}: {settings.input.topic}[{plan.partition}]"
                 _block(title, _plan_rows(plan))
-        if ask and not await asyncio.to_thread(typer.confirm, "Go on so?"):
+        if ask and not await asyncio.to_thread(typer.confirm, "Go on?"):
             return []
         for plan in plans:
             await states.carry_out(plan)
@@ -152,8 +155,8 @@ async def _accept(
 def export(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> None:
     """Write log and snapshot of every lane to one new file of mode 0600, to move them to another store.
 
-    Sealed with the sealing key or the noise key, if there is one. The noise key is not in it. No worker may
-    run; once one has run again, the file is no longer the newest state, and no import takes it.
+    Encrypted with the sealing key or the noise key, if there is one; the noise key is not exported. No worker
+    may run. Once one has run again, the file is no longer the newest state, and `import` rejects it.
     """
     from streampair_connectors.stores.export import export_state
 
@@ -179,7 +182,7 @@ def export(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> Non
 def import_(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> None:
     """Write an exported state into the store of the configuration, which must not have these lanes.
 
-    It must be the newest state, by the group's register. No worker may run. Afterwards move the old store
+    It must be the newest state by the group's register. No worker may run. Afterwards move the old store
     away: it must never be used again.
     """
     from streampair_connectors.stores.export import import_state

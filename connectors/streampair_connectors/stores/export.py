@@ -153,7 +153,7 @@ async def _check(
             f"the file ends with entry {chain.sequence} of partition {partition}, and the group {known}: "
             "it is not the newest state",
             fix="start `streampair run` where the state is, stop it, and export again; if the group's "
-            "register is lost, `streampair state accept CONFIG --lost-register` there first",
+            "register is lost, `streampair state recover CONFIG --ignore-register` there first",
         )
 
 
