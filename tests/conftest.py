@@ -13,6 +13,10 @@ from harness import search, support
 from harness.tiers import STOPPABLE_TIERS
 from xdist.scheduler import LoadScopeScheduling
 
+# Before numpy is imported, here and in processes that tests start: threads that share one product wait for
+# each other in loops, and take the processors from other processes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Of the tests with a broker, those that take half of the time.
 WORKERS = ("test_worker.py", "test_state_commands.py")
 
