@@ -96,8 +96,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """See ``search_wider``."""
-    search.search_wider(items)
+    """See ``count_examples``."""
+    search.count_examples(items)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -72,6 +72,13 @@ def test_that_is_true(number):
     with Path("tried").open("a") as file:
         print(number, file=file)
 
+@pytest.mark.parametrize("case", [1, 2])
+@settings(max_examples=60)
+@given(st.integers(0, 2**60))
+def test_of_two_cases(case, number):
+    with Path("cases").open("a") as file:
+        print(case, number, file=file)
+
 @given(data=st.data())
 def test_that_draws_inside(data):
     assert data.draw(st.integers()) is None
@@ -80,7 +87,8 @@ def test_that_draws_inside(data):
 
 def properties(folder: Path, *arguments: str) -> tuple[str, list[int]]:
     """What a run on the property tests above says, and what the second of them tried."""
-    (folder / "tried").unlink(missing_ok=True)
+    for name in ("tried", "cases"):
+        (folder / name).unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-o", f"pythonpath={support.ROOT / 'tests'}", *arguments]
     told = subprocess.run([*command, "-p", "no:cacheprovider"], capture_output=True, text=True, cwd=folder)
     return told.stdout, [int(line) for line in (folder / "tried").read_text().split()]
@@ -92,9 +100,11 @@ def test_property_tests_try_the_same_examples_and_a_search_new_ones(tmp_path: Pa
     file.write_text(PROPERTIES)
     _, always = properties(tmp_path)
     assert len(always) == 6
+    assert len((tmp_path / "cases").read_text().splitlines()) == 2 * 60 // search.FEWER
     found, tried = properties(tmp_path, "-n", "2", "-m", "hypothesis", "--hypothesis-profile=search")
     assert len(tried) == 6 * search.MORE
     assert len(set(tried) - set(always)) > 6
+    assert len((tmp_path / "cases").read_text().splitlines()) == 2 * 60 * search.MORE
     section = found[found.rindex(search.TITLE) :]
     # What is drawn inside of a test cannot be an example: it is told, with a blob.
     assert re.search(r"^# Draw 1: 0\n@reproduce_failure\('.*'\)$", section, re.M)

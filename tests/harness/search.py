@@ -1,7 +1,9 @@
 """Property tests: the same examples every time where a change is judged, new ones where they are sought.
 
-``pytest -m hypothesis --hypothesis-profile=search`` (``make search``) draws new examples, more of them, and
-prints each find as the lines to paste above the test, so that it is tried for ever after.
+Where a change is judged, each case of a parametrised test tries a third of the examples that the test asks
+for: cases share most of their code. ``pytest -m hypothesis --hypothesis-profile=search`` (``make search``)
+draws new examples, more of them, and prints each find as the lines to paste above the test, so that it is
+tried for ever after.
 """
 
 from __future__ import annotations
@@ -16,6 +18,12 @@ import pytest
 
 MORE = int(os.environ.get("STREAMPAIR_SEARCH", "3"))
 """So many times the examples that a test asks for are tried by a search."""
+
+FEWER = 3
+"""A case of a parametrised test tries one of so many of its examples where nothing is searched for, ..."""
+
+LEAST = 8
+"""... but at least so many, if the test asks for them."""
 
 TITLE = "found by the search: add to the test"
 
@@ -43,17 +51,26 @@ def searching() -> bool:
     return hypothesis.settings.get_current_profile_name() == "search"
 
 
-def search_wider(items: Iterable[pytest.Item]) -> None:
-    """Let every property test try more examples than it asks for, if the run searches."""
-    if not searching():
-        return
-    tests = {id(test): test for item in items if (test := getattr(item, "obj", None)) is not None}
-    for test in tests.values():
+def examples(asked: int, parametrised: bool) -> int:
+    """How many examples a test tries, by how many it asks for."""
+    if searching():
+        return MORE * asked
+    return max(min(asked, LEAST), asked // FEWER) if parametrised else asked
+
+
+def count_examples(items: Iterable[pytest.Item]) -> None:
+    """Let every property test try more examples than it asks for, or fewer (`examples`)."""
+    tests = {
+        id(test): (test, hasattr(item, "callspec"))
+        for item in items
+        if (test := getattr(item, "obj", None)) is not None
+    }
+    for test, parametrised in tests.values():
         # A second @settings is refused: this is where the plugin of hypothesis itself puts its own.
         asked = getattr(test, "_hypothesis_internal_use_settings", None)
         if asked is not None:
-            more = hypothesis.settings(asked, max_examples=MORE * asked.max_examples)
-            test._hypothesis_internal_use_settings = more
+            count = examples(asked.max_examples, parametrised)
+            test._hypothesis_internal_use_settings = hypothesis.settings(asked, max_examples=count)
 
 
 def finds(error: BaseException, given: Iterable[str] = ()) -> Iterator[str]:
