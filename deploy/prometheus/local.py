@@ -42,26 +42,28 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9090)
     parser.add_argument("--data", type=Path, help="where it keeps its data; without it a temporary directory")
     parser.add_argument("--print", action="store_true", dest="show")
-    told = parser.parse_args()
-    text = configuration(told.url)
-    if told.show:
+    arguments = parser.parse_args()
+    text = configuration(arguments.url)
+    if arguments.show:
         print(text, end="")
         return
     program = shutil.which("prometheus")
     if program is None:
         sys.exit("there is no prometheus on the path; install it (Debian: apt-get install prometheus)")
-    directory = Path(tempfile.mkdtemp(prefix="streampair-prometheus-")) if told.data is None else told.data
+    directory = (
+        Path(tempfile.mkdtemp(prefix="streampair-prometheus-")) if arguments.data is None else arguments.data
+    )
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "prometheus.yml"
     file.write_text(text)
-    print(f"Prometheus: http://127.0.0.1:{told.port}/alerts (data in {directory})", flush=True)
-    arguments = [
+    print(f"Prometheus: http://127.0.0.1:{arguments.port}/alerts (data in {directory})", flush=True)
+    command = [
         program,
         f"--config.file={file}",
         f"--storage.tsdb.path={directory / 'data'}",
-        f"--web.listen-address=127.0.0.1:{told.port}",
+        f"--web.listen-address=127.0.0.1:{arguments.port}",
     ]
-    os.execv(program, arguments)  # noqa: S606  # a program and its arguments: no shell is wanted
+    os.execv(program, command)  # noqa: S606  # a program and its arguments: no shell is wanted
 
 
 if __name__ == "__main__":

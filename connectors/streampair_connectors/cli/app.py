@@ -28,7 +28,7 @@ from streampair_connectors.observability import logs
 
 __all__ = ["app", "main"]
 
-# Lines below \\b stay as they are written; other lines are filled.
+# Click keeps the lines below \\b; other lines are wrapped.
 _INTRODUCTION = """Learn to rank from a stream of labelled events, one at a time, privately if you ask for it.
 
 `demo` shows it at work and needs nothing else. For a topic of your own write a configuration (one TOML file,
@@ -389,7 +389,7 @@ def budget_plan(
 
 
 def _features_of(d: int | None, config: Path | None) -> int:
-    """The number of features: as given, or as declared, with a column for each declared value."""
+    """Return the number of features: `d`, or those that the configuration declares."""
     if (d is None) == (config is None):
         raise ConfigError(
             "the number of features is given twice" if config else "the number of features is not given",
@@ -442,8 +442,8 @@ def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    # A command begins with its imports. The collector would walk what they bring again and again, and once
-    # more at the exit: a third of the time of a short command. `errors` switches it on.
+    # Garbage collection during imports and at exit takes a third of the time of a short command. `errors`
+    # switches it on.
     gc.disable()
     try:
         app(prog_name="streampair")

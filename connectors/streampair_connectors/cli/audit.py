@@ -1,4 +1,4 @@
-"""The work of `streampair audit`: attack the configured learner with a canary, and print what it showed."""
+"""Implementation of `streampair audit`: a canary attack on the configured learner, and its report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["audit_config", "audit_dict", "audit_lines"]
 
 
 def audit_config(config: Config, *, slots: int | None, runs: int | None, console: Console) -> AuditReport:
-    """Audit the learner of a configuration, under a key of its own that is thrown away.
+    """Audit the learner of a configuration, under a temporary noise key.
 
     Progress goes to the console if it is a terminal.
 
@@ -43,14 +43,14 @@ def audit_config(config: Config, *, slots: int | None, runs: int | None, console
 
 
 def audit_dict(report: AuditReport) -> dict[str, Any]:
-    """The report for `--json`, and the day of it."""
+    """Return the report for `--json`, with its date."""
     made = {"date": datetime.now(UTC).date().isoformat(), "software": f"streampair {__version__}"}
     parts = [{**asdict(part), "failures": list(part.failures)} for part in report.parts]
     return {**asdict(report), "parts": parts, "holds": report.holds, "verdict": report.verdict, **made}
 
 
 def audit_lines(report: AuditReport) -> Iterator[str]:
-    """The report for people."""
+    """Return the report as text."""
     yield f"{report.learner}, epsilon {report.epsilon:g} at delta {report.delta:g}"
     for part in report.parts:
         yield ""

@@ -22,7 +22,7 @@ __all__ = ["application_card", "card"]
 
 
 def _spent(settings: Config) -> Budget | None:
-    """What the store says; None: nothing is in it yet."""
+    """Read the spent budget from the store; None: it has no private lane yet."""
     from streampair_connectors.stores.spending import read_stored
 
     try:
@@ -34,14 +34,14 @@ def _spent(settings: Config) -> Budget | None:
 
 
 def application_card(settings: Config, audit: str | None = None) -> dict[str, Any]:
-    """The card of a configuration, with what its store says is spent.
+    """Return the card of a configuration, with the budget spent according to its store.
 
     Parameters
     ----------
     settings
         The configuration.
     audit
-        What `streampair audit --json` printed.
+        Output of `streampair audit --json`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What `streampair check` looks at: everything that `run` would trip over, without running."""
+"""`streampair check`: checks everything that could make `run` fail, without running."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Report:
         return all(f["ok"] for f in self.findings)
 
     def good(self, what: str, text: str) -> None:
-        """Note what works."""
+        """Add a check that passed."""
         self.findings.append({"check": what, "ok": True, "text": text})
 
     def doubtful(self, what: str, text: str) -> None:
-        """Note what works, and is hardly meant so."""
+        """Add a warning: it works, and is probably not intended."""
         self.findings.append({"check": what, "ok": True, "warning": True, "text": text})
 
     def bad(self, what: str, error: StreampairError) -> None:
-        """Note what does not, and its fix."""
+        """Add a check that failed, with its fix."""
         self.findings.append({"check": what, "ok": False, "text": error.problem, "fix": error.fix})
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,15 +67,15 @@ class Report:
 
 
 async def check_config(config: Config, *, create_topics: bool = False) -> Report:
-    """Look at everything and return the findings. Holds no lock, saves no state.
+    """Run all checks and return the findings. Holds no lock, saves no state.
 
     Parameters
     ----------
     create_topics
-        Make the topics that are missing, as [topics] says; otherwise none is made.
+        Whether to make missing topics, as [topics] says.
     """
     report = Report()
-    names, of = config.input.feature_names(), config.input.categories()
+    names, categories = config.input.feature_names(), config.input.categories()
     labels = (
         "of any kind"
         if config.input.labels == "any"
@@ -87,8 +87,9 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
         + ("features are all other fields" if names is None else f"{len(names)} features")
         + (
             ""
-            if of is None
-            else f", {len(of.columns)} of them for the declared values of {', '.join(map(str, of.places))}"
+            if categories is None
+            else f", {len(categories.columns)} of them for the declared values of "
+            f"{', '.join(map(str, categories.places))}"
         ),
     )
     privacy = _check_learner(config, report)
@@ -143,7 +144,7 @@ def _check_learner(config: Config, report: Report) -> PrivacyReport | None:
 
 
 def _check_entities(config: Config, privacy: PrivacyReport, lanes: int, report: Report) -> None:
-    """What the budget of a lane comes to for an entity whose records are in all of them."""
+    """Add the budget of an entity whose records may be in all lanes."""
     if "entity" not in privacy.unit or lanes < 2:
         return
     if config.input.keyed_by_entity:
@@ -173,7 +174,7 @@ def _check_store(config: Config, report: Report) -> None:
         )
         return
     directory = config.state_directory
-    # Nothing is made here, so a directory that does not exist is judged by its nearest parent.
+    # Nothing is made here: for a directory that does not exist, its nearest parent is checked.
     existing = directory
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -184,7 +185,7 @@ def _check_store(config: Config, report: Report) -> None:
             report.bad("store", error)
             return
         prefix = lane_id(config, config.input.topic, 0)[:-1]
-        # What follows is a number, or the rest of the name of another topic.
+        # The suffix is a partition number, or the rest of another topic's name.
         logs = [p for p in directory.glob(f"{prefix}*.log") if p.stem.removeprefix(prefix).isdigit()]
         text = f"{directory} can be written; {len(logs)} lane(s) of this application and topic"
         report.good("store", text + ("" if logs else ": starts at the first event"))
@@ -249,7 +250,7 @@ def _check_codecs(report: Report) -> None:
 
 
 async def _check_kafka(config: Config, report: Report, create: bool) -> int:
-    """Return the partitions of the input; 0 when nobody knows."""
+    """Return the number of partitions of the input; 0 if unknown."""
     try:
         settings = config.require_kafka()
         found = await kafka.describe_topics(settings)
@@ -285,9 +286,9 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
 
 @dataclass
 class _Topics:
-    """Partitions of the topics that there are, and of those that were made now; why others could not be.
+    """Partitions of existing and of newly made topics, and errors of those that could not be made.
 
-    What is `hidden` may exist: this user may not look.
+    `hidden` topics may exist: this user may not describe them.
     """
 
     found: dict[str, int]
@@ -296,7 +297,7 @@ class _Topics:
     hidden: set[str] = field(default_factory=set)
 
     def has(self, name: str) -> str:
-        """The words of a topic that is there."""
+        """Describe an existing topic."""
         return (
             f"{name!r} {'was created with' if name in self.made else 'has'} {self.found[name]} partition(s)"
         )

@@ -1,4 +1,4 @@
-"""What the commands share: their arguments, and how they end."""
+"""Arguments and error handling that all commands share."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ ConfigPath = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
-# Objects more than before, until Python's collector looks at the young ones. A batch of a thousand records
-# is gone before it has come to that; at the usual 700, each batch was walked, and all that lives after every
-# 35,000 events: two fifths of a worker's time.
+# Threshold of Python's garbage collector for the youngest generation: a batch of a thousand records is freed
+# before it is reached. At the default, 700, collections take two fifths of a worker's time.
 _YOUNG = 20_000
 
 
 def settle() -> None:
-    """Set Python's collector for a long run: what is imported stays, and batches come and go."""
+    """Tune the garbage collector for a long run: freeze imported objects, raise the threshold."""
     gc.freeze()
     gc.set_threshold(_YOUNG, 10, 10)
     gc.enable()
@@ -41,7 +40,7 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def errors(as_json: bool) -> Iterator[None]:
-    """Begin a command, whose imports are done; end it with a message and an exit code, no traceback."""
+    """Run a command after its imports: an error becomes a message and an exit code, not a traceback."""
     settle()
     try:
         yield
@@ -56,7 +55,7 @@ def errors(as_json: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does. Python would complain at exit.
+        # The reader of the output has closed it, as `head` does. Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
 

@@ -1,4 +1,4 @@
-"""The work of `streampair reproduce`: read data sets, measure a table, print it beside the paper's."""
+"""Implementation of `streampair reproduce`: read data sets, measure, compare with the paper."""
 
 from __future__ import annotations
 
@@ -161,18 +161,18 @@ _TUNED = ("tuned AUC", "time to AUC")
 
 
 def default_cache() -> Path:
-    """Where measurements are kept if nobody says where."""
+    """Return the default file of measurements."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "streampair" / "reproduce.jsonl"
 
 
 @functools.cache
 def _program() -> str:
-    """A digest of everything that a measurement may depend on."""
+    """Return a digest of everything that a measurement may depend on."""
     folder = Path(streampair.__file__).parent
     seen = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
-        if path.name not in ("pages.py", "results.py", "manifest.py"):  # what is told, not what is measured
+        if path.name not in ("pages.py", "results.py", "manifest.py"):  # presentation, not measurement
             seen.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
     return seen.hexdigest()
 
@@ -197,7 +197,7 @@ def _sample(folder: Path, name: str, tuned: bool) -> protocol.Sample:
 
 @dataclass(frozen=True)
 class _Job:
-    """One measurement that is to be made."""
+    """A measurement to be made."""
 
     key: str
     what: Mapping[str, Any]
@@ -207,7 +207,7 @@ class _Job:
 def _measured(folder: Path, job: _Job) -> protocol.Outcome:
     try:
         data = _sample(folder, job.what["data"], job.what["measure"] in _TUNED)
-    except StreampairError as error:  # where the user keeps things is nobody's business
+    except StreampairError as error:  # without the user's paths
         return protocol.Outcome(
             reason=error.problem.replace(f"{folder}/", "").replace(str(folder), "the folder")
         )
@@ -255,11 +255,11 @@ class Measurements:
             return  # it is measured again
 
     def get(self, key: str) -> protocol.Outcome | None:
-        """What was measured under a key."""
+        """Return the measurement of a key."""
         return self._known.get(key)
 
     def put(self, job: _Job, outcome: protocol.Outcome) -> None:
-        """Keep a measurement. A reason is not written: what was missing may be there the next time."""
+        """Store a measurement. A missing one is not stored, since its reason may not hold next time."""
         self._known[job.key] = outcome
         if outcome.reason:
             return
@@ -283,7 +283,7 @@ def _unusable(path: Path, error: OSError) -> SourceError:
 
 
 def _quick(cell: manifest.Cell) -> str:
-    """Why a quick look leaves a cell out; empty: it does not."""
+    """Why `--quick` skips a cell; empty: it does not."""
     sizes = {"metric": _QUICK_METRIC}
     slow = (
         cell.n > sizes.get(cell.task, cell.n)
@@ -310,7 +310,7 @@ def reproduced(
     cache: Path,
     console: Console,
 ) -> list[tuple[manifest.Paper, list[Result]]]:
-    """Every cell of the papers, with progress on the console if it is a terminal.
+    """Measure every cell of the papers, with progress on the console if it is a terminal.
 
     Parameters
     ----------
@@ -392,7 +392,7 @@ def _result(folder: Path, cell: manifest.Cell, seeds: int, quick: bool, kept: Me
 
 
 def result_dict(each: Result) -> dict[str, Any]:
-    """A cell for `--json`: what is not a number is null."""
+    """Return a cell for `--json`; NaN is null."""
     said = {**asdict(each), "verdict": each.verdict}
     for summary in said["found"].values():
         for name in ("mean", "stderr", "epsilon"):

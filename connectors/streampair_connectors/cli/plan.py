@@ -22,7 +22,7 @@ _MODELS = {
 
 
 def as_dict(found: PrivacyPlan) -> dict[str, Any]:
-    """A plan for machines; what is infinite becomes null."""
+    """Return a plan as JSON values; infinite numbers become null."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, float):
@@ -40,7 +40,7 @@ def as_dict(found: PrivacyPlan) -> dict[str, Any]:
 
 
 def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
-    """What is expected against epsilon: a letter a mechanism, in the order of the table."""
+    """Plot the expected value against epsilon: one letter per mechanism, in the order of the table."""
     curves = [forecast.curve for forecast in found.forecasts]
     top = found.auc_without_privacy
     low = 0.5
@@ -52,7 +52,7 @@ def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
             level = round(height * (auc - low) / (top - low)) if top > low else 0
             x = column * width + width // 2
             line = rows[height - min(max(level, 0), height)]
-            # Letters that meet stand side by side.
+            # Letters at the same place are put side by side.
             while line[x] != " " and x < (column + 1) * width - 1:
                 x += 1
             line[x] = mark

@@ -1,4 +1,4 @@
-"""What the command `replay` does around :class:`streampair_connectors.worker.replay.Replay`."""
+"""`streampair replay`: files, progress and summary around `streampair_connectors.worker.replay.Replay`."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def replay_file(
         It was interrupted; the summary of what was done has been reported.
     """
     console = Console(stderr=True, soft_wrap=True)
-    letters = _LateFile(dead_letters or Path(f"{config.app}-dead-letters.jsonl"))
+    letters = _LazyFile(dead_letters or Path(f"{config.app}-dead-letters.jsonl"))
     with contextlib.ExitStack() as stack:
         scores: IO[bytes] = sys.stdout.buffer if output is None else stack.enter_context(_create(output))
         stack.callback(letters.close)
 
         def write(lines: bytes) -> None:
             scores.write(lines)
-            scores.flush()  # what came through a pipe may be waited for at the end of another
+            scores.flush()  # the reader of a pipe may wait for them
 
         replay = Replay(config, file, write, letters.write)
         server = (
@@ -95,8 +95,8 @@ def replay_file(
         summary = summarise(gauges)
         summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
         if record is not None:
-            with _create(record) as file_of_run:
-                file_of_run.write(frame_json(replay.telemetry, public=False, audit=config.audit_file)[1])
+            with _create(record) as run_file:
+                run_file.write(frame_json(replay.telemetry, public=False, audit=config.audit_file)[1])
         if letters.made:
             summary["dead_letter_file"] = str(letters.path)
         if replay.interrupted:
@@ -107,7 +107,7 @@ def replay_file(
         if not summary["learned"]:
             raise _nothing_learned(replay, summary, config)
         if server is not None:
-            # From here on Ctrl-C is the way to end, also when it comes before the words are out.
+            # From here on Ctrl-C ends the command normally, even before the message is printed.
             with contextlib.suppress(KeyboardInterrupt):
                 console.print(
                     f"metrics stay up at {server.url}/metrics until Ctrl-C, and the page at {server.url}/",
@@ -175,36 +175,36 @@ def summarise(gauges: Any) -> dict[str, Any]:
 
 def _progress() -> Progress:
     console = Console(stderr=True)
-    # On a terminal that also shows the scores, a moving line between them helps nobody.
+    # Not on a terminal that also shows the scores.
     visible = console.is_terminal and not sys.stdout.isatty()
     return Progress(
         SpinnerColumn(),
-        _OfAFile(BarColumn()),
-        _OfAFile(TaskProgressColumn()),
+        _SizedColumn(BarColumn()),
+        _SizedColumn(TaskProgressColumn()),
         TextColumn("{task.fields[events]:,} events"),
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
-        _OfAFile(TimeRemainingColumn(compact=True)),
-        _OfAFile(TextColumn("left")),
+        _SizedColumn(TimeRemainingColumn(compact=True)),
+        _SizedColumn(TextColumn("left")),
         console=console,
         transient=True,
         disable=not visible,
     )
 
 
-class _OfAFile(ProgressColumn):
-    """A column for what has an end: a file has one, by its bytes, and a pipe has none."""
+class _SizedColumn(ProgressColumn):
+    """A column shown only for input of known size: for a file, not for a pipe."""
 
     def __init__(self, column: ProgressColumn) -> None:
         super().__init__()
         self._column = column
 
     def __call__(self, task: Task) -> RenderableType:
-        """Draw it. The column inside says how often."""
+        """Draw the column at its own rate."""
         return Text() if task.total is None else self._column(task)
 
     def render(self, task: Task) -> RenderableType:
-        """Draw it anew."""
+        """Draw the column."""
         return self(task)
 
 
@@ -219,8 +219,8 @@ def _create(path: Path) -> IO[bytes]:
         ) from None
 
 
-class _LateFile:
-    """A file that is made with its first line."""
+class _LazyFile:
+    """A file that is created by its first line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -241,7 +241,7 @@ class _LateFile:
 
 
 class _Background:
-    """Serves metrics from a thread of its own, while the main thread works."""
+    """Serves metrics from its own thread, while the main thread works."""
 
     def __init__(self, server: MetricsServer) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""`streampair reproduce`: the papers' tables and figures, beside what this library gives."""
+"""`streampair reproduce`: the papers' tables and figures, compared with this library's results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Compute what a paper shows again, each cell beside the printed value.
+    """Recompute the tables and figures of a paper, and compare each cell with the printed value.
 
     For every cell: the value with the paper's constants and what they spend, with the same algorithm
     calibrated tightly, and with what the library takes by default; and a verdict in words. What was measured
@@ -126,7 +126,7 @@ def _manifest(
 
 
 def _command() -> str:
-    """The command line, without where the user keeps things."""
+    """Return the command line, without the user's paths."""
     words, skip = ["streampair", "reproduce"], False
     arguments = sys.argv[sys.argv.index("reproduce") + 1 :] if "reproduce" in sys.argv else []
     for argument in arguments:

@@ -1,4 +1,4 @@
-"""Fields with declared values: what a decoder of numbers gives, and a column for each value."""
+"""Fields with declared values: one-hot columns, added to what a decoder of numbers returns."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ Fields = Callable[[str], object]
 
 
 def with_categories(
-    of: Categories, base: Any, fields: Callable[[bytes], Fields], *, alone: bool
+    categories: Categories, base: Any, fields: Callable[[bytes], Fields], *, alone: bool
 ) -> Callable[[Any], Event]:
-    """Return a decoder that adds the columns of declared values to what another one gives.
+    """Return a decoder that adds the one-hot columns of declared values to the events of `base`.
 
     Parameters
     ----------
-    of
+    categories
         The declared values.
     base
-        Decodes everything else, and refuses what cannot be decoded.
+        Decodes everything else, and rejects what cannot be decoded.
     fields
-        From the bytes of a record that `base` has taken to the value of a field; None: it is missing.
+        From the bytes of a record that `base` accepted to the value of a field; None: it is missing.
     alone
-        Whether there are no other features. A record that has none of the fields is then refused as empty.
+        Whether there are no other features. A record without any of the fields is then rejected as empty.
     """
-    columns, zeros = of.columns, dict.fromkeys(of.columns, 0.0)
-    names = list(map(str, of.places))
+    columns, zeros = categories.columns, dict.fromkeys(categories.columns, 0.0)
+    names = list(map(str, categories.places))
 
     def active_columns(value: bytes) -> list[int]:
-        """The columns that are 1."""
+        """The indices of the columns that are 1."""
         get = fields(value)
         found = [get(name) for name in names]
         if alone and all(item is None for item in found):
@@ -48,7 +48,9 @@ def with_categories(
                 fix=f"send at least one of {', '.join(names[:5])}",
                 stage="decode",
             )
-        found_columns = (of.column(name, _spelled(item)) for name, item in zip(names, found, strict=True))
+        found_columns = (
+            categories.column(name, _spelled(item)) for name, item in zip(names, found, strict=True)
+        )
         return [column for column in found_columns if column is not None]
 
     def decode(record: Any) -> Event:
@@ -77,18 +79,18 @@ def with_categories(
 
 
 def _spelled(value: object) -> object:
-    """A whole number or truth value as JSON and CSV spell it: codes come as numbers, too."""
+    """Return an integer or boolean as JSON and CSV spell it: codes come as numbers, too."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    # A whole number of hundreds of digits is no code, and Python would not spell it.
+    # An integer of hundreds of digits is no code, and Python refuses to convert it.
     return str(value) if isinstance(value, int) and abs(value) < 10**300 else value
 
 
 def json_fields(value: bytes) -> Fields:
-    """The fields of a JSON object."""
+    """Return the lookup of the fields of a JSON object."""
     try:
         data: dict[str, Any] = _decode(value)
-    except Exception:  # NaN somewhere, which only the slow way reads
+    except Exception:  # NaN, which only the slow path reads
         data = json.loads(value)
     return data.get
 
@@ -97,7 +99,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def csv_fields(header: Sequence[str]) -> Callable[[bytes], Fields]:
-    """Of a line of CSV; an empty cell is missing."""
+    """Return the lookup of the fields of a CSV line; an empty cell is missing."""
     columns = list(header)
 
     def fields(value: bytes) -> Fields:

@@ -1,7 +1,7 @@
-"""JSON events to arrays, a batch at a time.
+"""Batch decoder of JSON events, to arrays.
 
-The truth is the way event by event, :func:`streampair_connectors.codecs.records.json_decoder`. What is here
-gives the same values, and the same errors; an event that cannot be decoded keeps its place.
+The reference is the decoder of single events, :func:`streampair_connectors.codecs.records.json_decoder`.
+This one returns the same values and the same errors; an event that cannot be decoded keeps its place.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ def json_rows(
     limit: int,
     ids: bool,
 ) -> Callable[[Sequence[_Record]], Rows | None]:
-    """Return the function from a batch of records to its rows; see `streampair.engine.Rows`.
+    """Return the batch decoder; see `streampair.engine.Rows`.
 
     Parameters
     ----------
     names
-        Of the features.
+        Names of the features.
     decode
-        The way of one record, for its error.
+        The decoder of single events, for its errors.
     parse
-        From the bytes of an event to a struct that has its `label`, and its `id` if it has one.
+        From the bytes of an event to a struct with its `label`, and its `id` if it has one.
     features
         From such a struct to its features.
     resolve
-        From a label to what it stands for; `RecordError` if it stands for nothing.
+        From a label to its normalised value; `RecordError` if it is unknown.
     boolean
-        Whether truth values stand for themselves.
+        Whether booleans are normalised labels already.
     limit
-        The most bytes that an event may have.
+        Maximum size of an event, in bytes.
     ids
         Whether events have an id.
     """
@@ -76,30 +76,32 @@ def json_rows(
             return None
         if None in values or max(map(len, values)) > limit:  # type: ignore[arg-type]
             values = [None if value is None or len(value) > limit else value for value in values]
-        rows, away = _each(parse, values)
-        y = [None if row is None else row.label for row in rows] if away else [row.label for row in rows]
+        rows, failed = _each(parse, values)
+        y = [None if row is None else row.label for row in rows] if failed else [row.label for row in rows]
         if not boolean or not _FLAGS.issuperset(map(type, y)):
             y, unknown = _each(known, y)
-            away += unknown
-        named = [None if row is None or row.id is None else str(row.id) for row in rows] if ids else None
-        refused = {i: error_of(records[i]) for i in sorted(away)} if away else {}
+            failed += unknown
+        identifiers = (
+            [None if row is None or row.id is None else str(row.id) for row in rows] if ids else None
+        )
+        refused = {i: error_of(records[i]) for i in sorted(failed)} if failed else {}
         for i in refused:
             rows[i] = None
-            if named is not None:
-                named[i] = None
+            if identifiers is not None:
+                identifiers[i] = None
         cells = [zeros if row is None else features(row) for row in rows] if refused else map(features, rows)
         table = np.empty((len(rows), len(names)))
         struct.pack_into(f"{table.size}d", table.data, 0, *itertools.chain.from_iterable(cells))
-        return Rows(names, table, y, named, dict(refused) or None)
+        return Rows(names, table, y, identifiers, dict(refused) or None)
 
     return many
 
 
 def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """The function of each item, None where it raises; and where that is."""
+    """Apply `function` to each item: the results, None where it raises, and the indices of those."""
     try:
         return list(map(function, items)), []
-    except Exception:  # one of them: the others are done as they would be alone
+    except Exception:  # of one item: all are then done one by one
         out: list[Any] = []
         raised = []
         for i, item in enumerate(items):

@@ -1,7 +1,7 @@
-"""Bytes to events, and scores and dead letters back to bytes.
+"""Decoders of events from JSON and CSV, and the encoder of scores and dead letters.
 
 The fast path decodes the declared features with one typed msgspec decoder. An event that it
-refuses is decoded again, slowly, only to say exactly what is wrong with it.
+rejects is decoded again by the slow path, only to name the exact error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Headers = list[tuple[str, bytes]]
 
 
 class RawRecord(Protocol):
-    """What a decoder needs of a record; Kafka's own records have it."""
+    """The part of a record that a decoder reads; Kafka's records satisfy it."""
 
     @property
     def value(self) -> bytes | None: ...
@@ -51,11 +51,11 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
     config
         The input.
     gaps
-        Whether the learner takes records in which features are missing, or null. They are left out of the
-        event; otherwise it is refused.
+        Whether the learner handles missing values: missing or null features are left out of the event;
+        otherwise the event is rejected.
     texts
-        Whether it takes texts, and true and false, as values of features. Those with declared bounds are
-        numbers all the same.
+        Whether the learner takes texts and booleans as feature values. Features with declared bounds are
+        always numbers.
 
     Notes
     -----
@@ -78,10 +78,10 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
     >>> decode(Record(0, b'{"amount": 12, "card": "debit", "bad": true}')).x
     {'amount': 12.0, 'card=debit': 1.0}
     """
-    if (of := config.categories()) is not None:
+    if (categories := config.categories()) is not None:
         rest = config.without_categories()
         base = json_decoder(rest, gaps=gaps, texts=texts)
-        return with_categories(of, base, json_fields, alone=not rest.feature_names())
+        return with_categories(categories, base, json_fields, alone=not rest.feature_names())
     cells = _Cells(config, gaps=gaps, texts=texts)
     names = config.feature_names()
     id_field = config.id
@@ -89,13 +89,13 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
     labels = _Labels(config)
     resolve = labels.resolve
     fields = [config.label, *(names or ()), *([] if id_field is None else [id_field])]
-    if names is None or not all(map(_may_be_a_field, fields)):
+    if names is None or not all(map(_is_field_name, fields)):
         return _slow_decoder(config, labels, cells)
 
     features = _features(len(names))
     fast: Callable[[Any], Any] = msgspec.json.Decoder(_shape(names, config, cells)).decode
-    # Arrays are of records that have all features, as numbers.
-    whole = fast if cells.strict else msgspec.json.Decoder(_shape(names, config)).decode
+    # Arrays need records with all features, as numbers.
+    complete = fast if cells.strict else msgspec.json.Decoder(_shape(names, config)).decode
 
     def decode(record: RawRecord) -> Event:
         value = record.value
@@ -117,37 +117,37 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
 
     many = json_rows(
         names,
-        decode if cells.strict else _not_whole,
-        parse=whole,
+        decode if cells.strict else _refuse_incomplete,
+        parse=complete,
         features=features,
         resolve=resolve,
         boolean=labels.boolean,
         limit=limit,
         ids=id_field is not None,
     )
-    decode.many = many if cells.strict else _while_whole(many)  # type: ignore[attr-defined]  # see `Rows`
+    decode.many = many if cells.strict else _rows_while_complete(many)  # type: ignore[attr-defined]  # see `Rows`
     return decode
 
 
-def _not_whole(record: RawRecord) -> Event:
+def _refuse_incomplete(record: RawRecord) -> Event:
     raise RecordError("not all features are there, as numbers", fix="decode it alone", stage="decode")
 
 
-def _while_whole(many: Callable[[Any], Rows | None]) -> Callable[[Any], Rows | None]:
-    """Batches as arrays until one has a record that is not whole: the next ones will have some, too."""
-    whole = True
+def _rows_while_complete(many: Callable[[Any], Rows | None]) -> Callable[[Any], Rows | None]:
+    """Batches as arrays, up to the first one with an incomplete record: later ones will have some, too."""
+    complete = True
 
     def rows(records: Any) -> Rows | None:
-        nonlocal whole
-        found = many(records) if whole else None
-        whole = found is not None and not found.refused
-        return found if whole else None
+        nonlocal complete
+        batch = many(records) if complete else None
+        complete = batch is not None and not batch.refused
+        return batch if complete else None
 
     return rows
 
 
 class _Cells:
-    """What the value of a feature may be."""
+    """Parser of feature values: numbers, and texts or gaps where the learner takes them."""
 
     def __init__(self, config: InputConfig, *, gaps: bool, texts: bool) -> None:
         self.gaps = gaps
@@ -156,29 +156,29 @@ class _Cells:
 
     @property
     def type(self) -> Any:
-        """For msgspec."""
+        """The type of a value, for msgspec."""
         kinds: Any = float | str | bool if self.texts else float
         return kinds | None if self.gaps else kinds
 
     def of(self, name: str, item: object) -> Any:
-        """The value as the learner takes it; None for a gap."""
+        """Parse a JSON value; None for a gap."""
         if (item is None and self.gaps) or (self.texts and isinstance(item, str | bool)):
             return item
         return _number(name, item)
 
     def of_text(self, name: str, text: str) -> Any:
-        """The same of a cell of a CSV file."""
+        """Parse a CSV cell; None for a gap."""
         if text == "" and self.gaps:
             return None
         try:
             number = float(text)
         except ValueError:
-            return self.of(name, text)  # raises if texts are none
+            return self.of(name, text)  # raises unless texts are allowed
         return _number(name, number)
 
 
 def _shape(names: list[str], config: InputConfig, cells: _Cells | None = None) -> Any:
-    """A struct of what an event must have, in the order of the declared features."""
+    """Make the msgspec struct of an event, with features in the declared order."""
     fields: list[Any] = [(f"f{i}", float) for i in range(len(names))]
     if cells is not None:
         default = (None,) if cells.gaps else ()
@@ -192,19 +192,19 @@ def _shape(names: list[str], config: InputConfig, cells: _Cells | None = None) -
 
 
 def _features(count: int) -> Callable[[Any], tuple[float, ...]]:
-    """From such a struct to its features."""
+    """Return the function from an event's struct to its features."""
     if count < 2:
         return (lambda row: (row.f0,)) if count else (lambda row: ())
     return operator.attrgetter(*(f"f{i}" for i in range(count)))
 
 
-def _may_be_a_field(name: str) -> bool:
-    """Whether msgspec takes it as the name of a field."""
+def _is_field_name(name: str) -> bool:
+    """Whether msgspec accepts `name` as the name of a field."""
     return all(char not in '\\"' and char >= " " for char in name)
 
 
 def _slow_decoder(config: InputConfig, labels: _Labels, cells: _Cells) -> Decoder:
-    """Decode events whose features are all their other fields, or have names that no struct can have."""
+    """Return a decoder for undeclared features, or for names that no struct can have."""
     names = config.feature_names()
 
     def decode(record: RawRecord) -> Event:
@@ -240,11 +240,11 @@ def csv_decoder(
     gaps, texts
         As of `json_decoder`; an empty cell is a gap.
     """
-    if (of := config.categories()) is not None:
+    if (categories := config.categories()) is not None:
         rest = config.without_categories()
         fields = csv_fields(header)
         base = csv_decoder(rest, header, gaps=gaps, texts=texts)
-        return with_categories(of, base, fields, alone=not rest.feature_names())
+        return with_categories(categories, base, fields, alone=not rest.feature_names())
     value_of = _Cells(config, gaps=gaps, texts=texts)
     columns = list(header)
     taken = {config.label, config.id}
@@ -292,14 +292,14 @@ def csv_decoder(
 
 
 class _Labels:
-    """The two labels that count, or any."""
+    """Parser of labels: the two configured ones, or any."""
 
     def __init__(self, config: InputConfig) -> None:
         self._any = config.labels == "any"
         self._positive: Label = config.positive
         self._negative: Label = config.negative_label()
         self._field = config.label
-        # Whether a truth value is what it says, so that none needs to be resolved.
+        # Booleans are the labels themselves: none needs to be resolved.
         self.boolean = self._positive is True and self._negative is False
         self._texts: dict[str, Label] = {}
         for label in (self._negative, self._positive):
@@ -337,7 +337,7 @@ class _Labels:
 
 
 def _plain(text: str) -> float | str:
-    """A label of a CSV cell: a finite number if it reads like one, else text."""
+    """Parse the label of a CSV cell: a finite number if possible, else text."""
     try:
         number = float(text)
     except ValueError:
@@ -411,7 +411,7 @@ def _number(name: str, item: object) -> float:
     elif item is None:
         what = "null"
     else:
-        # Its kind, not its value: messages end up where raw data should not.
+        # The type and not the value: messages end up where raw data must not.
         kinds = {str: "text", bool: "a truth value", list: "a list", dict: "an object"}
         what = kinds.get(type(item), "not a number")
     raise RecordError(
@@ -460,7 +460,7 @@ def _parse(value: bytes) -> dict[str, Any]:
 
 
 def _explain(value: bytes, config: InputConfig, cells: _Cells, error: Exception) -> RecordError:
-    """Say what is wrong with an event that the fast decoder has refused."""
+    """Return the error of an event that the fast decoder has rejected."""
     try:
         data = _parse(value)
         if not data:
@@ -492,7 +492,7 @@ class _Score(msgspec.Struct, gc=False):
 
 
 def _by_class(probabilities: Mapping[Any, float]) -> dict[str, float]:
-    """The same with texts for classes: a number or truth value as JSON spells it."""
+    """Return the probabilities keyed by text: numbers and booleans as JSON spells them."""
     return {
         label if isinstance(label, str) else msgspec.json.encode(label, enc_hook=str).decode(): p
         for label, p in probabilities.items()
@@ -528,7 +528,7 @@ class Encoder:
         return list(map(self._encode, self._rows(scored)))
 
     def lines(self, scored: Sequence[Scored]) -> bytes:
-        """Return the same as the lines of a file."""
+        """Return many records as lines of a file."""
         return self._encode_lines(self._rows(scored))
 
     def _rows(self, scored: Sequence[Scored]) -> list[_Score]:
@@ -549,7 +549,7 @@ class Encoder:
 def dead_letter_headers(
     letter: DeadLetter, common: Headers, original: Sequence[tuple[str, bytes]] = ()
 ) -> Headers:
-    """Return what a dead letter says about itself, after the headers that it came with."""
+    """Return the headers of a dead letter: those of the record, then error, stage and source."""
     return [
         *original,
         *common,

@@ -1,4 +1,4 @@
-"""A whole configuration: read from a file, validated across its tables, watched for changes."""
+"""The configuration: read from a file, validated across its tables, watched for changes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = [
     "parse_config",
 ]
 
-# An application's name is a group and a file name too.
+# The name of an application is also that of its group and files.
 _APP = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 
 
 class Config(Table):
-    """A whole configuration. Build it with :func:`load_config` or :func:`parse_config`."""
+    """The whole configuration. Build it with :func:`load_config` or :func:`parse_config`."""
 
     app: str
     kafka: KafkaConfig | None = None
@@ -88,21 +88,21 @@ class Config(Table):
 
     @property
     def dead_letter_topic(self) -> str:
-        """The topic of the events that could not be used."""
+        """The topic of the dead letters."""
         return self.output.dead_letter_topic or f"{self.app}-dead-letters"
 
     @property
     def commit_every_seconds(self) -> float:
-        """Seconds from one commit to the next, before it grows because commits take long."""
+        """Seconds between commits; the worker raises it where commits take long."""
         every = self.worker.commit_every_seconds
         if every is not None:
             return every
-        # What Kafka's readers of committed records see waits for the commit; on a disk nobody waits.
+        # In Kafka, readers of committed records wait for the commit; on disk nobody does.
         return 0.1 if self.store.in_kafka else 1.0
 
     @property
     def log_topic(self) -> str:
-        """The topic of the lanes' logs, where the state lies in Kafka."""
+        """The topic of the lanes' logs, with the state in Kafka."""
         return self.store.log_topic or f"{self.app}-{self.input.topic}-log"
 
     @property
@@ -112,13 +112,13 @@ class Config(Table):
 
     @property
     def audit_file(self) -> Path | None:
-        """Where the last audit lies, absolute."""
+        """The file of the last audit, absolute."""
         file = self.metrics.audit_file
         return None if file is None else (self._base / file).absolute()
 
     @property
     def file(self) -> Path | None:
-        """Where it was read from, absolute; None: from no file."""
+        """The file that it was read from, absolute; None: it was not read from a file."""
         return self._file
 
     def require_kafka(self) -> KafkaConfig:
@@ -137,10 +137,10 @@ class Config(Table):
         return self.kafka
 
     def fingerprint(self) -> str:
-        """Return a digest of what the model's meaning depends on.
+        """Return a digest of the settings that give the model's numbers their meaning.
 
-        A snapshot taken under another fingerprint is refused: the same numbers would mean
-        something else. Secrets, addresses, topics and batch sizes are not part of it.
+        A snapshot with another fingerprint is refused. Secrets, addresses, topics and batch sizes are not
+        part of it.
         """
         meaning = {
             "learner": self.learner.model_dump(
@@ -217,7 +217,7 @@ def parse_config(
 
 
 def _keys_at(location: Sequence[int | str]) -> list[str]:
-    """Return the known keys of the table that holds the last part of `location`."""
+    """Return the known keys of the table that has the last part of `location`."""
     model: type[BaseModel] = Config
     for part in location[:-1]:
         if isinstance(part, int):
@@ -240,9 +240,9 @@ def _keys_at(location: Sequence[int | str]) -> list[str]:
 
 
 def _explain(item: Any) -> tuple[str, str]:
-    """Turn one pydantic error into a problem and a fix (empty: the problem says it)."""
+    """Turn one pydantic error into a problem and a fix; the fix is empty if the problem implies it."""
     location = item["loc"]
-    # A union adds the tried type to the location ("list[str]"): of no use to the reader.
+    # A union adds the tried type to the location ("list[str]"), which does not help the reader.
     parts = [str(p) for p in location if isinstance(p, int) or re.fullmatch(r"[\w.-]+", str(p))]
     where = ".".join(parts) or "the configuration"
     kind = item["type"]
@@ -264,25 +264,25 @@ def _explain(item: Any) -> tuple[str, str]:
     return f"{where}: {message[:1].lower()}{message[1:]}", ""
 
 
-# Of a stand-in for one that cannot be read.
+# Stands for all keys of a file that cannot be read.
 _UNREADABLE = "the file"
 
 
 class Changes:
-    """Compares a configuration with its file, which is read anew when it has changed.
+    """Compares a configuration with its file, which is read again when it has changed.
 
     Parameters
     ----------
     config
-        What runs; one that comes from no file never changes.
+        The running configuration; without a file it never changes.
 
     Attributes
     ----------
     keys
-        Names of the keys that differ, as of the last `look`: never their values. One that stands for all if
-        the file is gone, or is no configuration.
+        Names of the keys that differed at the last `look`, never their values; a placeholder if the file is
+        gone or invalid.
     refused
-        Why the next start would be refused; empty: it would not be for this.
+        Why these changes would make the next start be refused; empty: they would not.
 
     Examples
     --------
@@ -301,7 +301,7 @@ class Changes:
         self.refused = ""
 
     def look(self) -> int:
-        """Read the file if it is another one than before, and return how many keys differ."""
+        """Read the file if it has changed, and return how many keys differ."""
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
@@ -309,7 +309,7 @@ class Changes:
         return len(self.keys)
 
     def as_dict(self) -> dict[str, Any] | None:
-        """As plain values, as of now; None: there is no file to compare with."""
+        """Return the current changes as plain values; None without a file."""
         if self._config.file is None:
             return None
         self.look()
@@ -326,7 +326,7 @@ class Changes:
         assert self._config.file is not None
         try:
             other = load_config(self._config.file)
-        except ConfigError:  # whose message may quote what is in the file: who starts it is shown that
+        except ConfigError:  # its message may quote the file, and is shown at the next start only
             self.keys, self.refused = (_UNREADABLE,), "it is no configuration, or cannot be read"
             return
         self.keys = tuple(sorted(_differing(self._runs, other.model_dump(mode="json", by_alias=True))))

@@ -1,6 +1,6 @@
-"""The tables of a configuration, one class each: what their keys are, and what is refused.
+"""The tables of a configuration, one class each: their keys, defaults and checks.
 
-A table knows itself alone. What two of them must agree on stands in `Config`.
+Checks that involve two tables are in `Config`.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ def _how_declared(value: object) -> str:
     return "(bounds)"
 
 
-# Of one field: its bounds, or all the texts that it can be. One of the two is told when it is wrong.
+# A declared field: its bounds, or all of its text values. The tag selects the error message.
 Declared = Annotated[
     Annotated[Range, Tag("(bounds)")] | Annotated[list[str], Tag("(values)")], Discriminator(_how_declared)
 ]
 
 
 class Table(BaseModel):
-    """A table of the file: unknown keys are refused, nothing is converted, nothing changes later."""
+    """A table of the file: unknown keys are refused, values are not converted, instances are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class KafkaConfig(Table):
-    """How to reach the cluster. The password comes from a file or the environment."""
+    """Connection to the cluster. The password comes from a file or the environment."""
 
     bootstrap_servers: str
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -82,9 +82,9 @@ class KafkaConfig(Table):
     ssl_key_password_env: str | None = None
     connect_timeout_seconds: Annotated[float, Field(gt=0)] = 15.0
     session_timeout_seconds: Annotated[float, Field(ge=1)] = 10.0
-    # How long the worker may be busy with what it has polled before the group takes it for stuck.
+    # How long the worker may process a poll before the group considers it stuck.
     max_poll_interval_seconds: Annotated[float, Field(ge=1)] = 600.0
-    # Static membership: the name of this worker in the group, of which there may be only one.
+    # Static membership: the unique name of this worker in the group.
     group_instance_id: str | None = None
     group_instance_id_env: str | None = None
 
@@ -157,23 +157,23 @@ class KafkaConfig(Table):
 
 
 class InputConfig(Table):
-    """The input topic and what its events look like."""
+    """The input topic and the fields of its events."""
 
     topic: str = "events"
     label: str
-    # "two": only the labels positive and negative count. "any": every number, text or boolean, as the learner
-    # takes it: a relevance for ranking, or any number of classes for a metric.
+    # "two": only the labels positive and negative are valid. "any": numbers, texts or booleans, such as
+    # relevances for ranking, or any number of classes for a metric.
     labels: Literal["two", "any"] = "two"
     features: list[str] | dict[str, Declared] | None = None
     positive: Label = True
     negative: Label | None = None
     id: str | None = None
     max_event_bytes: Annotated[int, Field(ge=64, le=100_000_000)] = 524_288
-    # Whether a record already in the topic may be another one later (log compaction, erasure): what a private
-    # lane releases after a crash is then always charged as new.
+    # Whether records in the topic may change later (log compaction, erasure): releases of a private lane
+    # after a crash are then always charged as new.
     payloads_change: bool = False
-    # Whether all records of one key, now and in the past, are in one partition. Only who writes them knows;
-    # without it the spend of an entity adds up over the lanes.
+    # Whether all records of a key, past ones too, are in one partition: only the producers know. Without it
+    # the spend of an entity adds up over the lanes.
     keyed_by_entity: bool = False
 
     @field_validator("topic")
@@ -205,13 +205,13 @@ class InputConfig(Table):
             twice = next(name for name in value if value.count(name) > 1)
             raise ValueError(f"feature {twice!r} is named twice; name it once")
         if isinstance(value, dict):
-            of = _categories(value)
+            categories = _categories(value)
             for name, (low, high) in _ranges(value).items():
                 if not low < high:
                     raise ValueError(
                         f"bounds of feature {name!r} are [{low}, {high}]; the first must be smaller"
                     )
-            columns = [] if of is None else of.columns
+            columns = [] if categories is None else categories.columns
             both = next((name for name in columns if name in value), None)
             if both is not None:
                 raise ValueError(f"{both!r} is a feature, and the column of a declared value; rename one")
@@ -243,19 +243,20 @@ class InputConfig(Table):
     def feature_names(self) -> list[str] | None:
         """Return the features that the learner gets, in order; None when events declare their own.
 
-        They are the fields that are numbers, and behind them a column for each declared value of the others.
+        They are the numeric fields, then a column for each declared value of the others.
         """
-        of = self.categories()
-        if of is None:
+        categories = self.categories()
+        if categories is None:
             return self.field_names()
-        return [*(name for name in self.field_names() or () if name not in of.places), *of.columns]
+        numeric = (name for name in self.field_names() or () if name not in categories.places)
+        return [*numeric, *categories.columns]
 
     def bounds(self) -> dict[str, tuple[float, float]] | None:
         """Return the public bounds of the features; None when only names are declared."""
         if not isinstance(self.features, dict):
             return None
-        of = _categories(self.features)
-        columns = {} if of is None else dict.fromkeys(of.columns, (0.0, 1.0))
+        categories = _categories(self.features)
+        columns = {} if categories is None else dict.fromkeys(categories.columns, (0.0, 1.0))
         return _ranges(self.features) | columns
 
     def categories(self) -> Categories | None:
@@ -263,7 +264,7 @@ class InputConfig(Table):
         return _categories(self.features) if isinstance(self.features, dict) else None
 
     def without_categories(self) -> InputConfig:
-        """Return the input as if there were only the fields that are numbers; perhaps none."""
+        """Return the input with the numeric fields only; perhaps none."""
         ranges = _ranges(self.features) if isinstance(self.features, dict) else {}
         return self.model_copy(update={"features": {name: list(pair) for name, pair in ranges.items()}})
 
@@ -273,16 +274,16 @@ class InputConfig(Table):
 
 
 class OutputConfig(Table):
-    """Where scores, dead letters and models go."""
+    """Topics and headers of scores, dead letters and models."""
 
     topic: str | None = None
     dead_letter_topic: str | None = None
-    # Compacted: the newest model of each lane. Without it none is published.
+    # A compacted topic with the newest model of each lane. Without it no model is published.
     model_topic: str | None = None
     max_message_bytes: Annotated[int, Field(ge=1024)] = 1_048_588  # the default of Kafka's brokers
-    # Of an event, to be passed on to its score: no others, since whoever reads scores may not read the input.
+    # Headers copied from an event to its score; only these, since readers of scores may not read the input.
     headers: list[str] = ["traceparent", "tracestate"]
-    # Of a score: that of its event, as other stream processors have it, or the time at which it is sent.
+    # Timestamp of a score: that of its event, as in other stream processors, or the time of sending.
     timestamps: Literal["event", "now"] = "event"
 
     @field_validator("topic", "dead_letter_topic", "model_topic")
@@ -292,11 +293,11 @@ class OutputConfig(Table):
 
 
 class TopicsConfig(Table):
-    """What topics are made with, where `--create-topics` makes them. Topics that exist stay as they are.
+    """Settings of topics made by `--create-topics`. Existing topics stay as they are.
 
-    Without `input_partitions` the input is never made: a misspelt name would get a topic, and how many lanes
-    may learn at once is a decision. The outputs get as many partitions as the input has, one for each lane.
-    The replication factor is the cluster's own.
+    Without `input_partitions` the input topic is never made: a misspelt name would get a topic, and the
+    number of lanes is a decision. The outputs get as many partitions as the input. The replication factor
+    defaults to the cluster's.
     """
 
     input_partitions: Annotated[int | None, Field(ge=1, le=100_000)] = None
@@ -355,7 +356,7 @@ class LearnerConfig(Table):
         return path.rpartition(".")[2]
 
     def noise_key(self) -> bytes | None:
-        """Return the declared noise key (hexadecimal in its file); None: the store draws and keeps one."""
+        """Return the declared noise key (hexadecimal in its file); None: the store generates one."""
         secret = read_secret("noise_key", self.noise_key_file, self.noise_key_env)
         return None if secret is None else hex_key("noise_key", secret)
 
@@ -366,7 +367,7 @@ class LearnerConfig(Table):
 
 
 class ShadowConfig(Table):
-    """A learner beside that of [learner] which is not private: one estimator, or the steps of a pipeline."""
+    """The shadow (challenger) learner, which is not private: one estimator, or the steps of a pipeline."""
 
     class_: Annotated[str | None, Field(alias="class")] = None
     options: dict[str, Any] = {}
@@ -378,23 +379,23 @@ class ShadowConfig(Table):
         return self
 
     def as_learner(self) -> LearnerConfig:
-        """The same, as a learner is described."""
+        """Return it as a learner's table."""
         fields = {"class": self.class_, "options": self.options, "steps": self.steps}
         return LearnerConfig.model_validate(fields)
 
 
 class StoreConfig(Table):
-    """Where logs and snapshots lie: in Kafka, or on this machine.
+    """The store of logs and snapshots: Kafka, or a directory of this machine.
 
-    Without `kind` the state lies in Kafka, unless a directory is named. A relative path starts at the
-    configuration file.
+    The default of `kind` is Kafka, unless a directory is named. A relative path starts at the configuration
+    file.
     """
 
     kind: Literal["kafka", "directory"] | None = None
     directory: Path = Path("state")
-    # Whether the group of the directory may reach it: where a volume is given to a process by its group.
+    # Whether the directory's group may access it, as with volumes that are mounted for a group.
     group_access: bool = False
-    # One key a line, hexadecimal: the first seals, all of them open.
+    # Hexadecimal keys, one per line: the first encrypts, all decrypt.
     sealing_key_file: Path | None = None
     sealing_key_env: str | None = None
     log_topic: str | None = None
@@ -413,29 +414,29 @@ class StoreConfig(Table):
 
     @property
     def in_kafka(self) -> bool:
-        """Whether the state lies in Kafka."""
+        """Whether the state is stored in Kafka."""
         if self.kind is not None:
             return self.kind == "kafka"
         return "directory" not in self.model_fields_set
 
     def sealing_keys(self) -> list[bytes]:
-        """Return the keys that seal the state in Kafka, the first first; none where none is declared."""
+        """Return the keys that encrypt the state in Kafka, the current one first; empty without any."""
         secret = read_secret("sealing_key", self.sealing_key_file, self.sealing_key_env)
         lines = [] if secret is None else secret.get_secret_value().split()
         return [hex_key("sealing_key", SecretStr(line)) for line in lines]
 
 
 class MetricsConfig(Table):
-    """Addresses of the metrics. Port 0 takes a free one, which the log names.
+    """Addresses of the endpoints. Port 0 takes a free one, which the log names.
 
-    Each endpoint has a host of its own: who shows the public one to the world shows nothing else.
+    Each endpoint has its own host, so that the public one can be exposed alone.
     """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 9464
     public_host: str = "127.0.0.1"
     public_port: Annotated[int | None, Field(ge=0, le=65535)] = None
-    # Of `run`: without it a worker that is refused has gone before anybody has asked it why.
+    # How long `run` serves metrics after a failure, so that its cause can be scraped.
     linger_seconds: Annotated[float, Field(ge=0)] = 0.0
     audit_file: Path | None = None
 
@@ -452,7 +453,7 @@ class MetricsConfig(Table):
 
 
 class CardConfig(Table):
-    """What the privacy card says beyond the accountant's numbers."""
+    """Entries of the privacy card that the accountant does not know."""
 
     curator: str | None = None
     intended_use: str | None = None
@@ -469,25 +470,25 @@ class RegretTable(Table):
 
 
 class WorkerConfig(Table):
-    """Batches, commits and what to do with bad events."""
+    """Batches, commits and the handling of bad events."""
 
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
     commit_every_events: Annotated[int, Field(ge=1)] = 10_000
-    # Without it: 0.1 where the state lies in Kafka, 1 on a disk. It grows where commits take long.
+    # Default: 0.1 with the state in Kafka, 1 on disk. The worker raises it where commits take long.
     commit_every_seconds: Annotated[float | None, Field(gt=0)] = None
     on_bad: Literal["dlq", "skip", "fail"] = "dlq"
-    # "auto": on, except for a private learner, whose guarantee forbids to stop because of content.
+    # "auto": on, except for a private learner, whose guarantee forbids stopping because of content.
     breaker: Literal["auto", "on", "off"] = "auto"
     breaker_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     breaker_window: Annotated[int, Field(ge=1)] = 1000
     stop_timeout_seconds: Annotated[float, Field(gt=0)] = 25.0
     auc_window: Annotated[int, Field(ge=2)] = 1000
-    # So long may events wait without a commit: then /readyz fails, and /livez after three times as long.
+    # How long events may wait without a commit: then /readyz fails, and /livez after three times as long.
     stuck_seconds: Annotated[float, Field(gt=0)] = 60.0
 
 
 def _ranges(features: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """The fields that are numbers, with their bounds."""
+    """Return the numeric fields, with their bounds."""
     return {name: (item[0], item[1]) for name, item in features.items() if not isinstance(item[0], str)}
 
 
@@ -500,7 +501,7 @@ def _categories(features: dict[str, Any]) -> Categories | None:
 
 
 def _check_instance(value: str) -> str:
-    # Kafka wants of an id what it wants of a topic's name.
+    # Kafka has the same rule for ids as for topic names.
     if not _TOPIC.match(value) or value in {".", ".."}:
         raise ValueError(
             f"{value!r} is not a group instance id; use letters, digits, dot, dash and underscore"

@@ -1,9 +1,8 @@
-"""Who may read what must stay private: key files, and the directory of the state.
+"""Permission checks of key files and of the state directory.
 
-One rule for both. *Others* may do nothing, whoever they are. The group may do nothing either, unless nobody
-but root or an operator has said so: a key file that belongs to root may be read by its group, since this is
-how Kubernetes and Docker hand a secret to a process that is not root (mode 0440, the group from `fsGroup`);
-a directory whose group is meant to reach it is declared with `store.group_access`.
+*Others* must have no access. Neither must the group, with two exceptions: a key file that belongs to root
+may be readable by its group, as Kubernetes and Docker mount secrets for a process that is not root (mode
+0440, the group from `fsGroup`); and a directory may be accessible to its group with `store.group_access`.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ def check_private(path: Path, what: str, *, group: bool = False) -> None:
     Parameters
     ----------
     path, what
-        The file, and what it holds: "noise key".
+        The file, and its content in words: "noise key".
     group
-        Whether its group may have access whoever owns it: a file of a directory with `store.group_access`.
+        Whether its group may have access, whoever owns it: for files in a directory with
+        `store.group_access`.
 
     Raises
     ------
     ConfigError
-        They may. The message says which command mends it.
+        They may. The message has the command that fixes it.
     OSError
         The file cannot be looked at.
     """
@@ -67,7 +67,7 @@ def check_directory(path: Path, *, group: bool = False) -> None:
     Raises
     ------
     StoreError
-        They may. The message says which command mends it.
+        They may. The message has the command that fixes it.
     OSError
         The directory cannot be looked at.
     """
@@ -87,7 +87,7 @@ def check_directory(path: Path, *, group: bool = False) -> None:
 
 
 def _refused_bits(mode: int, *, owned_by_root: bool, group: bool) -> int:
-    """The bits of a key file's mode that it must not have."""
+    """Return the bits of a key file's mode that are not allowed."""
     if group:
         return mode & stat.S_IRWXO
     if owned_by_root:

@@ -1,4 +1,4 @@
-"""Secrets: read from the file or the environment variable that the configuration names, never shown."""
+"""Secrets: read from a file or an environment variable that the configuration names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a worker is: said in its log, in its series, and to who asks, each time with the next step."""
+"""The health of a worker, in its log, its series and its probes, each with the next step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Health"]
 
 log = get_logger(__name__)
 
-_REMIND_SECONDS = 30.0  # between two log lines about the same trouble
+_REMIND_SECONDS = 30.0  # between two log lines about the same problem
 
 
 class Health:
@@ -21,9 +21,9 @@ class Health:
     Parameters
     ----------
     app, telemetry
-        Whose state it is, and where it shows.
+        The application, and where its state is published.
     stuck_seconds
-        How long events may wait without a commit; None: as long as it is without being told.
+        How long events may wait without a commit; None: the default.
     """
 
     def __init__(self, app: str, telemetry: Telemetry, stuck_seconds: float | None = None) -> None:
@@ -36,15 +36,15 @@ class Health:
         self._last_reminder = 0.0
 
     def starting(self) -> None:
-        """It has begun."""
+        """Set the state: starting."""
         self._telemetry.health(self._app, "starting")
 
     def rebalancing(self) -> None:
-        """Partitions move."""
+        """Set the state: partitions are moving."""
         self._telemetry.health(self._app, "rebalancing")
 
     def waiting(self, what: str) -> None:
-        """Nobody answers, or nothing is stored: it tries again until it is `running` or stops."""
+        """Set the state: broker or store does not answer; the worker retries until `running` or a stop."""
         now = time.monotonic()
         step = "start the broker or mend the network; the worker goes on by itself and loses nothing"
         if self._waiting_since is None or now - self._last_reminder >= _REMIND_SECONDS:
@@ -56,10 +56,10 @@ class Health:
             self._telemetry.health(self._app, "waiting", what, step)
 
     def running(self) -> None:
-        """All is well, perhaps again.
+        """Set the state: running, perhaps again.
 
-        At a stop the log does not say that the broker is back: a last commit that has nothing to store has
-        not asked it.
+        During a stop the log does not say that the broker is back: a last commit without anything to store
+        does not contact it.
         """
         if self._waiting_since is not None and not self._stopping:
             seconds = round(time.monotonic() - self._waiting_since, 1)
@@ -69,16 +69,16 @@ class Health:
             self._telemetry.health(self._app, "running")
 
     def stopping(self) -> None:
-        """It was asked to stop: until it has, nothing else is said."""
+        """Set the state: stopping. No later state replaces it until the end."""
         self._stopping = True
         self._telemetry.health(self._app, "stopping")
         log.info("stopping", app=self._app)
 
     def stopped(self) -> None:
-        """It has ended in good order."""
+        """Set the state: stopped normally."""
         self._telemetry.health(self._app, "stopped")
         log.info("stopped", app=self._app)
 
     def failed(self, error: StreampairError) -> None:
-        """It has ended by itself."""
+        """Set the state: failed."""
         self._telemetry.health(self._app, "failed", error.problem, error.fix)

@@ -25,9 +25,9 @@ POINTS = 240
 """Points of a lane at most; a line on a screen has no room for more."""
 
 Counts = tuple[int, int]
-"""Changes that operators may know of, and that everybody may; an index is whether it is for everybody."""
+"""Counts of changes: of those for operators, and of the public ones. Indexed by `public`."""
 
-# Nearer points than that share a place: nobody sees them apart.
+# Points nearer than that are merged.
 _STEP_SECONDS = 0.0  # of a run that has just begun: a file may be read in less than a second
 _NOTHING = float("nan")
 _ESTIMATED = ("regret_average", "regret_average_stderr", "pair_loss", "comparator_loss")
@@ -47,7 +47,7 @@ class Track:
     changed, words_changed
         The history's counts when its numbers, and the words about it, changed last.
     estimate
-        Of the regret, as it was told last.
+        The latest estimate of the regret.
     """
 
     since: float
@@ -63,7 +63,7 @@ class Track:
     columns: dict[str, array[float]] = field(default_factory=dict)
 
     def add(self, now: float, point: Mapping[str, float | None]) -> None:
-        """Add a point; it takes the place of the last one if that is nearer than a step to the one before."""
+        """Add a point; it replaces the last one if that is within a step of the one before."""
         for name in point.keys() - self.columns.keys():
             self.columns[name] = array("d", [_NOTHING] * len(self.times))
         replaced: dict[str, float] = {}
@@ -89,9 +89,9 @@ class Track:
             self.releases.append((round(now, 3), report.releases, report.mu_spent, report.horizon_left))
 
     def points(self, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
-        """Return at most so many points, the last one among them: `t` and the columns of these names.
+        """Return at most `most` points, with the last one: `t` and the columns of these names.
 
-        Numbers are rounded to seven digits: a line shows four. What is not known is None.
+        Numbers are rounded to seven digits. Unknown values are None.
         """
         count = len(self.times)
         every = max(1, -(-count // most))
@@ -107,7 +107,7 @@ class Track:
 
 
 def _last(column: Sequence[float], index: int, count: int) -> float:
-    """The last one that is known of `count` values up to a place: estimates are rare, and none is lost."""
+    """The last known one of `count` values up to an index: estimates are rare, and none is lost."""
     known = (column[i] for i in range(index, max(index - count, -1), -1) if column[i] == column[i])
     return next(known, _NOTHING)
 
@@ -123,15 +123,15 @@ class History:
     Attributes
     ----------
     counts
-        Grow with every change: who has seen it up to here asks for what came later. The second one, for
-        everybody, grows when a private lane has a new point or goes, and with nothing that tells of what an
-        event holds: when a dead letter changed it, one could see that there was one.
+        Grow with every change: a reader asks for the changes after its last count. The second, public one
+        grows when a private lane has a new point or goes. It never depends on the content of an event: if a
+        dead letter changed it, one could see that there was one.
     roster
         Grows when a lane comes or goes.
     committed_at
         When each application last committed.
     letters
-        Of each lane, by stage, the offset of the latest dead letter that was told.
+        Of each lane, by stage, the offset of the latest dead letter.
 
     Examples
     --------
@@ -165,14 +165,14 @@ class History:
         """Add a point of a lane."""
         point, words = _point(gauges, lag), _words(gauges.privacy)
         with self.lock:
-            self._grow(for_everybody=words is not None)
+            self._grow(public=words is not None)
             now = self._clock()
             track = self.tracks.get(lane)
             if track is None:
                 self.roster += 1
                 track = self.tracks[lane] = Track(since=now)
             if gauges.regret is not None and track.estimate is gauges.regret:
-                point |= dict.fromkeys(_ESTIMATED)  # it is of an earlier event, where it is told already
+                point |= dict.fromkeys(_ESTIMATED)  # an estimate of an earlier event, which has its point
             track.estimate = gauges.regret
             track.add(now, point)
             if gauges.privacy is not None:
@@ -182,11 +182,11 @@ class History:
                 track.words, track.words_changed = words, self.counts
 
     def touch(self, lane: tuple[str, ...]) -> None:
-        """Note that a number of a lane changed between two points; none that everybody is shown does."""
+        """Note that a number of a lane changed between two points; public ones never do."""
         with self.lock:
             track = self.tracks.get(lane)
             if track is not None:
-                self._grow(for_everybody=False)
+                self._grow(public=False)
                 track.changed = self.counts[False], track.changed[True]
 
     def drop(self, lane: tuple[str, ...]) -> None:
@@ -195,18 +195,18 @@ class History:
             self.letters.pop(lane, None)
             track = self.tracks.pop(lane, None)
             if track is not None:
-                self._grow(for_everybody=track.words is not None)
+                self._grow(public=track.words is not None)
                 self.roster += 1
 
     def dead_letter(self, lane: tuple[str, ...], stage: str, offset: int) -> None:
-        """Note where the latest dead letter of a stage was; nothing of what was in it."""
+        """Note the offset of the latest dead letter of a stage; nothing of its content."""
         with self.lock:
             self.letters.setdefault(lane, {})[stage] = offset
         self.touch(lane)
 
-    def _grow(self, *, for_everybody: bool) -> None:
-        operators, everybody = self.counts
-        self.counts = operators + 1, everybody + for_everybody
+    def _grow(self, *, public: bool) -> None:
+        operators, everyone = self.counts
+        self.counts = operators + 1, everyone + public
 
     def committed(self, app: str) -> None:
         """Note that an application has committed now."""
@@ -214,7 +214,7 @@ class History:
 
 
 def _point(gauges: LaneGauges, lag: int | None) -> dict[str, float | None]:
-    """What is kept of a lane: `events` is how far it has come, the others are named as the series."""
+    """A point of a lane's past: `events`, and values named as their series."""
     report, regret, quality = gauges.privacy, gauges.regret, gauges.quality
     point = {
         "events": float(sum(gauges.events.values())),
@@ -239,5 +239,5 @@ def _point(gauges: LaneGauges, lag: int | None) -> dict[str, float | None]:
 
 
 def _words(report: Any) -> object:
-    """What is said of a guarantee; where it changes, the page is told anew."""
+    """The texts of a guarantee; when they change, the page gets the report again."""
     return None if report is None else (report.kind, report.guarantee, report.notes, report.unit)

@@ -1,4 +1,4 @@
-"""Structured logs on standard error: one event a line, as JSON for machines or as text for people."""
+"""Structured logs on standard error: one event per line, as JSON or as text."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class _TextLines(logging.Formatter):
 
 
 def _text(value: Any) -> str:
-    """A value without blanks as it stands, and any other in quotes: a line stays one line."""
+    """Format a value: quoted if it has whitespace, so that an event stays on one line."""
     text = value if isinstance(value, str) else _encoder.encode(value).decode()
     plain = text and not any(char.isspace() or char in '"=' for char in text)
     return text if plain else _encoder.encode(text).decode()
 
 
 FORMATS = {"json": _JsonLines, "text": _TextLines}
-"""By their names on the command line."""
+"""Formatters, by their names on the command line."""
 
 
 class RateLimit(logging.Filter):
@@ -70,7 +70,7 @@ class RateLimit(logging.Filter):
         self._last: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether this record is to be written."""
+        """Whether this record is to be written."""
         key = (record.name, str(record.msg))
         now = record.created
         last = self._last.get(key)
@@ -91,19 +91,19 @@ class Logger:
             self._logger.log(level, event, extra={"fields": fields})
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Log what only a developer of this package wants to see."""
+        """Log a detail for developers of this package."""
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Log what happened as planned."""
+        """Log a normal event."""
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log what needs attention; `next_step` says what to do."""
+        """Log an event that needs attention; `next_step` says what to do."""
         self._log(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        """Log what stopped the work; `fix` says what to do."""
+        """Log an error that stopped the work; `fix` says what to do."""
         self._log(logging.ERROR, event, fields)
 
 
@@ -115,7 +115,7 @@ def get_logger(name: str) -> Logger:
 log = get_logger(__name__)
 
 
-def _logged(
+def _log_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -123,12 +123,12 @@ def _logged(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Show a warning of Python as an event of the log."""
+    """Write a warning of Python as an event of the log."""
     log.warning("warning", kind=category.__name__, message=str(message))
 
 
 def configure(level: str = "info", stream: TextIO | None = None, form: str = "json") -> None:
-    """Send the logs of streampair, warnings of Python, and those of its Kafka client, to `stream`.
+    """Send the logs of streampair and of its Kafka client, and warnings of Python, to `stream`.
 
     Parameters
     ----------
@@ -142,15 +142,14 @@ def configure(level: str = "info", stream: TextIO | None = None, form: str = "js
     ours.handlers[:] = [handler]
     ours.setLevel(level.upper())
     ours.propagate = False
-    # What the library has to say of compilation a worker says itself.
+    # The worker reports compilation itself.
     logging.getLogger("streampair").setLevel("ERROR")
     client_handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     client_handler.setFormatter(formatter)
     client_handler.addFilter(RateLimit())
     client = logging.getLogger("aiokafka")
     client.handlers[:] = [client_handler]
-    # Its errors are states that the worker reports itself, in its own words and once; below
-    # debug they are noise to an operator.
+    # The worker reports the client's errors itself, once, as states of its health.
     client.setLevel("WARNING" if level == "debug" else "CRITICAL")
     client.propagate = False
-    warnings.showwarning = _logged
+    warnings.showwarning = _log_warning

@@ -31,10 +31,10 @@ HEALTH_STATES = ("starting", "running", "waiting", "rebalancing", "stopping", "s
 """The states of `streampair_health`; exactly one is 1 at any time."""
 
 OUTCOMES = ("committed", "fenced", "unknown", "failed")
-"""What may come of the commit of a lane: `fenced` by another owner; `unknown` if no broker said so."""
+"""Outcomes of a lane's commit: `fenced` by another owner; `unknown` if no broker confirmed it."""
 
 STAGES = ("decode", "learn", "encode")
-"""What the time of a lane goes into; `fetch` and `commit` are the worker's, for all of its lanes."""
+"""Stages of a lane's time; `fetch` and `commit` are the worker's, for all of its lanes."""
 
 LaneLabels = tuple[str, str, str, str]
 
@@ -58,9 +58,9 @@ class LaneMetrics:
     gauges, lag, seconds
         As committed.
     lag_seconds
-        How long the records have waited that are not committed, at most.
+        Longest time that an uncommitted record has waited.
     current
-        A time, in seconds since the epoch, before which no such record came; None: not known.
+        A time, in seconds since the epoch, before which no uncommitted record came; None: not known.
     """
 
     gauges: LaneGauges
@@ -70,8 +70,8 @@ class LaneMetrics:
     current: float | None = None
 
     def waits(self, now: float) -> None:
-        """Say how long records have waited by now: none came before the last that was committed, or before
-        the moment at which nothing waited.
+        """Update `lag_seconds`: no record has waited since before the last commit, or since before the lag
+        was last 0.
         """
         if self.lag is None:
             return
@@ -81,7 +81,7 @@ class LaneMetrics:
             self.lag_seconds = max(now - self.current, 0.0)
 
 
-# What a lane shows: a number, a number by the value of the last label, or nothing for now.
+# The value of a lane's series: a number, numbers by the last label, or nothing for now.
 LaneValue = float | Mapping[str, float] | None
 
 
@@ -92,21 +92,21 @@ class Series:
     Attributes
     ----------
     name
-        As Prometheus shows it; the samples of a histogram end in `_bucket`, `_sum` and `_count`.
+        Name in Prometheus; the samples of a histogram end in `_bucket`, `_sum` and `_count`.
     kind
-        Of metric.
+        Type of metric.
     public
-        Whether the public endpoint has it too: only what is no function of raw data.
+        Whether the public endpoint has it too: only if it is no function of raw data.
     title
         A short name for panels, tiles and columns.
     unit
-        Of its values, in a word; empty for a number without one.
+        Unit of its values; empty for a dimensionless number.
     help
-        What it is, in one sentence.
+        Its definition, in one sentence.
     labels
-        Their names.
+        Names of its labels.
     read
-        Its value for a lane; None: not a lane but the process itself counts it.
+        Its value for a lane; None: it belongs to the process, not to a lane.
     """
 
     name: str
@@ -128,7 +128,7 @@ def _operator(
     *labels: str,
     counter: bool = False,
 ) -> Series:
-    """A series of a lane for the operator alone."""
+    """A series of a lane, for operators only."""
     kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
     return Series(f"streampair_{name}", kind, False, title, unit, help, (*LANE, *labels), read)
 
@@ -136,7 +136,7 @@ def _operator(
 def _regret(
     name: str, title: str, unit: str, help: str, read: Callable[[Any], float], *labels: str
 ) -> Series:
-    """A series of the estimate of the regret."""
+    """A series of the regret estimate, for operators only."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
         regret = lane.gauges.regret
@@ -156,7 +156,7 @@ def _privacy(
     *labels: str,
     counter: bool = False,
 ) -> Series:
-    """A series of a private learner's report, for everybody."""
+    """A public series, of a private learner's report."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
         report = lane.gauges.privacy
@@ -167,7 +167,7 @@ def _privacy(
 
 
 def _ledger(name: str, title: str, unit: str, help: str, read: Callable[[LaneGauges], LaneValue]) -> Series:
-    """A series of a private lane's ledger, for everybody."""
+    """A public series, of a private lane's ledger."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
         return None if lane.gauges.privacy is None else read(lane.gauges)
@@ -178,11 +178,11 @@ def _ledger(name: str, title: str, unit: str, help: str, read: Callable[[LaneGau
 def _quality(
     name: str, title: str, unit: str, help: str, read: Callable[[Any], LaneValue], *labels: str
 ) -> Series:
-    """A series of how good the latest scores of a lane are."""
+    """A series of the quality of the latest scores, for operators only."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
-        found = lane.gauges.quality
-        return None if found is None else read(found)
+        quality = lane.gauges.quality
+        return None if quality is None else read(quality)
 
     return _operator(name, title, unit, help, of_lane, *labels)
 
@@ -563,4 +563,4 @@ SERIES: tuple[Series, ...] = (
         ("version", "python"),
     ),
 )
-"""Every series, in the order in which documents show them."""
+"""All series, in the order of the documentation."""

@@ -1,4 +1,4 @@
-"""The series for Prometheus: one registry for operators, one for everybody.
+"""The series for Prometheus: one registry for operators, and a public one.
 
 The metrics are made from `SERIES`. A lane's numbers come from its *committed* state and are published after
 the commit only, so a crash never takes a counter back.
@@ -61,7 +61,7 @@ class _App:
 
 
 class _Lanes(Collector):
-    """Makes the families of all lanes when they are scraped."""
+    """Collector of the series of all lanes."""
 
     def __init__(self, apps: dict[str, _App], *, public: bool) -> None:
         self._apps = apps
@@ -142,7 +142,7 @@ class Telemetry:
         self._health = make(Gauge, "health")
 
     def health(self, app: str, state: str, detail: str = "", next_step: str = "") -> None:
-        """Say which of `HEALTH_STATES` an application is in, why, and what an operator can do."""
+        """Set the state of an application (one of `HEALTH_STATES`), its cause and the next step."""
         entry = self._entry(app)
         entry.state, entry.detail, entry.next_step = state, detail, next_step
         entry.progress.state(state, detail, next_step)
@@ -150,7 +150,7 @@ class Telemetry:
             self._health.labels(app, known).set(1.0 if known == state else 0.0)
 
     def health_report(self) -> tuple[bool, dict[str, dict[str, object]]]:
-        """Return whether all applications run and get on, and the state of each."""
+        """Return whether all applications are healthy, and the state of each."""
         stuck = {problem.app: problem for problem in self.problems()}
         report: dict[str, dict[str, object]] = {
             name: {
@@ -170,18 +170,18 @@ class Telemetry:
         return not stuck and bool(report), report
 
     def patience(self, app: str, stuck_seconds: float) -> None:
-        """Say how long events may wait without a commit before an application is stuck."""
+        """Set how long events may wait without a commit before an application is stuck."""
         self._entry(app).progress.stuck_seconds = stuck_seconds
 
     def problems(self, *, live: bool = False) -> list[Problem]:
-        """Return why applications are not well; with `live`, only what is a reason to start them anew."""
+        """Return the problems of all applications; with `live`, only reasons for a restart."""
         return [problem for app in self._apps.values() for problem in app.progress.problems(live=live)]
 
     def _entry(self, app: str) -> _App:
         if app not in self._apps:
             self._apps[app] = _App(Progress(app))
             for counter in (self._restores, self._fences, self._rebalances):
-                counter.labels(app)  # at 0: what never happened is told too
+                counter.labels(app)  # starts at 0
             for outcome in OUTCOMES:
                 self._transactions.labels(app, outcome)
         return self._apps[app]
@@ -196,7 +196,7 @@ class Telemetry:
         position: int | None = None,
         event_time: float | None = None,
     ) -> None:
-        """Show the committed numbers of a lane, its time by stage, and where in its partition it is.
+        """Publish the committed numbers of a lane, its time by stage, and its position in the partition.
 
         `event_time` is that of the last record that is committed, in seconds since the epoch.
         """
@@ -211,7 +211,7 @@ class Telemetry:
         self.history.add(labels, gauges, lag)
 
     def lag(self, labels: LaneLabels, lag: int, position: int | None = None) -> None:
-        """Show how far a lane is behind, between its commits too."""
+        """Publish the lag of a lane between its commits."""
         lane = self._entry(labels[0]).lanes.get(labels)
         if lane is not None:
             if lane.lag != lag:
@@ -225,7 +225,7 @@ class Telemetry:
         self._entry(app).progress.seen(topic, int(partition), position=position, lag=lag)
 
     def gauges(self, app: str) -> dict[LaneLabels, LaneGauges]:
-        """Return what is published of an application's lanes."""
+        """Return the published gauges of an application's lanes."""
         entry = self._apps.get(app)
         return {} if entry is None else {k: v.gauges for k, v in entry.lanes.items()}
 
@@ -254,7 +254,7 @@ class Telemetry:
         self.history.committed(app)
 
     def counted(self, app: str) -> Callable[[str], None]:
-        """Return what counts the commits of single lanes, by one of `OUTCOMES`."""
+        """Return the function that counts a commit of a lane by its outcome (one of `OUTCOMES`)."""
         return lambda outcome: self._transactions.labels(app, outcome).inc()
 
     def fetched(self, app: str, seconds: float) -> None:
@@ -266,20 +266,20 @@ class Telemetry:
         self._rebalances.labels(app).inc()
 
     def restored(self, app: str) -> None:
-        """Count a lane that was brought back from what is stored."""
+        """Count a lane that was restored from the store."""
         self._restores.labels(app).inc()
 
     def fenced(self, app: str) -> None:
-        """Count a lane that was given up, for it is somebody else's."""
+        """Count a lane that was given up because another owner fenced this worker."""
         self._fences.labels(app).inc()
 
     def configured(self, app: str, changes: Changes) -> None:
-        """Say with what an application runs: whoever looks is told what has changed in its file since."""
+        """Publish the changes of an application's configuration file since its start."""
         self.changes[app] = changes
         self._changes.labels(app).set_function(changes.look)
 
     def values(self, labels: LaneLabels, *, public: bool = False) -> dict[str, Any]:
-        """Return what an endpoint shows of a lane now, by series without the prefix; {} if it is gone."""
+        """Return the values of a lane's series, by name without the prefix; {} if it is gone."""
         entry = self._apps.get(labels[0])
         lane = None if entry is None else entry.lanes.get(labels)
         if lane is None:
@@ -288,7 +288,7 @@ class Telemetry:
         return {n: dict(v) if isinstance(v, Mapping) else v for n, v in rows if v is not None}
 
     def process(self, *, public: bool = False) -> dict[str, list[dict[str, Any]]]:
-        """Return what it shows of the process itself; of histograms sum and count alone."""
+        """Return the samples of the process's series; of histograms only sum and count."""
         found: dict[str, list[dict[str, Any]]] = {}
         for name, metric in self._process.items():
             if _BY_NAME[name].public or not public:

@@ -1,8 +1,8 @@
-"""The privacy card: what a deployment promises, in the fields of the registry of such deployments.
+"""The privacy card of a deployment, in the fields of the registry of such deployments.
 
 The fields are those of the Differential Privacy Deployments Registry (Nanayakkara, Ghazi and Vadhan 2025,
 arXiv 2509.13509, all three tiers), in the words of NIST SP 800-226. Every number comes from the accountant's
-report. What nobody but the curator can say (who, what for) is left open, and says so.
+report. What only the curator knows (who, what for) is marked as not declared.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = [
     "card_lines",
     "card_of",
     "checked_audit",
-    "for_everybody",
     "lane_card",
+    "public_report",
     "read_audit",
 ]
 
@@ -76,7 +76,7 @@ def card_of(
     status: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The card of a report, as plain values.
+    """Return the card of a report, as plain values.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def card_of(
     curator
         The table [card] of the configuration: who answers for the data, and what the scores are for.
     status
-        What is known besides of how far the account has come.
+        Further entries of the account's status.
     audit
         What `streampair audit --json` printed; None: nothing is known of an audit.
 
@@ -113,7 +113,7 @@ def card_of(
             "definition": "Gaussian differential privacy (mu-GDP), stated as (epsilon, delta)",
             "neighbouring streams": report.adjacency,
             "data domain": sorted({str(line["domain"]) for line in report.card})
-            or ["told once the features are known"],
+            or ["known once the features are known"],
             "bound": "streams without end"
             if endless
             else f"a declared horizon of {report.horizon:,} records, after which nothing more is learned",
@@ -236,12 +236,12 @@ def lane_card(
     labels, gauges
         As they are published; the lane is private.
     public
-        Whether everybody may see it (`for_everybody`).
+        Whether it is the public one (`public_report`).
     curator
         As of `card_of`.
     audit
-        The file with what `streampair audit --json` printed. It is read anew each time: who audits again
-        replaces it. What cannot be used is not shown, and the card says why.
+        The file with the output of `streampair audit --json`. It is read each time, so that a new audit
+        replaces it. If it cannot be used, the card says why.
     """
     app, topic, partition, learner = labels
     deployment = {"application": app, "topic": topic, "partition": int(partition), "learner": learner}
@@ -251,16 +251,16 @@ def lane_card(
         "forks charged": gauges.forks,
         "generation of the noise": gauges.generation,
     }
-    report = for_everybody(gauges.privacy) if public else gauges.privacy
+    report = public_report(gauges.privacy) if public else gauges.privacy
     card = card_of(report, deployment=deployment, curator=curator, status=status)
     summary = audit_summary(audit, report, learner)
     return card if summary is None else {**card, "audit": summary}
 
 
 def audit_summary(audit: Path | None, report: PrivacyReport, learner: str) -> dict[str, Any] | str | None:
-    """What card and page say of the last audit: what it found, why it cannot be used, or None without one.
+    """The last audit for card and page: its findings, or why it cannot be used; None without one.
 
-    The file is read anew each time. Nothing in it depends on a record of the lane.
+    The file is read each time. Nothing in it depends on a record of the lane.
     """
     if audit is None:
         return None
@@ -271,12 +271,12 @@ def audit_summary(audit: Path | None, report: PrivacyReport, learner: str) -> di
 
 
 def read_audit(file: Path) -> str:
-    """The text of a file.
+    """Read the file of an audit.
 
     Raises
     ------
     ConfigError
-        If it cannot be read. The path is not named: everybody may see the card.
+        If it cannot be read. The path is not named, since the card may be public.
     """
     try:
         return file.read_text()
@@ -287,8 +287,8 @@ def read_audit(file: Path) -> str:
         ) from None
 
 
-def for_everybody(report: PrivacyReport) -> PrivacyReport:
-    """The report without why its guarantee is void, which can tell of records; that of a shadow is said."""
+def public_report(report: PrivacyReport) -> PrivacyReport:
+    """The report without the reason of a void guarantee, which may depend on records; a shadow is named."""
     if report.kind != "void":
         return report
     return report.replace(guarantee="void", notes=tuple(note for note in report.notes if note == SHADOWED))
@@ -320,7 +320,7 @@ def _text(value: Any) -> str:
 
 
 def _block(value: Any) -> str:
-    """A value as HTML: tables of tables, and lists."""
+    """Format a value as HTML: nested tables, and lists."""
     if isinstance(value, Mapping):
         rows = "".join(
             f'<tr><th scope="row">{html.escape(str(name))}</th><td>{_block(each)}</td></tr>'
@@ -346,7 +346,7 @@ def _sentence(card: Mapping[str, Any]) -> str:
 
 
 def card_html(card: Mapping[str, Any]) -> str:
-    """The card as a page of its own: no script, nothing from outside, to be read on paper too."""
+    """Return the card as an HTML page: no script, no external resources, printable."""
     parts = "".join(
         f"<section><h2>{title}</h2>{_block(card[name])}</section>" for name, title in _TITLES.items()
     )
@@ -395,7 +395,7 @@ def card_lines(card: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _requested_lane(request: web.Request, telemetry: Telemetry) -> tuple[LaneLabels, LaneGauges]:
-    """The one private lane that the query names; what it leaves out may be anything."""
+    """Return the one private lane that the query matches; fields that it omits match any value."""
     query = request.query
     wanted = tuple(query.get(name) for name in ("app", "topic", "partition", "learner"))
     found = [
@@ -431,7 +431,7 @@ def add_routes(
     telemetry
         What is published.
     public
-        Whether everybody can ask.
+        Whether it is the public port.
     audit, curator
         As of `lane_card`.
     """

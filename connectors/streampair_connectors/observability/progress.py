@@ -1,7 +1,7 @@
-"""Whether an application gets on: what stands still, since when, and what an operator can do about it.
+"""Detection of a stuck application: which lane, since when, and what an operator can do about it.
 
-A start, a rebalance and an idle topic are no trouble, however long they take. Trouble is an end by itself, a
-broker or a store that does not take what is handed to it, and events that wait while no commit comes.
+A start, a rebalance or an idle topic is not a problem, however long it takes. A problem is a failure, a
+broker or store that accepts nothing, or a lag without commits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 __all__ = ["LIVE_AFTER", "Problem", "Progress"]
 
 LIVE_AFTER = 3.0
-"""A worker that has been in trouble for so many times `stuck_seconds` may as well be started anew."""
+"""Multiple of `stuck_seconds` after which a worker with a problem should be restarted (`/livez`)."""
 
-_STUCK_SECONDS = 60.0  # where nobody has said otherwise: a replay, the demonstration
+_STUCK_SECONDS = 60.0  # default, for a replay and the demo
 _RESTART = "stop the worker and start it again: it goes on at the last commit and loses nothing"
 _LOOK = (
     "read the last warnings of its log; where streampair_learn_seconds shows that the learner is slow, "
@@ -25,18 +25,18 @@ _LOOK = (
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Why an application is not well.
+    """A problem of an application.
 
     Attributes
     ----------
     app
-        Which one.
+        The application.
     reason, next_step
-        In words.
+        Cause and remedy.
     seconds
-        For how long; None where that says nothing.
+        Duration; None if it is not known.
     topic, partition
-        Of the lane; None: it is not about one.
+        Of the lane; None: it is not about one lane.
     """
 
     app: str
@@ -51,12 +51,12 @@ class Problem:
 class _Lane:
     position: int | None
     lag: int | None
-    moved: float  # when it last moved, or had nothing to do
+    moved: float  # time of its last commit, or without lag
     is_open: bool = True
 
 
 class Progress:
-    """Follows one application.
+    """Progress of one application, from its states and commits.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Progress:
     Attributes
     ----------
     stuck_seconds
-        So long may events wait without a commit.
+        How long events may wait without a commit.
 
     Examples
     --------
@@ -92,29 +92,29 @@ class Progress:
         self._state = "starting"
         self._detail = ""
         self._next_step = ""
-        # Since the first trouble that no commit has followed: a broker that comes and goes is one trouble.
-        self._troubled: float | None = None
+        # Time of the first problem since the last commit: a broker that comes and goes is one problem.
+        self._trouble_since: float | None = None
         self._lanes: dict[tuple[str, int], _Lane] = {}
 
     def state(self, state: str, detail: str = "", next_step: str = "") -> None:
-        """Say which of the states of health it is in."""
-        if state == "waiting" and self._troubled is None:
-            self._troubled = self._clock()
+        """Set the state of health."""
+        if state == "waiting" and self._trouble_since is None:
+            self._trouble_since = self._clock()
         self._state = state
         if state in ("waiting", "failed"):
             self._detail, self._next_step = detail, next_step
         if state == "running" and not any(lane.is_open and lane.lag for lane in self._lanes.values()):
-            self._troubled = None
+            self._trouble_since = None
 
     def committed(self) -> None:
-        """Say that a commit is durable."""
-        self._troubled = None
+        """Note a durable commit."""
+        self._trouble_since = None
 
     def seen(self, topic: str, partition: int, *, position: int | None, lag: int | None) -> None:
-        """Say where the last commit of a lane is, and how many events lie behind it.
+        """Note the position of a lane's last commit, and its lag.
 
-        A lane that was let go of and is opened again where it stood has not moved: one that is opened again
-        and again is stuck, too.
+        Reopening a lane at the same position is no progress: a lane that is reopened again and again is
+        stuck, too.
         """
         lane = self._lanes.get((topic, partition))
         if lane is None or not lag or not lane.lag or lane.position != position:
@@ -123,30 +123,30 @@ class Progress:
             lane.lag, lane.is_open = lag, True
 
     def close_lane(self, topic: str, partition: int) -> None:
-        """Say that this process no longer has a lane."""
+        """Note that this process no longer has a lane."""
         lane = self._lanes.get((topic, partition))
         if lane is not None:
             lane.is_open = False
 
     def problems(self, *, live: bool = False) -> Iterator[Problem]:
-        """Why it is not well; nothing: it is.
+        """Yield the problems of the application; none if it is healthy.
 
         Parameters
         ----------
         live
-            Whether to say only what is a reason to start it anew: an end by itself, and what has lasted for
-            `LIVE_AFTER` times `stuck_seconds`. A start may take as long as it takes.
+            Whether to yield only reasons for a restart: a failure, and problems that have lasted for
+            `LIVE_AFTER` times `stuck_seconds`. A start has no time limit.
         """
         now = self._clock()
         patience = self.stuck_seconds * (LIVE_AFTER if live else 1.0)
         if self._state == "failed":
             yield Problem(self._app, self._detail, self._next_step)
         elif self._state == "waiting":
-            seconds = 0.0 if self._troubled is None else now - self._troubled
+            seconds = 0.0 if self._trouble_since is None else now - self._trouble_since
             if not live or seconds >= patience:
                 yield Problem(self._app, self._detail, self._next_step, round(seconds, 1))
         elif self._state in ("running", "rebalancing"):
-            yield from self._standing(now, patience)
+            yield from self._stuck_lanes(now, patience)
         elif not live:
             starting = self._state == "starting"
             yield Problem(
@@ -155,12 +155,12 @@ class Progress:
                 "none: it takes a while, and the log says how far it is" if starting else "none",
             )
 
-    def _standing(self, now: float, patience: float) -> Iterator[Problem]:
+    def _stuck_lanes(self, now: float, patience: float) -> Iterator[Problem]:
         for (topic, partition), lane in sorted(self._lanes.items()):
             seconds = now - lane.moved
             if not (lane.is_open and lane.lag) or seconds < patience:
                 continue
-            last = f"; the last trouble was: {self._detail}" if self._troubled is not None else ""
+            last = f"; the last trouble was: {self._detail}" if self._trouble_since is not None else ""
             yield Problem(
                 self._app,
                 f"{topic}/{partition} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",

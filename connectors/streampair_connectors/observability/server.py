@@ -1,4 +1,4 @@
-"""HTTP: `/metrics`, `/healthz` and probes for operators, `/metrics` for everybody on a port of its own."""
+"""HTTP server: `/metrics`, `/healthz` and probes for operators; public `/metrics` on another port."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = [
 
 
 def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> None:
-    """Add both to the operator's port; the public one tells nobody how the worker is."""
+    """Add the probes `/livez` and `/readyz`, to the operator's port only."""
     if public:
         return
 
     def probe(*, live: bool) -> web.Response:
         problems = [dataclasses.asdict(problem) for problem in telemetry.problems(live=live)]
-        # A process that runs nothing yet lives, and is not ready.
+        # A process without an application yet is live, and not ready.
         ok = not problems and (live or telemetry.health_report()[0])
         return web.json_response(
             {"ok": ok, "problems": problems}, status=200 if ok else 503, dumps=json.dumps
@@ -50,13 +50,13 @@ class MetricsServer:
     Parameters
     ----------
     telemetry
-        What to serve.
+        The series to serve.
     config
         Addresses; port 0 takes a free port, see `url`.
     audit
         The file of the last audit, for the page and the privacy cards.
     curator
-        What the privacy cards say of the curator.
+        The curator's entries of the privacy cards.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A run as one HTML file: the page with its numbers inside, opened from a disk without a server."""
+"""A recorded run as one HTML file: the page with its data embedded, which needs no server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def report_html(run: dict[str, Any]) -> bytes:
     html = asset("page.html").decode()
     styles = [asset(name).decode() for name in _STYLE.findall(html)]
     scripts = [asset(name).decode() for name in _SCRIPT.findall(html)]
-    # What is said in the run cannot end the element that it stands in.
+    # No text of the run can close the script element.
     data = msgspec.json.encode(run).decode().replace("<", "\\u003c")
     policy = (
         f"default-src 'none'; script-src {_hashes(scripts)}; style-src {_hashes(styles)}; img-src data:; "
@@ -93,7 +93,7 @@ def read_run(path: Path) -> dict[str, Any]:
 async def stored_run(config: Config) -> dict[str, Any]:
     """Read what the store of an application holds, as of the last commits; changes nothing.
 
-    Its privacy accounts are there, offsets and sizes; a state at rest has no past, and tells no AUC.
+    It has privacy accounts, offsets and sizes; a stored state has no history and no AUC.
 
     Raises
     ------
@@ -124,7 +124,7 @@ async def stored_run(config: Config) -> dict[str, Any]:
         telemetry.publish(labels, _gauges(lane, accounts.get(lane.partition), notes), None)
     run = frame(telemetry, public=False, audit=config.audit_file)
     for entry in run["lanes"]:
-        # Nobody has held it or committed to it when the report was made.
+        # No worker held it when the report was made.
         entry["since"] = None
         account = accounts.get(int(entry["partition"]))
         if account is None or not account.release_dates:
@@ -153,7 +153,7 @@ def _gauges(lane: LaneState, account: LaneBudget | None, notes: tuple[str, ...])
 
 
 def _report(account: LaneBudget) -> PrivacyReport:
-    """What the log holds of the learner's report: its numbers, and what the guarantee comes to."""
+    """The learner's report as far as the log has it: its numbers, and the state of the guarantee."""
     return PrivacyReport(
         epsilon_spent=account.epsilon_spent,
         epsilon_budget=account.epsilon_budget,
@@ -168,5 +168,5 @@ def _report(account: LaneBudget) -> PrivacyReport:
         horizon=account.horizon,
         horizon_left=account.horizon_left,
         noise_std=math.nan,
-        mechanism="The mechanism is told by `streampair check`, and by the page of a worker that runs.",
+        mechanism="The mechanism is shown by `streampair check`, and on the page of a running worker.",
     )

@@ -1,4 +1,4 @@
-"""The page over HTTP: three files, what there is to show, and a stream of what changes."""
+"""HTTP routes of the page: its files, the data, and a stream of changes (server-sent events)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ASSETS = {
     "chart.js": "text/javascript",
     "page.js": "text/javascript",
 }
-"""What the page is made of, beside `page.html`, by kind."""
+"""Files of the page besides `page.html`, with their content types."""
 
-# Nothing is loaded from anywhere else, nothing is sent anywhere, and no other page may hold this one.
+# Nothing is loaded from or sent to other hosts, and no other page may embed this one.
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -33,11 +33,11 @@ _SAFE = {
 }
 
 STREAMS = 32
-"""Readers of one port at once; the next one is told to come back."""
+"""Maximum number of streams per port; further readers get 503 and poll."""
 
-_LOOK_SECONDS = 0.25  # from one look for changes to the next
-_BEAT_SECONDS = 1.0  # something is sent at least as often, so that silence means something
-_SLOW_SECONDS = 10.0  # who does not read for so long is dropped; until then changes are put together
+_LOOK_SECONDS = 0.25  # between two checks for changes
+_BEAT_SECONDS = 1.0  # a message is sent at least as often: silence means that the worker has stopped
+_SLOW_SECONDS = 10.0  # a reader that blocks for longer is dropped; until then changes are merged
 _SHARE = 20  # to put changes together takes at most a twentieth of the time
 
 
@@ -55,11 +55,11 @@ def add_routes(
     Parameters
     ----------
     app
-        Of one port.
+        Application of one port.
     telemetry
-        Where every number comes from.
+        Source of all numbers.
     public
-        Whether it is the public port: there the page has the privacy tab alone.
+        Whether it is the public port: there the page has the privacy tab only.
     audit
         The file of the last audit.
     """
@@ -96,7 +96,7 @@ def add_routes(
             streams.discard(task)
 
     async def close(_: web.Application) -> None:
-        for task in list(streams):  # a worker that stops waits for nobody who looks on
+        for task in list(streams):  # a stopping worker does not wait for readers
             task.cancel()
 
     app.router.add_get("/", page)

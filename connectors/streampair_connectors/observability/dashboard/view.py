@@ -1,4 +1,4 @@
-"""What the page is told: the numbers of the endpoints, the words of a guarantee, and each lane's past."""
+"""The data of the page: values of the series, privacy reports, and each lane's history."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from streampair.engine.lane import LaneGauges
 from streampair_connectors.observability.history import POINTS, Track
 from streampair_connectors.observability.metric_definitions import SERIES, LaneLabels, lane_order
 from streampair_connectors.observability.metrics import Telemetry
-from streampair_connectors.observability.privacy_card import audit_summary, for_everybody
+from streampair_connectors.observability.privacy_card import audit_summary, public_report
 
 __all__ = ["frame", "frame_json"]
 
-# The columns of a lane's past; those that are no public series by name are the operator's alone.
+# The columns of a lane's history; those that are not public series are for operators only.
 _COLUMNS = (
     *("events", "prequential_auc", "prequential_auc_stderr", "regret_average", "regret_average_stderr"),
     *("shadow_auc", "pair_loss", "comparator_loss"),
@@ -27,7 +27,7 @@ _COLUMNS = (
 )
 _BY_NAME = {series.name.removeprefix("streampair_"): series for series in SERIES}
 _PUBLIC = {name for name, series in _BY_NAME.items() if series.public}
-_POINTS_OF_ALL = 12_000  # of many lanes each has fewer: what is sent at first stays small
+_POINTS_OF_ALL = 12_000  # shared by all lanes: the first message stays small
 
 _encode = msgspec.json.Encoder().encode
 
@@ -40,15 +40,15 @@ def frame(
     card: bool = False,
     audit: Path | None = None,
 ) -> dict[str, Any]:
-    """Return what the page shows.
+    """Return the data of the page.
 
     Parameters
     ----------
     telemetry
-        Where every number comes from.
+        Source of all numbers.
     public
-        Leave out what is a function of raw data (docs/privacy 7): private lanes alone, and of them what
-        the public endpoint has.
+        Leave out functions of raw data (docs/privacy 7): private lanes only, and of them what the public
+        endpoint has.
     after
         A count of the history for this reader: only lanes that changed later, with their last point; None:
         all lanes with their past, and the titles, units and helps of the series.
@@ -60,7 +60,7 @@ def frame(
     Returns
     -------
     dict
-        Ready for JSON. `seq` is the count that it tells of.
+        Ready for JSON. `seq` is its count of the history.
     """
     history = telemetry.history
     names = [name for name in _COLUMNS if name in _PUBLIC or not public]
@@ -105,7 +105,7 @@ def frame_json(
     card: bool = False,
     audit: Path | None = None,
 ) -> tuple[int, bytes]:
-    """Return `frame` as one line of JSON, and its count. What is no number is null."""
+    """Return `frame` as one line of JSON, and its count. NaN is null."""
     content = frame(telemetry, public=public, after=after, card=card, audit=audit)
     return content["seq"], _encode(content)
 
@@ -145,7 +145,7 @@ def _lane(
 
 
 def _releases(gauges: LaneGauges | None, track: Track, *, public: bool) -> list[list[Any]]:
-    """Dates of releases: to operators those that the state keeps, to others those that they could look on."""
+    """Timestamps of releases: those in the state for operators, those seen by this worker in public."""
     if public or gauges is None or not gauges.release_dates:
         return [list(row) for row in track.releases]
     return [[t / 1000.0, *row] for t, *row in gauges.release_dates]
@@ -154,11 +154,11 @@ def _releases(gauges: LaneGauges | None, track: Track, *, public: bool) -> list[
 def _report(
     telemetry: Telemetry, labels: LaneLabels, audit: Path | None, *, public: bool
 ) -> dict[str, Any] | None:
-    """What is said of a guarantee, and of the last audit; its numbers are among the series."""
+    """The texts of a privacy report, and the last audit; its numbers are among the series."""
     gauges = telemetry.gauges(labels[0]).get(labels)
     if gauges is None or gauges.privacy is None:
         return None
-    report = for_everybody(gauges.privacy) if public else gauges.privacy
+    report = public_report(gauges.privacy) if public else gauges.privacy
     fields = (f.name for f in dataclasses.fields(report))
     content = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
     content["card"] = [dict(line) for line in report.card]
@@ -174,7 +174,7 @@ _NUMBERS = {
 
 
 def _apps(telemetry: Telemetry) -> dict[str, Any]:
-    """The state of each application, as its health says; lanes are told by themselves."""
+    """The state of each application; its lanes are listed apart."""
     _, report = telemetry.health_report()
     committed = telemetry.history.committed_at
     changes = telemetry.changes
