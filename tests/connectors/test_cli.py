@@ -313,8 +313,7 @@ def test_replay_of_a_file_that_cannot_be_used(
     assert "fix:" in result.stderr
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("csv", [False, True])
+@pytest.mark.parametrize(("csv", "packed"), [(False, False), (True, True)])
 def test_replay_knows_the_format_of_standard_input(config: Path, csv: bool, packed: bool) -> None:
     data = rows()
     text = "\n\ufeff".lstrip("\n") if csv else "\n"
@@ -374,7 +373,7 @@ def test_replay_stops_when_the_schema_broke(config: Path) -> None:
 
 def test_a_reader_that_goes_away_is_no_error(config: Path) -> None:
     file = config.with_name("events.jsonl")
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows(20_000)))
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows(4000)))
     command = f"{sys.executable} -m streampair_connectors replay {config} {file} | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert json.loads(done.stdout)["offset"] == 0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from streampair_connectors.cli.app import app
 from streampair_connectors.config import parse_config
 from streampair_connectors.worker.factory import build_learner, is_private
+from typer.testing import CliRunner
 
 from streampair.errors import ConfigError
 
@@ -84,8 +85,12 @@ def test_only_estimators_and_their_parts_are_constructed(place: str, path: str) 
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_check_of_a_hostile_configuration_makes_no_file(place: str, tmp_path: Path) -> None:
+def test_the_check_of_a_hostile_configuration_makes_no_file(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither by a call, nor by the import of a module that lies beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # as it is for `python -m`
     made = tmp_path / "made"
     (tmp_path / "trap.py").write_text(f"import pathlib\npathlib.Path({str(made)!r}).touch()\nTrap = dict\n")
     for number, (path, arguments) in enumerate(
@@ -93,10 +98,10 @@ def test_the_check_of_a_hostile_configuration_makes_no_file(place: str, tmp_path
     ):
         file = tmp_path / f"hostile{number}.toml"
         file.write_text(as_toml(hostile(place, path, **arguments)))
-        command = [sys.executable, "-m", "streampair_connectors", "check", str(file)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 1, done.stdout + done.stderr
-        assert "allow_classes" in done.stdout + done.stderr
+        done = CliRunner().invoke(app, ["check", str(file)])
+        assert done.exit_code == 1, done.output
+        assert "allow_classes" in done.output
+        assert "trap" not in sys.modules
         assert not made.exists()
 
 

@@ -6,7 +6,6 @@ before is charged, and no guarantee outlives its reason. The world of `harness.l
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -209,9 +208,9 @@ def test_each_lie_is_refused_or_charged(lie: Callable[[World], None], limit: int
 
 @pytest.mark.parametrize("first", LIES, ids=lambda lie: lie.__name__)
 def test_each_pair_of_lies_is_refused_or_charged(first: Callable[[World], None]) -> None:
-    """In this order, with two starts after each."""
-    for second, limit in itertools.product(LIES, (1, 1000)):
-        tell(worked(limit=limit), first, second)
+    """In this order, with two starts after each; a lie meets one half of the others under each limit."""
+    for number, second in enumerate(LIES, start=LIES.index(first)):
+        tell(worked(limit=(1, 1000)[number % 2]), first, second)
 
 
 @pytest.mark.parametrize("first", LIES, ids=lambda lie: lie.__name__)

@@ -52,10 +52,16 @@ def public_view(model: auc.PairFTRL) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("position", [0, 5, 19, 20, 58, 59])
-@pytest.mark.parametrize("other", [*BAD, ({"a": 9e9, "b": -9e9}, False)])
-@pytest.mark.parametrize("warmup", [0, 20])
-def test_nothing_public_depends_on_content(position: int, other: tuple[Any, Any], warmup: int) -> None:
+@pytest.mark.parametrize(
+    ("other", "position", "warmup"),
+    [
+        # Each record at each place, and either of them with and without a warm-up.
+        pytest.param(other, position, (0, 20)[(i + j) % 2], id=f"{i}-{position}-{(0, 20)[(i + j) % 2]}")
+        for i, other in enumerate([*BAD, ({"a": 9e9, "b": -9e9}, False)])
+        for j, position in enumerate([0, 5, 19, 20, 58, 59])
+    ],
+)
+def test_nothing_public_depends_on_content(other: tuple[Any, Any], position: int, warmup: int) -> None:
     streams = [events(62), events(62)]
     streams[1][position] = other
     models = [auc.PairFTRL(**SMALL, warmup=warmup) for _ in range(2)]

@@ -198,7 +198,7 @@ def test_probabilities(learner: Any, share: float) -> None:
 
 def test_calibrated_probabilities_are_nearly_those_of_the_normal_law() -> None:
     """Of two normal classes the log loss is within .01 of the best one; without calibration it is not."""
-    X, y, bounds = unscaled(20_000)
+    X, y, bounds = unscaled(8000)
     size = 10.0 ** np.linspace(-2.0, 3.0, 10)
     middle = X[~y].mean(axis=0)
     along = 0.5 * (np.arange(10) < 6)

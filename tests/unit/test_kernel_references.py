@@ -1385,7 +1385,7 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
 def test_a_forest_from_pairs_against_its_reference(loss: losses.PairLoss) -> None:
     """Past the first tree that is emptied, past rings that are full, and past a change of labels."""
-    for seed in SEEDS:
+    for seed in SEEDS[:2]:
         rng = np.random.default_rng(seed)
         rows, values = mixed(rng, 480)
         labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=480) > 0.8, 1.0, -1.0)
