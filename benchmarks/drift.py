@@ -29,7 +29,7 @@ import _timing
 import numpy as np
 from river.datasets import synth
 
-from streampair import auc
+from streampair import auc, privacy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -103,7 +103,7 @@ def learners(stream: Stream) -> dict[str, Callable[[], Any]]:
     half_life = stream.half_life
     return {
         "PairOGD": lambda: auc.PairOGD(half_life=half_life),
-        "PairFTRL": lambda: auc.PairFTRL(1.0, DELTA, half_life=half_life, **options),
+        "PairFTRL": lambda: auc.PairFTRL(1.0, DELTA, mechanism=privacy.DecayedMoments(half_life), **options),
         "PairOGD, for ever": auc.PairOGD,
         "PairFTRL, for ever": lambda: auc.PairFTRL(1.0, DELTA, **options),
     }

@@ -23,7 +23,7 @@ import pandas as pd
 import polars as pl
 from river import linear_model
 
-from streampair import auc
+from streampair import auc, privacy
 
 GOAL = 1.0
 TURN = 2000  # rows that each takes in one turn
@@ -34,7 +34,9 @@ WARM = HORIZON // 4  # the warm-up is over by then
 LIBRARIES: dict[str, Any] = {"pandas": pd, "polars": pl}
 LEARNERS: dict[str, Callable[[], Any]] = {
     "PairOGD": auc.PairOGD,
-    "PairFTRL": partial(auc.PairFTRL, epsilon=1.0, delta=1e-7, horizon=HORIZON, seed=0, solver="moments"),
+    "PairFTRL": partial(
+        auc.PairFTRL, epsilon=1.0, delta=1e-7, horizon=HORIZON, seed=0, mechanism=privacy.SecondMoments()
+    ),
 }
 METHODS = {
     "learn_many": "learn_many",

@@ -2,7 +2,7 @@
 
     python benchmarks/partners.py [--data DIR] [--seeds 5] [--json] [NAME ...]
 
-`auc.PairFTRL(solver="gradients")` on random 80/20 splits, delta one over the rows, a declared horizon:
+`auc.PairFTRL` by gradients on random 80/20 splits, delta one over the rows, a declared horizon:
 held-out AUC, mean and standard error over the splits; the same splits for each column. `buffer` are the
 defaults, FIFO(32), where a horizon below 5000 has no warm-up; `warm-up` has as long a one as the released
 partner takes, so that what differs is the partner alone; `moments` is the default of the class. `gain` is
@@ -23,7 +23,7 @@ import _sets
 import _timing
 import numpy as np
 
-from streampair import auc
+from streampair import auc, privacy
 
 NAMES = ("phishing", "german", "diabetes", "usps", "synthetic", "letter", "ijcnn1", "adult", "bank")
 EPSILONS = (0.25, 1.0)
@@ -49,13 +49,16 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
             for train, test in _sets.splits(len(data.x), options.seeds, FIRST_SPLIT):
                 budget: dict[str, Any] = {"epsilon": epsilon, "horizon": len(train)}
                 default = auc.PairFTRL(
-                    **budget, delta=1.0 / len(data.x), features=list(data.x.columns), partner="released"
+                    **budget,
+                    delta=1.0 / len(data.x),
+                    features=list(data.x.columns),
+                    mechanism=privacy.AnchorGradients(),
                 )
                 for column, settings in {
                     "moments": {},
-                    "buffer": {"solver": "gradients"},
-                    "warm-up": {"solver": "gradients", "warmup": default.settings.warmup},
-                    "released": {"partner": "released"},
+                    "buffer": {"mechanism": privacy.PairGradients()},
+                    "warm-up": {"mechanism": privacy.PairGradients(), "warmup": default.settings.warmup},
+                    "released": {"mechanism": privacy.AnchorGradients()},
                 }.items():
                     model = _sets.private(data, auc.PairFTRL, train, **budget, **settings)
                     found.setdefault(column, []).append(_sets.judged(data, model, test))

@@ -117,10 +117,11 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 make = partial(getattr(module, forecast.mechanism), **forecast.settings)
                 runs = [measured(make, n, d, rate, seed) for seed in range(options.seeds)]
                 kind = "horizon" if "horizon" in forecast.settings else "no horizon"
+                kind = "gradients" if "mechanism" in forecast.settings else kind
                 means.append(mean := float(np.mean(runs)))
                 yield {
                     **{"n": n, "d": d, "rate": rate, "epsilon": epsilon},
-                    "mechanism": f"{forecast.call().split('(')[0]}, {forecast.settings.get('solver', kind)}",
+                    "mechanism": f"{forecast.call().split('(')[0]}, {kind}",
                     "expected": forecast.auc,
                     "measured": mean,
                     "stderr": float(np.std(runs, ddof=1) / len(runs) ** 0.5),

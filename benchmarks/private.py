@@ -47,15 +47,15 @@ def learners() -> dict[str, tuple[Any, bool]]:
     def private(columns: list[Any], **options: Any) -> Any:
         return auc.PairFTRL(horizon=10**8, features=columns, **options)
 
-    gradients: dict[str, Any] = {"solver": "gradients", "warmup": 0}
-    moments: dict[str, Any] = {"solver": "moments", "warmup": 100}
+    gradients: dict[str, Any] = {"mechanism": privacy.PairGradients(), "warmup": 0}
+    moments: dict[str, Any] = {"mechanism": privacy.SecondMoments(), "warmup": 100}
     numbers = list(range(len(NAMES)))
     made: dict[str, tuple[Any, bool]] = {"LogisticRegression": (linear_model.LogisticRegression(), False)}
-    for solver, options in (("gradients", gradients), ("moments", moments)):
+    for name, options in (("gradients", gradients), ("moments", moments)):
         for noise in ("replay-safe", "fixed seed"):
             noise_options = {"noise_key": os.urandom(32)} if noise == "replay-safe" else {"seed": 1}
-            made[f"{solver}, {noise}, learn_one"] = (private(NAMES, **options, **noise_options), False)
-            made[f"{solver}, {noise}, learn_many"] = (private(numbers, **options, **noise_options), True)
+            made[f"{name}, {noise}, learn_one"] = (private(NAMES, **options, **noise_options), False)
+            made[f"{name}, {noise}, learn_many"] = (private(numbers, **options, **noise_options), True)
     return made
 
 

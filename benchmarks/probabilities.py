@@ -35,7 +35,7 @@ from river import datasets, linear_model, metrics, preprocessing
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from streampair import auc, buffers, losses
+from streampair import auc, buffers, losses, privacy
 
 SETS = ("phishing", "bananas", "letter", "ijcnn1", "adult", "bank")
 GAP = 0.01
@@ -51,7 +51,9 @@ OPEN: dict[str, Callable[[], Any]] = {
 }
 PRIVATE: dict[str, Callable[..., Any]] = {
     "PairFTRL": auc.PairFTRL,
-    "PairFTRL, gradients": lambda *args, **more: auc.PairFTRL(*args, solver="gradients", **more),
+    "PairFTRL, gradients": lambda *args, positive_rate=None, **more: auc.PairFTRL(
+        *args, mechanism=privacy.PairGradients(positive_rate=positive_rate), **more
+    ),
     "OnPairStrC": lambda *args, **more: auc.OnPairStrC(*args, l2=0.1, **more),
     "OnPairC": auc.OnPairC,
     "NoisyOGD": auc.NoisyOGD,

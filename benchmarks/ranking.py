@@ -30,7 +30,7 @@ import pandas as pd
 from scipy.stats import kendalltau
 from sklearn.linear_model import LinearRegression
 
-from streampair import ranking
+from streampair import privacy, ranking
 
 DATA = Path(os.environ.get("STREAMPAIR_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 EPSILONS = (0.5, 1.0, 2.0, 8.0)
@@ -55,6 +55,9 @@ def load(name: str, folder: Path) -> tuple[pd.DataFrame, np.ndarray]:
     return pd.get_dummies(frame.fillna(dict.fromkeys(text, "missing")), columns=text).astype(float), y
 
 
+MECHANISMS = {"gradients": privacy.PairGradients(), "moments": privacy.SecondMoments()}
+
+
 def taus(x: pd.DataFrame, y: np.ndarray, solver: str, epsilon: float, splits: int) -> list[float]:
     """Kendall's tau of each split; epsilon 0: not private."""
     found = []
@@ -73,7 +76,7 @@ def taus(x: pd.DataFrame, y: np.ndarray, solver: str, epsilon: float, splits: in
                 features=list(x.columns),
                 bounds=bounds,
                 relevance=(float(y.min()), float(y.max())),
-                solver=solver,
+                mechanism=MECHANISMS[solver],
             )
             model.learn_many(x.iloc[train], pd.Series(y[train]))
             if model.privacy.kind != "holds" or model.privacy.epsilon_spent > epsilon * (1 + 1e-12):
@@ -93,8 +96,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         plain = float(np.mean(taus(x, y, "", 0.0, splits)))
         yield {**about, "solver": "LinearRegression", **{f"{e:g}": plain for e in EPSILONS}}
         means = {
-            solver: [float(np.mean(taus(x, y, solver, e, splits))) for e in EPSILONS]
-            for solver in ("gradients", "moments")
+            solver: [float(np.mean(taus(x, y, solver, e, splits))) for e in EPSILONS] for solver in MECHANISMS
         }
         for solver, values in means.items():
             row = {**about, "solver": solver, **{f"{e:g}": v for e, v in zip(EPSILONS, values, strict=True)}}

@@ -32,7 +32,7 @@ import _timing
 import numpy as np
 from _chart import Look
 
-from streampair import auc, metric, ranking
+from streampair import auc, metric, privacy, ranking
 from streampair.engine import Event, Lane, Record, RegretConfig
 
 FEATURES = 6
@@ -49,7 +49,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
         "OAM": auc.OAM,
         "SPAUC": auc.SPAUC,
         "PairFTRL": auc.PairFTRL,
-        "PairFTRL, gradients": partial(auc.PairFTRL, solver="gradients"),
+        "PairFTRL, gradients": partial(auc.PairFTRL, mechanism=privacy.PairGradients()),
         "OnPairStrC": partial(auc.OnPairStrC, l2=0.1),
         "OnPairC": auc.OnPairC,
         "NoisyOGD": auc.NoisyOGD,
@@ -57,7 +57,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "ranking": {
         "PairOGD": ranking.PairOGD,
         "PairFTRL": ranking.PairFTRL,
-        "PairFTRL, gradients": partial(ranking.PairFTRL, solver="gradients"),
+        "PairFTRL, gradients": partial(ranking.PairFTRL, mechanism=privacy.PairGradients()),
         "OnPairStrC": partial(ranking.OnPairStrC, l2=0.1),
         "OnPairC": ranking.OnPairC,
         "NoisyOGD": ranking.NoisyOGD,
@@ -65,7 +65,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "metric": {
         "PairOGD": metric.PairOGD,
         "PairFTRL": partial(metric.PairFTRL, classes=CLASSES),
-        "PairFTRL, gradients": partial(metric.PairFTRL, solver="gradients"),
+        "PairFTRL, gradients": partial(metric.PairFTRL, mechanism=privacy.PairGradients()),
         "OnPairStrC": partial(metric.OnPairStrC, l2=0.1),
         "OnPairC": metric.OnPairC,
         "NoisyOGD": metric.NoisyOGD,

@@ -80,7 +80,7 @@ NAMES = tuple(itertools.chain.from_iterable(_sets.SETS.values()))
 MECHANISMS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "PairFTRL": ("PairFTRL", {}, True),
     "PairFTRL, no horizon": ("PairFTRL", {}, False),
-    "PairFTRL, gradients": ("PairFTRL", {"solver": "gradients"}, True),
+    "PairFTRL, gradients": ("PairFTRL", {"mechanism": privacy.PairGradients()}, True),
     "OnPairStrC": ("OnPairStrC", {"l2": 0.1}, True),
     "OnPairC": ("OnPairC", {}, True),
     "OnPairStrC, as published": ("OnPairStrC", {"l2": 1.0, "calibration": "paper"}, True),
@@ -247,8 +247,7 @@ def named(forecast: privacy.Forecast) -> str:
     """What the page calls a forecast's mechanism."""
     if "horizon" not in forecast.settings:
         return f"{forecast.mechanism}, no horizon"
-    solver = forecast.settings.get("solver")
-    return forecast.mechanism + (f", {solver}" if solver else "")
+    return forecast.mechanism + (", gradients" if "mechanism" in forecast.settings else "")
 
 
 # ---- the page ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ The walks:
 `construct`
     ``auc.PairFTRL(1.0, 1e-6, 10_000, features=[...])``, up to its plan: from epsilon to sigma;
 `gradients`
-    the same with ``solver="gradients"``, whose sigma is that of correlated noise;
+    the same with ``mechanism=privacy.PairGradients()``, whose sigma is that of correlated noise;
 `deferred`
     the same without features, up to its first record, which names them;
 `batch`
@@ -54,7 +54,7 @@ from streampair_connectors.stores import DirectoryStore
 from streampair_connectors.worker import factory
 
 import streampair
-from streampair import auc
+from streampair import auc, privacy
 from streampair.engine import Event, Lane, Record
 from streampair.engine.testing import Driver
 from streampair.privacy import NoiseKey
@@ -206,7 +206,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     """Take the walks."""
     walks: dict[str, Callable[[], Walk]] = {
         "construct": lambda: repeated(construct),
-        "gradients": lambda: repeated(lambda: construct(solver="gradients")),
+        "gradients": lambda: repeated(lambda: construct(mechanism=privacy.PairGradients())),
         "deferred": lambda: repeated(deferred),
         "batch": lambda: repeated(batches()),
         "commit": lambda: commit(snapshot=False),

@@ -34,9 +34,9 @@ class Buffer(base.Base):
         raise NotImplementedError
 
 
-def _check_size(size: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 1_000_000:
-        raise ConfigError(f"the buffer size is {size!r}", fix="give an integer from 1 to 1000000")
+def _check_count(what: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+        raise ConfigError(f"{what} is {value!r}", fix="give an integer from 1 to 1000000")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ClassReservoir(Buffer):
     size: int = 100
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        _check_count("the buffer size", self.size)
 
     @property
     def code(self) -> int:
@@ -106,7 +106,7 @@ class FIFO(Buffer):
     size: int = 1
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        _check_count("the buffer size", self.size)
 
     @property
     def code(self) -> int:
@@ -179,12 +179,16 @@ class Reservoir(Buffer):
         False: a sample without replacement (Algorithm R of Vitter 1985): record t is kept with probability
         ``size / t`` and evicts a uniformly drawn row. True: every row is replaced by record t independently
         with probability ``1 / t`` (RS-x of Kar et al. 2013), so that a record may fill several rows; at t = 1
-        it fills all. The random draws are determined by the learner's `seed`.
+        it fills all. The random draws are determined by the learner's `seed`. Not for private learners.
+    max_uses
+        For private learners: number of slots after which a record in it is blanked, which bounds the effect
+        of one record. None: `size`; never for output perturbation, where the effect of a record fades. FIFO
+        is better.
 
     Raises
     ------
     ConfigError
-        If the size is not a positive integer.
+        If the size or `max_uses` is not a positive integer.
 
     References
     ----------
@@ -195,14 +199,17 @@ class Reservoir(Buffer):
     --------
     >>> from streampair import buffers
     >>> buffers.Reservoir(100)
-    Reservoir(size=100, replacement=False)
+    Reservoir(size=100, replacement=False, max_uses=None)
     """
 
     size: int = 200
     replacement: bool = False
+    max_uses: int | None = None
 
     def __post_init__(self) -> None:
-        _check_size(self.size)
+        _check_count("the buffer size", self.size)
+        if self.max_uses is not None:
+            _check_count("max_uses", self.max_uses)
 
     @property
     def code(self) -> int:

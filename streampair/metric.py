@@ -10,7 +10,8 @@ from streampair import buffers, losses, schedules
 from streampair.base import validation
 from streampair.base.mixins import TransformerMixin
 from streampair.base.online import MetricRule, OnlinePairLearner
-from streampair.base.private import PrivateLearner
+from streampair.base.private import PrivateGradientLearner, PrivateLearner
+from streampair.privacy.mechanism_options import MechanismOptions
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
@@ -109,27 +110,27 @@ class PairFTRL(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see T
     """Private metric learning: FTRL on pairs with correlated noise.
 
     W is symmetric and in a Frobenius ball; records are transformed with its positive semi-definite part. Two
-    solvers are available:
+    mechanisms are available:
 
-    ``solver="moments"``, for declared classes
+    `privacy.SecondMoments`, for declared classes
         Second moments of the records, and the sum and the count of each class, are summed over blocks and
         released under noise. They give the scatter within and between classes, and these a metric in closed
         form: the log-likelihood ratio of differences, for normal classes of one covariance. Its rank is the
         number of classes that stand out of the noise, less one; until two do, it is the identity.
-    ``solver="gradients"``
+    `privacy.PairGradients`
         The algorithm of `streampair.auc.PairFTRL` for the loss ``phi(s (1 - u'Wu))`` of a pair, with
         ``u = x - x'`` and s = 1 for two records of one class, else -1.
 
     Parameters
     ----------
-    epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    strategy, max_uses, forks, window, entity
+    mechanism
+        One of these two; None: as in `streampair.auc.PairFTRL`, and gradients with `entity` or without
+        `classes`.
+    epsilon, delta, horizon, radius, features, bounds, warmup, noise_key, seed, forks, window, entity
         As in `streampair.auc.PairFTRL`.
     classes
         Declared labels, 2 to 256 texts or numbers; a record with another label is a null record. None: any
         label.
-    solver
-        As in `streampair.auc.PairFTRL`; ``"auto"`` is gradients if no classes are declared.
 
     Raises
     ------
@@ -162,15 +163,14 @@ class PairFTRL(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see T
     """
 
     _: KW_ONLY
-    strategy: str = "auto"
-    solver: str = "auto"
+    mechanism: MechanismOptions | None = None
     classes: Sequence[Any] | None = None
 
     _select = validation.select_metric_ftrl
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
+class OnPairStrC(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: output perturbation for strongly convex losses.
 
     The algorithm of `streampair.auc.OnPairStrC` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'``
@@ -180,7 +180,7 @@ class OnPairStrC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
+    bounds, warmup, noise_key, seed, forks, window, entity
         As in `streampair.auc.OnPairStrC`.
 
     Raises
@@ -226,7 +226,7 @@ class OnPairStrC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
+class OnPairC(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: output perturbation for convex losses.
 
     The algorithm of `streampair.auc.OnPairC` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'`` and
@@ -236,7 +236,7 @@ class OnPairC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Tr
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
+    bounds, warmup, noise_key, seed, forks, window, entity
         As in `streampair.auc.OnPairC`.
 
     Raises
@@ -282,7 +282,7 @@ class OnPairC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Tr
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
+class NoisyOGD(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: gradient perturbation; a baseline.
 
     The algorithm of `streampair.auc.NoisyOGD` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'``
@@ -292,7 +292,7 @@ class NoisyOGD(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see T
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    max_uses, forks, window, entity
+    forks, window, entity
         As in `streampair.auc.NoisyOGD`.
 
     Raises

@@ -14,8 +14,9 @@ from streampair.base import validation
 from streampair.base.forest import ForestLearner
 from streampair.base.mixins import RegressorMixin
 from streampair.base.online import OGDRule, OnlinePairLearner
-from streampair.base.private import PrivateLearner
+from streampair.base.private import PrivateGradientLearner, PrivateLearner
 from streampair.base.targets import RelevanceTarget
+from streampair.privacy.mechanism_options import MechanismOptions
 
 __all__ = ["Forest", "NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
@@ -126,19 +127,20 @@ class PairOGD(RegressorMixin, OnlinePairLearner):
 class PairFTRL(RegressorMixin, PrivateLearner):
     """Private ranking by a real-valued relevance: FTRL on pairs with correlated noise.
 
-    The algorithms of `streampair.auc.PairFTRL` for relevances y. Two solvers are available:
+    The algorithms of `streampair.auc.PairFTRL` for relevances y:
 
-    ``solver="moments"``
+    `privacy.SecondMoments`
         Minimises ``(y - y' - w.(x - x'))^2`` over all pairs, a regression on the covariance. The minimiser is
         computed from second moments, which are summed over blocks and released under noise. The warm-up also
         releases the mean relevance. Differences of scores estimate those of relevances in [-1, 1].
-    ``solver="gradients"``
+    `privacy.PairGradients`
         Clipped gradients of any pair loss with the margin ``(y - y') w.(x - x')``, over a buffer.
 
     Parameters
     ----------
-    epsilon, delta, horizon, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    strategy, max_uses, forks, window, entity, solver
+    mechanism
+        One of these two; None: as in `streampair.auc.PairFTRL`, and gradients with `entity`.
+    epsilon, delta, horizon, radius, features, bounds, warmup, noise_key, seed, forks, window, entity
         As in `streampair.auc.PairFTRL`.
     relevance
         Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
@@ -157,7 +159,7 @@ class PairFTRL(RegressorMixin, PrivateLearner):
     copies and the report.
 
     Least squares are sensitive to outliers of the relevance. With a few outliers, gradients of the hinge
-    (``solver="gradients"``) may rank better if there are enough records for their noise.
+    (``mechanism=privacy.PairGradients()``) may rank better if there are enough records for their noise.
 
     References
     ----------
@@ -177,14 +179,13 @@ class PairFTRL(RegressorMixin, PrivateLearner):
     """
 
     _: KW_ONLY
-    strategy: str = "auto"
-    solver: str = "auto"
+    mechanism: MechanismOptions | None = None
 
     _select = validation.select_ranking_ftrl
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(RegressorMixin, PrivateLearner):
+class OnPairStrC(RegressorMixin, PrivateGradientLearner):
     """Private ranking by a real-valued relevance: output perturbation for strongly convex losses.
 
     The algorithm of `streampair.auc.OnPairStrC` for relevances y in [-1, 1]. The margin of a pair is
@@ -193,7 +194,7 @@ class OnPairStrC(RegressorMixin, PrivateLearner):
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
+    bounds, warmup, noise_key, seed, forks, window, entity
         As in `streampair.auc.OnPairStrC`.
     relevance
         Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
@@ -242,7 +243,7 @@ class OnPairStrC(RegressorMixin, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(RegressorMixin, PrivateLearner):
+class OnPairC(RegressorMixin, PrivateGradientLearner):
     """Private ranking by a real-valued relevance: output perturbation for convex losses.
 
     The algorithm of `streampair.auc.OnPairC` for relevances y in [-1, 1]. The margin of a pair is
@@ -251,7 +252,7 @@ class OnPairC(RegressorMixin, PrivateLearner):
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, max_uses, forks, window, entity
+    bounds, warmup, noise_key, seed, forks, window, entity
         As in `streampair.auc.OnPairC`.
     relevance
         Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
@@ -300,7 +301,7 @@ class OnPairC(RegressorMixin, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(RegressorMixin, PrivateLearner):
+class NoisyOGD(RegressorMixin, PrivateGradientLearner):
     """Private ranking by a real-valued relevance: gradient perturbation; a baseline.
 
     The algorithm of `streampair.auc.NoisyOGD` for relevances y in [-1, 1]. The margin of a pair is
@@ -309,7 +310,7 @@ class NoisyOGD(RegressorMixin, PrivateLearner):
     Parameters
     ----------
     epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    max_uses, forks, window, entity
+    forks, window, entity
         As in `streampair.auc.NoisyOGD`.
     relevance
         Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null

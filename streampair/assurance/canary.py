@@ -11,6 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.privacy.mechanism_options import (
+    DecayedMoments,
+    MechanismOptions,
+    PairGradients,
+    SecondMoments,
+)
 from streampair.privacy.mechanisms.decayed_moments import BLOCKS
 from streampair.privacy.mechanisms.dp_forest import DPForest
 from streampair.privacy.mechanisms.private_auc import WithPrivateAUCState
@@ -131,16 +137,12 @@ class Trial:
             "seed": 0,
             "noise_key": None,
         }
-        if getattr(self.learner, "half_life", None) is not None:
-            # The noise is the same for any; blocks of a slot, in so short a run.
-            changes["half_life"] = min(self.learner.half_life, BLOCKS)
         if self.is_forest:
             forest = settings.mechanism
             # Said, so that a short run has trees too.
             changes |= {"trees": min(forest.trees, _FEW), "depth": min(forest.depth, _FEW)}
-        if "solver" in self.learner._get_params():
-            # "auto" might choose another one for so short a run.
-            changes["solver"] = "moments" if self.moments else "gradients"
+        if "mechanism" in self.learner._get_params():
+            changes["mechanism"] = self._mechanism()
         if self.part == "learning" and not self.secret:
             # Where noise moves the iterate, one far from 0 would satisfy pairs, whose gradient then is 0.
             changes["radius"] = min(1e-6, settings.radius)
@@ -159,6 +161,16 @@ class Trial:
             # Given what learning has released, the weights are what they are: whatever scores they give.
             model.run.state = model.run.state.with_fixed_weights(np.full(len(self.names), 0.5))
         return model
+
+    def _mechanism(self) -> MechanismOptions:
+        """That of the learner, for so short a run; None might be another one there."""
+        options: MechanismOptions | None = self.learner.mechanism
+        if options is None:
+            return SecondMoments() if self.moments else PairGradients()
+        if isinstance(options, DecayedMoments):
+            # The noise is the same for any half-life; blocks of a slot.
+            return DecayedMoments(min(options.half_life, BLOCKS))
+        return options
 
     def scenes(self) -> Sequence[Scene]:
         """What may be around the canary."""

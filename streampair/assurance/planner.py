@@ -22,6 +22,7 @@ from streampair.assurance.reference_tasks import Distances, Reference, Relevance
 from streampair.base.private import PrivateLearner
 from streampair.errors import ConfigError, PrivacyWarning
 from streampair.privacy.accounting import mu_from
+from streampair.privacy.mechanism_options import MechanismOptions, PairGradients, SecondMoments
 from streampair.privacy.mechanisms.dp_forest import worthwhile
 from streampair.privacy.mechanisms.ftrl import FTRL
 from streampair.privacy.mechanisms.output_perturbation import LONGEST_OUTPUT
@@ -29,7 +30,7 @@ from streampair.privacy.mechanisms.second_moments import MOST_FEATURES
 from streampair.privacy.plausible import doubts
 from streampair.privacy.user_level import EntityLimit
 
-__all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan"]
+__all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan", "shown"]
 
 USEFUL = 0.02
 """Expected loss at which a mechanism counts as useful."""
@@ -78,7 +79,11 @@ class Forecast:
 
     def call(self) -> str:
         """The recommended call."""
-        return f"{self.family}.{self.mechanism}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+        given = (
+            f"{k}=privacy.{shown(v)}()" if isinstance(v, MechanismOptions) else f"{k}={v!r}"
+            for k, v in self.settings.items()
+        )
+        return f"{self.family}.{self.mechanism}({', '.join(given)})"
 
 
 @dataclass(frozen=True)
@@ -176,16 +181,22 @@ class PrivacyPlan:
             f"{self.n} records, {self.d} features, {self.positive_rate:g} positive; epsilon {self.epsilon:g} "
             f"at delta {self.delta:.3g} (mu {self.mu:.4g})",
             f"expected {self.measure} without privacy {self.auc_without_privacy:.3f}",
-            f"{'mechanism':<44}{'noise':>8}{'AUC':>8}{'loss':>8}{'useful from':>14}",
+            f"{'mechanism':<52}{'noise':>8}{'AUC':>8}{'loss':>8}{'useful from':>14}",
         ]
         for f in self.forecasts:
             start = "-" if f.useful_from is None else f"{f.useful_from:.0e}"
-            name = f.mechanism + "".join(f", {k}={v}" for k, v in f.settings.items() if k in _TELLING)
-            lines.append(f"{name:<44}{f.noise:>8.2g}{f.auc:>8.3f}{f.loss:>8.3f}{start:>14}")
+            name = f.mechanism + "".join(f", {k}={shown(v)}" for k, v in f.settings.items() if k in _TELLING)
+            lines.append(f"{name:<52}{f.noise:>8.2g}{f.auc:>8.3f}{f.loss:>8.3f}{start:>14}")
         return "\n".join([*lines, *self.advice()])
 
 
-_TELLING = ("horizon", "solver", "l2")
+_TELLING = ("horizon", "mechanism", "l2")
+
+
+def shown(value: Any) -> str:
+    """A setting of a forecast in a table: of a mechanism its class, whose options are those by default."""
+    return type(value).__name__ if isinstance(value, MechanismOptions) else str(value)
+
 
 # ---- mechanisms ----------------------------------------------------------------------------------------
 
@@ -215,7 +226,7 @@ class _Family:
 _PAIR_FTRL = (
     _Row("PairFTRL", lambda n, task: {"horizon": n}),
     _Row("PairFTRL", lambda n, task: {}),
-    _Row("PairFTRL", lambda n, task: {"horizon": n, "solver": "gradients"}),
+    _Row("PairFTRL", lambda n, task: {"horizon": n, "mechanism": PairGradients()}),
 )
 _OTHERS = (
     _Row("OnPairC", lambda n, task: {"horizon": n}),
@@ -379,7 +390,7 @@ def moment_noise(d: int, n: int, eps: float, delta: float) -> float:
     family = _FAMILIES["auc"]
     search = _Search(family, family.task(d, 0.85, 0.5), None)
     # Of a short horizon the learner would take gradients by itself, and its plan has no moments.
-    built = search.built(family.rows[0], {"horizon": n, "solver": "moments"}, n, eps, delta)
+    built = search.built(family.rows[0], {"horizon": n, "mechanism": SecondMoments()}, n, eps, delta)
     known = 0.0 if built is None else built[0].information(built[1])
     # A symmetric matrix of noise has a norm of about sqrt(2 d) std, and records have length 1.
     return d * math.sqrt(2.0 * d / known) if known else math.inf

@@ -6,7 +6,8 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from streampair.base import validation
 from streampair.base.mixins import PrivateClassifierMixin
-from streampair.base.private import PrivateLearner
+from streampair.base.private import PrivateGradientLearner, PrivateLearner
+from streampair.privacy.mechanism_options import MechanismOptions
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
 
@@ -17,18 +18,8 @@ class PairFTRL(PrivateClassifierMixin, PrivateLearner):
 
     Follow the regularised leader (FTRL): the model is computed from sums over the stream. The sums have noise
     that is correlated over time, so that the noise of every prefix sum is small. All models of the run
-    together are (epsilon, delta)-differentially private for each record. The first score is 0. Two solvers
-    are available:
-
-    ``solver="moments"``
-        Minimises the squared loss over all pairs, from second moments of the records. They are summed over
-        blocks that end at public slots, each a tenth of the stream so far, and at the horizon; each block's
-        sum is released once. A tenth to a quarter of the horizon is spent on private means and variances, by
-        which the records are standardised. The noise is far smaller, since there are only a few dozen
-        releases.
-    ``solver="gradients"``
-        Each record is paired with the latest records, in a buffer. The clipped gradients of any pair loss,
-        averaged over the places of the buffer, are summed, and a model is released after every record.
+    together are (epsilon, delta)-differentially private for each record. The first score is 0. `mechanism`
+    says what is summed.
 
     Parameters
     ----------
@@ -37,13 +28,11 @@ class PairFTRL(PrivateClassifierMixin, PrivateLearner):
     horizon
         Number of records after which the learner stops learning (it keeps scoring). None: no end; the
         spend stays within the budget on an infinite stream, at a little more noise.
-    loss
-        Pair loss of the gradients; None is `losses.Hinge` (the moments' is `losses.Square`).
-    buffer
-        ``buffers.FIFO(s)``, ``FullHistory()`` (needs a horizon) or ``Reservoir(s)``; None is ``FIFO(32)``.
-    clip
-        Radius of the ball that each pair's gradient is clipped into (`privacy.mechanisms.ftrl.FTRLPlan`);
-        None is 1.
+    mechanism
+        Second moments, whose loss is `losses.Square`: `privacy.SecondMoments` or `privacy.DecayedMoments`.
+        Gradients of any pair loss: `privacy.PairGradients` or `privacy.AnchorGradients`. None:
+        ``SecondMoments()``, and ``PairGradients()`` with more than 512 features, a horizon below 100 or
+        ``warmup=0``.
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     features
@@ -56,7 +45,7 @@ class PairFTRL(PrivateClassifierMixin, PrivateLearner):
         Number of first records from which only private means and variances are estimated, to standardise the
         later records. None, for moments: ``18 (sqrt(d) + 1) / mu`` within a tenth to a quarter of a horizon,
         and ``100 min(sqrt(d), 7) / mu`` without one. None, for gradients: a tenth of a horizon of at least
-        5000, 0 for a shorter one, and 2000 without one. 0, for gradients alone: no warm-up.
+        5000, 0 for a shorter one, and 2000 without one. 0, for `PairGradients` alone: no warm-up.
     positive
         The label that ranks high: text, a number, True or False.
     negative
@@ -68,39 +57,16 @@ class PairFTRL(PrivateClassifierMixin, PrivateLearner):
         system.
     seed
         None: noise from the operating system. An integer: fixed noise for tests, and no guarantee.
-    max_uses
-        For a reservoir: slots after which a record in it is blanked; None is its size. FIFO is better.
-    strategy
-        Noise of the gradients: ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
     forks, window
         Number of crashes after each of which up to `window` releases may be made a second time: the budget
         covers them, at more noise. With a noise key a replay makes none, and 0 is enough. A lane reserves
         `window` slots at a time.
-    solver
-        ``"moments"``, ``"gradients"``, or ``"auto"``: moments, unless there are more than 512 features, a
-        horizon below 100, or a parameter is given that only gradients have (`loss`, `buffer`, `clip`,
-        `max_uses`, `strategy`, `partner`, ``warmup=0``).
-    anytime
-        For moments: weight, above 0 and up to 1, of the accuracy before the horizon against that at its end
-        (`privacy.mechanisms.second_moments.SecondMomentsPlan`). None is 0.6; without a horizon, or with
-        forks, it is not used.
-    partner
-        For gradients, what each record is paired with. ``"released"``: a point between the classes that the
-        warm-up releases. None: the records in the buffer.
-    positive_rate
-        Share of positives, which the probabilities of gradients need: a public number, or ``"released"``,
-        which releases it and what else they need for 2 % of mu^2. None: uncalibrated. Moments release it
-        anyway.
     auc_share
         Share of mu^2 for a private AUC in the report, which may be published: 0.05 is usual.
     entity
         A `streampair.privacy.EntityLimit`, for user-level privacy: all records of one user are protected
         together. Each user contributes at most as many updates as it says; further records are null. Needs
-        `features`; more noise.
-    half_life
-        For concept drift: number of learned records after which the weight of a record has halved. For
-        moments without a horizon; blocks are an eighth of it long. The privacy spent on a record does not
-        grow with the stream.
+        `features`; more noise. Not with `DecayedMoments`.
 
     Raises
     ------
@@ -145,17 +111,13 @@ class PairFTRL(PrivateClassifierMixin, PrivateLearner):
     """
 
     _: KW_ONLY
-    strategy: str = "auto"
-    solver: str = "auto"
-    half_life: int | None = None
-    anytime: float | None = None
-    partner: str | None = None
+    mechanism: MechanismOptions | None = None
 
     _select = validation.select_ftrl
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(PrivateClassifierMixin, PrivateLearner):
+class OnPairStrC(PrivateClassifierMixin, PrivateGradientLearner):
     """Private online AUC maximisation by output perturbation, for strongly convex losses.
 
     Algorithm 1 of Huai et al. (2020). Gradient descent on pairs runs without noise, in secret, and its
@@ -174,7 +136,9 @@ class OnPairStrC(PrivateClassifierMixin, PrivateLearner):
     loss
         Smooth, convex pair loss; None is `losses.Logistic`. The hinge is refused.
     buffer
-        ``buffers.FIFO(s)``, ``Reservoir(s)`` or ``FullHistory()``; None is ``FIFO(32)``.
+        ``buffers.FIFO(s)``, ``Reservoir(s)`` or ``FullHistory()``; None is ``FIFO(32)``. A record that stays
+        in a reservoir of s places moves the iterates by up to ``D / (alpha s)``, however late: let it be
+        large, or blank records (`max_uses`).
     releases
         Number of releases, evenly spaced, the last at the horizon; None: one after every record.
     calibration
@@ -188,12 +152,10 @@ class OnPairStrC(PrivateClassifierMixin, PrivateLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
     radius
         Radius of the ball of the weights; None is 1, or 10 with a warm-up.
-    features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, positive_rate,
-    auc_share
+    positive_rate
+        Share of positives, as in `privacy.PairGradients`.
+    features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, auc_share
         As in `PairFTRL`.
-    max_uses
-        For a reservoir: slots after which a record in it is blanked; None: never. A record that stays moves
-        the iterates by up to ``D / (alpha s)``, however late, so a reservoir of s places should be large.
 
     Raises
     ------
@@ -235,12 +197,13 @@ class OnPairStrC(PrivateClassifierMixin, PrivateLearner):
     releases: int | None = None
     calibration: str = "tight"
     allocation: str = "minimal"
+    positive_rate: float | str | None = None
 
     _select = validation.select_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(PrivateClassifierMixin, PrivateLearner):
+class OnPairC(PrivateClassifierMixin, PrivateGradientLearner):
     """Private online AUC maximisation by output perturbation, for convex losses.
 
     Algorithm 2 of Huai et al. (2020): `OnPairStrC` on the loss plus ``alpha / 2 |w - w_0|^2``, where alpha
@@ -253,8 +216,8 @@ class OnPairC(PrivateClassifierMixin, PrivateLearner):
         Strength alpha of the added term. None: ``2 D / R sqrt(sqrt(d) / (n mu))``, which balances its bias
         with the noise and depends on no data.
     epsilon, delta, horizon, loss, buffer, releases, calibration, allocation, clip, radius,
-    features, bounds, warmup, positive, negative, noise_key, seed, max_uses, forks, window, entity,
-    positive_rate, auc_share
+    features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, positive_rate,
+    auc_share
         As in `OnPairStrC`.
 
     Notes
@@ -280,12 +243,13 @@ class OnPairC(PrivateClassifierMixin, PrivateLearner):
     releases: int | None = None
     calibration: str = "tight"
     allocation: str = "minimal"
+    positive_rate: float | str | None = None
 
     _select = validation.select_centred_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(PrivateClassifierMixin, PrivateLearner):
+class NoisyOGD(PrivateClassifierMixin, PrivateGradientLearner):
     """Private online gradient descent on pairs by gradient perturbation; a baseline.
 
     One pass, in which the noisy iterate is the only state. It needs far more data than `PairFTRL`.
@@ -302,8 +266,10 @@ class NoisyOGD(PrivateClassifierMixin, PrivateLearner):
         Radius of the ball that each pair's gradient is clipped into; None is 1.
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
-    epsilon, delta, horizon, features, bounds, warmup, positive, negative, noise_key, seed, max_uses, forks,
-    window, entity, positive_rate, auc_share
+    positive_rate
+        Share of positives, as in `privacy.PairGradients`.
+    epsilon, delta, horizon, features, bounds, warmup, positive, negative, noise_key, seed, forks, window,
+    entity, auc_share
         As in `PairFTRL`.
 
     Notes
@@ -329,5 +295,6 @@ class NoisyOGD(PrivateClassifierMixin, PrivateLearner):
 
     _: KW_ONLY
     l2: float = 0.0
+    positive_rate: float | str | None = None
 
     _select = validation.select_gradient_perturbation

@@ -47,8 +47,6 @@ class PrivateForest(ClassifierMixin, PrivateLearner):
         Number of splits from the root to a leaf.
     features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, radius
         As in `PairFTRL`.
-    loss, buffer, clip, max_uses
-        Not used: None.
 
     Raises
     ------

@@ -190,13 +190,9 @@ class ClassifierMixin(_Scorer, base.MiniBatchClassifier):
 
 @dataclass(eq=False, repr=False)
 class PrivateClassifierMixin(ClassifierMixin):
-    """A classifier whose probabilities need a share of positives that is declared, or released.
-
-    It may show an AUC, for a share of mu^2.
-    """
+    """A private classifier, which may show an AUC for a share of mu^2."""
 
     _: KW_ONLY
-    positive_rate: float | str | None = None
     auc_share: float | None = None
 
 

@@ -77,6 +77,11 @@ class UpdateRule(abc.ABC):
         policy = buffers.FIFO(1) if learner.buffer is None else learner.buffer
         if not isinstance(policy, buffers.Buffer):
             raise ConfigError(f"buffer is {policy!r}", fix="give a buffer such as buffers.FIFO(1)")
+        if isinstance(policy, buffers.Reservoir) and policy.max_uses is not None:
+            raise ConfigError(
+                f"buffer is {policy!r}, and a learner without privacy blanks no record",
+                fix="leave max_uses out",
+            )
         if getattr(learner, "half_life", None) is not None and not isinstance(policy, buffers.FIFO):
             raise ConfigError(
                 f"half_life is {learner.half_life!r}, and {policy!r} keeps records of long ago",

@@ -32,6 +32,7 @@ from streampair.records import features as _features
 from streampair.records.frames import Table, label_type
 
 __all__ = [
+    "PrivateGradientLearner",
     "PrivateLearner",
     "PrivateMiniBatchMixin",
     "current_standing",
@@ -389,16 +390,12 @@ class PrivateLearner(PrivateMiniBatchMixin):
     delta: float = 1e-6
     horizon: int | None = None
     _: KW_ONLY
-    loss: losses.PairLoss | None = None
-    buffer: buffers.Buffer | None = None
-    clip: float | None = None
     radius: float | None = None
     features: Sequence[Hashable] | None = None
     bounds: Mapping[Hashable, tuple[float, float]] | None = None
     warmup: int | None = None
     noise_key: Any = None
     seed: int | None = None
-    max_uses: int | None = None
     forks: int = 0
     window: int = 4096
     entity: EntityLimit | None = None
@@ -944,3 +941,13 @@ class PrivateLearner(PrivateMiniBatchMixin):
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(**saved["params"])  # type: ignore[misc]
         self._import(saved["saved"])
+
+
+@dataclass(eq=False, repr=False)
+class PrivateGradientLearner(PrivateLearner):
+    """A private learner that has no other way than gradients of pairs."""
+
+    _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None

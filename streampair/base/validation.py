@@ -12,11 +12,18 @@ import numpy as np
 from streampair.base.targets import Target
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import mu_from
+from streampair.privacy.mechanism_options import (
+    AnchorGradients,
+    DecayedMoments,
+    MechanismOptions,
+    PairGradients,
+    SecondMoments,
+)
+from streampair.privacy.mechanisms import decayed_moments
 from streampair.privacy.mechanisms.base import Companion, Mechanism, Settings, check_close
 from streampair.privacy.mechanisms.buffer import BufferPlan
-from streampair.privacy.mechanisms.decayed_moments import DecayedMoments
 from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, DPForest, worthwhile
-from streampair.privacy.mechanisms.ftrl import FTRL, PARTNER, AnchorFTRL, check_strategy
+from streampair.privacy.mechanisms.ftrl import FTRL, AnchorFTRL, check_strategy
 from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbation
 from streampair.privacy.mechanisms.metric_moments import MetricMoments
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
@@ -199,8 +206,10 @@ class ValidatedParameters:
             )
         _check_features(learner.features)
         self.entity = _checked_entity(learner)
-        self._loss = task.checked_loss(learner.loss)
-        self._clip = None if learner.clip is None else check_positive("clip", learner.clip)
+        self._pairs = _pair_options(learner)
+        self._loss = task.checked_loss(self._pairs.loss)
+        clip = self._pairs.clip
+        self._clip = None if clip is None else check_positive("clip", clip)
         self._radius = None if learner.radius is None else check_positive("radius", learner.radius)
         _check_noise(learner.noise_key, learner.seed)
         self._bounds = _checked_bounds(learner.bounds, learner.features)
@@ -222,7 +231,7 @@ class ValidatedParameters:
         """
         learner, task, horizon, entity = self._learner, self._task, self._horizon, self.entity
         mechanism = learner._select(features)
-        companions = _companions(learner, mechanism)
+        companions = _companions(mechanism, self._pairs.positive_rate, getattr(learner, "auc_share", None))
         requested = learner.warmup
         if requested is None:
             requested = _default_warmup(mechanism, self._mu, horizon, features, entity)
@@ -236,9 +245,7 @@ class ValidatedParameters:
         if mechanism.released_partner:
             buffer = BufferPlan.released()
         else:
-            buffer = BufferPlan.of(
-                learner.buffer, learner.max_uses, horizon=horizon, bounded=mechanism.bounded_uses
-            )
+            buffer = BufferPlan.of(self._pairs.buffer, horizon=horizon, bounded=mechanism.bounded_uses)
         if entity is not None:
             buffer = replace(buffer, influence=EntityInfluence.of(buffer.influence, entity))
         return Settings(
@@ -296,12 +303,11 @@ def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, de
     return replace(settings, mu=check_close("mu", plan["mu"], settings.mu), warmup=warmup)
 
 
-def _companions(learner: Any, mechanism: Mechanism) -> tuple[Companion, ...]:
+def _companions(mechanism: Mechanism, rate: Any, share: Any) -> tuple[Companion, ...]:
     """What is to be released beside a mechanism: a share of positives, and a private AUC."""
     found: list[Companion] = []
     paper = isinstance(mechanism, OutputPerturbation) and mechanism.paper
-    rate, share = getattr(learner, "positive_rate", None), getattr(learner, "auc_share", None)
-    if rate is not None and not isinstance(mechanism, Moments):  # which release it with their warm-up
+    if rate is not None:
         declared = checked_rate(rate)
         if declared is None and paper:
             raise ConfigError(
@@ -319,37 +325,32 @@ def _companions(learner: Any, mechanism: Mechanism) -> tuple[Companion, ...]:
     return tuple(found)
 
 
-def _check_gradients(learner: Any) -> None:
-    """Refuse parameters of the gradients that mean nothing, whether or not they are used."""
-    check_strategy(learner.strategy, learner.horizon)
-    if getattr(learner, "partner", None) is not None:
-        _check_partner(learner)
-    if getattr(learner, "positive_rate", None) is not None:
-        checked_rate(learner.positive_rate)
+def _pair_options(learner: Any) -> PairGradients:
+    """Loss, buffer, clip and share of positives: of the learner's mechanism, or its own parameters."""
+    source = getattr(learner, "mechanism", learner)
+    return PairGradients(
+        loss=getattr(source, "loss", None),
+        buffer=getattr(source, "buffer", None),
+        clip=getattr(source, "clip", None),
+        positive_rate=getattr(source, "positive_rate", None),
+    )
 
 
-def _gradients(learner: Any) -> Mechanism:
-    """FTRL on gradients, whose parameters are checked."""
-    partnered = getattr(learner, "partner", None) is not None
-    return AnchorFTRL(learner.strategy) if partnered else FTRL(learner.strategy)
-
-
-def _check_partner(learner: Any) -> None:
-    """Refuse a partner beside parameters that it leaves no use for."""
-    partner = learner.partner
-    if not (isinstance(partner, str) and partner == PARTNER):
-        raise ConfigError(f"partner is {partner!r}", fix=f"give partner={PARTNER!r}, or None")
-    unused = [name for name in ("buffer", "max_uses") if getattr(learner, name) is not None]
-    if unused:
+def _gradients(learner: Any, options: PairGradients | AnchorGradients) -> Mechanism:
+    """FTRL on gradients."""
+    check_strategy(options.strategy, learner.horizon)
+    if isinstance(options, PairGradients):
+        return FTRL(options.strategy)
+    if _without_warmup(learner):
         raise ConfigError(
-            f"partner={partner!r} keeps no record, so {unused[0]}={getattr(learner, unused[0])!r} is unused",
-            fix=f"leave {unused[0]} out, or partner",
+            f"mechanism is {options!r}, whose anchor the warm-up releases, and warmup is 0",
+            fix="leave warmup out, or use privacy.PairGradients()",
         )
-    if learner.warmup is not None and learner.warmup == 0:
-        raise ConfigError(
-            f"partner={partner!r} is what the warm-up has released, and warmup is 0",
-            fix="leave warmup out, or partner",
-        )
+    return AnchorFTRL(options.strategy)
+
+
+def _without_warmup(learner: Any) -> bool:
+    return learner.warmup is not None and learner.warmup == 0
 
 
 def _anytime(value: Any, horizon: Any) -> float | None:
@@ -367,69 +368,76 @@ def _anytime(value: Any, horizon: Any) -> float | None:
     return float(value)
 
 
-def _unused_by_moments(learner: Any, *, shared: bool) -> list[str]:
-    """Parameters that are set and that moments cannot use; `shared`: whether all families have them."""
-    names = ["loss", "buffer", "clip", "max_uses"]
-    if not shared or getattr(learner, "half_life", None) is not None:
-        names.append("entity")
-    names.append("partner")
-    unused = [name for name in names if getattr(learner, name, None) is not None]
-    if learner.strategy != "auto":
-        unused.append("strategy")
-    if learner.warmup is not None and learner.warmup == 0:
-        unused.append("warmup")
-    return unused
+def _checked_options(learner: Any, *, two_classes: bool) -> MechanismOptions | None:
+    """The learner's `mechanism`, which its family has."""
+    options: MechanismOptions | None = learner.mechanism
+    names = "privacy.SecondMoments(), PairGradients()"
+    offered: tuple[type, ...] = (SecondMoments, PairGradients)
+    if two_classes:
+        names += ", DecayedMoments(...), AnchorGradients()"
+        offered += (DecayedMoments, AnchorGradients)
+    if options is not None and type(options) not in offered:
+        raise ConfigError(f"mechanism is {options!r}", fix=f"give one of {names}, or None")
+    for name in () if two_classes else ("anytime", "positive_rate"):
+        if getattr(options, name, None) is not None:
+            raise ConfigError(
+                f"mechanism is {options!r}, and there are no two classes", fix=f"leave {name} out of it"
+            )
+    return options
 
 
-def select_ftrl(learner: Any, features: int | None, moments: Callable[[], Mechanism] = Moments) -> Mechanism:
-    """FTRL by moments or on gradients, as `solver` says; "auto": moments, where nothing speaks against it.
+def _default_options(learner: Any, features: int | None, *, entities: bool) -> MechanismOptions:
+    """Moments; gradients where those cost more than they give, or are impossible."""
+    horizon = learner.horizon
+    short = isinstance(horizon, int) and horizon < LEAST_HORIZON
+    many = features is not None and features > MOST_FEATURES
+    impossible = _without_warmup(learner) or (learner.entity is not None and not entities)
+    return PairGradients() if short or many or impossible else SecondMoments()
+
+
+def select_ftrl(
+    learner: Any, features: int | None, moments: Callable[[], Mechanism] | None = None
+) -> Mechanism:
+    """FTRL by moments or on gradients, as `mechanism` says; None: moments, where they are better.
 
     Parameters
     ----------
     moments
-        Those of the family.
+        Those of the family; None: of two classes.
 
     Raises
     ------
     ConfigError
-        If a parameter is given that the solver cannot use.
+        If the family has no such mechanism, or it cannot use another parameter.
     """
-    _check_gradients(learner)
-    solver, horizon = learner.solver, learner.horizon
-    if solver not in ("auto", "moments", "gradients"):
-        raise ConfigError(f"solver is {solver!r}", fix="give solver='auto', 'moments' or 'gradients'")
-    unused = _unused_by_moments(learner, shared=moments is Moments)
-    if getattr(learner, "half_life", None) is not None:
-        return _forgetting(learner, unused)
-    if solver == "moments" and unused:
+    options = _checked_options(learner, two_classes=moments is None)
+    if options is None:
+        options = _default_options(learner, features, entities=moments is None)
+    if isinstance(options, PairGradients | AnchorGradients):
+        return _gradients(learner, options)
+    if _without_warmup(learner):
         raise ConfigError(
-            f"solver='moments' cannot use {unused[0]}={getattr(learner, unused[0])!r}: it standardises "
-            "records first and takes the leader of the squared loss over all pairs",
-            fix=f"leave {unused[0]} out, or use solver='gradients'",
+            f"mechanism is {options!r}, which standardises records first, and warmup is 0",
+            fix="leave warmup out, or use privacy.PairGradients()",
         )
-    short = isinstance(horizon, int) and horizon < LEAST_HORIZON
-    many = features is not None and features > MOST_FEATURES
-    if solver == "gradients" or (solver == "auto" and (unused or short or many)):
-        if getattr(learner, "anytime", None) is not None:
+    # Whose noise is for the records of a person together; of moments those without forgetting alone.
+    if learner.entity is not None and (moments is not None or options != SecondMoments()):
+        raise ConfigError(
+            f"mechanism is {options!r}, which is for single records, and entity= protects several",
+            fix="leave entity out, or use privacy.PairGradients()",
+        )
+    if isinstance(options, DecayedMoments):
+        half_life = check_int("half_life", options.half_life, 1)
+        if learner.horizon is not None:
             raise ConfigError(
-                f"solver='gradients' cannot use anytime={learner.anytime!r}: it releases after every record",
-                fix="leave it out, or use solver='moments'",
+                f"half_life={half_life} and horizon={learner.horizon!r} are both set: what fades has no sum "
+                "over all records to release at an end",
+                fix="leave the horizon out: with a half_life what is spent on a record does not grow with "
+                "the stream; or use privacy.SecondMoments()",
             )
-        return _gradients(learner)
-    if getattr(learner, "positive_rate", None) is not None:
-        raise ConfigError(
-            f"solver='moments' cannot use positive_rate={learner.positive_rate!r}: it releases the share of "
-            "positives with its warm-up",
-            fix="leave it out, or use solver='gradients'",
-        )
-    if moments is not Moments:
-        return moments()
-    if learner.anytime is not None and learner.entity is not None:
-        raise ConfigError(
-            f"anytime={learner.anytime!r} weighs what single records have paid, and entity= protects several",
-            fix="leave one of them out",
-        )
-    return Moments(anytime=_anytime(learner.anytime, horizon))
+        return decayed_moments.DecayedMoments(half_life=half_life)
+    assert isinstance(options, SecondMoments)
+    return Moments(anytime=_anytime(options.anytime, learner.horizon)) if moments is None else moments()
 
 
 def _at_most(name: str, value: Any, most: int) -> int:
@@ -451,15 +459,9 @@ def select_dp_forest(learner: Any, features: int | None) -> Mechanism:
     ConfigError
         If a parameter is given that it cannot use.
     """
-    names = ("loss", "buffer", "clip", "max_uses")
-    unused = [name for name in names if getattr(learner, name) is not None]
-    if learner.warmup is not None and learner.warmup == 0:
-        unused.append("warmup")
-    if unused:
+    if _without_warmup(learner):
         raise ConfigError(
-            f"a private forest cannot use {unused[0]}={getattr(learner, unused[0])!r}: it standardises "
-            "records first and sums them up",
-            fix=f"leave {unused[0]} out",
+            "a private forest standardises records first, and warmup is 0", fix="leave warmup out"
         )
     horizon = learner.horizon
     if features is not None and features > MOST_FEATURES:
@@ -493,38 +495,13 @@ def select_metric_ftrl(learner: Any, features: int | None) -> Mechanism:
     declared = learner._task.classes
     if declared is not None:
         return select_ftrl(learner, features, lambda: MetricMoments(classes=declared))
-    if learner.solver == "moments":
-        raise ConfigError(
-            "solver='moments' needs the classes that there are, for it keeps a sum for each",
-            fix="declare them with classes=, or use solver='gradients'",
-        )
-    if learner.solver == "auto":
-        _check_gradients(learner)
-        return _gradients(learner)
-    return select_ftrl(learner, features)
-
-
-def _forgetting(learner: Any, unused: list[str]) -> Mechanism:
-    """Moments that fade; `unused`: parameters that moments cannot use."""
-    half_life = check_int("half_life", learner.half_life, 1)
-    if learner.horizon is not None:
-        raise ConfigError(
-            f"half_life={half_life} and horizon={learner.horizon!r} are both set: what fades has no sum over "
-            "all records to release at an end",
-            fix="leave the horizon out: with a half_life what is spent on a record does not grow with the "
-            "stream; or leave the half_life out",
-        )
-    if learner.solver == "gradients":
-        unused = ["solver", *unused]
-    if learner.anytime is not None:
-        unused = ["anytime", *unused]
-    if unused:
-        raise ConfigError(
-            f"half_life={half_life} fades second moments of blocks, which cannot use "
-            f"{unused[0]}={getattr(learner, unused[0])!r}",
-            fix=f"leave {unused[0]} out, or the half_life",
-        )
-    return DecayedMoments(half_life=half_life)
+    options = _checked_options(learner, two_classes=False) or PairGradients()
+    if isinstance(options, PairGradients):
+        return _gradients(learner, options)
+    raise ConfigError(
+        f"mechanism is {options!r}, which keeps a sum for each class, and none are declared",
+        fix="declare them with classes=, or use privacy.PairGradients()",
+    )
 
 
 def select_gradient_perturbation(learner: Any, features: int | None) -> Mechanism:

@@ -20,6 +20,12 @@ from streampair.privacy.accounting import (
     rho_from,
 )
 from streampair.privacy.ledger import Ledger, Line
+from streampair.privacy.mechanism_options import (
+    AnchorGradients,
+    DecayedMoments,
+    PairGradients,
+    SecondMoments,
+)
 from streampair.privacy.noise import ChainedNoise, NoiseKey
 from streampair.privacy.pipeline_check import check_pipeline, pipeline_report
 from streampair.privacy.provenance import Origin
@@ -31,9 +37,11 @@ if TYPE_CHECKING:
     from streampair.assurance.planner import Forecast, PrivacyPlan, plan
 
 __all__ = [
+    "AnchorGradients",
     "AuditPart",
     "AuditReport",
     "ChainedNoise",
+    "DecayedMoments",
     "EntityLimit",
     "Forecast",
     "Influence",
@@ -41,8 +49,10 @@ __all__ = [
     "Line",
     "NoiseKey",
     "Origin",
+    "PairGradients",
     "PrivacyPlan",
     "PrivacyReport",
+    "SecondMoments",
     "Spend",
     "audit",
     "check_pipeline",

@@ -137,7 +137,7 @@ class Influence:
         if self.uses is None:
             raise ConfigError(
                 "how long a reservoir keeps a record has no public bound",
-                fix="give max_uses=, the number of steps that a record is used in, or use buffers.FIFO(32)",
+                fix="give Reservoir max_uses=, how many steps a record is in it, or use buffers.FIFO(32)",
             )
         steps = self.uses + 1 if length is None else min(self.uses + 1, length)
         pattern = np.full(steps, 1.0 / self.size)

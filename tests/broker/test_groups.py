@@ -310,8 +310,9 @@ def test_a_lane_of_entities_is_refused_when_partitions_are_added(
 ) -> None:
     """While the worker runs, too: the records of an entity may be in two lanes from then on."""
     monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
+    gradients = '{ class = "streampair.privacy.PairGradients" }'
     limit = '{ class = "streampair.privacy.EntityLimit", records = 50, separation = 1 }'
-    learner = PAIR_FTRL.replace("warmup = 0", f'warmup = 0, solver = "gradients", entity = {limit}')
+    learner = PAIR_FTRL.replace("warmup = 0", f"warmup = 0, mechanism = {gradients}, entity = {limit}")
     app = App(apache_kafka, tmp_path, unique("app"), store=store, learner=learner).create_topics()
     app.produce([json.dumps({**json.loads(value), "who": "one"}).encode() for value in events(40)])
     with Inside(app) as worker:

@@ -40,7 +40,8 @@ class = "streampair.auc.{learner}"
 directory = "state"
 """
 OPTIONS = (
-    'options = {epsilon = 1.0, delta = 1e-4, horizon = 400, forks = 1, window = 100, solver = "gradients"}'
+    "options = {epsilon = 1.0, delta = 1e-4, horizon = 400, forks = 1, window = 100, "
+    'mechanism = {class = "streampair.privacy.PairGradients"}}'
 )
 
 
@@ -112,7 +113,10 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
 
 
 def test_what_fades_has_no_running_total(tmp_path: Path) -> None:
-    options = "options = {epsilon = 1.0, delta = 1e-4, half_life = 40, warmup = 50, window = 50, forks = 1}"
+    options = (
+        "options = {epsilon = 1.0, delta = 1e-4, warmup = 50, window = 50, forks = 1, "
+        'mechanism = {class = "streampair.privacy.DecayedMoments", half_life = 40}}'
+    )
     path = write(tmp_path, options=options)
     held, spent = hold(path), []
     for _ in range(2):
@@ -198,7 +202,8 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
 
 
 ENTITY = (
-    'options = {epsilon = 1.0, delta = 1e-4, horizon = 400, solver = "gradients", '
+    "options = {epsilon = 1.0, delta = 1e-4, horizon = 400, "
+    'mechanism = {class = "streampair.privacy.PairGradients"}, '
     'entity = {class = "streampair.privacy.EntityLimit", records = 2, separation = 50}}'
 )
 

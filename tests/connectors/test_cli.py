@@ -437,7 +437,7 @@ def test_budget_plan() -> None:
     told = call("budget", "plan", "--n", "2e4", "--d", 10, "--positive-rate", 0.2).stdout
     assert "recommended: auc.PairFTRL(epsilon=1.0, delta=5e-05, horizon=20000)" in told
     assert "epsilon\n" in told
-    assert all(name in told for name in ("OnPairStrC", "OnPairC", "NoisyOGD", "solver=gradients"))
+    assert all(name in told for name in ("OnPairStrC", "OnPairC", "NoisyOGD", "mechanism=PairGradients"))
     found = json.loads(call("budget", "plan", "--n", "2e4", "--d", 10, "--json").stdout)
     assert found["recommended"].startswith("auc.PairFTRL(")
     assert len(found["forecasts"]) == 6

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from streampair_connectors.worker.merged_models import LaneModel, decode_model, encode_model, merge, model_of
 
-from streampair import auc, metric, ranking
+from streampair import auc, metric, privacy, ranking
 from streampair.errors import ConfigError, RecordError
 from streampair.privacy import NoiseKey
 
@@ -48,11 +48,14 @@ def naive(learners: list[Any], slots: list[int], x: dict[str, float]) -> float:
     return math.fsum(scores) / len(scores)
 
 
-@pytest.mark.parametrize(("warmup", "solver"), [(0, "gradients"), (100, "gradients"), (100, "moments")])
-def test_the_merged_score_is_the_average_of_the_lanes_scores_by_slots(warmup: int, solver: str) -> None:
+@pytest.mark.parametrize(
+    ("warmup", "mechanism"),
+    [(0, privacy.PairGradients()), (100, privacy.PairGradients()), (100, privacy.SecondMoments())],
+)
+def test_the_merged_score_is_the_average_of_the_lanes_scores_by_slots(warmup: int, mechanism: Any) -> None:
     slots = [400, 150, 260]
     learners = [
-        private(seed, n, warmup=warmup, horizon=500, solver=solver) for seed, n in enumerate(slots, 1)
+        private(seed, n, warmup=warmup, horizon=500, mechanism=mechanism) for seed, n in enumerate(slots, 1)
     ]
     models = [decode_model(encode_model(published(lane, p))) for p, lane in enumerate(learners)]
     merged = merge(models)
@@ -113,7 +116,7 @@ def test_lanes_count_by_slots_and_not_by_what_was_learned() -> None:
 
 def test_a_message_changes_only_when_something_is_released() -> None:
     """Between two releases of the moments a lane takes records, and its model does not move by a bit."""
-    learner = private(3, 150, horizon=1000, warmup=100, solver="moments")
+    learner = private(3, 150, horizon=1000, warmup=100, mechanism=privacy.SecondMoments())
     before, releases = published(learner, 0), learner.privacy.releases
     coin, quiet = random.Random(5), 0
     for _ in range(200):

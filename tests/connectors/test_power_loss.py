@@ -18,7 +18,7 @@ from harness.disks import LOSSES, Disk
 from harness.lying import KEY, Chained
 from streampair_connectors.stores import DirectoryLane, DirectoryStore, directory
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.engine import LogAppend
 from streampair.engine.testing import Died, Driver
 from streampair.errors import StreampairError
@@ -41,7 +41,7 @@ FTRL = auc.PairFTRL(
     features=list("abc"),
     noise_key=KEY,
     window=6,
-    solver="gradients",
+    mechanism=privacy.PairGradients(),
     warmup=0,
 )
 MODELS: dict[str, Callable[[], Any]] = {

@@ -21,7 +21,13 @@ label = "y"
 features = ["a", "b"]
 [learner]
 class = "streampair.auc.PairFTRL"
-options = {{epsilon = 1.0, delta = 1e-4, horizon = 400, forks = 1, window = 100, solver = "gradients"}}
+[learner.options]
+epsilon = 1.0
+delta = 1e-4
+horizon = 400
+forks = 1
+window = 100
+mechanism = {{ class = "streampair.privacy.PairGradients" }}
 [store]
 {store}
 """

@@ -11,7 +11,7 @@ from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.engine import LogDamagedError, recovery
 from streampair.engine.testing import Died, Driver, Group
 from streampair.engine.wal import Chain, Digests, split_digests
@@ -35,7 +35,7 @@ class Model:
             noise_key=KEY,
             window=WINDOW,
             forks=LIMIT,
-            solver="gradients",
+            mechanism=privacy.PairGradients(),
             warmup=0,
             **options,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.engine import ExternalState, LoggedLane, Record
 from streampair.engine.snapshot import KEPT, Dates, rows_of
 from streampair.engine.testing import decode_json
@@ -27,7 +27,7 @@ class Life:
 
     def start(self, **facts: Any) -> None:
         learner = auc.PairFTRL(
-            1.0, 1e-4, self.horizon, warmup=10, solver="gradients", features=["a"], forks=2,
+            1.0, 1e-4, self.horizon, warmup=10, mechanism=privacy.PairGradients(), features=["a"], forks=2,
             noise_key=NoiseKey(bytes(range(32))),
         )  # fmt: skip
         self.lane = LoggedLane(learner, decode_json, app="a", topic="t", partition=0)

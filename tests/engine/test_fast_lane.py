@@ -15,7 +15,7 @@ from harness.learners import LEARNERS, is_private, label, name_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import auc, ranking
+from streampair import auc, privacy, ranking
 from streampair.base.mini_batch import PreparedBatch
 from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch
 from streampair.errors import RecordError
@@ -249,13 +249,18 @@ def test_tables_are_taken_as_they_are(regret: bool) -> None:
 
 PRIVATE: dict[str, Any] = {
     "moments": partial(auc.PairFTRL, 1.0, 1e-3, warmup=30),
-    "moments that fade": partial(auc.PairFTRL, 1.0, 1e-3, warmup=30, half_life=40),
+    "moments that fade": partial(auc.PairFTRL, 1.0, 1e-3, warmup=30, mechanism=privacy.DecayedMoments(40)),
     # So much budget that its leaves tell more than noise.
     "forest": partial(auc.PrivateForest, 40.0, 1e-3, warmup=30, trees=3, depth=2),
-    "gradients": partial(auc.PairFTRL, 1.0, 1e-3, 200, warmup=30, solver="gradients"),
+    "gradients": partial(auc.PairFTRL, 1.0, 1e-3, 200, warmup=30, mechanism=privacy.PairGradients()),
     "noisy": partial(ranking.NoisyOGD, 1.0, 1e-3, warmup=0),
     "entities": partial(
-        auc.PairFTRL, 1.0, 1e-3, features=list("abcde"), entity=EntityLimit(3, 5), solver="gradients"
+        auc.PairFTRL,
+        1.0,
+        1e-3,
+        features=list("abcde"),
+        entity=EntityLimit(3, 5),
+        mechanism=privacy.PairGradients(),
     ),
     "entities by moments": partial(
         auc.PairFTRL, 1.0, 1e-3, features=list("abcde"), entity=EntityLimit(3, 5), warmup=30

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_bayes, preprocessing
 
-from streampair import auc, losses, metric, ranking
+from streampair import auc, losses, metric, privacy, ranking
 from streampair.engine import batch
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.pipeline import Model
@@ -556,9 +556,13 @@ def test_a_metric_learns_classes_and_its_scores_are_distances() -> None:
 
 RELEVANT: dict[str, Any] = {
     "ranking": lambda: ranking.PairOGD(radius=2.0, seed=1),
-    "private ranking": lambda: ranking.PairFTRL(1.0, 1e-3, 500, solver="gradients", warmup=0, seed=1),
+    "private ranking": lambda: ranking.PairFTRL(
+        1.0, 1e-3, 500, mechanism=privacy.PairGradients(), warmup=0, seed=1
+    ),
     "metric": lambda: metric.PairOGD(seed=1),
-    "private metric": lambda: metric.PairFTRL(1.0, 1e-3, 500, solver="gradients", warmup=0, seed=1),
+    "private metric": lambda: metric.PairFTRL(
+        1.0, 1e-3, 500, mechanism=privacy.PairGradients(), warmup=0, seed=1
+    ),
 }
 
 

@@ -11,7 +11,7 @@ from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.engine import LogDamagedError, LogKey, Register
 from streampair.engine.testing import Died, Driver, Group
 from streampair.engine.wal import Chain, Digests, StartEntry
@@ -29,7 +29,7 @@ def make(**options: Any) -> Any:
         "noise_key": KEY,
         "window": 20,
         # With a model after each record: the others release at the ends of blocks only.
-        "solver": "gradients",
+        "mechanism": privacy.PairGradients(),
         "warmup": 0,
     }
     return auc.PairFTRL(epsilon=1.0, delta=1e-4, **{**parameters, **options})
@@ -133,7 +133,7 @@ def test_a_register_is_short_and_authenticated() -> None:
 MODELS: dict[str, Callable[[], Any]] = {
     "gradients": make,
     "warm-up": lambda: make(warmup=13),
-    "moments": lambda: make(solver="moments", warmup=None),
+    "moments": lambda: make(mechanism=privacy.SecondMoments(), warmup=None),
     "features of the first record": lambda: make(features=None),
     "not private": lambda: auc.PairOGD(seed=4),
     "OnPairStrC": lambda: auc.OnPairStrC(

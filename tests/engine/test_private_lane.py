@@ -341,14 +341,14 @@ def test_the_steps_known_to_be_stateless_exist_under_their_names(name: str) -> N
     assert f"{getattr(importlib.import_module(module), kind).__module__}.{kind}" == name
 
 
-@pytest.mark.parametrize("solver", ["gradients", "moments"])
+@pytest.mark.parametrize("mechanism", [privacy.PairGradients(), privacy.SecondMoments()], ids=str)
 @pytest.mark.parametrize("content", CONTENTS)
-def test_an_entity_is_the_key_of_the_message_whatever_is_in_it(content: Any, solver: str) -> None:
+def test_an_entity_is_the_key_of_the_message_whatever_is_in_it(content: Any, mechanism: Any) -> None:
     """Damage to one record changes nothing about what is learned of its entity, or of others."""
 
     def keyed_by_entity() -> Any:
         limit = privacy.EntityLimit(records=2, separation=3)
-        return auc.PairFTRL(horizon=40, features=list("abc"), entity=limit, seed=1, solver=solver)
+        return auc.PairFTRL(horizon=40, features=list("abc"), entity=limit, seed=1, mechanism=mechanism)
 
     told = []
     for replaced in (GOOD, content):
@@ -380,7 +380,9 @@ def test_a_lane_needs_keys_for_entities() -> None:
 def entity_lane(**options: Any) -> tuple[Any, Any]:
     """A lane that decodes on its own, and names the entity in the value as well; and a writer of records."""
     limit = privacy.EntityLimit(records=2, separation=3, field="who")
-    learner = auc.PairFTRL(1.0, 1e-4, 40, features=["a"], entity=limit, seed=1, solver="gradients", warmup=0)
+    learner = auc.PairFTRL(
+        1.0, 1e-4, 40, features=["a"], entity=limit, seed=1, mechanism=privacy.PairGradients(), warmup=0
+    )
 
     def decode(record: Record) -> Event:
         value: Any = json.loads(record.value or b"")

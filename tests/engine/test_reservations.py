@@ -13,7 +13,7 @@ from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.engine import ExternalState, Lane, LogAppend, LoggedLane, Record
 from streampair.engine.reservations import Reservations
 from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
@@ -27,7 +27,7 @@ KEY = bytes(range(32))
 def make(**options: Any) -> Any:
     parameters: dict[str, Any] = {"horizon": 200, "features": list("abc"), "noise_key": KEY, "window": 50}
     # With a model after each record: the others release at the ends of blocks only.
-    parameters["solver"] = "gradients"
+    parameters["mechanism"] = privacy.PairGradients()
     return auc.PairFTRL(epsilon=1.0, delta=1e-4, **{**parameters, **options})
 
 
@@ -53,7 +53,7 @@ EVENTS: list[Any] = [*lanes.stream(60), b"junk", None, *lanes.stream(38, seed=2)
 
 
 @pytest.mark.parametrize("every", [1, 3, 100])
-@pytest.mark.parametrize("options", [{"warmup": 0}, {"warmup": 13}, {"solver": "moments"}])
+@pytest.mark.parametrize("options", [{"warmup": 0}, {"warmup": 13}, {"mechanism": privacy.SecondMoments()}])
 def test_a_crash_anywhere_is_replayed_to_the_byte_and_costs_nothing(
     options: dict[str, Any], every: int
 ) -> None:
@@ -218,8 +218,8 @@ def test_a_silent_replay_of_another_stream_is_refused_before_anything_leaves() -
 
     A slot that releases nothing has no digest: moments show at the next release what went into them.
     """
-    for solver, slot in (("gradients", 41), ("moments", 50)):
-        crashing = driver(snapshot_every=100, forks=9, solver=solver)
+    for mechanism, slot in ((privacy.PairGradients(), 41), (privacy.SecondMoments(), 50)):
+        crashing = driver(snapshot_every=100, forks=9, mechanism=mechanism)
         for at in range(0, 60, 20):
             crashing.feed(EVENTS[at : at + 20])
             crashing.commit(snapshot=at == 0)
@@ -240,7 +240,7 @@ def turned_after_the_last_release() -> Driver:
 
     No score shows it, and no digest of a slot.
     """
-    quiet = driver(snapshot_every=100, solver="moments")
+    quiet = driver(snapshot_every=100, mechanism=privacy.SecondMoments())
     quiet.feed(EVENTS[:20])
     quiet.commit(snapshot=True)
     quiet.feed(EVENTS[20:55])

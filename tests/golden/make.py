@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from streampair import auc, buffers, losses, metric, ranking
+from streampair import auc, buffers, losses, metric, privacy, ranking
 from streampair.engine.testing import Driver, MemoryStore
 from streampair.engine.wal import Chain, SnapshotEntry
 from streampair.preprocessing import Bounds, UnitBall
@@ -39,7 +39,9 @@ MODELS: dict[str, Callable[[], Any]] = {
     "auc.PairFTRL-moments": lambda: auc.PairFTRL(horizon=120, noise_key=KEY),
     "auc.PairFTRL-prefix": lambda: auc.PairFTRL(warmup=80, noise_key=KEY),
     "auc.PairFTRL-blt": lambda: auc.PairFTRL(warmup=0, features=NAMES, noise_key=KEY),
-    "auc.PairFTRL-toeplitz": lambda: auc.PairFTRL(warmup=20, horizon=200, solver="gradients", noise_key=KEY),
+    "auc.PairFTRL-toeplitz": lambda: auc.PairFTRL(
+        warmup=20, horizon=200, mechanism=privacy.PairGradients(), noise_key=KEY
+    ),
     "auc.PairFTRL-entity": lambda: auc.PairFTRL(
         features=NAMES, entity=EntityLimit(5, 3), warmup=10, noise_key=KEY
     ),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import auc, buffers, losses, metric, ranking
+from streampair import auc, buffers, losses, metric, privacy, ranking
 from streampair.base.dp_session import PrivateSession
 from streampair.base.targets import RelevanceTarget
 from streampair.kernels import dp_steps, random_trees
@@ -180,6 +180,7 @@ class Case:
 MU, DELTA = 3.0, 1e-3
 BUDGET: dict[str, Any] = {"epsilon": epsilon_from(MU, DELTA), "delta": DELTA}
 SMALL: dict[str, Any] = {**BUDGET, "buffer": buffers.FIFO(4)}
+FTRL: dict[str, Any] = {**BUDGET, "mechanism": privacy.PairGradients(buffer=buffers.FIFO(4))}
 # A logistic loss is steepest, and flattest, everywhere where its gradients are clipped. Where they are not,
 # two runs that are far apart lose slope, unless the weights are led away first. What is left over shows in
 # runs of few and long steps.
@@ -197,7 +198,7 @@ CASES = {
         auc.PairFTRL(**BUDGET, features=["a", "b", "c"]), 12, 0.98, {learned_twice: "warm-up"}
     ),
     "moments that fade": Case(
-        auc.PairFTRL(**BUDGET, features=["a", "b"], half_life=10_000),
+        auc.PairFTRL(**BUDGET, features=["a", "b"], mechanism=privacy.DecayedMoments(10_000)),
         12,
         0.98,
         {small_diameter: BOTH, small_noise: BOTH, first_row_alone: "learning"},
@@ -210,11 +211,10 @@ CASES = {
     ),
     "gradients, evaluated, entities": Case(
         auc.PairFTRL(
-            **SMALL,
+            **FTRL,
             horizon=40,
             features=["a"],
             entity=EntityLimit(3, 5),
-            solver="gradients",
             warmup=0,
             auc_share=0.2,
         ),
@@ -239,13 +239,13 @@ CASES = {
         {one_record: BOTH},
     ),
     "gradients": Case(
-        auc.PairFTRL(**SMALL, horizon=40), 24, 0.98, {small_diameter: "learning", small_noise: "learning"}
+        auc.PairFTRL(**FTRL, horizon=40), 24, 0.98, {small_diameter: "learning", small_noise: "learning"}
     ),
     "gradients, warm-up": Case(
-        auc.PairFTRL(**SMALL, horizon=10**5, features=["a", "b"]), 12, 0.98, {learned_twice: "warm-up"}
+        auc.PairFTRL(**FTRL, horizon=10**5, features=["a", "b"]), 12, 0.98, {learned_twice: "warm-up"}
     ),
     "gradients, released partner": Case(
-        auc.PairFTRL(**BUDGET, horizon=10**3, features=["a", "b"], partner="released"),
+        auc.PairFTRL(**BUDGET, horizon=10**3, features=["a", "b"], mechanism=privacy.AnchorGradients()),
         12,
         0.98,
         {small_diameter: BOTH, small_noise: BOTH, learned_twice: "warm-up"},
@@ -272,7 +272,11 @@ CASES = {
     ),
     "gradients, entities": Case(
         auc.PairFTRL(
-            **SMALL, horizon=40, features=["a"], entity=EntityLimit(3, 5), solver="gradients", warmup=0
+            **FTRL,
+            horizon=40,
+            features=["a"],
+            entity=EntityLimit(3, 5),
+            warmup=0,
         ),
         24,
         0.95,
@@ -287,14 +291,14 @@ CASES = {
     "OnPairC, entities": Case(
         auc.OnPairC(**CLIPPED, features=["a"], entity=EntityLimit(3, 6)), 40, 0.9, {one_record: "learning"}
     ),
-    "ranking": Case(ranking.PairFTRL(**SMALL, horizon=40, relevance=(0, 4)), 24, 0.98),
+    "ranking": Case(ranking.PairFTRL(**FTRL, horizon=40, relevance=(0, 4)), 24, 0.98),
     "ranking, moments": Case(
         ranking.PairFTRL(**BUDGET, horizon=10**4, relevance=(0, 4), features=["a", "b"]),
         12,
         0.98,
         {small_diameter: BOTH, small_noise: BOTH, wide_relevance: BOTH},
     ),
-    "metric": Case(metric.PairFTRL(**SMALL, horizon=90), 90, 0.98),
+    "metric": Case(metric.PairFTRL(**FTRL, horizon=90), 90, 0.98),
     "metric, moments": Case(
         metric.PairFTRL(**BUDGET, horizon=10**4, features=["a", "b"], classes=["x", "y", "z"]),
         12,
@@ -312,5 +316,5 @@ LOOSE = {
     "OnPairStrC, entities, next to each other": Case(
         auc.OnPairStrC(**CLIPPED, l2=0.1, features=["a"], entity=EntityLimit(3)), 40, 0.7
     ),
-    "metric, too short": Case(metric.PairFTRL(**SMALL, horizon=40), 24, 0.7),
+    "metric, too short": Case(metric.PairFTRL(**FTRL, horizon=40), 24, 0.7),
 }

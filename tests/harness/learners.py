@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import auc, buffers, losses, metric, ranking
+from streampair import auc, buffers, losses, metric, privacy, ranking
 from streampair.engine.snapshot import pack
 from streampair.privacy.pipeline_check import class_name
 
@@ -53,17 +53,17 @@ LEARNERS: list[Any] = [
     # Private ones with a key: under it, and only then, a copy draws the same noise.
     auc.PairFTRL(warmup=100, noise_key=KEY),
     auc.PairFTRL(horizon=5000, delta=1e-4, warmup=100, features=NAMES, noise_key=KEY),
-    auc.PairFTRL(warmup=100, half_life=80, noise_key=KEY),
+    auc.PairFTRL(warmup=100, mechanism=privacy.DecayedMoments(80), noise_key=KEY),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=100, noise_key=KEY),
     auc.OnPairC(1.0, 1e-4, 5000, buffer=buffers.Reservoir(8), releases=10, warmup=100, noise_key=KEY),
-    auc.PairFTRL(1.0, 1e-4, warmup=100, partner="released", noise_key=KEY),
+    auc.PairFTRL(1.0, 1e-4, warmup=100, mechanism=privacy.AnchorGradients(), noise_key=KEY),
     auc.NoisyOGD(1.0, 1e-4, warmup=100, noise_key=KEY),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, positive_rate="released", noise_key=KEY),
-    auc.PairFTRL(1.0, 1e-4, warmup=100, half_life=80, auc_share=0.05, noise_key=KEY),
+    auc.PairFTRL(1.0, 1e-4, warmup=100, mechanism=privacy.DecayedMoments(80), auc_share=0.05, noise_key=KEY),
     # So much budget that its leaves tell more than noise from the first block on.
     auc.PrivateForest(40.0, 1e-3, warmup=100, trees=5, depth=2, noise_key=KEY),
     ranking.PairFTRL(warmup=20, noise_key=KEY),
-    ranking.PairFTRL(warmup=20, solver="gradients", noise_key=KEY),
+    ranking.PairFTRL(warmup=20, mechanism=privacy.PairGradients(), noise_key=KEY),
     ranking.OnPairC(1.0, 1e-4, 5000, releases=500, warmup=100, noise_key=KEY),
     metric.PairFTRL(horizon=5000, warmup=0, noise_key=KEY),
     metric.PairFTRL(warmup=20, classes=["a", "b", "c"], noise_key=KEY),
@@ -74,30 +74,36 @@ LEARNERS: list[Any] = [
 #: Private ones with short lives, not yet made: `make(noise_key=...)`.
 PRIVATE: dict[str, Callable[..., Any]] = {
     "auc-moments": partial(auc.PairFTRL, 1.0, 1e-3, 60),
-    "auc-forgetting": partial(auc.PairFTRL, 1.0, 1e-3, warmup=10, half_life=8),
+    "auc-forgetting": partial(auc.PairFTRL, 1.0, 1e-3, warmup=10, mechanism=privacy.DecayedMoments(8)),
     "auc-warm-up": partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10),
-    "auc-blt": partial(auc.PairFTRL, 1.0, 1e-3, 60, strategy="blt"),
-    "auc-toeplitz": partial(auc.PairFTRL, 1.0, 1e-3, 60, solver="gradients"),
+    "auc-blt": partial(auc.PairFTRL, 1.0, 1e-3, 60, mechanism=privacy.PairGradients(strategy="blt")),
+    "auc-toeplitz": partial(auc.PairFTRL, 1.0, 1e-3, 60, mechanism=privacy.PairGradients()),
     "auc-strongly": partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1),
     "auc-convex": partial(auc.OnPairC, 1.0, 1e-3, 60, buffer=buffers.FullHistory()),
     "auc-paper": partial(auc.OnPairC, 1.0, 1e-3, 60, l2=4.0, calibration="paper"),
     "auc-sampled": partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, buffer=buffers.Reservoir(4), releases=7),
 }
-PRIVATE["ranking-moments"] = partial(ranking.PairFTRL, 1.0, 1e-3, 60, warmup=10, solver="moments")
-PRIVATE["metric-moments"] = partial(
-    metric.PairFTRL, 1.0, 1e-3, 60, warmup=10, solver="moments", classes=["a", "b", "c"]
+PRIVATE["ranking-moments"] = partial(
+    ranking.PairFTRL, 1.0, 1e-3, 60, warmup=10, mechanism=privacy.SecondMoments()
 )
-PRIVATE["auc-rated"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, solver="gradients", positive_rate="released")
-PRIVATE["auc-partner"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, partner="released")
-PRIVATE["auc-partner-endless"] = partial(auc.PairFTRL, 1.0, 1e-3, warmup=10, partner="released")
+PRIVATE["metric-moments"] = partial(
+    metric.PairFTRL, 1.0, 1e-3, 60, warmup=10, mechanism=privacy.SecondMoments(), classes=["a", "b", "c"]
+)
+PRIVATE["auc-rated"] = partial(
+    auc.PairFTRL, 1.0, 1e-3, 60, mechanism=privacy.PairGradients(positive_rate="released")
+)
+PRIVATE["auc-partner"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, mechanism=privacy.AnchorGradients())
+PRIVATE["auc-partner-endless"] = partial(
+    auc.PairFTRL, 1.0, 1e-3, warmup=10, mechanism=privacy.AnchorGradients()
+)
 PRIVATE["auc-partner-rated"] = partial(
-    auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, partner="released", positive_rate="released"
+    auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, mechanism=privacy.AnchorGradients(positive_rate="released")
 )
 PRIVATE["auc-evaluated"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, auc_share=0.1)
 PRIVATE["auc-rated-evaluated"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, positive_rate="released", auc_share=0.1)
 PRIVATE["auc-forest"] = partial(auc.PrivateForest, 1.0, 1e-3, 60, warmup=10, trees=3, depth=2)
 PRIVATE["auc-forest-endless"] = partial(auc.PrivateForest, 1.0, 1e-3, warmup=10, trees=3, depth=2)
-PRIVATE["auc-noisy-sampled"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4), max_uses=9)
+PRIVATE["auc-noisy-sampled"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4, max_uses=9))
 for family in (auc, ranking, metric):
     kind = family.__name__.split(".")[1]
     PRIVATE[f"{kind}-endless"] = partial(family.PairFTRL, 1.0, 1e-3, warmup=0)

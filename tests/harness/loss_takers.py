@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.options import folded
 from streampair import auc, buffers, losses, metric, offline, ranking
 
 KEY = bytes(range(32))
 NAMES = ["a", "b", "c"]
 BOUNDS = dict.fromkeys(NAMES, (-1.0, 1.0))
 
-#: Learners with a field `loss` that refuse any but None.
-WITHOUT = {"auc.PrivateForest"}
 #: Learners of a relevance, the only ones that take a loss of errors.
 OF_ERRORS = {"ranking.PairOGD"}
 
@@ -37,7 +36,8 @@ def _table(n: int = 60) -> tuple[Any, Any, Any]:
 
 def _online(module: ModuleType, learner: str, **params: Any) -> Callable[[losses.PairLoss | None], Weights]:
     def weights(loss: losses.PairLoss | None) -> Weights:
-        model = getattr(module, learner)(loss=loss, **params)
+        given = {**params, "loss": loss}
+        model = getattr(module, learner)(**(folded(given) if learner == "PairFTRL" else given))
         rows, relevance, classes = _table()
         labels = relevance if module is ranking else classes
         for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
@@ -78,12 +78,12 @@ def _all() -> Iterator[tuple[str, Callable[[losses.PairLoss | None], Weights]]]:
         # So much budget that noise hides nothing, and so wide a clip that it cuts nothing.
         promise: dict[str, Any] = {"epsilon": 1e5, "delta": 1e-3, "horizon": 60, "warmup": 0}
         promise |= {"bounds": BOUNDS, "noise_key": KEY, "buffer": buffers.FIFO(2), "clip": 40.0, **ball}
-        yield f"{short}.PairFTRL", _online(module, "PairFTRL", solver="gradients", **promise)
+        yield f"{short}.PairFTRL", _online(module, "PairFTRL", **promise)
         yield f"{short}.NoisyOGD", _online(module, "NoisyOGD", **promise)
         for learner in ("OnPairC", "OnPairStrC"):
             yield f"{short}.{learner}", _online(module, learner, l2=0.5, **promise)
     promise |= {"buffer": None, "warmup": 5}
-    yield "auc.PairFTRL partner", _online(auc, "PairFTRL", solver="gradients", partner="released", **promise)
+    yield "auc.PairFTRL anchor", _online(auc, "PairFTRL", anchor=True, **promise)
     yield "auc.Forest", _online(auc, "Forest", trees=3, nodes=31, seed=1)
     for task, radius in (("auc", 1.0), ("metric", 20.0)):
         common = {"task": task, "radius": radius, "epsilon": 1e5, "delta": 1e-3}
@@ -103,12 +103,12 @@ TAKERS: dict[str, Callable[[losses.PairLoss | None], Weights]] = dict(_all())
 
 
 def public_takers() -> set[str]:
-    """Public learners that have a field `loss`, and do not refuse every loss."""
+    """Public learners that have a field `loss`, or a mechanism that has one."""
     found = set()
     for module in (auc, ranking, metric, offline):
         for name in module.__all__:
             made = getattr(module, name)
             fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
-            if any(field.name == "loss" for field in fields):
+            if any(field.name in ("loss", "mechanism") for field in fields):
                 found.add(f"{module.__name__.split('.')[1]}.{name}")
-    return found - WITHOUT
+    return found

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from harness.learners import LEARNERS, NAMES, PRIVATE, name_of, stream
-from streampair import auc
+from streampair import auc, privacy
 from streampair.privacy.mechanisms import second_moments
 
 HALF, WHOLE = 130, 180
@@ -33,9 +33,11 @@ def makes() -> dict[str, Any]:
     for name, make in PRIVATE.items():
         # Their horizons are short, so what is run here is without.
         made[name] = make(noise_key=KEY)
-    made["moments"] = auc.PairFTRL(1.0, 1e-3, 170, features=NAMES, noise_key=KEY, solver="moments", warmup=40)
+    made["moments"] = auc.PairFTRL(
+        1.0, 1e-3, 170, features=NAMES, noise_key=KEY, mechanism=privacy.SecondMoments(), warmup=40
+    )
     made["endless-moments"] = auc.PairFTRL(1.0, 1e-3, warmup=40, noise_key=KEY)
-    made["warm"] = auc.PairFTRL(1.0, 1e-3, warmup=40, noise_key=KEY, solver="gradients")
+    made["warm"] = auc.PairFTRL(1.0, 1e-3, warmup=40, noise_key=KEY, mechanism=privacy.PairGradients())
     return made
 
 

@@ -232,7 +232,15 @@ def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) 
     figure = page.locator("figure", has_text="Prequential AUC, with")
     figure.locator("path.band[d*='Z']").wait_for(state="attached")
     # A learner whose weights have no noise says nothing of it; what is not known is told as not known.
-    gradients = gauges("PairFTRL", 120, epsilon=2.0, delta=1e-4, horizon=400, warmup=20, solver="gradients")
+    gradients = gauges(
+        "PairFTRL",
+        120,
+        epsilon=2.0,
+        delta=1e-4,
+        horizon=400,
+        warmup=20,
+        mechanism={"class": "streampair.privacy.PairGradients"},
+    )
     assert {noise for *_, noise in gradients.weights} == {None}
     run.publish(("fraud-private", "events", "0", "PairFTRL"), weights=gradients.weights)
     says(page, "How much of it is left in a weight is not known")

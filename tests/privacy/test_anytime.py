@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.errors import ConfigError
 from streampair.privacy import mu_from
 from streampair.privacy.mechanisms.second_moments import (
@@ -138,14 +138,17 @@ def test_the_option() -> None:
     def weight(**options: Any) -> Any:
         return auc.PairFTRL(1.0, 1e-3, features=["a"], **options).run.state.plan.anytime
 
+    def given(anytime: Any) -> privacy.SecondMoments:
+        return privacy.SecondMoments(anytime)
+
     assert weight(horizon=200) == ANYTIME
-    assert weight(horizon=200, anytime=1) == 1.0
+    assert weight(horizon=200, mechanism=given(1)) == 1.0
     assert weight(horizon=200, forks=1) is None
     assert weight() is None
-    for bad in ({"anytime": 0.0}, {"anytime": "late"}, {"anytime": 1.1}, {"anytime": True}):
+    for bad in (0.0, "late", 1.1, True):
         with pytest.raises(ConfigError, match="anytime is"):
-            weight(horizon=200, **bad)
+            weight(horizon=200, mechanism=given(bad))
     with pytest.raises(ConfigError, match="no horizon"):
-        weight(anytime=0.5)
-    with pytest.raises(ConfigError, match="solver='gradients' cannot use anytime"):
-        weight(horizon=200, solver="gradients", anytime=0.5)
+        weight(mechanism=given(0.5))
+    with pytest.raises(ConfigError, match="entity= protects several"):
+        weight(horizon=200, mechanism=given(0.5), entity=privacy.EntityLimit(2))

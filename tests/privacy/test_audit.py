@@ -13,6 +13,7 @@ import naive
 import numpy as np
 import pytest
 from harness.audit_mutants import CASES, LOOSE, Break
+from harness.options import folded
 
 from streampair import auc, buffers, losses, privacy
 from streampair.assurance import audit
@@ -94,7 +95,10 @@ def measured_mu(runs: int, seed: int | None, **options: Any) -> tuple[float, flo
     for side, sign in enumerate((1.0, -1.0)):
         runs_of_side = [
             statistic(
-                auc.PairFTRL(**base, **options, seed=None if seed is None else 1000 * seed + 2 * k + side),  # type: ignore[arg-type]
+                auc.PairFTRL(
+                    **folded({**base, **options}),
+                    seed=None if seed is None else 1000 * seed + 2 * k + side,
+                ),
                 {"a": sign},
             )
             for k in range(runs)
@@ -166,7 +170,7 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def audited(runs: int = 60, **options: Any) -> privacy.AuditReport:
     base = {"epsilon": EPSILON, "delta": DELTA, "buffer": buffers.FIFO(SIZE), "seed": None}
-    return privacy.audit(auc.PairFTRL(**{**base, **options}), slots=24, runs=runs)
+    return privacy.audit(auc.PairFTRL(**folded({**base, **options})), slots=24, runs=runs)
 
 
 @pytest.mark.parametrize("options", LEARNERS.values(), ids=LEARNERS)

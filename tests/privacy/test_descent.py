@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from streampair import auc, buffers, losses
+from streampair import auc, buffers, losses, privacy
 from streampair.errors import ConfigError, PrivacyError
 from streampair.kernels import buffers as buffers_kernels
 from streampair.kernels import dp_steps
@@ -453,7 +453,9 @@ def test_it_ranks() -> None:
         lambda n: auc.OnPairC(2.0, 1e-3, n, seed=1),
         lambda n: auc.OnPairStrC(2.0, 1e-3, n, l2=0.3, seed=1),
         lambda n: auc.OnPairC(2.0, 1e-3, n, buffer=buffers.Reservoir(200), seed=1),
-        lambda n: auc.PairFTRL(2.0, 1e-3, n, buffer=buffers.FullHistory(), warmup=0, seed=1),
+        lambda n: auc.PairFTRL(
+            2.0, 1e-3, n, mechanism=privacy.PairGradients(buffer=buffers.FullHistory()), warmup=0, seed=1
+        ),
     ):
         data = [({name: 2 * v - 1 for name, v in x.items()}, y) for x, y in datasets.Phishing()]
         model = make(len(data))

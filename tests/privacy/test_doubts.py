@@ -35,7 +35,7 @@ def privacy_warnings(call: Callable[[], Any]) -> list[str]:
         ({"epsilon": 50.0}, "epsilon is 50"),
         ({"delta": 0.01, "horizon": 5000}, "delta is 0.01, and there are 5,000 records"),
         ({"delta": 0.3}, "delta is 0.3, and no stream is shorter than 100"),
-        ({"horizon": 5, "delta": 1e-3, "solver": "gradients"}, "the horizon is 5"),
+        ({"horizon": 5, "delta": 1e-3, "mechanism": privacy.PairGradients()}, "the horizon is 5"),
     ],
 )
 def test_numbers_that_protect_nobody(module: Any, options: dict[str, Any], words: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import dense
 
-from streampair import auc, buffers, metric, ranking
+from streampair import auc, buffers, metric, privacy, ranking
 from streampair.errors import ConfigError, SnapshotError
 from streampair.kernels import entities
 from streampair.privacy import EntityLimit, Influence, Origin
@@ -260,7 +260,7 @@ def test_a_limit_that_makes_no_sense_is_refused(parameters: dict[str, Any]) -> N
 
 SOLVERS: dict[str, Any] = {
     "gradients": auc.PairFTRL,
-    "moments": partial(auc.PairFTRL, solver="moments", warmup=10),
+    "moments": partial(auc.PairFTRL, mechanism=privacy.SecondMoments(), warmup=10),
     "output": partial(auc.OnPairStrC, 1.0, l2=0.1),
 }
 every_solver = pytest.mark.parametrize("kind", SOLVERS.values(), ids=SOLVERS)
@@ -361,7 +361,8 @@ def test_replacing_all_records_of_an_entity_moves_the_gradients_by_no_more_than_
         assert np.all(moved <= bound + step * (bound > 0))
         worst = max(worst, float(moved.max()))
         # The mutant: without admission the same records move more than that.
-        fixed = {"entity": None, "buffer": buffers.FIFO(size), "radius": 1e-9, "seed": 1}
+        pairs = privacy.PairGradients(buffer=buffers.FIFO(size))
+        fixed = {"entity": None, "mechanism": pairs, "radius": 1e-9, "seed": 1}
         free = [gradients_at_rest(learner(**fixed), stream) for stream in (data, other)]
         unbounded |= bool(np.any(np.linalg.norm(free[0] - free[1], axis=1) > bound + step))
     assert worst > 0.3  # the records do move something

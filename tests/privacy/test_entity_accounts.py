@@ -15,7 +15,7 @@ import naive
 import numpy as np
 import pytest
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.privacy import EntityLimit, Influence, Origin
 from streampair.privacy.contraction import giga_steps, output_sensitivities, output_spend
 from streampair.privacy.mechanisms.base import Relation
@@ -144,7 +144,7 @@ def learner(kind: Any = auc.PairFTRL, **options: Any) -> Any:
 
 @pytest.mark.parametrize("horizon", [None, 200])
 def test_forks_of_warm_up_and_blocks_are_inside_the_budget_of_an_entity(horizon: int | None) -> None:
-    model = learner(solver="moments", warmup=20, horizon=horizon, forks=2, window=16)
+    model = learner(mechanism=privacy.SecondMoments(), warmup=20, horizon=horizon, forks=2, window=16)
     rng = np.random.default_rng(0)
     for slot in range(200):
         x = {"a": rng.uniform(-1, 1), "b": rng.uniform(-1, 1), "who": f"p{slot % 9}"}
@@ -168,7 +168,9 @@ def test_the_records_of_an_entity_move_the_releases_by_no_more_than_planned() ->
     contents = ({"a": 1.0, "b": 0.0}, {"a": -0.5, "b": math.sqrt(0.75)})
     shown = []
     for content in contents:
-        model = learner(entity=EntityLimit(3, 4), solver="moments", warmup=20, horizon=80, seed=3)
+        model = learner(
+            entity=EntityLimit(3, 4), mechanism=privacy.SecondMoments(), warmup=20, horizon=80, seed=3
+        )
         model.run.skip_warmup()
         released = []
         for slot in range(60):

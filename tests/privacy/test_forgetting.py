@@ -10,8 +10,7 @@ import pytest
 from harness.drift import scores, turning, window_auc
 from scipy import stats
 
-from streampair import auc, losses
-from streampair.buffers import FIFO
+from streampair import auc, privacy
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit
 from streampair.privacy.correlated import square_root_coefficients
@@ -262,18 +261,15 @@ def test_what_does_not_go_with_a_half_life_is_refused_with_the_fix() -> None:
     names = ["a", "b"]
     for options, told in (
         ({"horizon": 1000}, "leave the horizon out"),
-        ({"solver": "gradients"}, "leave solver out"),
-        ({"loss": losses.Logistic()}, "leave loss out"),
-        ({"buffer": FIFO(4)}, "leave buffer out"),
         ({"entity": EntityLimit(2, 5)}, "leave entity out"),
         ({"warmup": 0}, "leave warmup out"),
-        ({"half_life": 0}, "at least 1"),
-        ({"half_life": 2.5}, "at least 1"),
-        ({"half_life": True}, "at least 1"),
     ):
         with pytest.raises(ConfigError, match=told):
-            auc.PairFTRL(features=names, **{"half_life": 500, **options})  # type: ignore[arg-type]
-    model = auc.PairFTRL(features=names, half_life=500)
+            auc.PairFTRL(features=names, mechanism=privacy.DecayedMoments(500), **options)  # type: ignore[arg-type]
+    for half_life in (0, 2.5, True):
+        with pytest.raises(ConfigError, match="at least 1"):
+            auc.PairFTRL(features=names, mechanism=privacy.DecayedMoments(half_life))  # type: ignore[arg-type]
+    model = auc.PairFTRL(features=names, mechanism=privacy.DecayedMoments(500))
     assert isinstance(model.run.state, DecayedMomentsState)
     report = model.privacy
     assert report.horizon_left is None
@@ -289,7 +285,7 @@ def test_the_ranking_follows_a_turn_within_two_half_lives_and_without_one_does_n
     rows, labels = turning(2 * every, every, len(names), seed=2)
     budget: dict[str, Any] = {"features": names, "bounds": dict.fromkeys(names, (-1.0, 1.0)), "seed": 1}
     models = {
-        "private": auc.PairFTRL(1.0, 1e-5, half_life=half_life, **budget),
+        "private": auc.PairFTRL(1.0, 1e-5, mechanism=privacy.DecayedMoments(half_life), **budget),
         "open": auc.PairOGD(half_life=half_life),
         "private, for ever": auc.PairFTRL(1.0, 1e-5, **budget),
         "open, for ever": auc.PairOGD(),

@@ -14,10 +14,11 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
+from harness.options import folded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import auc, buffers, losses
+from streampair import auc, buffers, losses, privacy
 from streampair.errors import ConfigError
 
 DIM = 2
@@ -70,7 +71,7 @@ def gradients(
 
 def build(size: int, loss: losses.PairLoss, **options: Any) -> auc.PairFTRL:
     options = {"epsilon": 5.0, "delta": 1e-3, "horizon": 40, "warmup": 0, **options}
-    return auc.PairFTRL(loss=loss, buffer=buffers.FIFO(size), features=NAMES, **options)
+    return auc.PairFTRL(**folded({**options, "loss": loss, "buffer": buffers.FIFO(size), "features": NAMES}))
 
 
 def check(
@@ -261,4 +262,4 @@ def test_the_check_passes_the_right_rule_and_catches_the_broken_ones() -> None:
 )
 def test_unsuitable_buffers_are_refused_with_the_reason(buffer: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        auc.PairFTRL(buffer=buffer)
+        auc.PairFTRL(mechanism=privacy.PairGradients(buffer=buffer))

@@ -17,7 +17,7 @@ from river import datasets
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from streampair import auc, losses
+from streampair import auc, losses, privacy
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps
 from streampair.privacy import audit, mu_from
@@ -239,7 +239,14 @@ def test_the_charge_of_a_fork_is_what_the_dearest_window_costs() -> None:
 def test_windows_that_were_charged_too_little(warmup: int, window: int, horizon: int | None) -> None:
     """What the window from the first end on costs is up to 1.83 times too little."""
     model = auc.PairFTRL(
-        1.0, 1e-3, horizon, features=["a", "b", "c"], warmup=warmup, forks=2, window=window, solver="moments"
+        1.0,
+        1e-3,
+        horizon,
+        features=["a", "b", "c"],
+        warmup=warmup,
+        forks=2,
+        window=window,
+        mechanism=privacy.SecondMoments(),
     )
     rule_plan = model.run.state.plan
     ((charged, found, short),) = charged_and_found(rule_plan, [window])
@@ -368,23 +375,21 @@ def test_the_solver_follows_the_parameters() -> None:
     mu = mu_from(1.0, 1e-6)
     assert auc.PairFTRL(features=list("abcd")).settings.warmup == math.ceil(200 / mu)
     for options in (
-        {"loss": losses.Hinge()},
-        {"clip": 1.0},
         {"warmup": 0},
         {"horizon": 99},
         {"features": [f"x{i}" for i in range(513)]},
-        {"solver": "gradients"},
+        {"mechanism": privacy.PairGradients()},
     ):
         given_options = {"features": ["a"], **options}
         assert not isinstance(auc.PairFTRL(**given_options).run.state, MomentsState)
     assert isinstance(
-        auc.PairFTRL(features=[f"x{i}" for i in range(513)], solver="moments").run.state, MomentsState
+        auc.PairFTRL(features=[f"x{i}" for i in range(513)], mechanism=privacy.SecondMoments()).run.state,
+        MomentsState,
     )
-    for options in ({"clip": 1.0}, {"warmup": 0}, {"loss": losses.Logistic()}):
-        with pytest.raises(ConfigError, match="moments"):
-            auc.PairFTRL(solver="moments", **options)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="solver"):
-        auc.PairFTRL(solver="magic")
+    with pytest.raises(ConfigError, match=r"SecondMoments.*warmup is 0"):
+        auc.PairFTRL(mechanism=privacy.SecondMoments(), warmup=0)
+    with pytest.raises(ConfigError, match="mechanism is 'magic'"):
+        auc.PairFTRL(mechanism="magic")  # type: ignore[arg-type]
 
 
 def test_a_replay_under_a_key_repeats_the_releases_to_the_byte() -> None:

@@ -11,9 +11,10 @@ import pytest
 from harness.learners import KEY, NAMES, frozen, stream
 from sklearn.neighbors import KNeighborsClassifier
 
-from streampair import losses, metric
+from streampair import losses, metric, privacy
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps
+from streampair.privacy import EntityLimit
 from streampair.privacy.mechanisms.metric_moments import MetricMomentsState, metric_of
 from streampair.privacy.mechanisms.second_moments import MomentsState, second_moments_diameter
 
@@ -124,24 +125,32 @@ def test_classes_are_declared() -> None:
     assert model.pair_loss == losses.Square()
     assert model.run.state.plan.dim == 3 + 2 * 2 + 2
     assert "one release only, of means and variances; the later" in model.privacy.mechanism
-    for options in ({"loss": losses.Hinge()}, {"warmup": 0}, {"horizon": 99}, {"solver": "gradients"}):
+    for options in (
+        {"warmup": 0},
+        {"horizon": 99},
+        {"entity": EntityLimit(2)},
+        {"mechanism": privacy.PairGradients()},
+    ):
         given: dict[str, Any] = {"features": ["a"], "classes": [1, 2], **options}
         assert not isinstance(metric.PairFTRL(**given).run.state, MomentsState)
     assert not isinstance(metric.PairFTRL(features=["a"]).run.state, MomentsState)
     with pytest.raises(ConfigError, match="classes="):
-        metric.PairFTRL(solver="moments")
-    with pytest.raises(ConfigError, match="solver"):
-        metric.PairFTRL(solver="magic")
+        metric.PairFTRL(mechanism=privacy.SecondMoments())
+    for mechanism in ("magic", privacy.DecayedMoments(9), privacy.SecondMoments(anytime=0.5)):
+        with pytest.raises(ConfigError, match="mechanism is"):
+            metric.PairFTRL(classes=["x", "y"], mechanism=mechanism)  # type: ignore[arg-type]
     for classes in ("xy", ["x"], ["x", "x"], [None, "x"], 3, list(range(257))):
         with pytest.raises(ConfigError, match="classes"):
             metric.PairFTRL(classes=classes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("solver", ["moments", "gradients"])
-def test_a_label_of_no_declared_class_makes_a_null_slot(solver: str) -> None:
+@pytest.mark.parametrize("mechanism", [privacy.SecondMoments(), privacy.PairGradients()], ids=str)
+def test_a_label_of_no_declared_class_makes_a_null_slot(mechanism: Any) -> None:
     states = []
     for label in (None, "z", 3, math.nan, ["x"]):
-        model = metric.PairFTRL(features=["a"], classes=["x", "y"], warmup=4, solver=solver, noise_key=KEY)
+        model = metric.PairFTRL(
+            features=["a"], classes=["x", "y"], warmup=4, mechanism=mechanism, noise_key=KEY
+        )
         model.learn_one({"a": 0.5}, "x")
         model.learn_one({"a": 0.5}, label)
         assert model.null_slots == 1
@@ -167,14 +176,15 @@ def test_neighbours_are_better_found_than_by_gradients() -> None:
     rng = np.random.default_rng(5)
     n, d = 6000, 24
     means = 1.5 * rng.normal(size=(4, d)) * (np.arange(d) < 2)
-    hits: dict[str, list[float]] = {"moments": [], "gradients": []}
+    mechanisms = {"moments": privacy.SecondMoments(), "gradients": privacy.PairGradients()}
+    hits: dict[str, list[float]] = {name: [] for name in mechanisms}
     for seed in range(3):
         y = rng.integers(0, 4, n)
         x = means[y] + rng.normal(size=(n, d))
-        for solver, found in hits.items():
+        for name, found in hits.items():
             model = metric.PairFTRL(
                 0.5, 1e-3, 5000, features=list(range(d)), bounds=dict.fromkeys(range(d), (-5, 5)),
-                classes=[0, 1, 2, 3], solver=solver, seed=seed,
+                classes=[0, 1, 2, 3], mechanism=mechanisms[name], seed=seed,
             )  # fmt: skip
             model.learn_many(x[:5000], y[:5000])
             rows = model.transform_many(x)

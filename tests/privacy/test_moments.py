@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.privacy.mechanisms import standardization as warmup_module
 from streampair.privacy.mechanisms.second_moments import MomentsState
 from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan, plan_warmup, shrunk_variances
@@ -61,8 +61,8 @@ def test_the_noise_has_the_size_that_the_budget_asks_for(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "make",
     [
-        partial(auc.PairFTRL, solver="gradients"),
-        partial(auc.PairFTRL, solver="moments"),
+        partial(auc.PairFTRL, mechanism=privacy.PairGradients()),
+        partial(auc.PairFTRL, mechanism=privacy.SecondMoments()),
         auc.NoisyOGD,
         partial(auc.OnPairStrC, l2=0.1),
     ],
@@ -91,7 +91,8 @@ def test_a_record_in_the_prefix_of_one_view_may_be_learned_in_another(make: Any,
 def test_no_two_releases_share_their_noise() -> None:
     # So many slots that no mean is cut to [-1, 1], where two could be equal by chance.
     first, second = (
-        auc.PairFTRL(features=["a", "b"], delta=1e-3, warmup=2000, solver="gradients") for _ in range(2)
+        auc.PairFTRL(features=["a", "b"], delta=1e-3, warmup=2000, mechanism=privacy.PairGradients())
+        for _ in range(2)
     )
     for model in (first, second):
         for _ in range(2000):

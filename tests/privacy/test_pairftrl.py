@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from harness.options import folded
 from river import datasets, evaluate, metrics
 from sklearn.metrics import roc_auc_score
 
-from streampair import auc, buffers, losses
+from streampair import auc, buffers, losses, privacy
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy import Influence, epsilon_from, mu_from
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
@@ -36,7 +37,7 @@ def events(count: int, seed: int = 0) -> list[tuple[dict[str, float], bool]]:
 
 
 def learned(count: int, **options: Any) -> auc.PairFTRL:
-    model = auc.PairFTRL(**{**SMALL, **options})
+    model = auc.PairFTRL(**folded({**SMALL, **options}))
     for x, y in events(count):
         model.learn_one(x, y)
     return model
@@ -93,7 +94,12 @@ def test_the_warm_up_ends_and_the_scores_start() -> None:
 
 def test_the_moments_are_those_of_the_prefix() -> None:
     model = auc.PairFTRL(
-        epsilon=1e4, delta=1e-3, features=["a", "b"], bounds={"b": (0, 10)}, warmup=500, solver="gradients"
+        epsilon=1e4,
+        delta=1e-3,
+        features=["a", "b"],
+        bounds={"b": (0, 10)},
+        warmup=500,
+        mechanism=privacy.PairGradients(),
     )
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.uniform(-0.5, 1.0, 500), "b": rng.uniform(0, 5, 500)})
@@ -108,10 +114,12 @@ def test_the_moments_are_those_of_the_prefix() -> None:
     [(None, 2000, 30.0), (4999, 0, 3.0), (5000, 500, 30.0), (20_000, 2000, 30.0)],
 )
 def test_the_defaults_follow_the_horizon(horizon: int | None, warmup: int, radius: float) -> None:
-    model = auc.PairFTRL(horizon=horizon, solver="gradients")
+    model = auc.PairFTRL(horizon=horizon, mechanism=privacy.PairGradients())
     assert model.settings.warmup == warmup
     assert model.comparator_radius == radius
-    assert auc.PairFTRL(horizon=horizon, radius=7.0, solver="gradients").comparator_radius == 7.0
+    assert (
+        auc.PairFTRL(horizon=horizon, radius=7.0, mechanism=privacy.PairGradients()).comparator_radius == 7.0
+    )
     assert model.pair_loss == losses.Hinge()
 
 
@@ -121,10 +129,10 @@ def test_the_defaults_follow_the_horizon(horizon: int | None, warmup: int, radiu
 @pytest.mark.parametrize("backend", [pd, pl])
 def test_many_rows_are_learned_like_one_by_one(options: dict[str, Any], backend: Any) -> None:
     data = events(80)
-    one = auc.PairFTRL(**{**SMALL, **options}, seed=3)
+    one = auc.PairFTRL(**folded({**SMALL, **options}), seed=3)
     for x, y in data:
         one.learn_one(x, y)
-    many = auc.PairFTRL(**{**SMALL, **options}, seed=3)
+    many = auc.PairFTRL(**folded({**SMALL, **options}), seed=3)
     for a, b in ((0, 1), (1, 20), (20, 20), (20, 80)):
         frame = pd.DataFrame([x for x, _ in data[a:b]], columns=["b", "a"])
         labels = pd.Series([y for _, y in data[a:b]], dtype=bool)
@@ -372,7 +380,9 @@ def test_other_losses_and_buffers_run() -> None:
 
 
 def test_an_overspent_account_is_told_and_never_cut_to_the_budget() -> None:
-    run = auc.PairFTRL(epsilon=1.0, delta=1e-5, horizon=100, features=["a"], solver="gradients").run
+    run = auc.PairFTRL(
+        epsilon=1.0, delta=1e-5, horizon=100, features=["a"], mechanism=privacy.PairGradients()
+    ).run
     for _ in range(100):
         run.null()
     spent = run.state.plan.mu_spent(100)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import auc, buffers, losses
+from streampair import auc, losses, privacy
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps
 from streampair.privacy import EntityLimit, Influence
@@ -128,7 +128,8 @@ def test_the_partner_is_within_its_ball_whatever_the_release_says(centre: float)
 
 
 def made(**options: Any) -> auc.PairFTRL:
-    given = {"epsilon": 1.0, "delta": 1e-4, "horizon": 400, "features": [0, 1], "partner": "released"}
+    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-4, "horizon": 400, "features": [0, 1]}
+    given["mechanism"] = privacy.AnchorGradients()
     return auc.PairFTRL(**{**given, "seed": 1, **options})
 
 
@@ -164,7 +165,7 @@ def test_a_record_moves_the_gradient_of_its_own_slot_alone(monkeypatch: pytest.M
 
 
 def test_the_account_is_that_of_one_step() -> None:
-    with_buffer = made(partner=None, solver="gradients", warmup=100).run.state.plan  # type: ignore[union-attr]
+    with_buffer = made(mechanism=privacy.PairGradients(), warmup=100).run.state.plan  # type: ignore[union-attr]
     plan = made(warmup=100).run.state.plan  # type: ignore[union-attr]
     assert plan.influence.pattern(300).tolist() == [1.0]
     assert plan.diameter == with_buffer.diameter
@@ -201,12 +202,8 @@ def test_a_state_with_a_partner_outside_its_ball_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"partner": "drawn"}, "partner is 'drawn'"),
-        ({"buffer": buffers.FIFO(4)}, "keeps no record"),
         ({"warmup": 0}, "warmup is 0"),
-        ({"loss": losses.Square()}, "rises somewhere"),
-        ({"solver": "moments"}, "cannot use partner"),
-        ({"half_life": 10, "horizon": None}, "cannot use partner"),
+        ({"mechanism": privacy.AnchorGradients(loss=losses.Square())}, "rises somewhere"),
     ],
 )
 def test_what_does_not_go_with_a_released_partner(options: dict[str, Any], says: str) -> None:

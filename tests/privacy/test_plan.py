@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from harness.learners import NAMES, PRIVATE, stream
 
-from streampair import auc, losses, metric
+from streampair import auc, losses, metric, privacy
 from streampair.base import validation
 from streampair.errors import SnapshotError
 from streampair.privacy import EntityLimit
@@ -26,10 +26,18 @@ MAKES = {
     **PRIVATE,
     # So that classes stand out of the noise: else there is no metric, and nothing to tell runs apart by.
     "metric-moments": partial(
-        metric.PairFTRL, 100.0, 1e-3, 60, warmup=10, solver="moments", classes=["a", "b", "c"]
+        metric.PairFTRL,
+        100.0,
+        1e-3,
+        60,
+        warmup=10,
+        mechanism=privacy.SecondMoments(),
+        classes=["a", "b", "c"],
     ),
-    "auc-warm-moments": partial(auc.PairFTRL, 1.0, 1e-3, 200, solver="moments"),
-    "auc-warm-blt": partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, solver="gradients", strategy="blt"),
+    "auc-warm-moments": partial(auc.PairFTRL, 1.0, 1e-3, 200, mechanism=privacy.SecondMoments()),
+    "auc-warm-blt": partial(
+        auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, mechanism=privacy.PairGradients(strategy="blt")
+    ),
     "auc-entities": partial(
         auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2, field="who"), features=NAMES, warmup=10
     ),
@@ -41,7 +49,7 @@ MAKES = {
         entity=EntityLimit(3, 2, field="who"),
         features=NAMES,
         warmup=10,
-        solver="moments",
+        mechanism=privacy.SecondMoments(),
         forks=1,
         window=8,
     ),
@@ -231,7 +239,7 @@ def test_blocks_end_where_exact_arithmetic_says() -> None:
 def test_a_plan_with_less_noise_than_its_forks_need_is_refused(name: str) -> None:
     make = partial(
         auc.PairFTRL, 1.0, 1e-3, 200, features=NAMES, warmup=20, forks=2, window=8, noise_key=KEY,
-        solver="moments",
+        mechanism=privacy.SecondMoments(),
     )  # fmt: skip
     model = make()
     run(model, events_of(model))

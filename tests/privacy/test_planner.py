@@ -72,8 +72,8 @@ def test_the_claimed_threshold_is_where_the_loss_becomes_small() -> None:
         (same,) = [
             f
             for f in again.forecasts
-            if (f.mechanism, f.settings.get("solver"), "horizon" in f.settings)
-            == (forecast.mechanism, forecast.settings.get("solver"), "horizon" in forecast.settings)
+            if (f.mechanism, f.settings.get("mechanism"), "horizon" in f.settings)
+            == (forecast.mechanism, forecast.settings.get("mechanism"), "horizon" in forecast.settings)
         ]
         assert same.loss <= 0.02
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import auc, buffers, metric, ranking
+from streampair import auc, buffers, metric, privacy, ranking
 from streampair.privacy.mechanisms import second_moments as moments_module
 from streampair.privacy.mechanisms.base import NoisySums
 from streampair.privacy.mechanisms.ftrl import SummedGradients
@@ -35,23 +35,29 @@ def settings(warmup: int = PREFIX, **more: Any) -> dict[str, Any]:
 LEARNERS: dict[str, Callable[[], Any]] = {
     "moments": lambda: auc.PairFTRL(**settings(horizon=SLOTS)),
     "moments without end": lambda: auc.PairFTRL(**settings()),
-    "moments that fade": lambda: auc.PairFTRL(**settings(half_life=16)),
-    "gradients, square root": lambda: auc.PairFTRL(**settings(horizon=SLOTS, solver="gradients")),
-    "gradients, BLT": lambda: auc.PairFTRL(**settings(solver="gradients", buffer=buffers.FIFO(4))),
-    "gradients, reservoir": lambda: auc.PairFTRL(**settings(buffer=buffers.Reservoir(4), max_uses=6)),
+    "moments that fade": lambda: auc.PairFTRL(**settings(mechanism=privacy.DecayedMoments(16))),
+    "gradients, square root": lambda: auc.PairFTRL(
+        **settings(horizon=SLOTS, mechanism=privacy.PairGradients())
+    ),
+    "gradients, BLT": lambda: auc.PairFTRL(
+        **settings(mechanism=privacy.PairGradients(buffer=buffers.FIFO(4)))
+    ),
+    "gradients, reservoir": lambda: auc.PairFTRL(
+        **settings(mechanism=privacy.PairGradients(buffer=buffers.Reservoir(4, max_uses=6)))
+    ),
     "noise in the gradient": lambda: auc.NoisyOGD(**settings(l2=0.1)),
     "output": lambda: auc.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
     "output, few releases": lambda: auc.OnPairC(**settings(horizon=SLOTS, releases=9)),
     "gradients, with a share": lambda: auc.PairFTRL(
-        **settings(horizon=SLOTS, solver="gradients", positive_rate="released")
+        **settings(horizon=SLOTS, mechanism=privacy.PairGradients(positive_rate="released"))
     ),
     "moments, evaluated": lambda: auc.PairFTRL(**settings(horizon=SLOTS, auc_share=0.4)),
     "gradients, with a share, evaluated": lambda: auc.PairFTRL(
-        **settings(horizon=SLOTS, solver="gradients", positive_rate="released", auc_share=0.4)
+        **settings(horizon=SLOTS, mechanism=privacy.PairGradients(positive_rate="released"), auc_share=0.4)
     ),
     "output, evaluated": lambda: auc.OnPairStrC(**settings(horizon=SLOTS, l2=0.1, auc_share=0.4)),
     "ranking": lambda: ranking.PairFTRL(**settings()),
-    "ranking, gradients": lambda: ranking.PairFTRL(**settings(solver="gradients")),
+    "ranking, gradients": lambda: ranking.PairFTRL(**settings(mechanism=privacy.PairGradients())),
     "metric": lambda: metric.PairFTRL(**settings(horizon=SLOTS)),
     "metric, moments": lambda: metric.PairFTRL(**settings(horizon=SLOTS, classes=[True, False])),
     "metric, output": lambda: metric.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),

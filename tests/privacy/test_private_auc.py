@@ -24,7 +24,7 @@ NAMES = ["a", "b", "c"]
 MAKERS: dict[str, Callable[..., Any]] = {
     "moments": lambda n, **more: auc.PairFTRL(1.0, 1e-4, n, warmup=100, features=NAMES, **more),
     "gradients": lambda n, **more: auc.PairFTRL(
-        1.0, 1e-4, n, warmup=0, solver="gradients", features=NAMES, **more
+        1.0, 1e-4, n, warmup=0, mechanism=privacy.PairGradients(), features=NAMES, **more
     ),
     "OnPairC": lambda n, **more: auc.OnPairC(1.0, 1e-4, n, features=NAMES, **more),
     "rated": lambda n, **more: auc.NoisyOGD(

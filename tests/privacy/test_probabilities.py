@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.errors import SnapshotError
 from streampair.kernels import numerics
 from streampair.privacy.mechanisms import second_moments
@@ -156,7 +156,7 @@ def test_a_restored_learner_gives_the_same_probabilities() -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        auc.PairFTRL(horizon=500, solver="gradients", features=NAMES),
+        auc.PairFTRL(horizon=500, mechanism=privacy.PairGradients(), features=NAMES),
         auc.NoisyOGD(horizon=500, features=NAMES),
         auc.OnPairStrC(1.0, 1e-4, 500, l2=0.1, features=NAMES),
     ],

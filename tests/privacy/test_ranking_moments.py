@@ -11,7 +11,7 @@ import pytest
 from harness.learners import KEY, NAMES, frozen, stream
 from scipy import stats
 
-from streampair import auc, buffers, losses, ranking
+from streampair import auc, losses, privacy, ranking
 from streampair.base.targets import RelevanceTarget
 from streampair.errors import ConfigError, SnapshotError
 from streampair.kernels import dp_steps
@@ -142,7 +142,7 @@ def test_the_leader_is_that_of_all_pairs() -> None:
 def test_a_relevance_that_is_none_makes_a_null_slot_and_zero_does_not() -> None:
     outs = []
     for middle in (0.0, None, math.nan, 1.5, -1.01, "x", [1.0]):
-        model = ranking.PairFTRL(solver="moments", warmup=4, seed=1, features=["a", "b"])
+        model = ranking.PairFTRL(mechanism=privacy.SecondMoments(), warmup=4, seed=1, features=["a", "b"])
         model.run.skip_warmup()
         model.learn_one({"a": 0.5, "b": 0.1}, middle)
         outs.append((model.run.state.block.cells(), model.null_slots))
@@ -160,18 +160,16 @@ def test_the_solver_follows_the_parameters() -> None:
     assert "the mean relevance" in model.privacy.mechanism
     assert "the share of labels" in auc.PairFTRL(features=["a"]).privacy.mechanism
     for options in (
-        {"loss": losses.Hinge()},
-        {"clip": 1.0},
-        {"buffer": buffers.FIFO(8)},
         {"warmup": 0},
         {"horizon": 99},
-        {"solver": "gradients"},
+        {"mechanism": privacy.PairGradients()},
     ):
         assert not isinstance(ranking.PairFTRL(**{"features": ["a"], **options}).run.state, MomentsState)
-    with pytest.raises(ConfigError, match="moments"):
-        ranking.PairFTRL(solver="moments", clip=1.0)
-    with pytest.raises(ConfigError, match="solver"):
-        ranking.PairFTRL(solver="magic")
+    for mechanism in ("magic", privacy.AnchorGradients(), privacy.SecondMoments(anytime=0.5)):
+        with pytest.raises(ConfigError, match="mechanism is"):
+            ranking.PairFTRL(mechanism=mechanism)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="entity= protects several"):
+        ranking.PairFTRL(features=["a"], entity=privacy.EntityLimit(2), mechanism=privacy.SecondMoments())
 
 
 def test_it_ranks_better_than_gradients_at_epsilon_1() -> None:
@@ -179,11 +177,12 @@ def test_it_ranks_better_than_gradients_at_epsilon_1() -> None:
     n = 2500
     x = rng.normal(size=(n, 6)) * np.exp(0.5 * rng.normal(size=6))
     y = np.clip((x @ rng.normal(size=6)) + 2.0 * rng.normal(size=n), -6, 6)
-    taus: dict[str, list[float]] = {"moments": [], "gradients": []}
-    for seed, (solver, found) in ((s, kind) for s in range(4) for kind in taus.items()):
+    mechanisms = {"moments": privacy.SecondMoments(), "gradients": privacy.PairGradients()}
+    taus: dict[str, list[float]] = {name: [] for name in mechanisms}
+    for seed, (name, found) in ((s, kind) for s in range(4) for kind in taus.items()):
         model = ranking.PairFTRL(
             1.0, 1e-3, 2000, features=list(range(6)), bounds=dict.fromkeys(range(6), (-6, 6)),
-            relevance=(-6, 6), solver=solver, seed=seed,
+            relevance=(-6, 6), mechanism=mechanisms[name], seed=seed,
         )  # fmt: skip
         model.learn_many(x[:2000], y[:2000])
         found.append(float(stats.kendalltau(model.score_many(x[2000:]), y[2000:]).statistic))
@@ -201,6 +200,6 @@ def test_a_state_is_of_the_solver_that_was_asked_for() -> None:
     other.load_state(saved)
     assert isinstance(other.run.state, RankingMomentsState)
     assert frozen(other) == frozen(model)
-    for solver in ("moments", "gradients"):
-        with pytest.raises(SnapshotError, match="solver"):
-            make(solver=solver).load_state(saved)
+    for mechanism in (privacy.SecondMoments(), privacy.PairGradients()):
+        with pytest.raises(SnapshotError, match="mechanism"):
+            make(mechanism=mechanism).load_state(saved)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from streampair import auc
+from streampair import auc, privacy, ranking
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps
 from streampair.privacy import EntityLimit, Origin
@@ -19,7 +19,9 @@ from streampair.privacy.mechanisms.prevalence import SHARE, PrevalencePlan
 
 NAMES = ["a", "b", "c"]
 MAKERS: dict[str, Callable[..., Any]] = {
-    "PairFTRL": lambda n, **more: auc.PairFTRL(1.0, 1e-4, n, solver="gradients", features=NAMES, **more),
+    "PairFTRL": lambda n, *, positive_rate=None, **more: auc.PairFTRL(
+        1.0, 1e-4, n, mechanism=privacy.PairGradients(positive_rate=positive_rate), features=NAMES, **more
+    ),
     "OnPairStrC": lambda n, **more: auc.OnPairStrC(1.0, 1e-4, n, l2=0.1, features=NAMES, **more),
     "OnPairC": lambda n, **more: auc.OnPairC(1.0, 1e-4, n, features=NAMES, **more),
     "NoisyOGD": lambda n, **more: auc.NoisyOGD(1.0, 1e-4, n, features=NAMES, **more),
@@ -213,7 +215,10 @@ def test_a_declared_share_costs_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: auc.PairFTRL(positive_rate=0.5), "solver='moments' cannot use positive_rate=0.5"),
+        (
+            lambda: ranking.PairFTRL(mechanism=privacy.PairGradients(positive_rate=0.5)),
+            "there are no two classes",
+        ),
         (lambda: auc.NoisyOGD(positive_rate="yes"), "positive_rate is 'yes'"),
         (lambda: auc.NoisyOGD(positive_rate=True), "positive_rate is True"),
         (lambda: auc.NoisyOGD(positive_rate=1.0), "positive_rate is 1.0"),

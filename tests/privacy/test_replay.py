@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from harness.learners import through_pickle
+from harness.options import folded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ def events(count: int, seed: int = 0) -> list[Event]:
 
 def make(**options: Any) -> auc.PairFTRL:
     parameters: dict[str, Any] = {"delta": 1e-3, "horizon": 60, "features": ["a", "b"], "noise_key": KEY}
-    return auc.PairFTRL(**{**parameters, **options})
+    return auc.PairFTRL(**folded({**parameters, **options}))
 
 
 def releases(model: auc.PairFTRL, data: list[Event]) -> list[bytes]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
 
@@ -60,7 +60,9 @@ def residuals_fail(z: np.ndarray) -> bool:
     return False
 
 
-@pytest.mark.parametrize("options", [{"horizon": 300}, {"horizon": 300, "strategy": "blt"}, {}])
+@pytest.mark.parametrize(
+    "options", [{"horizon": 300}, {"horizon": 300, "mechanism": privacy.PairGradients(strategy="blt")}, {}]
+)
 @pytest.mark.parametrize("restore_at", [None, 120])
 def test_the_residuals_are_white_with_the_right_size(options: dict[str, Any], restore_at: int | None) -> None:
     for seed in [*range(19), None]:

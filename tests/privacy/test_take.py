@@ -16,7 +16,7 @@ from harness.learners import NAMES, PRIVATE, stream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streampair import auc, metric, ranking
+from streampair import auc, metric, privacy, ranking
 from streampair.engine.snapshot import pack
 from streampair.errors import RecordError
 from streampair.privacy import EntityLimit, Origin
@@ -28,16 +28,29 @@ KEY = bytes(range(32))
 #: Learners beside those of the contract: a warm-up that ends in the stream, and entities.
 MAKES = {
     **PRIVATE,
-    "auc-warm-moments": partial(auc.PairFTRL, 1.0, 1e-3, 60, solver="moments", warmup=10),
+    "auc-warm-moments": partial(auc.PairFTRL, 1.0, 1e-3, 60, mechanism=privacy.SecondMoments(), warmup=10),
     "metric-warm": partial(metric.PairFTRL, 1.0, 1e-3, 60, warmup=10),
     "auc-entities": partial(
-        auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2), features=NAMES, solver="gradients"
+        auc.PairFTRL,
+        1.0,
+        1e-3,
+        60,
+        entity=EntityLimit(3, 2),
+        features=NAMES,
+        mechanism=privacy.PairGradients(),
     ),
     "auc-entities-warm": partial(
         auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2), features=NAMES, warmup=10
     ),
     "auc-entities-moments": partial(
-        auc.PairFTRL, 1.0, 1e-3, 60, entity=EntityLimit(3, 2), features=NAMES, solver="moments", warmup=10
+        auc.PairFTRL,
+        1.0,
+        1e-3,
+        60,
+        entity=EntityLimit(3, 2),
+        features=NAMES,
+        mechanism=privacy.SecondMoments(),
+        warmup=10,
     ),
     "auc-strongly-entities": partial(
         auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, entity=EntityLimit(3, 2), features=NAMES, warmup=10
@@ -178,7 +191,9 @@ def test_take_takes_a_slot_for_every_record(name: str, first: bool) -> None:
 
 def released(how: str, bad: Any) -> Any:
     """What is summed up over 100 equal records, of which one is this, by a loop over a stream."""
-    model = auc.PairFTRL(1.0, 1e-4, horizon=None, features=["a", "b"], warmup=1000, solver="moments", seed=1)
+    model = auc.PairFTRL(
+        1.0, 1e-4, horizon=None, features=["a", "b"], warmup=1000, mechanism=privacy.SecondMoments(), seed=1
+    )
     rng = np.random.default_rng(0)
     warm = pd.DataFrame(rng.uniform(-1, 1, size=(1000, 2)), columns=["a", "b"])
     model.learn_many(warm, pd.Series(rng.random(1000) < 0.5))

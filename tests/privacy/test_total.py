@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from river import base, compose
 from river import preprocessing as rivers
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.errors import ConfigError, RecordError
 from streampair.preprocessing import Bounds, Guarded, Hashing, OneHot, RandomFourier, UnitBall
 from streampair.privacy import check_pipeline, pipeline_check, pipeline_report
@@ -216,7 +216,7 @@ class Strict(UnitBall):
 def block_sum(step: Any, bad: Any) -> Any:
     """The sum of an open block of 100 records, fed in one frame, of which one holds `bad`; in real units."""
     learner = auc.PairFTRL(
-        1.0, 1e-4, horizon=None, features=["a", "b"], warmup=1000, solver="moments", seed=1
+        1.0, 1e-4, horizon=None, features=["a", "b"], warmup=1000, mechanism=privacy.SecondMoments(), seed=1
     )
     model = compose.Pipeline(step, learner)
     rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from harness.learners import PRIVATE, stream, taught
 
-from streampair import auc, metric, ranking
+from streampair import auc, metric, privacy, ranking
 from streampair.kernels.vectors import project_ball
 from streampair.privacy.mechanisms import metric_moments
 from streampair.privacy.mechanisms.base import StateWrapper
@@ -200,8 +200,8 @@ def taught_on(model: Any, n: int, seed: int) -> Any:
     "model",
     [
         auc.PairFTRL(1.0, 1e-4, 4000),
-        auc.PairFTRL(1.0, 1e-4, warmup=400, half_life=1000),
-        ranking.PairFTRL(1.0, 1e-4, 4000, solver="moments"),
+        auc.PairFTRL(1.0, 1e-4, warmup=400, mechanism=privacy.DecayedMoments(1000)),
+        ranking.PairFTRL(1.0, 1e-4, 4000, mechanism=privacy.SecondMoments()),
         auc.OnPairStrC(1.0, 1e-4, 4000, l2=0.1, releases=10),
         metric.PairFTRL(2.0, 1e-4, 4000, classes=[False, True]),
     ],
@@ -263,7 +263,7 @@ def test_of_gradients_nothing_is_told_for_what_could_be_is_false() -> None:
 
     Where every record is null nobody pushes, and the noise is what was put in: so that is what could be told.
     """
-    model = auc.PairFTRL(1.0, 1e-4, 2000, solver="gradients", features=[0, 1, 2], warmup=0)
+    model = auc.PairFTRL(1.0, 1e-4, 2000, mechanism=privacy.PairGradients(), features=[0, 1, 2], warmup=0)
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(2000, 3))
     labels = rows @ [1.0, 0.5, 0.0] + rng.normal(size=2000) > 0.5

@@ -288,7 +288,7 @@ def test_a_plan_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        *({"loss": "x"}, {"clip": 1.0}, {"warmup": 0}, {"max_uses": 3}),
+        {"warmup": 0},
         *({"trees": 0}, {"trees": 501}, {"depth": 9}, {"depth": 0.5}, {"trees": True}),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from streampair import auc, buffers, losses, metric, ranking, schedules
+from streampair import auc, buffers, losses, metric, privacy, ranking, schedules
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit
 
@@ -21,6 +21,7 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"loss": "hinge"}, r"loss is "),
         ({"loss": losses.Hinge}, r"loss is "),
         ({"buffer": 3}, r"buffer is "),
+        ({"buffer": buffers.Reservoir(4, max_uses=5)}, r"buffer is .* blanks no record"),
         ({"learning_rate": 0.0}, r"learning_rate is "),
         ({"learning_rate": -1.0}, r"learning_rate is "),
         ({"learning_rate": math.inf}, r"learning_rate is "),
@@ -75,12 +76,14 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"horizon": True}, "horizon"),
         ({"warmup": -1}, "warmup"),
         ({"warmup": 100, "horizon": 100}, "warmup"),
-        ({"clip": 0.0}, "clip"),
-        ({"clip": math.nan}, "clip"),
+        ({"mechanism": privacy.PairGradients(clip=0.0)}, "clip"),
+        ({"mechanism": privacy.AnchorGradients(clip=math.nan)}, "clip"),
         ({"radius": -1.0}, "radius"),
         ({"radius": "big"}, "radius"),
-        ({"loss": "hinge"}, "loss"),
-        ({"buffer": 32}, "32"),
+        ({"mechanism": privacy.PairGradients(loss="hinge")}, "loss"),  # type: ignore[arg-type]
+        ({"mechanism": privacy.PairGradients(buffer=32)}, "32"),  # type: ignore[arg-type]
+        ({"mechanism": losses.Hinge()}, "mechanism is"),
+        ({"mechanism": privacy.SecondMoments}, "mechanism is"),
         ({"features": []}, "features"),
         ({"features": "abc"}, "features"),
         ({"features": ["a", "a"]}, "twice"),
@@ -96,12 +99,12 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"noise_key": bytes(32), "seed": 1}, "noise_key and seed"),
         ({"seed": 1.5}, "seed"),
         ({"seed": True}, "seed"),
-        ({"strategy": "toeplitz"}, "horizon"),
-        ({"strategy": "magic"}, "magic"),
-        ({"strategy": None}, "strategy"),
+        ({"mechanism": privacy.PairGradients(strategy="toeplitz")}, "horizon"),
+        ({"mechanism": privacy.PairGradients(strategy="magic")}, "magic"),  # type: ignore[arg-type]
+        ({"mechanism": privacy.AnchorGradients(strategy=None)}, "strategy"),  # type: ignore[arg-type]
         ({"positive": None}, "positive"),
         ({"epsilon": 1e-30, "delta": 1e-40, "features": ["a"]}, "grid"),
-        ({"buffer": buffers.FullHistory()}, "full history"),
+        ({"mechanism": privacy.PairGradients(buffer=buffers.FullHistory())}, "full history"),
     ],
     auc.NoisyOGD: [({"buffer": buffers.FullHistory()}, "full history"), ({"l2": -1.0}, "l2")],
     partial(strongly, horizon=100): [
@@ -114,14 +117,14 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"buffer": buffers.Reservoir(4, replacement=True)}, "many copies"),
         ({"buffer": buffers.FullHistory(dtype="float32")}, "float64"),
         ({"buffer": buffers.FullHistory(max_records=50)}, "max_records=50"),
-        ({"max_uses": 5}, "no reservoir"),
-        ({"buffer": buffers.Reservoir(4), "max_uses": 0}, "max_uses is 0"),
         ({"calibration": "paper", "releases": 5}, "knows no releases"),
         ({"calibration": "paper", "entity": EntityLimit(2)}, "or entities"),
         ({"horizon": None}, "needs a horizon"),
         ({"horizon": 10**8}, "output perturbation"),
     ],
-    ranking.PairFTRL: [({"loss": losses.MinimumErrorEntropy(0.5)}, "not convex")],
+    ranking.PairFTRL: [
+        ({"mechanism": privacy.PairGradients(loss=losses.MinimumErrorEntropy(0.5))}, "not convex")
+    ],
     metric.PairFTRL: [({"features": [f"f{i}" for i in range(300)]}, "more than 256")],
     metric.OnPairC: [({"epsilon": 1.0, "delta": 1e-3, "horizon": 100, "loss": losses.Hinge()}, "not smooth")],
 }

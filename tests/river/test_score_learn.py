@@ -13,7 +13,7 @@ from harness.learners import LEARNERS, every_learner, frozen, is_private, name_o
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair import auc, buffers, losses
+from streampair import auc, buffers, losses, privacy
 from streampair.errors import ConfigError, RecordError
 from streampair.privacy import EntityLimit
 
@@ -168,10 +168,10 @@ def test_a_frame_that_cannot_be_used_is_not_learned() -> None:
     assert frozen(model) == before
 
 
-@pytest.mark.parametrize("solver", ["gradients", "moments"])
+@pytest.mark.parametrize("mechanism", [privacy.PairGradients(), privacy.SecondMoments()], ids=str)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, "text", None])
-def test_in_front_of_a_private_learner_a_bad_cell_costs_its_row_alone(solver: Any, bad: Any) -> None:
-    model = auc.PairFTRL(warmup=5, solver=solver, features=[f"f{i}" for i in range(5)], seed=0)
+def test_in_front_of_a_private_learner_a_bad_cell_costs_its_row_alone(mechanism: Any, bad: Any) -> None:
+    model = auc.PairFTRL(warmup=5, mechanism=mechanism, features=[f"f{i}" for i in range(5)], seed=0)
     rows = stream(model, 30)
     X = pd.DataFrame([x for x, _ in rows])
     X["f2"] = [bad if i == 7 else value for i, value in enumerate(X["f2"])]

@@ -24,7 +24,7 @@ from harness.learners import (
     through_pickle,
 )
 
-from streampair import buffers, losses, metric
+from streampair import buffers, losses, metric, privacy
 from streampair.errors import ConfigError, SnapshotError
 
 
@@ -99,6 +99,7 @@ OTHER = {
     "radius": 2.5,
     "l2": 0.7,
     "clip": 2.5,
+    "mechanism": privacy.PairGradients(clip=2.5),
     "epsilon": 3.0,
     "delta": 1e-7,
     "horizon": 5001,

@@ -34,7 +34,7 @@ from harness.learners import (
     taught,
 )
 
-from streampair import auc, buffers, losses
+from streampair import auc, buffers, losses, privacy
 from streampair.errors import RecordError
 from streampair.privacy.pipeline_check import class_name
 
@@ -94,12 +94,17 @@ def test_no_record_at_all(fresh: Any, x: Any, learned: int) -> None:
     _check_bad_record(fresh, learned, x, "no features|not a mapping")
 
 
+def needs_warmup(model: Any) -> bool:
+    kinds = (privacy.AnchorGradients, privacy.SecondMoments, privacy.DecayedMoments)
+    trees = getattr(model, "trees", None) is not None
+    return trees or isinstance(getattr(model, "mechanism", None), kinds)
+
+
 def twins(model: Any, learned: int) -> tuple[Any, Any]:
     """Two that learned the same; if private, under one seed, where a null record draws the same noise."""
     if is_private(model):
         # What fades and what has trees has to have a warm-up, and a released partner to have been released.
-        having = ("half_life", "partner", "trees")
-        short = int(any(getattr(model, name, None) is not None for name in having))
+        short = int(needs_warmup(model))
         one, two = (
             taught(model.clone({"noise_key": None, "seed": 1, "warmup": short}), learned) for _ in range(2)
         )
@@ -309,10 +314,10 @@ def test_many_records_are_one_call_of_a_kernel(model: Any) -> None:
     """The number of Python's calls does not depend on the number of rows."""
     private = {"features": NAMES, "noise_key": None, "warmup": 0}
     options: dict[str, Any] = private if is_private(model) else {}
-    if is_private(model) and getattr(model, "half_life", None) is not None:
-        options |= {"warmup": 1, "half_life": 10**5}  # a release is no call of a kernel
-    if is_private(model) and any(getattr(model, name, None) is not None for name in ("partner", "trees")):
+    if is_private(model) and needs_warmup(model):
         options["warmup"] = 1
+    if isinstance(getattr(model, "mechanism", None), privacy.DecayedMoments):
+        options["mechanism"] = privacy.DecayedMoments(10**5)  # a release is no call of a kernel
     if hasattr(model, "releases"):
         options["releases"] = 10
     fresh = model.clone(options)

@@ -109,7 +109,11 @@ if __name__ == "__main__":
         [spent(model) for model in learners()],
         grades_and_distances(),
         beyond_linear(),
-        audited(auc.PairFTRL(epsilon=8.0, horizon=20, warmup=0, buffer=buffers.FIFO(2))),
+        audited(
+            auc.PairFTRL(
+                epsilon=8.0, horizon=20, warmup=0, mechanism=privacy.PairGradients(buffer=buffers.FIFO(2))
+            )
+        ),
     )
     print(evaluate_on_phishing(auc.PairOGD()) > 0.5)
     print([scored.outcome for scored in lane().scores])

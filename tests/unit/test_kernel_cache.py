@@ -165,11 +165,11 @@ def test_every_kernel_has_the_stamp_of_the_folder() -> None:
 
 
 FIRST_RECORDS = """import json, sys
-from streampair import auc, buffers, losses, metric, ranking
+from streampair import auc, buffers, losses, metric, privacy, ranking
 fixed = dict(warmup=0, seed=0, features=["a", "b"])
 for model, labels in (
     (auc.PairOGD(seed=0), (True, False, True)),
-    (auc.PairFTRL(horizon=200, solver="gradients", **fixed), (True, False, True)),
+    (auc.PairFTRL(horizon=200, mechanism=privacy.PairGradients(), **fixed), (True, False, True)),
     (auc.OnPairStrC(1.0, 1e-4, 200, l2=0.1, **fixed), (True, False, True)),
     (ranking.PairOGD(losses.MinimumErrorEntropy(0.5), buffers.FullHistory(), seed=0), (0.5, -0.5, 0.0)),
     (metric.PairOGD(seed=0), "aba"),

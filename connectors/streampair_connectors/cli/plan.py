@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from streampair.assurance.planner import shown
 from streampair.privacy import PrivacyPlan
 
 __all__ = ["as_dict", "chart", "show_plan"]
@@ -84,7 +85,9 @@ def show_plan(found: PrivacyPlan, console: Console) -> None:
     for mark, f in zip(_MARKS, found.forecasts, strict=False):
         settings = ["with a horizon" if "horizon" in f.settings else "no horizon"]
         settings += [
-            f"{k}={v}" for k, v in f.settings.items() if k not in ("epsilon", "delta", "horizon", "entity")
+            f"{k}={shown(v)}"
+            for k, v in f.settings.items()
+            if k not in ("epsilon", "delta", "horizon", "entity")
         ]
         table.add_row(
             mark,

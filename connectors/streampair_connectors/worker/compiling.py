@@ -16,6 +16,7 @@ __all__ = ["CONFIGS", "compile_all", "config_of"]
 
 _BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 _ENDING = {**_BUDGET, "horizon": 2000}
+_GRADIENTS = {"mechanism": {"class": "streampair.privacy.PairGradients"}}
 _NUMBERS = {"labels": "any"}
 
 #: For each learner that a lane accepts: class, options, and keys of its [input] in addition to the features.
@@ -28,8 +29,8 @@ CONFIGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("streampair.auc.MulticlassForest", {}, {}),
     ("streampair.auc.PairFTRL", _BUDGET, {}),
     ("streampair.auc.PairFTRL", _ENDING, {}),
-    ("streampair.auc.PairFTRL", {**_BUDGET, "solver": "gradients"}, {}),
-    ("streampair.auc.PairFTRL", {**_ENDING, "solver": "gradients"}, {}),
+    ("streampair.auc.PairFTRL", {**_BUDGET, **_GRADIENTS}, {}),
+    ("streampair.auc.PairFTRL", {**_ENDING, **_GRADIENTS}, {}),
     ("streampair.auc.PrivateForest", _ENDING, {}),
     ("streampair.auc.NoisyOGD", _ENDING, {}),
     ("streampair.auc.OnPairC", _ENDING, {}),

@@ -389,7 +389,7 @@ def _import(path: str, where: str, allowed: Sequence[str]) -> Any:
     """Import the class at a path, if a configuration may name it. Other modules are not even imported.
 
     Classes of River and streampair that derive from River's `Base` are permitted: estimators, transformers,
-    losses, optimisers, buffers. Others must be in `allowed`.
+    losses, optimisers, buffers, mechanisms. Others must be in `allowed`.
     """
     module_path, _, name = path.rpartition(".")
     if not module_path:

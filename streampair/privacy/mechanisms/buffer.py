@@ -37,14 +37,6 @@ def _check_history(policy: buffers.FullHistory, horizon: int | None) -> None:
         )
 
 
-def _checked_uses(max_uses: int | None, default: int | None) -> int | None:
-    if max_uses is None:
-        return default
-    if isinstance(max_uses, bool) or not isinstance(max_uses, int) or not 1 <= max_uses <= 10**6:
-        raise ConfigError(f"max_uses is {max_uses!r}", fix="give an integer from 1 to 1000000, or None")
-    return max_uses
-
-
 def _unbounded(buffer: Any) -> ConfigError:
     """The error for a buffer without a bound on its influence."""
     reason = "how far one record moves the gradients through it has no bound that could set the noise"
@@ -74,42 +66,35 @@ class BufferPlan:
     influence: Influence
 
     @classmethod
-    def of(cls, buffer: Any, max_uses: int | None, *, horizon: int | None, bounded: bool) -> BufferPlan:
+    def of(cls, buffer: Any, *, horizon: int | None, bounded: bool) -> BufferPlan:
         """The plan for a buffer policy.
 
         Parameters
         ----------
         buffer
             `buffers.FIFO`, `FullHistory` or `Reservoir` without replacement; None is ``FIFO(32)``.
-        max_uses
-            Steps after which a record of a reservoir is blanked; None: its size, if `bounded`, else never.
         horizon
             Slots of the run; None: no end.
         bounded
-            Whether the mechanism needs a bound on the uses (not if a record's effect decays).
+            Whether the mechanism needs a bound on the uses (not if a record's effect decays): those of a
+            reservoir without `max_uses` are then its size.
 
         Raises
         ------
         ConfigError
             If no guarantee can be given with the buffer.
         """
-        if buffer is None and max_uses is None:
+        if buffer is None:
             return _DEFAULT
-        policy = buffers.FIFO(32) if buffer is None else buffer
-        if max_uses is not None and type(policy) is not buffers.Reservoir:
-            raise ConfigError(
-                "max_uses is given, and the buffer is no reservoir",
-                fix="leave max_uses=None with this buffer",
-            )
-        if type(policy) is buffers.FIFO:
-            return cls(buffers_kernels.FIFO, Influence.fifo(policy.size))
-        if type(policy) is buffers.FullHistory:
-            _check_history(policy, horizon)
+        if type(buffer) is buffers.FIFO:
+            return cls(buffers_kernels.FIFO, Influence.fifo(buffer.size))
+        if type(buffer) is buffers.FullHistory:
+            _check_history(buffer, horizon)
             return cls(buffers_kernels.FULL, Influence.history())
-        if type(policy) is buffers.Reservoir and not policy.replacement:
-            uses = _checked_uses(max_uses, policy.size if bounded else None)
-            return cls(buffers_kernels.RESERVOIR, Influence.reservoir(policy.size, uses))
-        raise _unbounded(policy)
+        if type(buffer) is buffers.Reservoir and not buffer.replacement:
+            uses = buffer.size if bounded and buffer.max_uses is None else buffer.max_uses
+            return cls(buffers_kernels.RESERVOIR, Influence.reservoir(buffer.size, uses))
+        raise _unbounded(buffer)
 
     @classmethod
     def released(cls) -> BufferPlan:
@@ -135,7 +120,7 @@ class BufferPlan:
         return f"a reservoir of {self.influence.size} places{cap}"
 
 
-_DEFAULT = BufferPlan.of(buffers.FIFO(32), None, horizon=None, bounded=True)
+_DEFAULT = BufferPlan.of(buffers.FIFO(32), horizon=None, bounded=True)
 
 
 class PairBuffer:

@@ -689,7 +689,7 @@ class AnchorFTRL(FTRL):
             raise ConfigError(
                 f"{checked!r} rises somewhere, and how far a record moves its gradient against a released "
                 "partner is known of decreasing losses only",
-                fix="use losses.Hinge() or losses.Logistic(), or leave partner out",
+                fix="use losses.Hinge() or losses.Logistic(), or privacy.PairGradients()",
             )
         return checked
 

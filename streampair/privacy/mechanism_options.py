@@ -1,0 +1,135 @@
+"""What a private learner releases, as the `mechanism` of the three `PairFTRL`: options without state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from river import base
+
+from streampair.buffers import Buffer
+from streampair.losses import PairLoss
+
+__all__ = ["AnchorGradients", "DecayedMoments", "MechanismOptions", "PairGradients", "SecondMoments"]
+
+Strategy: TypeAlias = Literal["auto", "toeplitz", "blt"]
+
+
+class MechanismOptions(base.Base):
+    """Base class of the options of a mechanism, which have no state; a learner checks them."""
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+@dataclass(frozen=True)
+class SecondMoments(MechanismOptions):
+    """Least squares over all pairs, from second moments of the records.
+
+    They are summed over blocks that end at public slots, each a tenth of the stream so far, and at the
+    horizon; each block's sum is released once. The records are standardised by private means and variances
+    from a warm-up. The noise is far smaller than that of gradients, since there are only a few dozen
+    releases. (Not for more than 512 features; `metric.PairFTRL` needs `classes`.)
+
+    Parameters
+    ----------
+    anytime
+        For two classes: weight, from 0.01 to 1, of the accuracy before the horizon against that at its end
+        (`privacy.mechanisms.second_moments.SecondMomentsPlan`). None is 0.6; without a horizon, or with
+        forks, it is not used.
+
+    Examples
+    --------
+    >>> from streampair import auc, privacy
+    >>> model = auc.PairFTRL(delta=1e-4, horizon=1000, mechanism=privacy.SecondMoments(anytime=1.0))
+    >>> model.mechanism
+    SecondMoments(anytime=1.0)
+    """
+
+    anytime: float | None = None
+
+
+@dataclass(frozen=True)
+class DecayedMoments(MechanismOptions):
+    """`SecondMoments` with exponential forgetting, for concept drift; for two classes, without a horizon.
+
+    The privacy spent on a record does not grow with the stream.
+
+    Parameters
+    ----------
+    half_life
+        Number of learned records after which the weight of a record has halved; blocks are an eighth of it
+        long.
+
+    Examples
+    --------
+    >>> from streampair import auc, privacy
+    >>> model = auc.PairFTRL(delta=1e-4, mechanism=privacy.DecayedMoments(half_life=5000))
+    >>> model.mechanism
+    DecayedMoments(half_life=5000)
+    """
+
+    half_life: int
+
+
+@dataclass(frozen=True)
+class PairGradients(MechanismOptions):
+    """FTRL on clipped gradients of any pair loss: each record is paired with those in a buffer.
+
+    The gradients, averaged over the places of the buffer, are summed under correlated noise, and a model is
+    released after every record.
+
+    Parameters
+    ----------
+    loss
+        Pair loss; None is `losses.Hinge`.
+    buffer
+        ``buffers.FIFO(s)``, ``FullHistory()`` (needs a horizon) or ``Reservoir(s)``; None is ``FIFO(32)``.
+    clip
+        Radius of the ball that each pair's gradient is clipped into (`privacy.mechanisms.ftrl.FTRLPlan`);
+        None is 1.
+    strategy
+        Noise: ``"toeplitz"`` (square root; needs a horizon), ``"blt"``, or ``"auto"``.
+    positive_rate
+        For two classes: share of positives, which probabilities need. A public number, or ``"released"``,
+        which releases it and what else they need for 2 % of mu^2. None: probabilities are uncalibrated.
+
+    Examples
+    --------
+    >>> from streampair import auc, buffers, losses, privacy
+    >>> gradients = privacy.PairGradients(loss=losses.Logistic(), buffer=buffers.FIFO(8))
+    >>> model = auc.PairFTRL(delta=1e-4, horizon=1000, mechanism=gradients)
+    >>> model.pair_loss, model.settings.buffer.describe()
+    (Logistic(), 'a FIFO buffer of 8 places')
+    """
+
+    loss: PairLoss | None = None
+    buffer: Buffer | None = None
+    clip: float | None = None
+    strategy: Strategy = "auto"
+    positive_rate: float | str | None = None
+
+
+@dataclass(frozen=True)
+class AnchorGradients(MechanismOptions):
+    """FTRL on gradients that pair each record with an anchor, a point between the classes; no record is kept.
+
+    The warm-up releases the anchor. For two classes, and decreasing losses.
+
+    Parameters
+    ----------
+    loss, clip, strategy, positive_rate
+        As in `PairGradients`.
+
+    Examples
+    --------
+    >>> from streampair import auc, privacy
+    >>> model = auc.PairFTRL(delta=1e-4, horizon=1000, mechanism=privacy.AnchorGradients())
+    >>> model.settings.buffer.describe()
+    'one partner, a released point between the classes'
+    """
+
+    loss: PairLoss | None = None
+    clip: float | None = None
+    strategy: Strategy = "auto"
+    positive_rate: float | str | None = None
