@@ -33,8 +33,8 @@ def test_bad_history(options: dict[str, Any]) -> None:
     [
         (buffers.FIFO(), "FIFO(size=1)"),
         (buffers.FIFO(32), "FIFO(size=32)"),
-        (buffers.Reservoir(), "Reservoir(size=200, replacement=False)"),
-        (buffers.Reservoir(5, replacement=True), "Reservoir(size=5, replacement=True)"),
+        (buffers.Reservoir(), "Reservoir(size=200, replacement=False, max_uses=None)"),
+        (buffers.Reservoir(5, replacement=True), "Reservoir(size=5, replacement=True, max_uses=None)"),
         (buffers.ClassReservoir(), "ClassReservoir(size=100)"),
         (buffers.FullHistory("float32", 9), "FullHistory(dtype='float32', max_records=9)"),
     ],
