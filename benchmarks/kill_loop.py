@@ -88,7 +88,7 @@ async def charged(config: Config) -> list[int]:
     store = TopicStore(config, partitions=PARTITIONS, private=True)
     found = []
     for partition in range(PARTITIONS):
-        lane = await store.open(Partition("events", partition), 0)
+        lane = await store.open(Partition("events", partition), {partition: 0})
         known = RecoveredState.of(Chain.peek(await lane.read()))
         assert known is not None
         assert known.ledger is not None

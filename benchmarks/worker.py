@@ -102,12 +102,15 @@ def broker(bootstrap: str | None, version: str) -> Iterator[str]:
         container.close()
 
 
-async def create(bootstrap: str, *topics: str, partitions: int = 1) -> None:
-    """Make topics."""
+async def create(bootstrap: str, *topics: str, partitions: int = 1, append_time: bool = False) -> None:
+    """Make topics; with `append_time` the broker sets the timestamps."""
+    settings = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        await admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+        await admin.create_topics(
+            [NewTopic(topic, partitions, 1, topic_configs=settings) for topic in topics]
+        )
     finally:
         await admin.close()
 

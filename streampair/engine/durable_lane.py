@@ -19,6 +19,7 @@ from streampair.engine.records import (
     LaneGauges,
     LaneOutput,
     LogAppend,
+    OrderedRecord,
     Record,
     ReplayRequest,
     Scored,
@@ -36,16 +37,21 @@ from streampair.engine.recovery import (
 )
 from streampair.engine.reservations import Reservations, payload_digest
 from streampair.engine.snapshot import Snapshot, since_of, summary
+from streampair.engine.source import Positions
 from streampair.engine.wal import (
     LOG_FORMAT,
+    WHOLE_TOPIC,
     Chain,
     CommitEntry,
     Digests,
     GenesisEntry,
     LogKey,
+    Range,
+    RangesEntry,
     RecordRef,
     Register,
     SnapshotEntry,
+    SourceState,
     StartEntry,
     truncate_tag,
 )
@@ -59,8 +65,11 @@ __all__ = [
 
 
 def place_of(record: Record) -> RecordRef:
-    """A reference to a record: its offset and the digest of its payload."""
-    return RecordRef(record.offset, payload_digest(record.key, record.value))
+    """A reference to a record: its offset, the digest of its payload, and its place in a whole topic."""
+    digest = payload_digest(record.key, record.value)
+    if isinstance(record, OrderedRecord):
+        return RecordRef(record.offset, digest, record.partition, record.position)
+    return RecordRef(record.offset, digest)
 
 
 def _place_at(offset: int, records: Iterable[Record]) -> RecordRef:
@@ -123,6 +132,8 @@ class LaneLog:
         self._first: int | None = None
         self._snapshot_due = True
         self.replayable = replayable
+        self.source = Positions() if partition == WHOLE_TOPIC else None
+        """Of a lane that reads a whole topic."""
         self.records_since_snapshot = 0
         """Records that a restart would have to replay."""
 
@@ -171,9 +182,10 @@ class LaneLog:
             )
         return ReplayRequest(
             None if known.saved is None else known.saved.content.hex(),
-            None if genesis.first is None else genesis.first.offset,
-            None if tip is None or tip.last is None else tip.last.offset,
+            genesis.first,
+            None if tip is None else tip.last,
             used,
+            tuple(known.ranges),
         )
 
     def _check_key(self, frames: bytes) -> None:
@@ -228,7 +240,7 @@ class LaneLog:
             raise self._chain.damage
         warnings = check(known, self._chain, facts, private=self._private, entity=self._entity)
         if known is not None:
-            check_replay(known, facts.start)
+            check_replay(known, facts)
         appends: list[LogAppend] = []
         if known is None:
             genesis = GenesisEntry(
@@ -287,6 +299,8 @@ class LaneLog:
         if account is not None:
             account.bind()
         self._last = None if known.tip is None else known.tip.last
+        if self.source is not None:
+            self.source.load(known.source)
         if known.span is None:
             self._snapshot_due = not self.replayable or known.saved is None or known.span_override is not None
         elif account is not None:
@@ -309,6 +323,8 @@ class LaneLog:
         known, account = self._known, self._reservations
         assert known is not None
         assert known.tip is not None
+        if self.source is not None:
+            self.source.load(known.source)
         if known.tip.scores != self._scores_digest():
             raise lost_span("a replay from the last snapshot gives other scores than the last commit has")
         if account is not None:
@@ -338,6 +354,9 @@ class LaneLog:
             if known is not None and known.genesis.first is None:  # the partition was empty when it began
                 first = _place_at(scores[0].offset, records)
                 known.genesis = msgspec.structs.replace(known.genesis, first=first)
+        source = self.source
+        if source is not None and scores:
+            source.took(records)  # type: ignore[arg-type]  # a lane of a whole topic takes no others
         account = self._reservations
         if account is None:
             return None
@@ -345,7 +364,10 @@ class LaneLog:
         if scores and not silent and self._voids() and line is None:
             # A repeated release needs no line of digests. An empty one makes the new void reason durable.
             line = Digests(account.settled + 1, 0, b"")
-        return None if line is None else self._append(self._chain.add(line))
+        if line is None:
+            return None
+        frames = () if source is None else self._ranges(source.announced())
+        return self._append(*frames, self._chain.add(line))
 
     def _voids(self) -> bool:
         """Apply the pending void reasons, as a record is taken; return whether one of them is new."""
@@ -390,6 +412,8 @@ class LaneLog:
         known, account = self._known, self._reservations
         if known is None:
             raise PrivacyError("the lane was not started", fix="call start before commit")
+        source = self.source
+        ranges = [] if source is None else source.announced()
         tip = CommitEntry(
             writer=__version__,
             next_offset=next_offset,
@@ -401,10 +425,12 @@ class LaneLog:
             clean=clean,
             privacy=report,
             first=self._first,
+            source=None if source is None else source.state,
         )
         if data is None:
+            frames = self._ranges(ranges)
             known.fold(tip)
-            return self._committing(self._chain.add(tip), next_offset, None, None)
+            return self._committing((*frames, self._chain.add(tip)), next_offset, None, None)
         known.fold(tip)  # adds the void reasons that the snapshot's entry repeats
         known.plan = self._plan()
         content = self._key.tag(b"snapshot", data)
@@ -423,7 +449,7 @@ class LaneLog:
         self._first = None
         self._snapshot_due = not self.replayable
         self.records_since_snapshot = 0
-        return self._committing(self._chain.add(saved), next_offset, content.hex(), data)
+        return self._committing((self._chain.add(saved),), next_offset, content.hex(), data)
 
     def check_content(self, data: bytes) -> None:
         """Refuse a snapshot whose digest is not the one in the log.
@@ -439,14 +465,31 @@ class LaneLog:
                 fix="put the store back as a whole: its log and its snapshots belong together",
             )
 
+    def _ranges(self, ranges: list[Range]) -> tuple[bytes, ...]:
+        """The frame that announces ranges; none if there are no ranges."""
+        if not ranges:
+            return ()
+        return (self._chain.add(RangesEntry(ranges)),)
+
+    def _positions(self, source: SourceState | None) -> dict[int, int] | None:
+        """The group's offsets, where the lane reads a whole topic."""
+        if self.source is None:
+            return None
+        return {} if source is None else {each.partition: each.next_offset for each in source.positions}
+
     def _committing(
-        self, frame: bytes, next_offset: int | None, content: str | None, data: bytes | None
+        self, frames: tuple[bytes, ...], next_offset: int | None, content: str | None, data: bytes | None
     ) -> Commit:
-        return Commit((frame,), self._register(), next_offset, content, data)
+        known = self._known
+        positions = self._positions(None if known is None else known.source)
+        return Commit(frames, self._register(), next_offset, content, data, positions=positions)
 
     def _append(self, *frames: bytes) -> LogAppend:
         known = self._known
-        return LogAppend(frames, self._register(), None if known is None else known.next_offset)
+        if known is None:
+            return LogAppend(frames, self._register(), None, positions=self._positions(None))
+        positions = self._positions(known.source)
+        return LogAppend(frames, self._register(), known.next_offset, positions=positions)
 
     def _registered(self, facts: ExternalState) -> Register | None:
         return None if facts.register is None else Register.read(self._key, facts.register)
@@ -669,6 +712,11 @@ class LoggedLane(Lane):
         self._log.restored()
         self._working = True
         return appends, warnings
+
+    @property
+    def source(self) -> Positions | None:
+        """Where a lane that reads a whole topic goes on; None: it reads one partition."""
+        return self._log.source
 
     @property
     def log(self) -> LaneLog:

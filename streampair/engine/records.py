@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.engine.wal import Range, RecordRef
 from streampair.errors import ConfigError
 from streampair.evaluation import Quality, RegretEstimate
 
@@ -21,6 +23,7 @@ __all__ = [
     "LaneGauges",
     "LaneOutput",
     "LogAppend",
+    "OrderedRecord",
     "Record",
     "RegretConfig",
     "ReplayRequest",
@@ -50,6 +53,25 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
     key: bytes | None = None
     timestamp: int = 0
+
+
+class OrderedRecord(Record, frozen=True, gc=False, kw_only=True):
+    """A record of a topic with its ordinal, which is its `offset`.
+
+    Attributes
+    ----------
+    partition, position
+        Where it lies: the partition, and the offset in it.
+    clock
+        Running maximum of the timestamps of its partition, in milliseconds: what the order goes by.
+    headers
+        Of the record.
+    """
+
+    partition: int
+    position: int
+    clock: int = 0
+    headers: Sequence[tuple[str, bytes]] = ()
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -156,15 +178,18 @@ class ReplayRequest:
     content
         Name of the snapshot to restore; None: the lane starts without one.
     first, last
-        Offsets of records to be read again, where the topic still has them.
+        Records to be read again, where the topic still has them.
+    ranges
+        Of a lane that reads a whole topic: what is replayed, in this order.
     used
         Length of the log's whole frames in bytes; a torn end after them may be cut off.
     """
 
     content: str | None
-    first: int | None
-    last: int | None
+    first: RecordRef | None
+    last: RecordRef | None
     used: int
+    ranges: tuple[Range, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,11 +204,15 @@ class LogAppend:
         Metadata text of the group's offset.
     next_offset
         The group's offset; None: where the partition starts.
+    positions
+        The group's offsets by partition, of a lane that reads a whole topic: in place of `next_offset`. A
+        partition that is not in it is where it starts.
     """
 
     frames: tuple[bytes, ...]
     register: str
     next_offset: int | None
+    positions: Mapping[int, int] | None = dataclasses.field(default=None, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from streampair import __version__
 from streampair.engine.records import LogAppend
 from streampair.engine.reservations import Reservations
+from streampair.engine.source import longer
 from streampair.engine.wal import (
+    WHOLE_TOPIC,
     Chain,
     CommitEntry,
     Digests,
     Entry,
     GenesisEntry,
     OverrideEntry,
+    Range,
+    RangesEntry,
     RecordRef,
     Register,
     SnapshotEntry,
+    SourceState,
     StartEntry,
     split_digests,
 )
@@ -68,6 +73,10 @@ class RecoveredState:
         Whether any process has ever begun an attempt.
     span_override
         The operator's override that skips the span from the snapshot to the tip; None: none.
+    ranges
+        Of a lane that reads a whole topic: records taken from the snapshot to the tip.
+    announced, ahead
+        Ranges after the tip: of the newest attempt, and of those before it, which the next one takes first.
     """
 
     genesis: GenesisEntry
@@ -83,6 +92,9 @@ class RecoveredState:
     released: int = 0
     attempts: bool = False
     span_override: OverrideEntry | None = None
+    ranges: list[Range] = dataclasses.field(default_factory=list)
+    announced: list[Range] = dataclasses.field(default_factory=list)
+    ahead: list[Range] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> RecoveredState | None:
@@ -103,6 +115,10 @@ class RecoveredState:
             self.attempts = True
             self.voiding = entry.void
             self._account(entry.ledger)
+            # An attempt takes what is ahead first, so that one of the two begins with the other.
+            self.ahead, self.announced = longer(self.ahead, self.announced), []
+        elif isinstance(entry, RangesEntry):
+            self.announced += entry.ranges
         elif isinstance(entry, Digests):
             self.takes_records()
             self.lines.append(entry)
@@ -121,6 +137,7 @@ class RecoveredState:
             # Slots after it that an earlier attempt released: their lines are no longer in the log.
             ledger = entry.tip.ledger or {"start": 0, "behind": []}
             self.path = dict(enumerate(ledger["behind"], ledger["start"] + 1))
+            self.ranges = []
         elif isinstance(entry, OverrideEntry):
             self.accepted.append(entry.what)
             self.void += [reason for reason in entry.void if reason not in self.void]
@@ -130,6 +147,7 @@ class RecoveredState:
             self.path = {slot: digest for slot, digest in self.path.items() if slot <= kept}
             if entry.from_snapshot:
                 self.span_override = entry
+                self.ranges = []
 
     def _commit(self, tip: CommitEntry) -> None:
         last = self.tip
@@ -138,6 +156,8 @@ class RecoveredState:
         if tip.seen > (0 if last is None else last.seen):
             self.takes_records()
         self.tip, self.span_override = tip, None
+        self.ranges += self.announced
+        self.announced, self.ahead = [], [] if tip.source is None else list(tip.source.ahead)
         self.released = max(self.released, tip.slots)
         self._account(tip.ledger)
 
@@ -154,6 +174,14 @@ class RecoveredState:
         if self.span_override is not None:
             return self.span_override.next_offset
         return None if self.tip is None else self.tip.next_offset
+
+    @property
+    def source(self) -> SourceState | None:
+        """Where a lane that reads a whole topic goes on; None: at the start, or it reads one partition."""
+        source = None if self.tip is None else self.tip.source
+        if source is None and not self.ahead:
+            return None
+        return SourceState([] if source is None else source.positions, self.ahead)
 
     @property
     def span(self) -> tuple[int | None, int] | None:
@@ -192,6 +220,8 @@ class ExternalState:
         The records that the log requested (`genesis.first`, `tip.last`); None: the topic no longer has them.
     registers
         Whether there is a consumer group: a lane in memory, or over files, has none.
+    spans, offsets
+        Of a lane that reads a whole topic: `start` and `end`, and the group's committed offset, by partition.
     """
 
     register: str | None = None
@@ -203,6 +233,36 @@ class ExternalState:
     first: RecordRef | None = None
     last: RecordRef | None = None
     registers: bool = True
+    spans: Mapping[int, tuple[int, int]] | None = None
+    offsets: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+    def places(self, known: RecoveredState | None) -> list[_Place]:
+        """What is known of each partition that the lane reads."""
+        if self.spans is None:
+            return [
+                _Place("", self.start, self.end, self.offset, None if known is None else known.next_offset)
+            ]
+        source = None if known is None else known.source
+        positions = {} if source is None else {each.partition: each.next_offset for each in source.positions}
+        return [
+            _Place(f" of partition {p}", *span, self.offsets.get(p), positions.get(p))
+            for p, span in sorted(self.spans.items())
+        ]
+
+
+class _Place(NamedTuple):
+    """A partition: its span, the group's offset, and where the lane goes on; `name` for messages."""
+
+    name: str
+    start: int
+    end: int
+    offset: int | None
+    next_offset: int | None
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the group has read further than the lane."""
+        return self.offset is not None and self.offset > max(self.next_offset or 0, self.start)
 
 
 ANOTHER = (
@@ -271,11 +331,10 @@ def verify_log(
                 f"{register.sequence + 1} entries: the store was lost, or is another one",
                 f"put the store back. If it is lost, {ANOTHER}",
             )
-        elif facts.offset is not None and facts.offset > facts.start:
+        elif read := [place for place in facts.places(None) if place.beyond]:
             refuse(
                 "the store has no log of this lane, but its group has read up to offset "
-                f"{facts.offset}: models "
-                "of these records have been released",
+                f"{read[0].offset}{read[0].name}: models of these records have been released",
                 f"put the store back. If it is lost, {ANOTHER}",
             )
         return
@@ -284,7 +343,8 @@ def verify_log(
     if facts.registers:
         _check_register(known, chain, facts, register, refuse)
     _check_topic(known, facts)
-    if (entity or known.genesis.entity) and known.genesis.partitions != facts.partitions:
+    divided = known.genesis.partition != WHOLE_TOPIC and (entity or known.genesis.entity)
+    if divided and known.genesis.partitions != facts.partitions:
         refuse(
             f"the topic had {known.genesis.partitions} partition(s) when the account began and has "
             f"{facts.partitions} now: an entity's records may lie in two lanes, and its account would "
@@ -313,7 +373,7 @@ def _check_register(
 ) -> None:
     override = "`streampair state recover CONFIG --ignore-register` shows its cost first, and goes on"
     if register is None:
-        if not known.attempts and (facts.offset is None or facts.offset <= facts.start):
+        if not known.attempts and not any(place.beyond for place in facts.places(None)):
             return  # nothing was ever released
         if facts.offset is None:
             refuse(
@@ -346,10 +406,12 @@ def _check_register(
             "rollback",
         )
         return
-    next_offset = known.next_offset
-    if facts.offset is not None and facts.offset > max(next_offset or 0, facts.start):
+    for place in facts.places(known):
+        if not place.beyond:
+            continue
         refuse(
-            f"the group's offset {facts.offset} lies beyond the log, which ends at {next_offset}",
+            f"the group's offset {place.offset}{place.name} lies beyond the log, which ends at "
+            f"{place.next_offset}",
             "put the newest store back; if something else commits under this group's name, stop it",
         )
 
@@ -364,12 +426,16 @@ def _check_topic(known: RecoveredState, facts: ExternalState) -> None:
         _refuse_topic(f"the record at offset {genesis.first.offset} is another one than the log has read")
     if tip is not None and tip.last is not None and facts.last is not None and facts.last != tip.last:
         _refuse_topic(f"the record at offset {tip.last.offset} is another one than the log has read")
-    if genesis.first is not None and genesis.first.offset >= facts.end:
+    if facts.spans is None and genesis.first is not None and genesis.first.offset >= facts.end:
         _refuse_topic(
             f"the log has seen a record at offset {genesis.first.offset}, and the topic ends at {facts.end}"
         )
-    if known.next_offset is not None and known.next_offset > facts.end:
-        _refuse_topic(f"the log has read up to offset {known.next_offset}, and the topic ends at {facts.end}")
+    for place in facts.places(known):
+        if place.next_offset is not None and place.next_offset > place.end:
+            _refuse_topic(
+                f"the log has read up to offset {place.next_offset}{place.name}, and the topic ends at "
+                f"{place.end}"
+            )
 
 
 def _refuse_topic(problem: str) -> NoReturn:
@@ -381,15 +447,15 @@ def _refuse_topic(problem: str) -> NoReturn:
     )
 
 
-def check_replay(known: RecoveredState, start: int) -> None:
+def check_replay(known: RecoveredState, facts: ExternalState) -> None:
     """Raise if the topic no longer has the records from the snapshot to the tip.
 
     Parameters
     ----------
     known
         State that the log records.
-    start
-        Offset of the partition's first record.
+    facts
+        State outside of the log.
 
     Raises
     ------
@@ -407,8 +473,15 @@ def check_replay(known: RecoveredState, start: int) -> None:
             fix=f"start release {known.tip.writer} once more and stop it with SIGTERM, then upgrade",
         )
     begin, end = replay
-    if begin < start:
-        raise lost_span(f"the records from offset {begin} to {min(start, end)} are gone from the topic")
+    if facts.spans is None and begin < facts.start:
+        raise lost_span(f"the records from offset {begin} to {min(facts.start, end)} are gone from the topic")
+    for each in known.ranges:
+        start = (facts.spans or {}).get(each.partition, (each.first, 0))[0]
+        if each.first < start:
+            raise lost_span(
+                f"the records from offset {each.first} to {min(start, each.end)} of partition "
+                f"{each.partition} are gone from the topic"
+            )
 
 
 def lost_span(problem: str) -> SnapshotError:
@@ -566,13 +639,8 @@ def acceptable(
                 fix=f"put the newest copy of the store back; if it is lost, {ANOTHER}",
             )
     verify_log(known, chain, facts, entity, refuse)
-    if how == "register" and found and (facts.offset or 0) > max(known.next_offset or 0, facts.start):
-        raise PrivacyError(
-            f"{found[0]}; and the group's offset lies beyond the log, which ends at {known.next_offset}: it "
-            "is either not the newest store, or a tool has moved the offset",
-            fix="put the newest store back. If a tool has moved the offset, move it back first: "
-            f"kafka-consumer-groups.sh --reset-offsets --to-offset {known.next_offset or facts.start}",
-        )
+    if how == "register" and found:
+        _check_offsets(known, facts, found[0])
     if how == "span" and known.span is not None:
         found.append("the records from the last snapshot to the last commit cannot be replayed")
     if not found or not (private or how == "span" or chain.damage is not None):
@@ -587,6 +655,18 @@ def acceptable(
             fix="start `streampair run`; `streampair state show` says what it would be refused for",
         )
     return found[0]
+
+
+def _check_offsets(known: RecoveredState, facts: ExternalState, problem: str) -> None:
+    """Raise if the group has read beyond the log: then it is not only the register that is missing."""
+    for place in facts.places(known):
+        if place.beyond:
+            raise PrivacyError(
+                f"{problem}; and the group's offset{place.name} lies beyond the log, which ends at "
+                f"{place.next_offset}: it is either not the newest store, or a tool has moved the offset",
+                fix="put the newest store back. If a tool has moved the offset, move it back first: "
+                f"kafka-consumer-groups.sh --reset-offsets --to-offset {place.next_offset or place.start}",
+            )
 
 
 def forks_to_accept(

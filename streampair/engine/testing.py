@@ -267,8 +267,8 @@ class Driver:
 
     def found(self, wanted: ReplayRequest) -> ExternalState:
         """State outside of the log."""
-        first = self.record(wanted.first if wanted.first is not None else 0)
-        last = None if wanted.last is None else self.record(wanted.last)
+        first = self.record(0 if wanted.first is None else wanted.first.offset)
+        last = None if wanted.last is None else self.record(wanted.last.offset)
         facts = {"start": self.first, "end": len(self.topic), **self._facts}
         group = self.group
         return ExternalState(register=group.register, offset=group.offset, first=first, last=last, **facts)

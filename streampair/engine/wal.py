@@ -35,6 +35,7 @@ from streampair.privacy.ledger import DIGEST_BYTES
 
 __all__ = [
     "LOG_FORMAT",
+    "WHOLE_TOPIC",
     "Chain",
     "CommitEntry",
     "Digests",
@@ -42,8 +43,12 @@ __all__ = [
     "LogDamagedError",
     "LogKey",
     "OverrideEntry",
+    "Position",
+    "Range",
+    "RangesEntry",
     "Register",
     "SnapshotEntry",
+    "SourceState",
     "StartEntry",
 ]
 
@@ -60,11 +65,70 @@ class LogDamagedError(SnapshotError):
     """An entry of full length that does not verify, or one that is missing between two others."""
 
 
+WHOLE_TOPIC: Final = -1
+"""In place of a partition's number: all of them."""
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Records of one partition that were taken one after the other.
+
+    Attributes
+    ----------
+    partition
+        Their partition.
+    first, end
+        The position of the first, and the one behind the last. Not every position in between has a record.
+    count
+        Number of records.
+    """
+
+    partition: int
+    first: int
+    end: int
+    count: int
+
+
+class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """Where a partition is to be read on.
+
+    Attributes
+    ----------
+    partition, next_offset
+        The partition, and the offset behind the last record taken.
+    clock
+        As of `OrderedRecord`, at that record.
+    """
+
+    partition: int
+    next_offset: int
+    clock: int
+
+
+class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a lane that reads a whole topic goes on.
+
+    Attributes
+    ----------
+    positions
+        One for each partition of which a record was taken.
+    ahead
+        Ranges that were announced before a crash and are still to be taken, before any other record.
+    """
+
+    positions: list[Position]
+    ahead: list[Range]
+
+
 class RecordRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A reference to a record of the input: its offset, and a digest of key and value."""
+    """A reference to a record of the input: its offset, and a digest of key and value.
+
+    Where a lane reads a whole topic, the offset is an ordinal, and `partition` and `position` are the place.
+    """
 
     offset: int
     digest: bytes
+    partition: int = WHOLE_TOPIC
+    position: int = -1
 
 
 class GenesisEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="genesis"):
@@ -142,7 +206,16 @@ class Digests(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="line
     digests: bytes
 
 
-class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip"):
+class RangesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ranges"):
+    """Records that were taken since the entry before, in their order: of a lane that reads a whole topic.
+
+    Durable before anything of them leaves.
+    """
+
+    ranges: list[Range]
+
+
+class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip", omit_defaults=True):
     """A commit: the outputs up to here are stored.
 
     Attributes
@@ -166,6 +239,8 @@ class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         Numbers of the privacy report, for readers of the log without its model; None: not private.
     first
         Offset of the first record taken since the last snapshot, where a replay begins; None: none was.
+    source
+        Where a lane that reads a whole topic goes on; None: the lane reads one partition, from `next_offset`.
     """
 
     writer: str
@@ -178,6 +253,7 @@ class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     clean: bool
     privacy: dict[str, Any] | None
     first: int | None
+    source: SourceState | None = None
 
 
 class SnapshotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):
@@ -232,7 +308,7 @@ class OverrideEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     void: list[str]
 
 
-Entry = GenesisEntry | StartEntry | Digests | CommitEntry | SnapshotEntry | OverrideEntry
+Entry = GenesisEntry | StartEntry | Digests | RangesEntry | CommitEntry | SnapshotEntry | OverrideEntry
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Entry).decode

@@ -151,10 +151,10 @@ def trial(
 ) -> Callable[..., Trial]:
     """Makes applications under test, their state where `store` says."""
 
-    def make(**options: Any) -> Trial:
+    def make(kind: type[Trial] = Trial, **options: Any) -> Trial:
         name = unique("app")
         (tmp_path / name).mkdir()
-        return Trial(stoppable_kafka, tmp_path / name, name, store=store, **options)
+        return kind(stoppable_kafka, tmp_path / name, name, store=store, **options)
 
     return make
 

@@ -128,7 +128,7 @@ def test_a_line_is_not_written_twice(kafka: Cluster, unique: Unique, tmp_path: P
         producer = Watched(config.require_kafka(), max_message_bytes=config.output.max_message_bytes)
         producer.watch(app, Partition(topic, 0))
         async with member(kafka, topic, app) as consumer:
-            lane = await DiskStore(config, consumer, producer).open(Partition(topic, 0), 0)
+            lane = await DiskStore(config, consumer, producer).open(Partition(topic, 0), {0: 0})
             lane.__class__ = Refused
             await lane.line(LogAppend((b"1",), "first", 1))
             await lane.send(Partition(out, 0), [Message(None, b"a")])

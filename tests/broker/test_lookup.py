@@ -37,7 +37,7 @@ def test_a_connection_is_lent_again(apache_kafka: Cluster, unique: Unique) -> No
 
         nothing = Partition(empty, 0)
         for _ in range(20):
-            assert await lookup.range(nothing) == (0, 0)
+            assert await lookup.spans([nothing]) == {nothing.partition: (0, 0)}
             async with contextlib.aclosing(lookup.span(nothing, 0, 0)) as batches:
                 assert [records async for records in batches] == []
             found = await lookup.one(Partition(name, 0), 7)

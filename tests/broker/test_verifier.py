@@ -23,7 +23,7 @@ from harness.apache_kafka import KafkaBroker
 from harness.applications import PAIR_FTRL, PAIR_OGD, Inside
 from harness.dying_worker import DIRECTORY, TOPIC
 from harness.late_requests import LateRequests
-from harness.verifier import Evidence, Nursery, Trial, Worker, Wrong
+from harness.verifier import Evidence, Nursery, Trial, WholeTrial, Worker, Wrong
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig, load_config
 from streampair_connectors.kafka import Partition, write_register_offline
@@ -103,6 +103,26 @@ def test_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str) ->
     for step in (s for s in steps if s.startswith("start 5")):
         one.feed(100)
         # What is replayed at a start was committed after a snapshot.
+        found = killed_at(nursery, one, "commit 6: not published", found, count=3, snapshot_seconds=math.inf)
+        found = killed_at(nursery, one, step, found)
+    finish(nursery, one, "killed at every step")
+
+
+@pytest.mark.verifier(short=True)
+def test_a_whole_topic_is_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    """As above, of one lane that reads three partitions."""
+    one = trial(WholeTrial, partitions=3)
+    steps = TOPIC if store == "kafka" else DIRECTORY
+    coin = random.Random(store)
+    one.feed(30)
+    found: Evidence | None = None
+    for step in (s for s in steps if not s.startswith("start 5")):
+        one.feed(20)
+        often = "snapshot" in step or "log " in step or "anew" in step or "trimmed" in step
+        count = coin.randint(1, 3) if steps[step].at_work and not often else 1
+        found = killed_at(nursery, one, step, found, count=count, snapshot_seconds=0 if often else None)
+    for step in (s for s in steps if s.startswith("start 5")):
+        one.feed(60)
         found = killed_at(nursery, one, "commit 6: not published", found, count=3, snapshot_seconds=math.inf)
         found = killed_at(nursery, one, step, found)
     finish(nursery, one, "killed at every step")

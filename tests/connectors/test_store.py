@@ -161,7 +161,7 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
     held = DirectoryStore(tmp_path / "state").open("a@t-0")
 
     async def hand_over() -> bytes:
-        waiting = asyncio.create_task(store.open(where, 0))
+        waiting = asyncio.create_task(store.open(where, {0: 0}))
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(waiting), 0.2)
         held.close()
@@ -175,7 +175,7 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
     held = DirectoryStore(tmp_path / "state").open("a@t-0")
     monkeypatch.setattr(disk, "_HANDOVER_SECONDS", 0.1)
     with pytest.raises(StoreError, match="another process holds"):
-        asyncio.run(store.open(where, 0))
+        asyncio.run(store.open(where, {0: 0}))
     held.close()
 
 

@@ -165,7 +165,7 @@ batch_size = 20
         """Log and snapshot of a lane in Kafka. Fences its owner: only where none is running."""
         config = load_config(self.path)
         lane = await TopicStore(config, partitions=self.partitions, private=False).open(
-            Partition(self.input, partition), 0
+            Partition(self.input, partition), {partition: 0}
         )
         try:
             frames = await lane.read()

@@ -76,7 +76,7 @@ AT_START: dict[str, Step] = {
 TOPIC: dict[str, Step] = {
     "start 1: fencing": Step(_WRITER, "start", "before"),
     "start 1: fenced": Step(_WRITER, "start", "after"),
-    "start 2: register read": Step(f"{_HERE}.stores:TopicStore", "register", "after"),
+    "start 2: register read": Step(f"{_HERE}.stores:TopicStore", "committed", "after"),
     "start 3: log read": Step(_TOPIC, "read", "after"),
     "start 6: attempt open": Step(_CLIENT, "commit_transaction", "before"),
     **AT_START,
@@ -94,7 +94,7 @@ TOPIC: dict[str, Step] = {
 
 DIRECTORY: dict[str, Step] = {
     "start 1: locked": Step(f"{_FILES}:DirectoryStore", "open", "after"),
-    "start 2: register read": Step(f"{_HERE}.stores:DiskStore", "register", "after"),
+    "start 2: register read": Step(f"{_HERE}.stores:DiskStore", "committed", "after"),
     "start 3: log read": Step(_DISK, "read", "after"),
     "start 6: attempt torn": Step(_FILES, "_write_durably", "half", only=".log"),
     "start 6: attempt without register": Step(f"{_FILES}:DirectoryLane", "append", "after"),

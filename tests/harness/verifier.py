@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -32,6 +32,7 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import Partition
 from streampair_connectors.kafka.offset_metadata import read_register
+from streampair_connectors.kafka.ordering import BUCKET_MS
 from streampair_connectors.stores import DirectoryStore, TopicStore
 from streampair_connectors.worker.factory import build_logged_lane
 
@@ -40,13 +41,14 @@ from harness.applications import PAIR_FTRL, App, events, same
 from harness.applications import _learning as learning
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
-from streampair.engine import LoggedLane
+from streampair.engine import ExternalState, LoggedLane, OrderedRecord
 from streampair.engine.recovery import RecoveredState
+from streampair.engine.source import partition_label
 from streampair.engine.testing import Driver
-from streampair.engine.wal import Chain, LogKey, Register
+from streampair.engine.wal import WHOLE_TOPIC, Chain, LogKey, Register
 from streampair.privacy import NoiseKey
 
-__all__ = ["NOISE_KEY", "Evidence", "Nursery", "Trial", "Worker", "Wrong", "stream"]
+__all__ = ["NOISE_KEY", "Evidence", "Nursery", "Trial", "WholeTrial", "Worker", "Wrong", "stream"]
 
 NOISE_KEY = "4f" * 32
 
@@ -284,6 +286,8 @@ def _where(record: Any) -> tuple[int, int]:
 class Trial:
     """An application under test, its streams, and the checks."""
 
+    topic_settings: ClassVar[dict[str, str]] = {}
+
     def __init__(
         self,
         kafka: Cluster,
@@ -313,10 +317,15 @@ class Trial:
         text = text.replace("[kafka]\n", f"[kafka]\n{kafka_settings.strip()}\n", 1)
         text = text.replace("[store]\n", f"[store]\n{lasting.strip()}\n", 1)
         app.path.write_text(text)
-        app.create_topics()
+        app.create_topics(**self.topic_settings)
         self.values: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
         self._streams = {p: random.Random(p) for p in range(partitions)}
         self.kills = 0
+
+    @property
+    def logs(self) -> int:
+        """Partitions of the log topic."""
+        return len(self.values)
 
     def feed(self, count: int, partition: int | None = None) -> None:
         """Append events to the input."""
@@ -338,7 +347,7 @@ class Trial:
     async def _evidence(self, settled: bool) -> Evidence:
         app, bootstrap = self.app, self.app.kafka.bootstrap
         log = load_config(app.path).log_topic
-        topics = {app.output: 1, app.dead: 1, log: len(self.values)}
+        topics = {app.output: 1, app.dead: 1, log: self.logs}
         found = await _records(bootstrap, topics, "read_committed")
         scores: dict[tuple[int, int], list[Any]] = {}
         for row in [json.loads(record.value) for record in found[app.output]]:
@@ -397,14 +406,18 @@ class Trial:
         for p, (offset, text) in now.offsets.items():
             if before is not None and p in before.offsets and offset < before.offsets[p][0]:
                 raise Wrong(f"the group's offset of partition {p} went back to {offset}")
-            if self.private and json.loads(text)["slots"] < now.seen.get(p, -1) + 1:
+            if self.private and text and json.loads(text)["slots"] < self.released(now, p):
                 raise Wrong(
-                    f"partition {p}: outputs up to slot {now.seen[p] + 1} are there, the register knows "
-                    f"{json.loads(text)['slots']}"
+                    f"partition {p}: outputs up to slot {self.released(now, p)} are there, the register "
+                    f"knows {json.loads(text)['slots']}"
                 )
         if before is not None and any(now.entries.get(p, 0) < n for p, n in before.entries.items()):
             raise Wrong(f"the log went back: {before.entries}, {now.entries}")
         return now
+
+    def released(self, now: Evidence, partition: int) -> int:
+        """Slots of which any output is there, committed or not."""
+        return now.seen.get(partition, -1) + 1
 
     def done(self) -> bool:
         """Whether the group has read all events."""
@@ -449,8 +462,13 @@ class Trial:
             frames, snapshot = self.stored(p)
             state, wanted = learning(snapshot), learning(reference.store.snapshot(_content(reference)))
             _equal(f"places of partition {p} where the state differs", list(_differences(state, wanted)), [])
-            charged += self._check_log(p, frames, reference, found.offsets[p][1])
+            theirs = RecoveredState.of(Chain.peek(reference.store.read()))
+            charged += self._check_log(frames, theirs, found.offsets[p][1])
         _equal("forks charged", charged, extra_forks)
+        self._note(fault, found, charged)
+        return found
+
+    def _note(self, fault: str, found: Evidence, charged: int) -> None:
         support.note_fault(
             f"{self.app.kafka.version} {self.app.store}: {fault}",
             {
@@ -461,9 +479,8 @@ class Trial:
                 "forks": charged,
             },
         )
-        return found
 
-    def _check_log(self, p: int, frames: bytes, reference: Reference, text: str) -> int:
+    def _check_log(self, frames: bytes, theirs: RecoveredState | None, text: str) -> int:
         key = LogKey(NoiseKey(bytes.fromhex(NOISE_KEY)) if self.private else None)
         entries, chain, used = Chain.read(key, frames)
         _equal("bytes of the log that verify", used, len(frames))
@@ -471,7 +488,7 @@ class Trial:
         if register is None:
             raise Wrong(f"the group has no register: {text!r}")
         _equal("the end of the log that the register knows", register.sequence, chain.sequence)
-        known, theirs = RecoveredState.of(entries), RecoveredState.of(Chain.peek(reference.store.read()))
+        known = RecoveredState.of(entries)
         assert known is not None
         assert theirs is not None
         assert known.tip is not None
@@ -492,7 +509,7 @@ class Trial:
         """Log and last snapshot of a lane. No worker runs."""
         if self.app.store == "kafka":
             return asyncio.run(self._stored(p))
-        files = DirectoryStore(self.app.state).open(f"{self.app.name}@{self.app.input}-{p}")
+        files = DirectoryStore(self.app.state).open(f"{self.app.name}@{self.app.input}-{partition_label(p)}")
         try:
             frames = files.read()
             known = RecoveredState.of(Chain.peek(frames))
@@ -504,7 +521,7 @@ class Trial:
 
     async def _stored(self, p: int) -> tuple[bytes, bytes]:
         lane = await TopicStore(load_config(self.app.path), partitions=len(self.values), private=False).open(
-            Partition(self.app.input, p), 0
+            Partition(self.app.input, p), {}
         )
         try:
             frames = await lane.read()
@@ -514,6 +531,109 @@ class Trial:
             return frames, await lane.snapshot(known.saved.content.hex())
         finally:
             await lane.close()
+
+
+class WholeTrial(Trial):
+    """A trial of one lane that reads all partitions; the reference takes them in the order of the topic."""
+
+    topic_settings: ClassVar[dict[str, str]] = {"message_timestamp_type": "LogAppendTime"}
+
+    def __init__(self, *args: Any, learner: str = PAIR_FTRL, **options: Any) -> None:
+        super().__init__(*args, learner=learner, **options)
+        text = self.app.path.read_text()
+        self.app.path.write_text(text.replace("[learner]\n", '[learner]\nscope = "application"\n', 1))
+
+    @property
+    def logs(self) -> int:
+        """One, whatever the input has."""
+        return 1
+
+    def released(self, now: Evidence, partition: int) -> int:
+        """Slots of which any output is there: positions count up in each partition."""
+        return sum(last + 1 for last in now.seen.values())
+
+    def verify(self, fault: str, *, extra_forks: int = 0) -> Evidence:
+        """As of `Trial.verify`."""
+        found = self.look(settled=True)
+        config = load_config(self.app.path)
+        lane = build_logged_lane(
+            config, json_decoder(config.input), topic=config.input.topic, partition=WHOLE_TOPIC
+        )
+        records = asyncio.run(topic_in_order(self.app))
+        outputs, frames, snapshot = uninterrupted(lane, records)
+        expected = {places: score for places, score in outputs.items() if score is not _DEAD}
+        dead = sorted(place for place, score in outputs.items() if score is _DEAD)
+        _equal("offsets with a score", sorted(found.scores), sorted(outputs))
+        wrong = [w for w, scores in found.scores.items() if any(s != expected.get(w) for s in scores)]
+        _equal("offsets with another score", wrong, [])
+        _equal("dead letters", sorted(found.dead), dead)
+        for p, values in self.values.items():
+            _equal(f"the group's offset of partition {p}", found.offsets[p][0], len(values))
+        log, state = self.stored(WHOLE_TOPIC)
+        differences = list(_differences(learning(state), learning(snapshot)))
+        _equal("places where the state differs", differences, [])
+        theirs = RecoveredState.of(Chain.peek(frames))
+        charged = self._check_log(log, theirs, found.offsets[0][1])
+        _equal("forks charged", charged, extra_forks)
+        self._note(f"whole topic: {fault}", found, charged)
+        return found
+
+
+_DEAD = object()
+
+
+async def topic_in_order(app: App) -> list[OrderedRecord]:
+    """The records of the input by the definition of their order, read by a client of our own."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=app.kafka.bootstrap, isolation_level="read_committed", enable_auto_commit=False
+    )
+    found: list[tuple[int, int, int, Any]] = []
+    await consumer.start()
+    try:
+        own = [TopicPartition(app.input, p) for p in range(app.partitions)]
+        consumer.assign(own)
+        await consumer.seek_to_beginning(*own)
+        ends = await consumer.end_offsets(own)
+        clocks = dict.fromkeys(own, 0)
+        while any([await consumer.position(tp) < end for tp, end in ends.items()]):
+            for tp, records in (await consumer.getmany(timeout_ms=100)).items():
+                for record in records:
+                    clocks[tp] = max(clocks[tp], record.timestamp)
+                    found.append((clocks[tp] // BUCKET_MS, tp.partition, record.offset, record))
+    finally:
+        await consumer.stop()
+    found.sort(key=lambda item: item[:3])
+    return [
+        OrderedRecord(ordinal, r.value, r.key, r.timestamp, partition=p, position=position)
+        for ordinal, (_, p, position, r) in enumerate(found)
+    ]
+
+
+def uninterrupted(
+    lane: LoggedLane, records: list[OrderedRecord]
+) -> tuple[dict[tuple[int, int], Any], bytes, bytes]:
+    """Outputs by place, log and last snapshot of a lane over records that it takes without a fault."""
+    lane.read(b"")
+    appends, _ = lane.start(ExternalState(registers=False))
+    frames = b"".join(frame for append in appends for frame in append.frames)
+    outputs: dict[tuple[int, int], Any] = {}
+    start = 0
+    while start < len(records):
+        part = records[start : start + (20 if lane.room is None else min(lane.room, 20))]
+        output = lane.process(part)
+        dead = {letter.offset for letter in output.dead_letters}
+        for record, scored in zip(part, output.scores, strict=True):
+            place = record.partition, record.position
+            outputs[place] = _DEAD if scored.offset in dead else scored.score
+        if output.line is not None:
+            frames += b"".join(output.line.frames)
+        start += len(part)
+        if lane.room == 0:
+            frames += b"".join(lane.commit().frames)
+            lane.committed()
+    commit = lane.commit(snapshot=True, clean=True)
+    assert commit.snapshot is not None
+    return outputs, frames + b"".join(commit.frames), commit.snapshot
 
 
 def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:

@@ -15,6 +15,7 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, KafkaConfig
 from streampair_connectors.kafka.topics import (
     FLAG,
+    append_time_error,
     create_missing,
     missing_rights,
     missing_topic,
@@ -22,7 +23,14 @@ from streampair_connectors.kafka.topics import (
     rights_error,
 )
 from streampair_connectors.stores import DirectoryStore, key_missing, seal_of
-from streampair_connectors.worker.factory import build_lane, draws_key, lane_id, taken_cells
+from streampair_connectors.worker.factory import (
+    build_lane,
+    draws_key,
+    is_private,
+    is_whole,
+    lane_id,
+    taken_cells,
+)
 
 __all__ = ["Report", "check_config"]
 
@@ -185,8 +193,9 @@ def _check_store(config: Config, report: Report) -> None:
             report.bad("store", error)
             return
         prefix = lane_id(config, config.input.topic, 0)[:-1]
-        # The suffix is a partition number, or the rest of another topic's name.
-        logs = [p for p in directory.glob(f"{prefix}*.log") if p.stem.removeprefix(prefix).isdigit()]
+        # The suffix is a partition, or the rest of another topic's name.
+        names = [path.stem.removeprefix(prefix) for path in directory.glob(f"{prefix}*.log")]
+        logs = [name for name in names if (name == "all" if is_whole(config) else name.isdigit())]
         text = f"{directory} can be written; {len(logs)} lane(s) of this application and topic"
         report.good("store", text + ("" if logs else ": starts at the first event"))
     elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
@@ -280,6 +289,7 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
         topics.made, topics.errors = creation.made, creation.errors
         topics.found |= creation.made
     _check_input_topic(config, report, topics)
+    await _check_append_time(config, report, topics.found.get(config.input.topic, 0))
     await _check_output_topics(config, settings, report, topics)
     return topics.found.get(config.input.topic, 0)
 
@@ -307,9 +317,25 @@ def _check_input_topic(config: Config, report: Report, topics: _Topics) -> None:
     name = config.input.topic
     if name in topics.found:
         count = topics.found[name]
-        report.good("input.topic", f"{topics.has(name)}: {count} lane(s), at most {count} worker(s)")
+        lanes = "one lane" if is_whole(config) else f"{count} lane(s), at most {count} worker(s)"
+        report.good("input.topic", f"{topics.has(name)}: {lanes}")
     elif name not in topics.hidden:
         report.bad("input.topic", topics.errors.get(name) or missing_topic(config, "input.topic", name))
+
+
+async def _check_append_time(config: Config, report: Report, partitions: int) -> None:
+    if not is_whole(config) or partitions <= 1:
+        return
+    if await kafka.has_append_time(config.require_kafka(), config.input.topic):
+        report.good("timestamps", "set by the broker: the order over partitions is a function of the topic")
+    elif is_private(config):
+        report.bad("timestamps", append_time_error(config))
+    else:
+        report.good(
+            "timestamps",
+            "set by producers: a late record may stand elsewhere in another run; "
+            "message.timestamp.type = LogAppendTime makes the order a function of the topic",
+        )
 
 
 async def _check_output_topics(

@@ -523,27 +523,41 @@ class Encoder:
         """Return the value of one record on the output topic."""
         return self.scores([scored])[0]
 
-    def scores(self, scored: Sequence[Scored]) -> list[bytes]:
-        """Return the values of many records."""
-        return list(map(self._encode, self._rows(scored)))
+    def scores(
+        self, scored: Sequence[Scored], places: Sequence[tuple[int, int]] | None = None
+    ) -> list[bytes]:
+        """Return the values of many records; `places`: partition and offset of each, of a whole topic."""
+        return list(map(self._encode, self._rows(scored, places)))
 
     def lines(self, scored: Sequence[Scored]) -> bytes:
         """Return many records as lines of a file."""
         return self._encode_lines(self._rows(scored))
 
-    def _rows(self, scored: Sequence[Scored]) -> list[_Score]:
+    def _rows(
+        self, scored: Sequence[Scored], places: Sequence[tuple[int, int]] | None = None
+    ) -> list[_Score]:
         app, learner, topic, partition = self._lane
+        if places is None:
+            places = [(partition, s.offset) for s in scored]
         return [
             _Score(
-                *(app, learner, topic, partition, s.offset, s.id, s.score, s.outcome),
+                *(app, learner, topic, *place, s.id, s.score, s.outcome),
                 msgspec.UNSET if s.probabilities is None else _by_class(s.probabilities),
             )
-            for s in scored
+            for s, place in zip(scored, places, strict=True)
         ]
 
-    def dead_letter(self, letter: DeadLetter, headers: Sequence[tuple[str, bytes]] = ()) -> Headers:
+    def dead_letter(
+        self,
+        letter: DeadLetter,
+        headers: Sequence[tuple[str, bytes]] = (),
+        place: tuple[int, int] | None = None,
+    ) -> Headers:
         """Return the headers of one dead letter; its key and value stay the original bytes."""
-        return dead_letter_headers(letter, self._common, headers)
+        if place is None:
+            return dead_letter_headers(letter, self._common, headers)
+        common = [*self._common[:-1], ("streampair.partition", str(place[0]).encode())]
+        return dead_letter_headers(msgspec.structs.replace(letter, offset=place[1]), common, headers)
 
 
 def dead_letter_headers(

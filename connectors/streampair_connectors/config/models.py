@@ -319,6 +319,8 @@ class LearnerConfig(Table):
     options: dict[str, Any] = {}
     steps: list[StepConfig] = []
     name: str | None = None
+    # One model for all partitions of the input, or one for each of them (a tenant, a region).
+    scope: Literal["application", "partition"] = "partition"
     noise_key_file: Path | None = None
     noise_key_env: str | None = None
     trust_preprocessing: bool = False

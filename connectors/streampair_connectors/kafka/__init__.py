@@ -12,6 +12,7 @@ from streampair_connectors.kafka.admin import (
     creation_command,
     describe_topics,
     group_members,
+    has_append_time,
     is_compacted,
 )
 from streampair_connectors.kafka.authorization import Missing, missing_rights
@@ -55,6 +56,7 @@ __all__ = [
     "describe_topics",
     "ended",
     "group_members",
+    "has_append_time",
     "is_compacted",
     "missing_rights",
     "read_all",

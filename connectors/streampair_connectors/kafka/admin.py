@@ -32,6 +32,7 @@ __all__ = [
     "creation_command",
     "describe_topics",
     "group_members",
+    "has_append_time",
     "is_compacted",
 ]
 
@@ -107,6 +108,11 @@ async def is_compacted(config: KafkaConfig, topic: str) -> bool | None:
     """Return whether the topic is compacted; None: its settings are not readable."""
     value = await _setting(config, topic, "cleanup.policy")
     return None if value is None else "compact" in value
+
+
+async def has_append_time(config: KafkaConfig, topic: str) -> bool:
+    """Return whether the broker sets the timestamps of the topic, as far as its settings can be read."""
+    return await _setting(config, topic, "message.timestamp.type") == "LogAppendTime"
 
 
 async def _setting(config: KafkaConfig, topic: str | None, name: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
@@ -35,8 +36,12 @@ from streampair_connectors.kafka.static_membership import (
     member_of,
     rejoin,
 )
+from streampair_connectors.kafka.whole_topic import FetchClock, WholeTopicAssignor
 
 __all__ = ["Consumer", "Reader", "read_all", "read_newest"]
+
+_ORDER_WAIT_MS = 50
+_ORDER_MIN_BYTES = 64 * 1024
 
 
 class Consumer:
@@ -55,6 +60,8 @@ class Consumer:
         Conflicts of a static member, counted over several connections; None: over this one.
     watch_seconds
         Interval at which the number of partitions is checked.
+    whole_topic
+        Whether one member gets all partitions.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class Consumer:
         on_lost: Callable[[Partition], None] = lambda partition: None,
         takeovers: StaticMemberConflicts | None = None,
         watch_seconds: float = 30.0,
+        whole_topic: bool = False,
     ) -> None:
         self._config = config
         self._on_lost = on_lost
@@ -75,7 +83,8 @@ class Consumer:
         self._group = group
         self.error: BaseException | None = None
         self._stopped = False
-        self._assignor = Assignor()
+        self._assignor = WholeTopicAssignor() if whole_topic else Assignor()
+        self._fetches: FetchClock | None = None
         self._instance_id = config.instance_id()
         if takeovers is None and self._instance_id is not None:
             takeovers = StaticMemberConflicts(self._instance_id)
@@ -103,7 +112,9 @@ class Consumer:
             max_partition_fetch_bytes=4 * 1024 * 1024,
             max_poll_interval_ms=int(config.max_poll_interval_seconds * 1000),
             metadata_max_age_ms=int(watch_seconds * 1000),
-            fetch_max_wait_ms=250,
+            # The order over all partitions waits for the end of each, so an idle one has to answer soon.
+            fetch_max_wait_ms=_ORDER_WAIT_MS if whole_topic else 250,
+            fetch_min_bytes=_ORDER_MIN_BYTES if whole_topic else 1,
         )
         outer = self
 
@@ -116,6 +127,9 @@ class Consumer:
 
             async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
                 outer._is_member = True
+                if isinstance(outer._assignor, WholeTopicAssignor):
+                    assigned = list(assigned)
+                    outer._assignor.holds(bool(assigned))
                 await outer._guard(on_assigned, assigned)
 
         self._consumer.subscribe([topic], listener=_Listener())
@@ -137,12 +151,14 @@ class Consumer:
         self._busy_since = time.monotonic()
         await within(self._config, self._consumer.start())
         self._first_count = self.partition_count()
+        if isinstance(self._assignor, WholeTopicAssignor):
+            self._fetches = FetchClock(self._consumer)
         self._watcher = asyncio.create_task(self._watch_partitions())
 
     async def poll(
-        self, max_records: int, timeout_seconds: float
+        self, max_records: int | None, timeout_seconds: float
     ) -> Mapping[Partition, Sequence[RecordLike]]:
-        """Return the next records by partition; empty if none arrive in time.
+        """Return the next records by partition, at most `max_records`; empty if none arrive in time.
 
         Raises
         ------
@@ -281,6 +297,21 @@ class Consumer:
             )
             self._on_lost(Partition(partition.topic, partition.partition))
             self._consumer.seek(partition, first[partition])
+
+    def settled(self) -> dict[int, int]:
+        """As of `FetchClock.settled`, for all partitions that are assigned."""
+        assert self._fetches is not None
+        return self._fetches.settled(self._consumer.assignment())
+
+    def pause(self, partition: Partition) -> None:
+        """Fetch nothing more of a partition until `resume`; nothing happens if it is not assigned."""
+        with contextlib.suppress(kafka_errors.IllegalStateError):
+            self._consumer.pause(TopicPartition(*partition))
+
+    def resume(self, partition: Partition) -> None:
+        """End a `pause`."""
+        with contextlib.suppress(kafka_errors.IllegalStateError):
+            self._consumer.resume(TopicPartition(*partition))
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Continue reading `partition` at `offset`.

@@ -136,7 +136,7 @@ class LogTopic:
         found: list[RecordLike] = []
         lookup = RecordReader(self._config) if self._lookup is None else self._lookup
         try:
-            first, end = await lookup.range(place)
+            first, end = (await lookup.spans([place]))[place.partition]
             async with contextlib.aclosing(lookup.span(place, first, end)) as batches:
                 async for records in batches:
                     found.extend(records)

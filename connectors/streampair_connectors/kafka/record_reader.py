@@ -64,8 +64,8 @@ class RecordReader:
             raise
         return consumer
 
-    async def range(self, partition: Partition) -> tuple[int, int]:
-        """Return start and end offset of a partition.
+    async def spans(self, partitions: Sequence[Partition]) -> dict[int, tuple[int, int]]:
+        """Return start and end offset of partitions of a topic, by their numbers.
 
         Raises
         ------
@@ -73,17 +73,18 @@ class RecordReader:
             The broker does not answer.
         """
         async with self._consumer() as consumer:
-            return await self._range(consumer, TopicPartition(*partition))
+            return await self._spans(consumer, partitions)
 
-    async def _range(self, consumer: AIOKafkaConsumer, tp: TopicPartition) -> tuple[int, int]:
+    async def _spans(
+        self, consumer: AIOKafkaConsumer, partitions: Sequence[Partition]
+    ) -> dict[int, tuple[int, int]]:
+        tps = [TopicPartition(*partition) for partition in partitions]
         try:
             async with asyncio.timeout(self._config.connect_timeout_seconds):
-                first, last = await asyncio.gather(
-                    consumer.beginning_offsets([tp]), consumer.end_offsets([tp])
-                )
+                first, last = await asyncio.gather(consumer.beginning_offsets(tps), consumer.end_offsets(tps))
         except (kafka_errors.KafkaError, TimeoutError) as error:
             raise reach_error(self._config, error) from None
-        return first[tp], last[tp]
+        return {tp.partition: (first[tp], last[tp]) for tp in tps}
 
     async def one(self, partition: Partition, offset: int, *, exactly: bool = True) -> RecordLike | None:
         """Return the record at an offset; None if it does not exist any more.
@@ -96,7 +97,7 @@ class RecordReader:
             False: the first record at or after the offset.
         """
         async with self._consumer() as consumer:
-            start, end = await self._range(consumer, TopicPartition(*partition))
+            start, end = (await self._spans(consumer, [partition]))[partition.partition]
             if not start <= offset < end:
                 return None
             # Close the generator before the consumer returns to the pool.

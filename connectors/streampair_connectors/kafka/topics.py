@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streampair.errors import SourceError
+from streampair.errors import ConfigError, SourceError
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
 from streampair_connectors.observability.logs import get_logger
@@ -14,6 +14,7 @@ __all__ = [
     "FLAG",
     "Creation",
     "TopicFacts",
+    "append_time_error",
     "check_topics",
     "create_missing",
     "missing_rights",
@@ -146,6 +147,20 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
     )
 
 
+def append_time_error(config: Config) -> ConfigError:
+    """Return the error for a private learner of a whole topic whose timestamps are set by producers.
+
+    The order of the records decides which of them share a release. It must not depend on when a producer's
+    late record arrives (docs/privacy 8.4).
+    """
+    name, servers = config.input.topic, config.require_kafka().bootstrap_servers
+    return ConfigError(
+        f"one private learner reads all partitions of {name!r}, whose timestamps are set by producers",
+        fix=f"kafka-configs.sh --bootstrap-server {servers} --alter --topic {name} --add-config "
+        'message.timestamp.type=LogAppendTime; or set learner.scope = "partition"',
+    )
+
+
 @dataclass(frozen=True)
 class TopicFacts:
     """Facts about the input topic.
@@ -156,10 +171,13 @@ class TopicFacts:
         Its number of partitions.
     payloads_change
         Whether records may be compacted away, so that a replay may read others.
+    append_time
+        Whether the broker sets the timestamps (`message.timestamp.type = LogAppendTime`).
     """
 
     partitions: int
     payloads_change: bool
+    append_time: bool
 
 
 async def check_topics(config: Config, *, create: bool) -> TopicFacts:
@@ -203,4 +221,5 @@ async def check_topics(config: Config, *, create: bool) -> TopicFacts:
     for key, topic in output_topics(config).items():
         if topic not in topics and not await kafka.create_by_metadata_request(settings, topic):
             raise missing_topic(config, key, topic)
-    return TopicFacts(topics[config.input.topic], bool(compacted))
+    append_time = await kafka.has_append_time(settings, config.input.topic)
+    return TopicFacts(topics[config.input.topic], bool(compacted), append_time)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from streampair.engine.lane import LaneGauges
+from streampair.engine.source import partition_number
 
 __all__ = [
     "GUARANTEES",
@@ -42,7 +43,7 @@ LaneLabels = tuple[str, str, str, str]
 def lane_order(labels: LaneLabels) -> tuple[str, str, int, str]:
     """Return the sort key of a lane: partitions by number, so that 2 comes before 10."""
     app, topic, partition, learner = labels
-    return app, topic, int(partition), learner
+    return app, topic, partition_number(partition), learner
 
 
 LANE = ("app", "topic", "partition", "learner")

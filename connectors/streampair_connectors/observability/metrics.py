@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
+from streampair.engine.source import partition_number
 from streampair_connectors.config import Changes
 from streampair_connectors.observability.history import History
 from streampair_connectors.observability.metric_definitions import (
@@ -158,7 +159,7 @@ class Telemetry:
                 "detail": app.detail,
                 "next_step": app.next_step,
                 "lanes": [
-                    {"topic": labels[1], "partition": int(labels[2]), "lag": lane.lag}
+                    {"topic": labels[1], "partition": partition_number(labels[2]), "lag": lane.lag}
                     for labels, lane in sorted(app.lanes.items(), key=lambda item: lane_order(item[0]))
                 ],
             }
@@ -222,7 +223,7 @@ class Telemetry:
 
     def _seen(self, labels: LaneLabels, position: int | None, lag: int | None) -> None:
         app, topic, partition, _ = labels
-        self._entry(app).progress.seen(topic, int(partition), position=position, lag=lag)
+        self._entry(app).progress.seen(topic, partition_number(partition), position=position, lag=lag)
 
     def gauges(self, app: str) -> dict[LaneLabels, LaneGauges]:
         """Return the published gauges of an application's lanes."""
@@ -234,7 +235,7 @@ class Telemetry:
         entry = self._apps.get(labels[0])
         if entry is not None:
             entry.lanes.pop(labels, None)
-            entry.progress.close_lane(labels[1], int(labels[2]))
+            entry.progress.close_lane(labels[1], partition_number(labels[2]))
         self.history.drop(labels)
         for histogram in (self._score, self._learn):
             with contextlib.suppress(KeyError):  # no batch was timed

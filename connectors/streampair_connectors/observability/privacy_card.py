@@ -18,6 +18,7 @@ from aiohttp import web
 
 from streampair import __version__
 from streampair.engine.lane import SHADOWED, LaneGauges
+from streampair.engine.source import partition_number
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import DOUBTFUL_BY, NOT_COVERED, VOID_BY
 from streampair_connectors.config import CardConfig
@@ -244,7 +245,12 @@ def lane_card(
         replaces it. If it cannot be used, the card says why.
     """
     app, topic, partition, learner = labels
-    deployment = {"application": app, "topic": topic, "partition": int(partition), "learner": learner}
+    deployment = {
+        "application": app,
+        "topic": topic,
+        "partition": partition_number(partition),
+        "learner": learner,
+    }
     since = None if gauges.since is None else datetime.fromtimestamp(gauges.since, UTC)
     status = {
         "date of the first record": None if since is None else since.isoformat(timespec="seconds"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from streampair.engine import Commit, LogAppend
 from streampair_connectors.kafka import Committed, Message, Partition
 
-__all__ = ["LaneStore", "Store"]
+__all__ = ["LaneStore", "Store", "group_offsets"]
 
 
 class LaneStore(Protocol):
@@ -83,15 +83,15 @@ class Store(Protocol):
         """Connect."""
         ...
 
-    async def open(self, partition: Partition, start: int) -> LaneStore:
+    async def open(self, partition: Partition, starts: Mapping[int, int]) -> LaneStore:
         """Fence every earlier owner of a lane, and return its store.
 
         Parameters
         ----------
         partition
-            Of the input.
-        start
-            First offset of the partition: the position of a new lane.
+            The lane: a partition of the input, or `WHOLE_TOPIC`.
+        starts
+            The first offset of each partition that it reads: where a lane without records is.
 
         Raises
         ------
@@ -100,8 +100,11 @@ class Store(Protocol):
         """
         ...
 
-    async def register(self, partition: Partition) -> Committed | None:
-        """Return the group's offset and register; None: the broker confirmed that there is none."""
+    async def committed(self, partitions: Sequence[Partition]) -> dict[int, Committed | None]:
+        """Return the group's offset of each partition; None: the broker says that there is none.
+
+        The register of a lane is beside the offset of its first partition.
+        """
         ...
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
@@ -121,3 +124,20 @@ class Store(Protocol):
     async def stop(self) -> None:
         """Disconnect."""
         ...
+
+
+def group_offsets(
+    lane: Partition, starts: Mapping[int, int], append: LogAppend
+) -> dict[Partition, tuple[int, str]]:
+    """What the group commits with an append: each partition's offset, the register beside the first."""
+    first = min(starts)
+    if append.positions is None:
+        offset = starts[first] if append.next_offset is None else append.next_offset
+        return {lane: (offset, append.register)}
+    return {
+        Partition(lane.topic, number): (
+            max(append.positions.get(number, start), start),
+            append.register if number == first else "",
+        )
+        for number, start in starts.items()
+    }

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from streampair.engine import Commit, LogAppend
@@ -27,6 +27,7 @@ from streampair_connectors.kafka import (
     read_register,
     size_of,
 )
+from streampair_connectors.stores.base import group_offsets
 from streampair_connectors.worker.factory import lane_id
 
 __all__ = [
@@ -352,7 +353,7 @@ class DiskStore:
     async def start(self) -> None:
         """Do nothing."""
 
-    async def open(self, partition: Partition, start: int) -> DiskLane:
+    async def open(self, partition: Partition, starts: Mapping[int, int]) -> DiskLane:
         """Lock a lane, waiting for a previous owner in this or another process to close it."""
         name = lane_id(self._config, partition.topic, partition.partition)
         deadline = time.monotonic() + _HANDOVER_SECONDS
@@ -364,12 +365,12 @@ class DiskStore:
                 if not error.retriable or time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(0.05)
-        return DiskLane(self, files, partition, start)
+        return DiskLane(self, files, partition, starts)
 
-    async def register(self, partition: Partition) -> Committed | None:
+    async def committed(self, partitions: Sequence[Partition]) -> dict[int, Committed | None]:
         """The group's offset and register."""
-        found = await read_register(self._config.require_kafka(), self.app, [partition])
-        return found[partition]
+        found = await read_register(self._config.require_kafka(), self.app, partitions)
+        return {partition.partition: found[partition] for partition in partitions}
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
         """Wait for the outputs of all lanes; `give_up` also ends waits for registers."""
@@ -393,11 +394,13 @@ class DiskStore:
 class DiskLane:
     """Store of one lane: its files and its register."""
 
-    def __init__(self, store: DiskStore, files: DirectoryLane, partition: Partition, start: int) -> None:
+    def __init__(
+        self, store: DiskStore, files: DirectoryLane, partition: Partition, starts: Mapping[int, int]
+    ) -> None:
         self._store = store
         self._files = files
         self._partition = partition
-        self._start = start
+        self._starts = starts
         self._lines: list[LogAppend] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
         self.waiting_since: float | None = None
@@ -475,11 +478,11 @@ class DiskLane:
 
     async def _register(self, append: LogAppend) -> None:
         """Write the register; return once it is stored."""
-        offset = self._start if append.next_offset is None else append.next_offset
+        offsets = group_offsets(self._partition, self._starts, append)
         deadline = time.monotonic() + _REGISTER_SECONDS
         while True:
             try:
-                await commit_register(self._store.consumer, {self._partition: (offset, append.register)})
+                await commit_register(self._store.consumer, offsets)
             except FencedError:
                 raise
             except SourceError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Partition, RecordReader, read_register
 from streampair_connectors.stores.offline import StoredLane, offline_store, require_no_members
-from streampair_connectors.worker.factory import build_logged_lane, taken_cells
+from streampair_connectors.worker.factory import build_logged_lane, input_partitions, taken_cells
 from streampair_connectors.worker.lane_manager import external_state
 
 __all__ = ["LaneState", "Plan", "States", "open_states"]
@@ -107,7 +107,7 @@ class Plan:
     delta: float | None
     seen: StoredLane
     used: int
-    start: int
+    starts: Mapping[int, int]
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON-compatible dictionary."""
@@ -131,6 +131,7 @@ class _LoadedLane:
     request: ReplayRequest
     external: ExternalState
     committed: Committed | None
+    starts: Mapping[int, int]
 
 
 class States:
@@ -184,8 +185,7 @@ class States:
     async def carry_out(self, plan: Plan) -> None:
         """Apply a plan, durably."""
         append = plan.accepted.append
-        offset = plan.start if append.next_offset is None else append.next_offset
-        await self.store.amend(plan.partition, plan.seen, plan.used, append, offset)
+        await self.store.amend(plan.partition, plan.seen, plan.used, append, plan.starts)
 
     async def _plan(self, how: How, partition: int) -> Plan:
         loaded = await self._load(partition)
@@ -199,31 +199,34 @@ class States:
         when = datetime.datetime.now(datetime.UTC).date().isoformat()
         accepted = lane.accept(how, loaded.external, when, snapshot)
         delta = None if accepted.mu is None else lane.privacy.delta
-        return Plan(partition, accepted, delta, loaded.at_rest, request.used, loaded.external.start)
+        return Plan(partition, accepted, delta, loaded.at_rest, request.used, loaded.starts)
 
     async def _load(self, partition: int) -> _LoadedLane:
         """Read the register, then the log: in this order a running worker cannot make the log look older."""
-        source = Partition(self.config.input.topic, partition)
-        committed = None
-        span = (0, 0)
+        topic = Partition(self.config.input.topic, partition)
+        sources = input_partitions(self.config, partition, self._partitions)
+        committed: dict[int, Committed | None] = {}
+        spans: dict[int, tuple[int, int]] = {}
         if self._lookup is not None:
-            found = await read_register(self.config.require_kafka(), self.config.app, [source])
-            committed, span = found[source], await self._lookup.range(source)
+            found = await read_register(self.config.require_kafka(), self.config.app, sources)
+            committed = {source.partition: found[source] for source in sources}
+            spans = await self._lookup.spans(sources)
         at_rest = await self.store.read_lane(partition)
         lane = self.make(partition)
         request = lane.read(at_rest.frames, damaged=True)
         if self._lookup is None:
-            return _LoadedLane(at_rest, lane, request, ExternalState(registers=False), None)
+            return _LoadedLane(at_rest, lane, request, ExternalState(registers=False), None, {})
         external = await external_state(
             self._lookup,
-            source,
+            topic,
             request,
             committed,
-            span=span,
+            spans=spans,
             partitions=self._partitions,
             cluster=self._cluster,
         )
-        return _LoadedLane(at_rest, lane, request, external, committed)
+        starts = {number: start for number, (start, _) in spans.items()}
+        return _LoadedLane(at_rest, lane, request, external, committed[min(spans)], starts)
 
     def make(self, partition: int) -> LoggedLane:
         """Return a new lane, not started."""

@@ -6,19 +6,27 @@ Used by the commands that show, repair or move a state. `run` uses `directory` a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from streampair.engine import LogAppend
-from streampair.engine.wal import Chain
+from streampair.engine.wal import WHOLE_TOPIC, Chain
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import LogTopic, Partition
+from streampair_connectors.stores.base import group_offsets
 from streampair_connectors.stores.directory import DirectoryStore
-from streampair_connectors.stores.topic import TopicLane, TopicLog, context_of, key_missing, seal_of
-from streampair_connectors.worker.factory import draws_key, lane_id
+from streampair_connectors.stores.topic import (
+    TopicLane,
+    TopicLog,
+    context_of,
+    key_missing,
+    log_partition,
+    seal_of,
+)
+from streampair_connectors.worker.factory import draws_key, is_whole, lane_id
 
 __all__ = [
     "OfflineDirectory",
@@ -68,9 +76,9 @@ class OfflineStore(Protocol):
         ...
 
     async def amend(
-        self, partition: int, seen: StoredLane, used: int, append: LogAppend, offset: int
+        self, partition: int, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]
     ) -> None:
-        """Store an entry after the first `used` bytes of the log, then the register at `offset`.
+        """Store an entry after the first `used` bytes of the log, then the group's offsets and register.
 
         Raises
         ------
@@ -120,6 +128,8 @@ class OfflineDirectory:
 
     async def lanes(self) -> list[int]:
         """Partitions that have a log."""
+        if is_whole(self._config):
+            return [WHOLE_TOPIC] if (self._directory / f"{self._name(WHOLE_TOPIC)}.log").exists() else []
         prefix = lane_id(self._config, self._config.input.topic, 0)[:-1]
         numbers = [path.stem.removeprefix(prefix) for path in self._directory.glob(f"{prefix}*.log")]
         return sorted({int(number) for number in numbers if number.isdigit()})
@@ -165,7 +175,7 @@ class OfflineDirectory:
         return self._store().secret(name, fresh=False)
 
     async def amend(
-        self, partition: int, seen: StoredLane, used: int, append: LogAppend, offset: int
+        self, partition: int, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]
     ) -> None:
         """Store the entry, then the register, as a worker does."""
         await require_no_members(self._config)
@@ -175,9 +185,9 @@ class OfflineDirectory:
                 raise _changed_error()
             await asyncio.to_thread(files.cut, used)
             await asyncio.to_thread(files.append, append)
-            source = Partition(self._config.input.topic, partition)
+            lane = Partition(self._config.input.topic, partition)
             await kafka.write_register_offline(
-                self._config.require_kafka(), self._config.app, {source: (offset, append.register)}
+                self._config.require_kafka(), self._config.app, group_offsets(lane, starts, append)
             )
         finally:
             files.close()
@@ -212,15 +222,16 @@ class OfflineTopic:
 
     async def lanes(self) -> list[int]:
         """Partitions of the log topic with a log."""
-        return [
-            p for p in range(await self._count()) if (found := await self.read_lane(p)).frames or found.damage
-        ]
+        numbers = [WHOLE_TOPIC] if is_whole(self._config) else range(await self._count())
+        return [p for p in numbers if (found := await self.read_lane(p)).frames or found.damage]
 
     async def read_lane(self, partition: int) -> StoredLane:
         """A partition of the log topic, read without a producer."""
         if partition >= await self._count():
             return StoredLane(b"", lambda content: b"")
-        stored = await TopicLog.read(self._topic, partition, self._seal, self._context(partition))
+        stored = await TopicLog.read(
+            self._topic, log_partition(partition), self._seal, self._context(partition)
+        )
         return StoredLane(stored.frames, stored.snapshot, stored.damage)
 
     def secret(self) -> bytes | None:
@@ -236,11 +247,11 @@ class OfflineTopic:
         return None
 
     async def amend(
-        self, partition: int, seen: StoredLane, used: int, append: LogAppend, offset: int
+        self, partition: int, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]
     ) -> None:
         """Store the entry in one transaction; a damaged log is rewritten up to the damage."""
         await require_no_members(self._config)
-        lane = await self._open(partition, offset)
+        lane = await self._open(partition, starts)
         try:
             if (found := await self.read_lane(partition)).frames != seen.frames:
                 raise _changed_error()
@@ -264,7 +275,7 @@ class OfflineTopic:
             strict=True,
         )
         self._partitions = None
-        lane = await self._open(partition, 0)
+        lane = await self._open(partition, {})
         try:
             found = await self.read_lane(partition)
             if found.frames or found.damage:
@@ -273,9 +284,9 @@ class OfflineTopic:
         finally:
             await lane.close()
 
-    async def _open(self, partition: int, start: int) -> TopicLane:
+    async def _open(self, partition: int, starts: Mapping[int, int]) -> TopicLane:
         source = Partition(self._config.input.topic, partition)
-        lane = TopicLane(self._config, self._topic, self._seal, source, start, lambda _: None)
+        lane = TopicLane(self._config, self._topic, self._seal, source, starts, lambda _: None)
         await lane.start()
         return lane
 

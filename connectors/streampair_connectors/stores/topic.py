@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from streampair.engine import Commit, LogAppend
+from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import CommitOutcomeUnknownError, ConfigError, SourceError, StoreError
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
@@ -37,9 +38,10 @@ from streampair_connectors.kafka import (
     size_of,
 )
 from streampair_connectors.observability.logs import get_logger
+from streampair_connectors.stores.base import group_offsets
 from streampair_connectors.stores.encryption import OVERHEAD, Seal
 
-__all__ = ["TopicLane", "TopicLog", "TopicStore", "context_of", "key_missing", "seal_of"]
+__all__ = ["TopicLane", "TopicLog", "TopicStore", "context_of", "key_missing", "log_partition", "seal_of"]
 
 log = get_logger(__name__)
 
@@ -121,17 +123,17 @@ class TopicStore:
                 "the input, or set store.sealing_key_file",
             )
 
-    async def open(self, partition: Partition, start: int) -> TopicLane:
+    async def open(self, partition: Partition, starts: Mapping[int, int]) -> TopicLane:
         """Fence every earlier owner of a lane, and return its store."""
-        lane = TopicLane(self._config, self._topic, self._seal, partition, start, self._lanes.discard)
+        lane = TopicLane(self._config, self._topic, self._seal, partition, starts, self._lanes.discard)
         await lane.start()
         self._lanes.add(lane)
         return lane
 
-    async def register(self, partition: Partition) -> Committed | None:
-        """The group's offset and register."""
-        found = await read_register(self._kafka, self._config.app, [partition])
-        return found[partition]
+    async def committed(self, partitions: Sequence[Partition]) -> dict[int, Committed | None]:
+        """The group's offsets and register."""
+        found = await read_register(self._kafka, self._config.app, partitions)
+        return {partition.partition: found[partition] for partition in partitions}
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
         """Outputs are stored by the commit: only remember `give_up` and `on_trouble`."""
@@ -155,6 +157,11 @@ class TopicStore:
             await lane.close()
 
 
+def log_partition(partition: int) -> int:
+    """The partition of the log topic for a lane: that of its input, or the first for a whole topic."""
+    return max(partition, 0)
+
+
 def context_of(app: str, partition: Partition) -> bytes:
     """Prefix of the associated data of a lane's values."""
     lane = f"{app}|{partition.topic}|{partition.partition}".encode()
@@ -170,9 +177,16 @@ class ForeignLogError(StoreError):
     """The log of another application, or of another input."""
 
 
-def _foreign(topic: str, key: bytes) -> ForeignLogError:
-    """Return the error for a log topic of another application or input."""
-    app, source = (key[len(_FRAME) :].decode(errors="replace") + "|").split("|")[:2]
+def _foreign(topic: str, key: bytes, own_key: bytes) -> ForeignLogError:
+    """Return the error for a log topic of another application, input or scope."""
+    app, source, number = (key[len(_FRAME) :].decode(errors="replace") + "||").split("|")[:3]
+    if own_key.startswith(_FRAME + f"{app}|{source}|".encode()):
+        scope = "application" if number == str(WHOLE_TOPIC) else "partition"
+        return ForeignLogError(
+            f"the log topic {topic!r} was begun with learner.scope = {scope!r}",
+            fix=f"set learner.scope = {scope!r}, or start under another application name: a new model, and "
+            "for a private learner a new account on top of this one",
+        )
     return ForeignLogError(
         f"the log topic {topic!r} has the log of application {app!r}, input {source!r}: it is for one "
         "application and one input",
@@ -221,7 +235,7 @@ class TopicLog:
             if key is not None and key.startswith(_FRAME):
                 if key != frame_key:
                     if not frames:
-                        raise _foreign(topic.name, key)
+                        raise _foreign(topic.name, key, frame_key)
                     continue  # of a second lane, which was refused
             else:
                 first_piece.setdefault((key or b"").split(b"|")[0], offset)
@@ -278,15 +292,15 @@ class TopicLane:
         topic: LogTopic,
         seal: Seal,
         partition: Partition,
-        start: int,
+        starts: Mapping[int, int],
         on_close: Callable[[TopicLane], None],
     ) -> None:
         self._config = config
         self._topic = topic
         self._seal = seal
         self._source = partition
-        self._log = Partition(topic.name, partition.partition)
-        self._start = start
+        self._log = Partition(topic.name, log_partition(partition.partition))
+        self._starts = starts
         self._on_close = on_close
         self._context = context_of(config.app, partition)
         self._limit = config.output.max_message_bytes - _MARGIN
@@ -455,14 +469,12 @@ class TopicLane:
     async def _transaction(
         self, sends: list[tuple[Partition, list[Message]]], append: LogAppend
     ) -> dict[Partition, list[int]]:
-        offset = self._start if append.next_offset is None else append.next_offset
+        offsets = group_offsets(self._source, self._starts, append)
         pause = 0.1
         while True:
             try:
                 return await self._until_give_up(
-                    self._producer.transaction(
-                        sends, group=self._config.app, offsets={self._source: (offset, append.register)}
-                    )
+                    self._producer.transaction(sends, group=self._config.app, offsets=offsets)
                 )
             except SourceError as error:
                 # Certainly aborted, and the producer is usable: retry.

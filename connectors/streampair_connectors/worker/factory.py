@@ -29,10 +29,13 @@ from streampair.engine import (
     Rows,
     Shadow,
 )
+from streampair.engine.source import partition_label
+from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import ConfigError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import EntityLimit, NoiseKey
 from streampair_connectors.config import Config
+from streampair_connectors.kafka import Partition
 from streampair_connectors.observability.logs import get_logger
 
 __all__ = [
@@ -64,7 +67,18 @@ def lane_id(config: Config, topic: str, partition: int) -> str:
 
     Names of applications and topics contain dots, dashes and underscores, but no `@`.
     """
-    return f"{config.app}@{topic}-{partition}"
+    return f"{config.app}@{topic}-{partition_label(partition)}"
+
+
+def is_whole(config: Config) -> bool:
+    """Whether one lane reads the whole input topic."""
+    return config.learner.scope == "application"
+
+
+def input_partitions(config: Config, lane: int, count: int) -> list[Partition]:
+    """The partitions that a lane reads, of an input with `count` of them."""
+    numbers = range(count) if lane == WHOLE_TOPIC else (lane,)
+    return [Partition(config.input.topic, number) for number in numbers]
 
 
 def is_private(config: Config) -> bool:

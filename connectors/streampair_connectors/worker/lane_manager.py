@@ -8,18 +8,28 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from streampair.engine import DeadLetter, ExternalState, LoggedLane, Record, RecordRef, ReplayRequest
+from streampair.engine import (
+    DeadLetter,
+    ExternalState,
+    LoggedLane,
+    OrderedRecord,
+    Record,
+    RecordRef,
+    ReplayRequest,
+)
 from streampair.engine.durable_lane import place_of
+from streampair.engine.source import partition_label
+from streampair.engine.wal import WHOLE_TOPIC, Range
 from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
 from streampair_connectors.codecs.records import Decoder, Encoder
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Committed, Partition, RecordReader
+from streampair_connectors.kafka import Committed, Partition, RecordLike, RecordReader
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import LaneStore, Store
-from streampair_connectors.worker.factory import build_logged_lane, draws_key, lane_id
+from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
 __all__ = ["OpenLane", "Opener", "external_state"]
@@ -58,8 +68,10 @@ class OpenLane:
         Timestamp of the last processed record, in seconds since the epoch; None: unknown.
     lane_count
         Open lanes of this process.
-    span
-        Start and end offset of the partition when the lane was opened.
+    spans
+        Start and end offset of each partition when the lane was opened.
+    announced
+        Of a lane that reads the whole topic: records that an earlier process has announced; they come first.
     """
 
     def __init__(
@@ -72,12 +84,15 @@ class OpenLane:
         partition: Partition,
         estimates: Estimates,
         *,
-        span: tuple[int, int],
+        spans: Mapping[int, tuple[int, int]],
+        announced: list[OrderedRecord],
         restored: bool,
     ) -> None:
         self.topic, self.partition = partition
         self.topic_partition = partition
-        self.labels: LaneLabels = (config.app, self.topic, str(self.partition), config.learner.label())
+        self.labels: LaneLabels = (
+            *(config.app, self.topic, partition_label(self.partition), config.learner.label()),
+        )
         self.encoder = Encoder(
             app=config.app, learner=config.learner.label(), topic=self.topic, partition=self.partition
         )
@@ -93,7 +108,8 @@ class OpenLane:
         self.event_time: float | None = None
         self._outside: set[str] = set()
         self.lane_count = 1
-        self.span = span
+        self.spans = spans
+        self.announced = announced
         self.timer = LaneTimer(lane, clock, telemetry, self.labels, estimates)
 
     @property
@@ -107,9 +123,23 @@ class OpenLane:
         )
 
     @property
+    def lost(self) -> list[tuple[int, int, int]]:
+        """Partitions whose next records were removed: number, next offset and first offset left."""
+        source = self.logged_lane.source
+        if source is None:
+            wanted = {self.partition: self.logged_lane.next_offset}
+        else:
+            wanted = {number: each.next_offset for number, each in source.positions.items()}
+        return [
+            (number, offset, self.spans[number][0])
+            for number, offset in sorted(wanted.items())
+            if offset is not None and number in self.spans and offset < self.spans[number][0]
+        ]
+
+    @property
     def resume_offset(self) -> int:
-        """The offset at which reading continues."""
-        first, next_offset = self.span[0], self.logged_lane.next_offset
+        """The offset at which reading of a single partition continues."""
+        first, next_offset = self.spans[self.partition][0], self.logged_lane.next_offset
         return first if next_offset is None else max(next_offset, first)
 
     def report_bad(self, telemetry: Telemetry, topic: str) -> None:
@@ -166,13 +196,32 @@ def refuse_directory_state(config: Config, partition: Partition) -> None:
         )
 
 
+def refuse_other_scope(config: Config, partition: Partition) -> None:
+    """Refuse to start a new lane in a directory that has lanes of this input with the other scope.
+
+    Raises
+    ------
+    StoreError
+    """
+    whole = partition.partition == WHOLE_TOPIC
+    prefix = lane_id(config, partition.topic, 0)[:-1]
+    found = [path.stem.removeprefix(prefix) for path in config.state_directory.glob(f"{prefix}*.log")]
+    if any(name.isdigit() if whole else name == partition_label(WHOLE_TOPIC) for name in found):
+        scope = "partition" if whole else "application"
+        raise StoreError(
+            f"{config.state_directory} has the state of this application with learner.scope = {scope!r}",
+            fix=f"set learner.scope = {scope!r}, or start under another application name: a new model, and "
+            "for a private learner a new account on top of this one",
+        )
+
+
 async def external_state(
     lookup: RecordReader,
     partition: Partition,
     request: ReplayRequest,
-    committed: Committed | None,
+    committed: Mapping[int, Committed | None],
     *,
-    span: tuple[int, int],
+    spans: Mapping[int, tuple[int, int]],
     partitions: int,
     cluster: str,
 ) -> ExternalState:
@@ -185,27 +234,43 @@ async def external_state(
     request
         The records that the log refers to.
     committed
-        The group's offset and register.
-    span
-        Start and end offset of the partition, both from before the log was read.
+        The group's offset of each partition; the register is beside the first.
+    spans
+        Start and end offset of each partition, both from before the log was read.
     partitions, cluster
         Of the input topic.
     """
 
-    async def record_ref(offset: int, *, exactly: bool) -> RecordRef | None:
-        record = await lookup.one(partition, offset, exactly=exactly)
-        return None if record is None else place_of(cast("Record", record))
+    whole = partition.partition == WHOLE_TOPIC
+    number = min(spans)
+    start, end = spans[number]
+    register = committed.get(number)
 
-    first = request.first
+    async def record_ref(known: RecordRef | None, first: int | None = None) -> RecordRef | None:
+        """The record that the log knows, as the topic has it now; without one the first of the partition."""
+        if known is None and (whole or first is None):
+            return None
+        offset = first if known is None else known.position if whole else known.offset
+        place = partition if known is None or not whole else Partition(partition.topic, known.partition)
+        record = await lookup.one(place, cast("int", offset), exactly=known is not None)
+        if record is None:
+            return None
+        found = place_of(cast("Record", record))
+        if known is None or not whole:
+            return found
+        return RecordRef(known.offset, found.digest, known.partition, known.position)
+
     return ExternalState(
-        register=None if committed is None else committed.metadata,
-        offset=None if committed is None else committed.offset,
+        register=None if register is None else register.metadata,
+        offset=None if register is None else register.offset,
         partitions=partitions,
         cluster=cluster,
-        start=span[0],
-        end=span[1],
-        first=await record_ref(span[0] if first is None else first, exactly=first is not None),
-        last=None if request.last is None else await record_ref(request.last, exactly=True),
+        start=start,
+        end=end,
+        first=await record_ref(request.first, start),
+        last=await record_ref(request.last),
+        spans=spans if whole else None,
+        offsets={p: each.offset for p, each in committed.items() if each is not None} if whole else {},
     )
 
 
@@ -263,21 +328,24 @@ class Opener:
             The lane cannot continue, belongs to another configuration, or something that it needs cannot be
             read. The store is closed again.
         """
-        start, end = await self._lookup.range(partition)
+        partitions = input_partitions(self._config, partition.partition, self._partitions)
+        spans = await self._lookup.spans(partitions)
         # 1 fence every earlier owner
-        store = await self._store.open(partition, start)
+        store = await self._store.open(partition, {number: start for number, (start, _) in spans.items()})
         try:
             # 2 read the register, then the log: both only after the fence
-            committed = await self._store.register(partition)
+            committed = await self._store.committed(partitions)
             frames = await store.read()
             if not frames and self._config.store.in_kafka:
                 refuse_directory_state(self._config, partition)
+            elif not frames:
+                refuse_other_scope(self._config, partition)
             # 3 verify
             lane = None if warm is None else warm.logged_lane
             rejoined = None if lane is None else lane.reread(frames)
             snapshot = None
             if lane is None or rejoined is None:
-                lane = await self._build(store, partition, fresh=not (frames or committed))
+                lane = await self._build(store, partition, fresh=not (frames or any(committed.values())))
                 request = lane.read(frames)
                 snapshot = None if request.content is None else await store.snapshot(request.content)
             else:
@@ -287,7 +355,7 @@ class Opener:
                 partition,
                 request,
                 committed,
-                span=(start, end),
+                spans=spans,
                 partitions=self._partitions,
                 cluster=self._cluster,
             )
@@ -297,7 +365,10 @@ class Opener:
             else:
                 appends, warnings = lane.start(external, snapshot)
             # 5 replay without outputs; an error here has written nothing either
-            await self._replay(lane, partition, start)
+            await self._replay(lane, partition, spans, request)
+            source = lane.source
+            ahead = [] if source is None else source.ahead
+            announced = await read_ranges(self._lookup, partition.topic, ahead, lane.next_offset or 0)
             # 6 log the start, before anything is released
             if request.used < len(frames):
                 await store.cut(request.used)
@@ -326,7 +397,8 @@ class Opener:
             self._telemetry,
             partition,
             self._estimates,
-            span=(start, end),
+            spans=spans,
+            announced=announced,
             restored=bool(rejoined or snapshot),
         )
 
@@ -347,15 +419,63 @@ class Opener:
                 payloads_change=self._payloads_change,
             )
 
-    async def _replay(self, lane: LoggedLane, partition: Partition, first_offset: int) -> None:
+    async def _replay(
+        self,
+        lane: LoggedLane,
+        partition: Partition,
+        spans: Mapping[int, tuple[int, int]],
+        request: ReplayRequest,
+    ) -> None:
         until = lane.replay_until
         if until is None:
             return
-        begin = max(lane.next_offset or 0, first_offset)
+        if lane.source is not None:
+            for each in request.ranges:
+                place = Partition(partition.topic, each.partition)
+                await self._replay_span(lane, place, each.first, each.end)
+        else:
+            start = max(lane.next_offset or 0, spans[partition.partition][0])
+            await self._replay_span(lane, partition, start, until)
+        lane.replayed()
+
+    async def _replay_span(self, lane: LoggedLane, place: Partition, first: int, end: int) -> None:
         # A replay that fails must close its connection now, not at garbage collection.
-        async with contextlib.aclosing(self._lookup.span(partition, begin, until)) as batches:
+        async with contextlib.aclosing(self._lookup.span(place, first, end)) as batches:
             async for records in batches:
                 for start in range(0, len(records), _REPLAY_SLICE):
-                    lane.replay(cast("Sequence[Record]", records[start : start + _REPLAY_SLICE]))
+                    part: Sequence[object] = records[start : start + _REPLAY_SLICE]
+                    if lane.source is not None:
+                        part = numbered(records[start : start + _REPLAY_SLICE], place, lane.next_offset or 0)
+                    lane.replay(cast("Sequence[Record]", part))
                     await asyncio.sleep(0)  # let heartbeats be sent
-        lane.replayed()
+
+
+def numbered(records: Sequence[RecordLike], place: Partition, ordinal: int) -> list[OrderedRecord]:
+    """Records that are read again, with ordinals from `ordinal` on."""
+    now = round(time.time() * 1000)
+    return [
+        OrderedRecord(
+            ordinal + number,
+            record.value,
+            record.key,
+            record.timestamp,
+            partition=place.partition,
+            position=record.offset,
+            clock=min(record.timestamp, now),
+            headers=record.headers,
+        )
+        for number, record in enumerate(records)
+    ]
+
+
+async def read_ranges(
+    lookup: RecordReader, topic: str, ranges: Sequence[Range], ordinal: int
+) -> list[OrderedRecord]:
+    """Read ranges again, in their order, with ordinals from `ordinal` on."""
+    found: list[OrderedRecord] = []
+    for each in ranges:
+        place = Partition(topic, each.partition)
+        async with contextlib.aclosing(lookup.span(place, each.first, each.end)) as batches:
+            async for records in batches:
+                found += numbered(records, place, ordinal + len(found))
+    return found

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Collection, Sequence
 
-from streampair.engine import LaneOutput
+from streampair.engine import LaneOutput, OrderedRecord
 from streampair.errors import SourceError
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Message, Partition, Producer, RecordLike
@@ -43,23 +43,25 @@ class Outputs:
         config, producer = self._config, self._producer
         if output.line is not None:
             await lane.store.line(output.line)
-        source, topic = lane.partition, config.output_topic
+        if len(records) != len(output.scores):  # some records are replayed duplicates
+            by_offset = {record.offset: record for record in records}
+            records = [by_offset[scored.offset] for scored in output.scores]
+        topic = config.output_topic
         by_target: dict[Partition, list[Message]] = {}
         messages = self._scores(lane, records, output)
         if producer.single(topic):
             by_target[Partition(topic, 0)] = messages
         else:
-            keyless = producer.target(topic, None, source)
-            for message in messages:
-                target = keyless if message.key is None else producer.target(topic, message.key, source)
+            for message, record in zip(messages, records, strict=True):
+                target = producer.target(topic, message.key, _partition_of(record, lane))
                 by_target.setdefault(target, []).append(message)
         if output.dead_letters:
-            headers = {record.offset: record.headers for record in records}
-            topic = config.dead_letter_topic
+            by_offset = {record.offset: record for record in records}
             for letter in output.dead_letters:
-                target = producer.target(topic, letter.key, source)
-                letter_headers = lane.encoder.dead_letter(letter, headers.get(letter.offset, ()))
-                by_target.setdefault(target, []).append(Message(letter.key, letter.value, letter_headers))
+                record = by_offset[letter.offset]
+                target = producer.target(config.dead_letter_topic, letter.key, _partition_of(record, lane))
+                headers = lane.encoder.dead_letter(letter, record.headers, _place_of(record))
+                by_target.setdefault(target, []).append(Message(letter.key, letter.value, headers))
             lane.bad_count += len(output.dead_letters)
             lane.last_bad = output.dead_letters[-1]
         for target, messages in by_target.items():
@@ -67,10 +69,13 @@ class Outputs:
 
     def _scores(self, lane: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> list[Message]:
         """One message per score, with the key, the event time and the headers of its event."""
-        keys, values = [scored.key for scored in output.scores], lane.encoder.scores(output.scores)
-        if len(records) != len(output.scores):  # some records are replayed duplicates
-            by_offset = {record.offset: record for record in records}
-            records = [by_offset[scored.offset] for scored in output.scores]
+        places = [
+            (record.partition, record.position) for record in records if isinstance(record, OrderedRecord)
+        ]
+        keys, values = (
+            [scored.key for scored in output.scores],
+            lane.encoder.scores(output.scores, places or None),
+        )
         headers = self._forwarded_headers(records)
         if self._config.output.timestamps == "now":
             return list(map(Message, keys, values, headers))
@@ -156,3 +161,12 @@ class Outputs:
         if model is not None:
             target = self._producer.target(topic, model.key, lane.partition)
             await lane.store.send(target, [Message(model.key, encode_model(model))])
+
+
+def _place_of(record: RecordLike) -> tuple[int, int] | None:
+    """Partition and offset of a record of a whole topic; None: the lane has one partition."""
+    return (record.partition, record.position) if isinstance(record, OrderedRecord) else None
+
+
+def _partition_of(record: RecordLike, lane: OpenLane) -> int:
+    return record.partition if isinstance(record, OrderedRecord) else lane.partition

@@ -12,7 +12,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streampair.engine import LaneGauges
@@ -29,7 +29,7 @@ from streampair_connectors.kafka import (
     RecordReader,
     StaticMemberConflicts,
 )
-from streampair_connectors.kafka.topics import check_topics, output_topics
+from streampair_connectors.kafka.topics import append_time_error, check_topics, output_topics
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry
@@ -39,6 +39,7 @@ from streampair_connectors.worker.factory import is_private, taken_cells, warm_u
 from streampair_connectors.worker.flow_control import Backlog, Commits, Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.outputs import Outputs
+from streampair_connectors.worker.sources import PartitionSource, Source, TopicSource
 
 __all__ = ["Worker"]
 
@@ -105,7 +106,9 @@ class Worker:
         self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds)
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else StaticMemberConflicts(name)
+        self._whole_topic = config.learner.scope == "application"
         self._consumer: Consumer
+        self._source: Source
         self._producer: Producer
         self._store: Store
         self._outputs: Outputs
@@ -207,6 +210,8 @@ class Worker:
         config = self.config
         facts = await check_topics(config, create=self._create_topics)
         self._partitions, self._payloads_change = facts.partitions, facts.payloads_change
+        if self._whole_topic and facts.partitions > 1 and is_private(config) and not facts.append_time:
+            raise append_time_error(config)
         self._producer = Producer(self._kafka, max_message_bytes=config.output.max_message_bytes)
         self._consumer = Consumer(
             self._kafka,
@@ -216,8 +221,14 @@ class Worker:
             on_assigned=self._on_assigned,
             on_lost=self._on_lost,
             takeovers=self._takeovers,
+            whole_topic=self._whole_topic,
         )
         self._lookup = RecordReader(self._kafka)
+        self._source = (
+            TopicSource(self._consumer, config.input.topic, self._partitions, append_time=facts.append_time)
+            if self._whole_topic
+            else PartitionSource(self._consumer)
+        )
         watch: asyncio.Task[None] | None = None
         guard: asyncio.Task[None] | None = None
         self._in_session = True
@@ -228,7 +239,7 @@ class Worker:
             if config.store.in_kafka:
                 self._store = TopicStore(
                     config,
-                    partitions=self._partitions,
+                    partitions=1 if self._whole_topic else self._partitions,
                     private=is_private(config),
                     lookup=self._lookup,
                 )
@@ -293,7 +304,7 @@ class Worker:
                 waits = self._commits.wait(self._uncommitted), self._outputs.wait(self._lanes.values())
                 wait = min(wait, *(seconds for seconds in waits if seconds is not None))
             start = time.perf_counter()
-            batches = await self._consumer.poll(self._pace.records, wait)
+            batches = await self._source.poll(self._pace.records, wait)
             if batches:
                 self.telemetry.fetched(self.config.app, time.perf_counter() - start)
             self._pace.polled()
@@ -328,7 +339,7 @@ class Worker:
         """Records of all lanes that were not processed yet."""
         total = 0
         for lane in self._lanes.values():
-            end, done = self._consumer.end(lane.topic_partition), lane.logged_lane.next_offset
+            end, done = self._source.end(lane), self._source.taken(lane)
             total += 0 if end is None or done is None else max(end - done, 0)
         return total
 
@@ -342,7 +353,7 @@ class Worker:
                     return  # stopping, or revoked: the next owner reads these records again
                 room = lane.logged_lane.room
             if self._pace.over:
-                self._consumer.seek(lane.topic_partition, records[start].offset)
+                self._source.put_back(lane, records[start:])
                 return
             size = self._pace.slice if room is None else min(self._pace.slice, room)
             part = records[start : start + size]
@@ -370,8 +381,7 @@ class Worker:
         ending = time.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
         # Metrics are published once the commit is durable; the lane with the oldest estimate comes first.
         for lane in sorted(outcome.committed, key=lambda lane: lane.timer.estimated_at):
-            position = await self._consumer.position(lane.topic_partition)
-            lane.position = lane.logged_lane.next_offset if position is None else position
+            lane.position = await self._source.position(lane)
             final = time.monotonic() < ending
             gauges = lane.timer.gauges(final=final)
             self._publish(lane, gauges, self._lag(lane))
@@ -467,15 +477,16 @@ class Worker:
             self.telemetry.rebalanced(self.config.app)
             self._assigned.update(partitions)
             # Lanes that another member owns now are not kept in memory.
-            self._warm = {p: lane for p, lane in self._warm.items() if p in self._assigned}
+            assigned = self._source.lanes(self._assigned)
+            self._warm = {p: lane for p, lane in self._warm.items() if p in assigned}
             await self._reseek()
         if not partitions:
             self._health.running()  # a member without a partition is healthy
 
     def _on_lost(self, partition: Partition) -> None:
-        lane = self._lanes.get(partition)
-        if lane is not None:
-            lane.logged_lane.skipped()
+        for lane in self._lanes.values():
+            if partition in self._source.partitions(lane):
+                lane.logged_lane.skipped()
 
     async def _reseek(self) -> None:
         """Seek again in lanes that were opened during the rebalance, or close them.
@@ -483,10 +494,11 @@ class Worker:
         They were not revoked, since they were not open yet. Their polled records belong to an earlier epoch
         and are dropped, and the new assignment starts at an offset that the client chose. Neither raises.
         """
+        assigned = self._source.lanes(self._assigned)
         for partition, lane in list(self._lanes.items()):
-            if partition in self._assigned:
+            if partition in assigned:
                 try:
-                    self._consumer.seek(partition, lane.resume_offset)
+                    self._source.begin(lane)
                 except FencedError as error:
                     await self._fenced(partition, error)
             else:
@@ -498,11 +510,12 @@ class Worker:
         """Open assigned lanes that are not open yet, several concurrently: most of a start is waiting."""
         # During a rebalance the lane would be fenced again, and each fence triggers another rebalance.
         fenced = time.monotonic() < self._last_fenced + _FENCED_SECONDS
-        missing = [] if fenced else sorted(self._assigned - set(self._lanes))
+        missing = [] if fenced else sorted(self._source.lanes(self._assigned) - set(self._lanes))
         for start in range(0, len(missing), _OPEN_CONCURRENTLY):
             async with self._lock:
                 # Others may have been revoked meanwhile.
-                chunk = [p for p in missing[start : start + _OPEN_CONCURRENTLY] if p in self._assigned]
+                assigned = self._source.lanes(self._assigned)
+                chunk = [p for p in missing[start : start + _OPEN_CONCURRENTLY] if p in assigned]
                 if not chunk or self._stop.is_set():
                     continue
                 await self._open(chunk)
@@ -530,25 +543,24 @@ class Worker:
                 await self._fenced(partition, error)
 
     def _position(self, lane: OpenLane) -> None:
-        """Seek to the offset in the lane's log, or to the start. The group's offset is never trusted."""
+        """Seek to the offsets in the lane's log, or to the start. The group's offset is never trusted."""
         partition = lane.topic_partition
-        first, end = lane.span
-        next_offset = lane.logged_lane.next_offset
         where = {"app": self.config.app, "topic": partition.topic, "partition": partition.partition}
-        if next_offset is not None and next_offset < first:
+        for number, next_offset, first in lane.lost:
             log.warning(
                 "events_lost",
-                **where,
+                **{**where, "partition": number},
                 wanted_offset=next_offset,
                 first_offset=first,
                 next_step="the topic's retention removed events before they were read: "
                 "increase retention.ms, or add partitions and workers",
             )
             lane.logged_lane.skipped()
-        offset = lane.position = lane.resume_offset
-        self._consumer.seek(partition, offset)
-        self._publish(lane, lane.logged_lane.gauges(), max(end - offset, 0))
-        log.info("lane_opened", **where, offset=offset, end=end, restored=lane.restored)
+        self._source.begin(lane)
+        lane.position = self._source.taken(lane)
+        end = self._source.end(lane) or 0
+        self._publish(lane, lane.logged_lane.gauges(), max(end - (lane.position or 0), 0))
+        log.info("lane_opened", **where, offset=lane.position, end=end, restored=lane.restored)
 
     # Metrics
 
@@ -574,21 +586,22 @@ class Worker:
                 paused = [lane for lane in lanes if not (lane.dirty or lane.timer.estimated)]
                 for number, lane in enumerate(sorted(paused, key=lambda lane: lane.timer.estimated_at)):
                     self._publish(lane, lane.timer.gauges(final=number == 0), self._lag(lane))
-            ends = await self._consumer.ends([lane.topic_partition for lane in lanes], 5.0)
+            ends = await self._consumer.ends(
+                [p for lane in lanes for p in self._source.partitions(lane)], 5.0
+            )
             if ends is None:
                 self._health.waiting(f"no broker answers at {self._kafka.bootstrap_servers}")
                 continue
             for lane in lanes:
                 if not lane.dirty:  # a transaction marker may have moved it
-                    lane.position = await self._consumer.position(lane.topic_partition) or lane.position
-                lag = self._lag(lane, ends.get(lane.topic_partition))
+                    lane.position = await self._source.position(lane) or lane.position
+                lag = self._lag(lane, ends)
                 if lag is not None:
                     self.telemetry.lag(lane.labels, lag, lane.position)
             if not self._store.stuck:
                 self._health.running()
 
-    def _lag(self, lane: OpenLane, end: int | None = None) -> int | None:
+    def _lag(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int | None:
         """Records after the last commit."""
-        if end is None:
-            end = self._consumer.end(lane.topic_partition)
+        end = self._source.end(lane, ends)
         return None if end is None or lane.position is None else max(end - lane.position, 0)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from streampair.engine.lane import SHADOWED, LaneGauges
+from streampair.engine.source import partition_label, partition_number
 from streampair.errors import SourceError, StoreError
 from streampair.privacy import PrivacyReport
 from streampair_connectors.config import Config
@@ -119,14 +120,14 @@ async def stored_run(config: Config) -> dict[str, Any]:
             telemetry.health(
                 config.app, "failed", f"a start would be refused: {lane.refused}", lane.fix or ""
             )
-        labels = (config.app, config.input.topic, str(lane.partition), config.learner.label())
+        labels = (config.app, config.input.topic, partition_label(lane.partition), config.learner.label())
         notes = () if config.shadow is None else (SHADOWED,)
         telemetry.publish(labels, _gauges(lane, accounts.get(lane.partition), notes), None)
     run = frame(telemetry, public=False, audit=config.audit_file)
     for entry in run["lanes"]:
         # No worker held it when the report was made.
         entry["since"] = None
-        account = accounts.get(int(entry["partition"]))
+        account = accounts.get(partition_number(str(entry["partition"])))
         if account is None or not account.release_dates:
             entry["releases"] = []
     return run

@@ -1,0 +1,175 @@
+"""One order over all partitions of a topic: by buckets of the timestamp, then partition, then offset.
+
+The order in which a learner takes records decides which records share a slot and a release, so it has to be a
+function of the topic and not of the race of fetches. A bucket is 50 milliseconds of timestamps. Within a
+partition timestamps count as their running maximum, so that offsets stay in order. A bucket is closed once no
+partition can still show a record of it: each has shown a later one, or was read to its end by a fetch that
+was sent after the bucket had ended.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from streampair.engine import OrderedRecord
+from streampair_connectors.kafka.client import RecordLike
+
+__all__ = ["BUCKET_MS", "TopicOrder"]
+
+BUCKET_MS = 50
+_SETTLE_MS = 20  # between the append of a record and its visibility on every replica
+
+
+class _Chunk(NamedTuple):
+    bucket: int
+    records: list[RecordLike]
+    clocks: list[int]
+
+
+class _Queue:
+    """What was read of one partition and not taken yet."""
+
+    def __init__(self, position: int, clock: int) -> None:
+        self.read_to = position  # behind the last record read
+        self.newest = clock  # running maximum of the timestamps read
+        self.settled = -1  # the bucket before which no record can still come
+        self.chunks: deque[_Chunk] = deque()
+        self.bytes = 0
+
+    @property
+    def frontier(self) -> int:
+        """The first bucket that may still get records."""
+        return max(self.newest // BUCKET_MS, self.settled)
+
+
+class TopicOrder:
+    """Merges the partitions of a topic into one order.
+
+    Parameters
+    ----------
+    positions
+        By partition: the position to go on at, and the running maximum of its timestamps up to there.
+    ordinal
+        Of the next record.
+
+    Notes
+    -----
+    Time: O(log P) for a run of records of one partition and bucket. Memory: what was pushed and not taken,
+    which the caller limits (`waiting_bytes`).
+
+    Examples
+    --------
+    >>> from streampair_connectors.kafka.ordering import TopicOrder
+    >>> from streampair.engine import Record
+    >>> order = TopicOrder({0: (0, 0), 1: (0, 0)})
+    >>> order.push(0, [Record(0, b"a", timestamp=1000), Record(1, b"b", timestamp=1060)])
+    >>> order.push(1, [Record(0, b"c", timestamp=1010)])
+    >>> order.take(10)
+    []
+    >>> order.reached(1, sent_ms=1080)
+    >>> [(record.value, record.partition, record.offset) for record in order.take(10)]
+    [(b'a', 0, 0), (b'c', 1, 1)]
+    """
+
+    def __init__(self, positions: Mapping[int, tuple[int, int]], ordinal: int = 0) -> None:
+        self.ordinal = ordinal
+        self._queues = {p: _Queue(*where) for p, where in sorted(positions.items())}
+        self._heap: list[tuple[int, int]] = []  # (bucket, partition) of the first chunk of each queue
+
+    def add(self, partition: int, position: int = 0) -> None:
+        """Let a partition that was added to the topic join at the next bucket."""
+        self._queues[partition] = _Queue(position, 0)
+
+    def waiting_bytes(self, partition: int) -> int:
+        """Bytes of values that were pushed and not taken."""
+        return self._queues[partition].bytes
+
+    def is_empty(self, partition: int) -> bool:
+        """Whether nothing of a partition waits."""
+        return not self._queues[partition].chunks
+
+    def push(self, partition: int, records: Sequence[RecordLike], *, newest_ms: int | None = None) -> None:
+        """Hand over records as they were read, in the order of their offsets.
+
+        Parameters
+        ----------
+        partition, records
+            The records, from where the last call ended.
+        newest_ms
+            No timestamp counts as later than this: for topics whose producers set it. None: no limit.
+        """
+        queue = self._queues[partition]
+        begin = queue.read_to
+        for record in records:
+            if record.offset < begin:
+                continue
+            queue.newest = max(
+                queue.newest, record.timestamp if newest_ms is None else min(record.timestamp, newest_ms)
+            )
+            bucket = queue.newest // BUCKET_MS
+            if queue.chunks and queue.chunks[-1].bucket == bucket:
+                queue.chunks[-1].records.append(record)
+                queue.chunks[-1].clocks.append(queue.newest)
+            else:
+                queue.chunks.append(_Chunk(bucket, [record], [queue.newest]))
+                if len(queue.chunks) == 1:
+                    heapq.heappush(self._heap, (bucket, partition))
+            queue.bytes += size_of_record(record)
+            queue.read_to = record.offset + 1
+
+    def reached(self, partition: int, *, sent_ms: int) -> None:
+        """Say that everything is pushed that a fetch could see which was sent at `sent_ms`."""
+        queue = self._queues[partition]
+        queue.settled = max(queue.settled, (sent_ms - _SETTLE_MS) // BUCKET_MS)
+
+    @property
+    def holding(self) -> tuple[int, ...]:
+        """Partitions whose next records the others wait for, while any others have records."""
+        if not self._heap:
+            return ()
+        least = self._heap[0][0]
+        return tuple(p for p, queue in self._queues.items() if queue.frontier <= least)
+
+    def take(self, most: int) -> list[OrderedRecord]:
+        """Take the next records of closed buckets, at most so many."""
+        out: list[OrderedRecord] = []
+        if not self._heap:
+            return out
+        closed = min(queue.frontier for queue in self._queues.values())
+        while self._heap and len(out) < most and self._heap[0][0] < closed:
+            partition = self._heap[0][1]
+            queue = self._queues[partition]
+            _, records, clocks = queue.chunks[0]
+            part = records[: most - len(out)]
+            for record, clock in zip(part, clocks, strict=False):
+                out.append(
+                    OrderedRecord(
+                        self.ordinal,
+                        record.value,
+                        record.key,
+                        record.timestamp,
+                        partition=partition,
+                        position=record.offset,
+                        clock=clock,
+                        headers=record.headers,
+                    )
+                )
+                self.ordinal += 1
+                queue.bytes -= size_of_record(record)
+            if len(part) < len(records):
+                del records[: len(part)], clocks[: len(part)]
+                continue
+            queue.chunks.popleft()
+            if queue.chunks:
+                heapq.heapreplace(self._heap, (queue.chunks[0].bucket, partition))
+            else:
+                heapq.heappop(self._heap)
+        return out
+
+
+def size_of_record(record: RecordLike) -> int:
+    """Bytes of key and value."""
+    return len(record.value or b"") + len(record.key or b"")

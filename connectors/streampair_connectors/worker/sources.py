@@ -1,0 +1,255 @@
+"""Sources: which lanes the assigned partitions make, and the records that each lane gets next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from streampair.engine import OrderedRecord
+from streampair.engine.wal import WHOLE_TOPIC
+from streampair_connectors.kafka import Consumer, Partition, RecordLike
+from streampair_connectors.kafka.ordering import TopicOrder
+from streampair_connectors.observability.logs import get_logger
+from streampair_connectors.worker.lane_manager import OpenLane
+
+__all__ = ["PartitionSource", "Source", "TopicSource"]
+
+log = get_logger(__name__)
+
+_QUEUE_BYTES = 8 * 1024 * 1024  # of one partition that wait for the order; then it is paused
+_POLL_SECONDS = 0.05  # between two looks at what was read to its end
+_HOLDING_SECONDS = 10.0  # a partition that holds the others for longer is logged
+
+
+class Source(Protocol):
+    """Feeds the lanes of a worker."""
+
+    def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
+        """The lanes that the assigned partitions make."""
+        ...
+
+    async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+        """Return the next records by lane; empty when there are none in time."""
+        ...
+
+    def begin(self, lane: OpenLane) -> None:
+        """Read on where a lane's log says.
+
+        Raises
+        ------
+        FencedError
+            The group has given a partition away.
+        """
+        ...
+
+    def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
+        """Return the last records of the last poll: the next one gives them again."""
+        ...
+
+    async def position(self, lane: OpenLane) -> int | None:
+        """Where the lane is, as a sum over its partitions: it moves over transaction markers too."""
+        ...
+
+    def taken(self, lane: OpenLane) -> int:
+        """Where the lane is by the records that it has taken, as a sum over its partitions."""
+        ...
+
+    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int | None:
+        """The end of the lane's partitions, as a sum; None: not known yet."""
+        ...
+
+    def partitions(self, lane: OpenLane) -> list[Partition]:
+        """The partitions that the lane reads."""
+        ...
+
+
+class PartitionSource:
+    """A lane for each partition."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
+        """The partitions themselves."""
+        return set(assigned)
+
+    async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+        """As the consumer's."""
+        return await self._consumer.poll(most, seconds)
+
+    def begin(self, lane: OpenLane) -> None:
+        """Seek."""
+        self._consumer.seek(lane.topic_partition, lane.resume_offset)
+
+    def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
+        """Seek back."""
+        self._consumer.seek(lane.topic_partition, records[0].offset)
+
+    async def position(self, lane: OpenLane) -> int | None:
+        """The consumer's position."""
+        position = await self._consumer.position(lane.topic_partition)
+        return lane.logged_lane.next_offset if position is None else position
+
+    def taken(self, lane: OpenLane) -> int:
+        """The offset of the lane."""
+        return lane.resume_offset
+
+    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int | None:
+        """The partition's end."""
+        if ends is not None and lane.topic_partition in ends:
+            return ends[lane.topic_partition]
+        known = self._consumer.end(lane.topic_partition)
+        return lane.spans[lane.partition][1] if known is None else known
+
+    def partitions(self, lane: OpenLane) -> list[Partition]:
+        """The lane's partition."""
+        return [lane.topic_partition]
+
+
+class TopicSource:
+    """One lane for the whole topic, in the order of `TopicOrder`.
+
+    Parameters
+    ----------
+    consumer
+        A member that has all partitions, or none.
+    topic, partitions
+        The input.
+    append_time
+        Whether the broker sets the timestamps. If producers do, one of the future counts as its arrival.
+    """
+
+    def __init__(self, consumer: Consumer, topic: str, partitions: int, *, append_time: bool) -> None:
+        self._consumer = consumer
+        self._all = [Partition(topic, number) for number in range(partitions)]
+        self._lane = Partition(topic, WHOLE_TOPIC)
+        self._append_time = append_time
+        self._order: TopicOrder | None = None
+        self._ready: list[OrderedRecord] = []
+        self._clock_ahead = 0  # of the brokers, at least, in milliseconds
+        self._paused: set[int] = set()
+        self._held_since: tuple[tuple[int, ...], float] = ((), 0.0)
+
+    def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
+        """One, once all partitions are assigned."""
+        return {self._lane} if set(self._all) <= set(assigned) else set()
+
+    def begin(self, lane: OpenLane) -> None:
+        """Seek in all partitions, and begin the order there."""
+        source = lane.logged_lane.source
+        assert source is not None
+        where: dict[int, tuple[int, int]] = {}
+        for number, (start, _) in lane.spans.items():
+            known = source.positions.get(number)
+            where[number] = (start, 0) if known is None else (max(known.next_offset, start), known.clock)
+        self._ready = list(lane.announced)
+        lane.announced = []
+        for record in self._ready:
+            where[record.partition] = (record.position + 1, record.clock)
+        ordinal = (lane.logged_lane.next_offset or 0) + len(self._ready)
+        self._paused = set()
+        for number, (offset, _) in where.items():
+            self._consumer.seek(Partition(self._lane.topic, number), offset)
+        self._order = TopicOrder(where, ordinal)
+
+    async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+        """Read all partitions side by side, and return what is in order."""
+        order, deadline = self._order, time.monotonic() + seconds
+        if order is None:
+            await self._consumer.poll(None, min(seconds, _POLL_SECONDS))  # what it gives is read again
+            return {}
+        wait = 0.0
+        while True:
+            await self._read(order, wait)
+            if order is not self._order:
+                return {}
+            room = most - len(self._ready)
+            if room > 0:
+                self._ready += order.take(room)
+            if self._ready or time.monotonic() >= deadline:
+                break
+            wait = max(min(_POLL_SECONDS, deadline - time.monotonic()), 0.0)
+        found, self._ready = self._ready[:most], self._ready[most:]
+        self._report_holding(order, found)
+        return {self._lane: found} if found else {}
+
+    async def _read(self, order: TopicOrder, wait: float) -> None:
+        """Drain the consumer into the order: what it keeps would hold back the fetches of all partitions."""
+        found = await self._consumer.poll(None, wait)
+        if order is not self._order:
+            return
+        now = time.time_ns() // 1_000_000
+        for partition, records in found.items():
+            if self._append_time:
+                self._clock_ahead = max(self._clock_ahead, records[-1].timestamp - now)
+            order.push(partition.partition, records, newest_ms=None if self._append_time else now)
+        for number, sent in self._consumer.settled().items():
+            order.reached(number, sent_ms=sent + self._clock_ahead)
+        for partition in found:
+            number = partition.partition
+            if order.waiting_bytes(number) > _QUEUE_BYTES and number not in self._paused:
+                self._paused.add(number)
+                self._consumer.pause(partition)
+        for number in list(self._paused):
+            if order.waiting_bytes(number) < _QUEUE_BYTES // 2:
+                self._paused.discard(number)
+                self._consumer.resume(Partition(self._lane.topic, number))
+
+    def _report_holding(self, order: TopicOrder, found: Sequence[Any]) -> None:
+        holding, now = () if found else order.holding, time.monotonic()
+        if not holding or holding != self._held_since[0]:
+            self._held_since = (holding, now)
+        elif now >= self._held_since[1] + _HOLDING_SECONDS:
+            self._held_since = (holding, now)
+            log.warning(
+                "partitions_hold_the_topic",
+                topic=self._lane.topic,
+                partitions=list(holding),
+                next_step="the order needs the next record of each partition: look for an open transaction "
+                "of a producer on them, or for a partition without a leader",
+            )
+
+    def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
+        """Keep them for the next poll."""
+        kept = [record for record in records if isinstance(record, OrderedRecord)]
+        self._ready = kept + self._ready
+
+    async def position(self, lane: OpenLane) -> int | None:
+        """The sum of the positions: the consumer's, where nothing of a partition waits."""
+        order, total = self._order, 0
+        waiting = {record.partition for record in self._ready}
+        for partition, offset in zip(self._all, self._offsets(lane), strict=True):
+            number = partition.partition
+            if order is not None and number not in waiting and order.is_empty(number):
+                total += max(offset, await self._consumer.position(partition) or 0)
+            else:
+                total += offset
+        return total
+
+    def taken(self, lane: OpenLane) -> int:
+        """The sum of the offsets behind the last records taken."""
+        return sum(self._offsets(lane))
+
+    def _offsets(self, lane: OpenLane) -> list[int]:
+        source = lane.logged_lane.source
+        assert source is not None
+        found = []
+        for partition in self._all:
+            start, known = lane.spans[partition.partition][0], source.positions.get(partition.partition)
+            found.append(start if known is None else max(known.next_offset, start))
+        return found
+
+    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int | None:
+        """The sum of the ends."""
+        total = 0
+        for partition in self._all:
+            end = self._consumer.end(partition) if ends is None else ends.get(partition)
+            if end is None:
+                end = lane.spans[partition.partition][1]
+            total += end
+        return total
+
+    def partitions(self, lane: OpenLane) -> list[Partition]:
+        """All of them."""
+        return list(self._all)

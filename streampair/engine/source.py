@@ -1,0 +1,118 @@
+"""Positions of a lane that reads a whole topic: its ordinals stand for records of several partitions.
+
+A lane counts records by one number. Where it reads one partition, that is the offset. Where it reads a whole
+topic, it is the ordinal of the record in the order over all partitions. This module keeps which records the
+ordinals stand for: the position in each partition, and the ranges that were taken, which the log holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from streampair.engine.records import OrderedRecord
+from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState
+
+__all__ = ["Positions", "longer", "partition_label", "partition_number", "ranges_of"]
+
+
+def partition_label(partition: int) -> str:
+    """Return the label of a lane: the number of its partition, or "all" where it reads the whole topic."""
+    return "all" if partition == WHOLE_TOPIC else str(partition)
+
+
+def partition_number(label: str) -> int:
+    """Return the number that `partition_label` was given."""
+    return WHOLE_TOPIC if label == "all" else int(label)
+
+
+def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:
+    """The ranges of records, in their order.
+
+    Examples
+    --------
+    >>> from streampair.engine import OrderedRecord
+    >>> from streampair.engine.source import ranges_of
+    >>> places = [(0, 5), (0, 6), (1, 0), (0, 8)]
+    >>> records = [OrderedRecord(n, b"", partition=p, position=q) for n, (p, q) in enumerate(places)]
+    >>> [tuple(getattr(r, name) for name in r.__struct_fields__) for r in ranges_of(records)]
+    [(0, 5, 7, 2), (1, 0, 1, 1), (0, 8, 9, 1)]
+    """
+    found: list[Range] = []
+    partition, first, last, count = -1, 0, 0, 0
+    for record in records:
+        if record.partition != partition:
+            if count:
+                found.append(Range(partition, first, last + 1, count))
+            partition, first, count = record.partition, record.position, 0
+        last = record.position
+        count += 1
+    if count:
+        found.append(Range(partition, first, last + 1, count))
+    return found
+
+
+class Positions:
+    """The positions of a lane at work, and what its log has to be told of them."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, Position] = {}
+        self._ahead: list[Range] = []
+        self._taken: list[Range] = []
+
+    def load(self, state: SourceState | None) -> None:
+        """Go on where a log says."""
+        self._next = {} if state is None else {each.partition: each for each in state.positions}
+        self._ahead = [] if state is None else list(state.ahead)
+        self._taken = []
+
+    @property
+    def positions(self) -> Mapping[int, Position]:
+        """Where each partition is to be read on; a partition that is not in it from its start."""
+        return self._next
+
+    @property
+    def ahead(self) -> list[Range]:
+        """What is to be taken before any other record."""
+        return list(self._ahead)
+
+    def took(self, records: Sequence[OrderedRecord]) -> None:
+        """Note that records were taken."""
+        for record in records:
+            before = self._next.get(record.partition)
+            clock = record.clock if before is None else max(before.clock, record.clock)
+            self._next[record.partition] = Position(record.partition, record.position + 1, clock)
+        for each in ranges_of(records):
+            last = self._taken[-1] if self._taken else None
+            if last is not None and last.partition == each.partition and each.first >= last.end:
+                self._taken[-1] = Range(each.partition, last.first, each.end, last.count + each.count)
+            else:
+                self._taken.append(each)
+        self._ahead = after(self._ahead, records) if self._ahead else []
+
+    def announced(self) -> list[Range]:
+        """The ranges taken since the last call: they go into the log."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    @property
+    def state(self) -> SourceState:
+        """What a commit holds."""
+        return SourceState([self._next[p] for p in sorted(self._next)], list(self._ahead))
+
+
+def after(ranges: Sequence[Range], records: Sequence[OrderedRecord]) -> list[Range]:
+    """What is left of ranges behind records that were taken from their front."""
+    left, count = list(ranges), len(records)
+    while left and count:
+        if left[0].count <= count:
+            count -= left.pop(0).count
+        else:
+            end = records[-1].position + 1
+            left[0] = Range(left[0].partition, end, left[0].end, left[0].count - count)
+            count = 0
+    return left
+
+
+def longer(ranges: list[Range], others: list[Range]) -> list[Range]:
+    """Of two lists of which one begins with the other, the longer one."""
+    return max(ranges, others, key=lambda each: sum(part.count for part in each))
