@@ -1,7 +1,6 @@
 "use strict";
-// Lines over a stream, as SVG. Our own, and small: what Python's registry has in charts weighs megabytes, and what
-// npm has would need node to build the wheel. An axis ends at a round number, so it moves rarely, and a new point
-// touches the path of its own line alone.
+// Line charts of a stream, as SVG: chart libraries are megabytes large, or need node to build the wheel. An axis
+// ends at a round number, so it moves rarely, and a new point changes the path of its own line only.
 const Chart = (() => {
   const NS = "http://www.w3.org/2000/svg";
   const LEFT = 60, RIGHT = 10, TOP = 20, BOTTOM = 36, HEIGHT = 232;
@@ -35,7 +34,7 @@ const Chart = (() => {
     return out;
   }
 
-  // Seconds as steps that clocks have.
+  // Steps of time axes, in seconds.
   const SPANS = [10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 604800];
   function timeTicks(low, high, n) {
     const raw = (high - low) / n;
@@ -98,7 +97,7 @@ const Chart = (() => {
         points: { x: [], y: [] },
       }));
       this.pool = { y: [], x: [] };
-      this.at = null;
+      this.cursorIndex = null;
       this.width = 0;
       this.node.append(caption, this.svg);
       if (options.series.length > 1) this.node.append(this.legend());
@@ -108,15 +107,15 @@ const Chart = (() => {
     legend() {
       const list = document.createElement("ul");
       list.className = "legend";
-      const shown = this.options.series.filter((s) => s.colour < 8 || s.dashed);
-      for (const s of shown) {
+      const visible = this.options.series.filter((s) => s.colour < 8 || s.dashed);
+      for (const s of visible) {
         const item = document.createElement("li");
         const key = make("svg", { viewBox: "0 0 14 10", "aria-hidden": "true" }, item);
         make("path", { d: "M0 5H14", class: `c${s.colour}`, "stroke-width": 3, "stroke-dasharray": s.dashed ? "4 3" : "none" }, key);
         item.append(s.name);
         list.append(item);
       }
-      const rest = this.options.series.length - shown.length;
+      const rest = this.options.series.length - visible.length;
       if (rest > 0) {
         const item = document.createElement("li");
         item.textContent = `and ${rest} more, in grey`;
@@ -146,7 +145,7 @@ const Chart = (() => {
       svg.addEventListener("blur", () => this.moveTo(null));
       svg.addEventListener("keydown", (event) => {
         const last = this.longest().x.length - 1;
-        const now = this.at === null ? last : this.at;
+        const now = this.cursorIndex === null ? last : this.cursorIndex;
         const to = { ArrowLeft: now - 1, ArrowDown: now - 1, ArrowRight: now + 1, ArrowUp: now + 1, Home: 0, End: last, PageUp: now - 20, PageDown: now + 20 }[event.key];
         if (event.key === "Escape") this.moveTo(null);
         if (to === undefined || last < 0) return;
@@ -186,17 +185,17 @@ const Chart = (() => {
     }
 
     moveTo(index) {
-      this.at = index;
-      this.tell();
+      this.cursorIndex = index;
+      this.showReadout();
     }
 
-    // What stands beside the title: the values at the cursor; without one nothing, the tiles have the latest.
-    tell() {
+    // The readout after the title: the values at the cursor. Empty without a cursor: the tiles have the latest.
+    showReadout() {
       const main = this.longest();
       const last = main.x.length - 1;
-      const at = this.at === null ? last : Math.min(this.at, last);
+      const index = this.cursorIndex === null ? last : Math.min(this.cursorIndex, last);
       if (last < 0 || !this.domain) return;
-      const x = main.x[at];
+      const x = main.x[index];
       const parts = [];
       for (let i = 0; i < this.lines.length && parts.length < 4; i++) {
         const points = this.lines[i].points;
@@ -205,15 +204,15 @@ const Chart = (() => {
         if (near >= 0) parts.push(`${this.lines.length > 1 ? this.options.series[i].name + " " : ""}${this.options.number(points.y[near])}`);
       }
       const text = `${this.formatX(x)}: ${parts.join(", ")}`;
-      const shown = this.at === null ? "" : text;
-      if (this.readout.textContent !== shown) this.readout.textContent = shown;
+      const readout = this.cursorIndex === null ? "" : text;
+      if (this.readout.textContent !== readout) this.readout.textContent = readout;
       put(this.svg, "aria-valuemax", last);
-      put(this.svg, "aria-valuenow", at);
+      put(this.svg, "aria-valuenow", index);
       put(this.svg, "aria-valuetext", text);
       const [a, b] = this.domain.x;
       const pixel = LEFT + ((x - a) / (b - a)) * (this.width - LEFT - RIGHT);
-      put(this.cursor, "visibility", this.at === null ? "hidden" : "visible");
-      if (this.at !== null) { put(this.cursor, "x1", pixel.toFixed(1)); put(this.cursor, "x2", pixel.toFixed(1)); }
+      put(this.cursor, "visibility", this.cursorIndex === null ? "hidden" : "visible");
+      if (this.cursorIndex !== null) { put(this.cursor, "x1", pixel.toFixed(1)); put(this.cursor, "x2", pixel.toFixed(1)); }
     }
 
     measure() {
@@ -258,7 +257,7 @@ const Chart = (() => {
       for (const index of this.dirty) this.line(index);
       this.drawMarks();
       this.dirty.clear();
-      this.tell();
+      this.showReadout();
     }
 
     scales() {
@@ -302,7 +301,7 @@ const Chart = (() => {
     line(index) {
       const { points, path, band } = this.lines[index];
       const [sx, sy] = this.scales();
-      // A piece of one point has no line: it is drawn as a small ring, which the width of the line fills.
+      // A single point has no line: it is drawn as a small ring, which the line's width fills.
       let d = "", length = 0, last = "";
       const end = () => { if (length === 1) d += "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0-4 0"; length = 0; };
       for (let i = 0; i < points.x.length; i++) {
@@ -342,12 +341,12 @@ const Chart = (() => {
     return {
       node: svg,
       set(shares) {
-        let at = 0;
+        let start = 0;
         shares.forEach((share, i) => {
           const width = Math.max(0, Math.min(1, share || 0)) * 100;
-          put(rects[i], "x", at.toFixed(2));
+          put(rects[i], "x", start.toFixed(2));
           put(rects[i], "width", width.toFixed(2));
-          at += width;
+          start += width;
         });
       },
     };

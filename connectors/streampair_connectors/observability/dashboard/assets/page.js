@@ -1,18 +1,18 @@
 "use strict";
 (() => {
   const TABS = [["learning", "Learning"], ["privacy", "Privacy"], ["operation", "Operation"]];
-  const SILENT_SECONDS = 4; // the worker speaks every second
+  const SILENT_SECONDS = 4; // the worker sends a message every second
   const KEPT = 480;
   const embedded = document.getElementById("data");
   const $ = (id) => document.getElementById(id);
 
-  // What is known.
+  // State of the connection and data.
   const lanes = new Map();
   let meta = { apps: {}, process: {}, series: {}, public: false };
   let offset = 0; // of the worker's clock
   let heard = 0, dead = null, source = null, ready = false, recorded = false, polling = false;
 
-  // What is shown.
+  // State of the view.
   let tab = "learning", chosen = "", panels = {}, live = [], charts = [], shownAlarms = "";
 
   // Words and numbers
@@ -26,7 +26,7 @@
     node.append(...children.filter((c) => c !== null && c !== undefined));
     return node;
   }
-  // Words, of which those between backticks are typed as they stand.
+  // Text, with the parts between backticks as code.
   const typed = (words) => words.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
   const known = (v) => v !== null && v !== undefined && !Number.isNaN(v);
   const or = (format) => (v) => (known(v) ? format(v) : "–");
@@ -36,7 +36,7 @@
   const four = or((v) => signed(v).replace(/^-/, "−"));
   const bytes = or((v) => (v < 1000 ? `${v} B` : v < 1e6 ? `${(v / 1e3).toFixed(1)} kB` : `${(v / 1e6).toFixed(1)} MB`));
   const plain = or((v) => four(Number(v.toPrecision(4))).replace(/(\.\d*?)0+(?=e|$)/, "$1").replace(/\.(?=e|$)/, ""));
-  // As many decimals as the step has, so that no two marks are told by the same text.
+  // As many decimals as the step has, so that no two ticks have the same text.
   const decimals = (step) => [0, 1, 2, 3].find((d) => Math.abs(step * 10 ** d - Math.round(step * 10 ** d)) < 1e-6) ?? 4;
   const axis = (v, step) => (Math.abs(v) >= 1e4 ? v.toLocaleString("en-GB", { notation: "compact" }) : Math.abs(step) < 1e-3 ? v.toExponential(1) : v.toFixed(decimals(step)));
   const plural = (n, one, many) => `${n.toLocaleString("en-GB")} ${n === 1 ? one : many || one + "s"}`;
@@ -48,7 +48,7 @@
     if (seconds < 172800) return plural(Math.round(seconds / 3600), "hour");
     return seconds < 3.2e8 ? plural(Math.round(seconds / 86400), "day") : "more than ten years";
   }
-  // In a tile there is room for little.
+  // Short forms, for tiles.
   const brief = (seconds) => long(seconds).replace(/ seconds?$/, " s").replace(/ minutes?$/, " min").replace("more than ten years", "> 10 years");
   const when = (t) => new Date(t * 1000).toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
   const hour = (t) => new Date(t * 1000).toLocaleTimeString("en-GB");
@@ -64,7 +64,7 @@
   const privates = () => all().filter((lane) => lane.report);
   const processed = (name, app) => (meta.process[name] || []).filter((row) => !app || row.app === app).reduce((sum, row) => sum + row.value, 0);
 
-  // How fast a column of a lane moves, by second, over at least so many of the latest seconds.
+  // Rate of a column per second, over at least the latest `seconds`.
   function rate(lane, column, seconds) {
     const { t, [column]: y } = lane.history;
     if (!y || t.length < 2) return null;
@@ -76,7 +76,7 @@
     return y[last] === null || y[from] === null || end <= t[from] ? null : (y[last] - y[from]) / (end - t[from]);
   }
 
-  // The connection: of `frame` the first one is whole, the others have what changed.
+  // The connection: the first frame is whole, later ones have changes only.
 
   function take(frame, whole) {
     if (!whole && frame.boot !== meta.boot) return load();
@@ -137,7 +137,7 @@
     source.onmessage = (event) => { polling = false; take(JSON.parse(event.data), false); };
     source.onerror = () => {
       if (source.readyState !== EventSource.CLOSED) return;
-      polling = true; // too many readers, or a proxy that allows none: what there is, every few seconds
+      polling = true; // too many readers, or a proxy without streams: poll every few seconds
       setTimeout(() => { polling = false; load(); }, 3000);
     };
   }
@@ -212,7 +212,7 @@
   function set(node, text) { if (node.textContent !== text) node.textContent = text; }
   function put(node, key, text) { if (node.getAttribute(key) !== text) node.setAttribute(key, text); }
 
-  // Parts that keep themselves up to date: on = null: with every message; else with messages about these lanes
+  // Nodes with live updates: with every message (on = null), or with messages about these lanes
 
   function bind(on, run) { live.push([on, run]); run(); }
   function text(on, get, series) {
@@ -223,7 +223,7 @@
   const lane1 = (id) => lanes.get(id);
   const num = (id, name, format, pick) => text([id], () => { const lane = lane1(id); return lane ? format(pick ? pick(value(lane, name)) : first(value(lane, name))) : "–"; }, `streampair_${name}`);
 
-  // Title, unit and help of a series are the server's.
+  // Title, unit and help of a series come from the server.
   const seriesOf = (name) => meta.series[name] || { title: name, unit: "", help: "" };
   const titleOf = (name) => seriesOf(name).title;
   const titled = (name, more = "") => h("span", { title: seriesOf(name).help }, titleOf(name) + more);
@@ -338,7 +338,7 @@
         if (speed() && lag() / speed() < 2) return ["2 s", "or less, at the present speed"];
         return drain > 0 ? [brief(lag() / drain), "at the present rate"] : ["never", "the lag grows: add partitions and workers"];
       };
-      const age = () => { const at = apps.map((a) => meta.apps[a] && meta.apps[a].committed_at).filter(known); return at.length ? Math.max(0, now() - Math.min(...at)) : null; };
+      const age = () => { const times = apps.map((a) => meta.apps[a] && meta.apps[a].committed_at).filter(known); return times.length ? Math.max(0, now() - Math.min(...times)) : null; };
       const app = apps.length === 1 ? apps[0] : null;
       out.push(tiles(
         ["Speed", text(null, () => (speed() === null ? "–" : `${count(speed())}/s`)), "events, over ten seconds"],
@@ -413,7 +413,7 @@
     const q = () => (lane1(id) && lane1(id).quality) || { bins: 1, positives: [], negatives: [] };
     const x = () => q().positives.map((_, i) => (i + 0.5) / q().bins);
     const share = (which) => () => { const n = total(q()[which]) || 1; return { x: x(), y: q()[which].map((v) => v / n) }; };
-    const level = (at) => () => { const rows = q().reliability || []; return { x: rows.map((r) => r[0]), y: rows.map((r) => r[at]), low: rows.map((r) => Math.max(0, r[1] - r[2])), high: rows.map((r) => Math.min(1, r[1] + r[2])) }; };
+    const level = (column) => () => { const rows = q().reliability || []; return { x: rows.map((r) => r[0]), y: rows.map((r) => r[column]), low: rows.map((r) => Math.max(0, r[1] - r[2])), high: rows.map((r) => Math.min(1, r[1] + r[2])) }; };
     const reliable = () => ({ x: x(), y: q().positives.map((p, i) => (p + q().negatives[i] ? p / (p + q().negatives[i]) : null)) });
     const common = { x: "share", floor: 0, ceiling: 1, number: fixed(3), tick: axis, empty: "No labelled events yet." };
     return [
@@ -424,7 +424,7 @@
     ];
   }
 
-  // Rows are kept, and told anew: nothing flickers where two weights change places.
+  // Rows are kept and refilled: nothing flickers when two weights change places.
   function weights(id) {
     const body = h("tbody"), rows = [], mine = () => lane1(id).weights || [];
     bind([id], () => {
@@ -461,10 +461,10 @@
     bind([id], () => { const { kind } = lane1(id).report; put(chip, "data-kind", kind); set(chip, KINDS[kind] || kind); });
     return chip;
   }
-  // As a record is dated by its source: of a file none is.
+  // The timestamp is the record's: records of a file have none.
   function since(id) {
-    const at = value(lane1(id), "privacy_since_seconds");
-    return known(at) ? `The account goes back to its first record, of ${when(at)}.` : "The account goes back to its first record.";
+    const seconds = value(lane1(id), "privacy_since_seconds");
+    return known(seconds) ? `The account goes back to its first record, of ${when(seconds)}.` : "The account goes back to its first record.";
   }
   const usedShare = (id) => 1 - value(lane1(id), "privacy_horizon_left") / value(lane1(id), "privacy_horizon");
   const percent = or((share) => `${(100 * share).toFixed(1)} %`);
@@ -514,7 +514,7 @@
 
   const listed = (title, items, ...more) => card("third", title, h("ul", { class: "plain-list" }, ...items.map((t) => h("li", {}, t))), ...more);
 
-  // What the last audit found, by what it was of.
+  // Findings of the last audit, grouped by lanes.
   function audited(ids) {
     const said = new Map();
     for (const id of ids) {
@@ -535,7 +535,7 @@
     return table("Mechanism card", [["Field"], ...rows.map((_, i) => [rows.length > 1 ? `Release ${i + 1}` : "Value", "words"])], names.map((name) => [name.replaceAll("_", " "), ...rows.map((row) => cell(row[name]))]));
   }
 
-  // When they were committed; which record was the last by then is known where the state dates them.
+  // Releases by date of their commit, with the last record by then where the state has it.
   function releases(id) {
     const head = h("tr"), body = h("tbody");
     let last = "";
@@ -570,7 +570,7 @@
     return out;
   }
 
-  // Showing it
+  // Rendering
 
   function visible() { return meta.public ? TABS.filter(([key]) => key === "privacy") : TABS; }
 
@@ -592,7 +592,7 @@
     set($("foot"), `streampair ${meta.version || ""}${meta.public ? ". Everything here is computed from released models, the plan and metadata." : ""}`);
   }
 
-  // What of a lane is there to be shown: where that changes, the tab is put together anew.
+  // What data a lane has: when that changes, the tab is rebuilt.
   const shapeOf = (ids) => ids.map((id) => { const { values, quality, weights } = lane1(id); return [Object.keys(values).join(), !!quality, !!(quality && quality.reliability), !!(quality && quality.drift), !!(weights || []).length].join(); }).join(";");
   let shape = "";
 
@@ -612,10 +612,10 @@
   function update(dirty) {
     showStatus();
     showAlarms();
-    const shown = chosen && lanes.has(chosen) ? [chosen] : [...lanes.keys()];
-    if (dirty.size && shape !== shapeOf(shown)) {
+    const ids = chosen && lanes.has(chosen) ? [chosen] : [...lanes.keys()];
+    if (dirty.size && shape !== shapeOf(ids)) {
       const inside = panels[tab].contains(document.activeElement);
-      fill(shown);
+      fill(ids);
       if (inside) panels[tab].focus();
       return;
     }
@@ -640,8 +640,8 @@
   }
 
   function tabKey(event) {
-    const keys = visible().map(([key]) => key), at = keys.indexOf(tab);
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: keys.length - 1 }[event.key];
+    const keys = visible().map(([key]) => key), index = keys.indexOf(tab);
+    const to = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: keys.length - 1 }[event.key];
     if (to === undefined) return;
     event.preventDefault();
     show(keys[(to + keys.length) % keys.length], true);
@@ -652,7 +652,7 @@
     $("lane").value = id;
     remember();
     fill(id ? [id] : [...lanes.keys()]);
-    if (!focus) return; // who moves along the list of lanes stays there
+    if (!focus) return; // keep the focus in the list of lanes
     $(`panel-${tab}`).focus({ preventScroll: true });
     scrollTo(0, 0);
   }
