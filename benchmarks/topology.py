@@ -7,7 +7,7 @@ The same shuffled events lie in topics of one and of more partitions, with LogAp
 with its state in Kafka reads them to their end, once with `learner.scope = "application"` and once with
 "partition"; runs alternate. Reported are the AUC of the committed scores over the second half of the events,
 and events per second as a ratio to one partition with scope "partition" in the same round. With `--rate R`
-events come at R a second, and the time from the append of an event to the append of its score is reported too.
+events come at R a second, and the time from the append of an event to that of its score is reported too.
 """
 
 from __future__ import annotations
