@@ -83,7 +83,7 @@ def test_no_output_leaves_before_its_line(
         try:
             async with member(kafka, topic, app) as consumer:
                 store = DiskStore(config, consumer, producer)
-                lane = await store.open(source, 0)
+                lane = await store.open(source, {0: 0})
                 lane.__class__ = kind
                 await lane.send(target, [Message(None, b"a")])  # nobody's privacy: no line before it
                 assert lane.waiting_since is None

@@ -41,7 +41,7 @@ def test_the_newest_model_of_each_lane_is_merged(kafka: Cluster, unique: Unique)
         assert (merged.slots, merged.score_one({"a": 2.0}), merged.weights) == (40, 4.0, {"a": 2.0})
         wrong = msgspec.json.encode({"format": 2})
         await produce(kafka.bootstrap, topic, [wrong], 1, key=b"what")
-        with pytest.raises(RecordError, match="no model of a lane"):
+        with pytest.raises(RecordError, match="not a model of a lane"):
             await read_models(settings, topic)
 
     asyncio.run(body())

@@ -129,7 +129,7 @@ class Consumer:
                 outer._is_member = True
                 if isinstance(outer._assignor, WholeTopicAssignor):
                     assigned = list(assigned)
-                    outer._assignor.holds(bool(assigned))
+                    outer._assignor.set_assigned(bool(assigned))
                 await outer._guard(on_assigned, assigned)
 
         self._consumer.subscribe([topic], listener=_Listener())

@@ -28,21 +28,21 @@ class WholeTopicAssignor(Assignor):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held_since: int | None = None
+        self._assigned_since: int | None = None
 
-    def holds(self, held: bool) -> None:
+    def set_assigned(self, assigned: bool) -> None:
         """Say whether this member has the partitions, from its next join on."""
-        if not held:
-            self._held_since = None
-        elif self._held_since is None:
-            self._held_since = time.time_ns()
+        if not assigned:
+            self._assigned_since = None
+        elif self._assigned_since is None:
+            self._assigned_since = time.time_ns()
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """What this member says when it joins: since when it has the partitions, if it has."""
         words = (
             self._user_data
-            if self._held_since is None
-            else b"%s%d|%s" % (_HOLDS, self._held_since, self._user_data)
+            if self._assigned_since is None
+            else b"%s%d|%s" % (_HOLDS, self._assigned_since, self._user_data)
         )
         return ConsumerProtocolMemberMetadata(self.version, list(topics), words)
 
@@ -103,7 +103,7 @@ class FetchClock:
         fetcher: Any = consumer._fetcher
         inner = fetcher._proc_fetch_request
 
-        async def noted(assignment: Any, node_id: Any, request: Any) -> Any:
+        async def timed(assignment: Any, node_id: Any, request: Any) -> Any:
             sent = time.time_ns() // 1_000_000
             result = await inner(assignment, node_id, request)
             if assignment.active:
@@ -115,7 +115,7 @@ class FetchClock:
                             self._sent[TopicPartition(topic, partition)] = sent
             return result
 
-        fetcher._proc_fetch_request = noted
+        fetcher._proc_fetch_request = timed
 
     def settled(self, partitions: Iterable[TopicPartition]) -> dict[int, int]:
         """By partition that was read to its end: when the fetch that saw the end was sent, in milliseconds.

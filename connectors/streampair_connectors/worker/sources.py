@@ -129,7 +129,7 @@ class TopicSource:
         self._ready: list[OrderedRecord] = []
         self._clock_ahead = 0  # of the brokers, at least, in milliseconds
         self._paused: set[int] = set()
-        self._held_since: tuple[tuple[int, ...], float] = ((), 0.0)
+        self._holding_since: tuple[tuple[int, ...], float] = ((), 0.0)
 
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
         """One, once all partitions are assigned."""
@@ -198,10 +198,10 @@ class TopicSource:
 
     def _report_holding(self, order: TopicOrder, found: Sequence[Any]) -> None:
         holding, now = () if found else order.holding, time.monotonic()
-        if not holding or holding != self._held_since[0]:
-            self._held_since = (holding, now)
-        elif now >= self._held_since[1] + _HOLDING_SECONDS:
-            self._held_since = (holding, now)
+        if not holding or holding != self._holding_since[0]:
+            self._holding_since = (holding, now)
+        elif now >= self._holding_since[1] + _HOLDING_SECONDS:
+            self._holding_since = (holding, now)
             log.warning(
                 "partitions_hold_the_topic",
                 topic=self._lane.topic,
