@@ -430,11 +430,11 @@ def test_a_partition_that_is_given_away_while_its_lane_is_opened(
     opening, go = threading.Event(), threading.Event()
     replay = Opener._replay
 
-    async def wait(self: Opener, lane: LoggedLane, partition: Partition, start: int) -> None:
+    async def wait(self: Opener, lane: LoggedLane, *rest: Any) -> None:
         if not opening.is_set():
             opening.set()
             await asyncio.to_thread(go.wait, 60)
-        await replay(self, lane, partition, start)
+        await replay(self, lane, *rest)
 
     monkeypatch.setattr(Opener, "_replay", wait)
     text = app.path.read_text()

@@ -116,7 +116,7 @@ def test_a_partition_of_another_member_is_fenced(kafka: Cluster, unique: Unique)
 
     async def body() -> None:
         async with member(kafka, topic, group) as consumer:
-            with pytest.raises(FencedError, match=r"given .* away"):
+            with pytest.raises(FencedError, match="no longer assigned to this worker"):
                 await commit_register(consumer, {Partition(topic, 5): (1, "x")})
 
     asyncio.run(body())
@@ -224,7 +224,7 @@ def test_an_offset_in_an_open_transaction_is_not_read_yet(apache_kafka: Cluster,
             await producer.send_offsets_to_transaction(
                 {TopicPartition(*partition): OffsetAndMetadata(2, "after")}, group
             )
-            with pytest.raises(SourceError, match="not decided yet") as undecided:
+            with pytest.raises(SourceError, match="still pending") as undecided:
                 await read_register(config_of(apache_kafka, 0.5), group, [partition])
             assert undecided.value.retriable
             waits = asyncio.create_task(read_register(config, group, [partition]))

@@ -258,7 +258,7 @@ def _outputs_outside() -> None:
 def _no_replay() -> None:
     """The state of the last snapshot is taken for that of the last commit."""
 
-    async def replay(self: Any, lane: Any, partition: Any, start: int) -> None:
+    async def replay(self: Any, lane: Any, *rest: Any) -> None:
         if lane.replay_until is not None:
             lane._batch.next_offset = lane.replay_until
             lane._working = True
