@@ -440,6 +440,8 @@ def test_budget_plan() -> None:
     assert all(name in told for name in ("OnPairStrC", "OnPairC", "NoisyOGD", "mechanism=PairGradients"))
     found = json.loads(call("budget", "plan", "--n", "2e4", "--d", 10, "--json").stdout)
     assert found["recommended"].startswith("auc.PairFTRL(")
+    said = [forecast["settings"].get("mechanism") for forecast in found["forecasts"]]
+    assert {"class": "streampair.privacy.PairGradients"} in said
     assert len(found["forecasts"]) == 6
     assert found["recommended_components"] in (None, *(c["components"] for c in found["components"]))
     assert "n is" in call("budget", "plan", "--n", "nan", "--d", 10, code=2).stderr

@@ -33,6 +33,11 @@ def as_dict(found: PrivacyPlan) -> dict[str, Any]:
         return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
     summary: dict[str, Any] = plain(asdict(found))
+    for said, forecast in zip(summary["forecasts"], found.forecasts, strict=True):
+        if "mechanism" in forecast.settings:  # as a configuration says it
+            said["settings"]["mechanism"] = {
+                "class": f"streampair.privacy.{shown(forecast.settings['mechanism'])}"
+            }
     summary["recommended"] = found.best.call()
     endless, components = found.best_without_horizon, found.best_components
     summary["recommended_without_horizon"] = None if endless is None else endless.call()
