@@ -337,6 +337,7 @@ def gradients_at_rest(model: Any, data: list[tuple[dict[str, Any], bool]]) -> np
 def test_replacing_all_records_of_an_entity_moves_the_gradients_by_no_more_than_planned(size: int) -> None:
     """9.2 for entities: the records of one person are replaced, flips included, and the pattern holds."""
     limit = EntityLimit(4, 2, field="who")
+    pairs = privacy.PairGradients(buffer=buffers.FIFO(size))
     worst, unbounded = 0.0, False
     for seed in range(12):
         data = visits(40, 5, seed)
@@ -347,7 +348,7 @@ def test_replacing_all_records_of_an_entity_moves_the_gradients_by_no_more_than_
         ]
         runs = []
         for stream in (data, other):
-            model = learner(limit=limit, buffer=buffers.FIFO(size), radius=1e-9, seed=1)
+            model = learner(limit=limit, mechanism=pairs, radius=1e-9, seed=1)
             runs.append(gradients_at_rest(model, stream))
             step = model.run.state.plan.grid * math.sqrt(2) / model.run.state.plan.diameter
         admission = Admission(limit)
@@ -361,7 +362,6 @@ def test_replacing_all_records_of_an_entity_moves_the_gradients_by_no_more_than_
         assert np.all(moved <= bound + step * (bound > 0))
         worst = max(worst, float(moved.max()))
         # The mutant: without admission the same records move more than that.
-        pairs = privacy.PairGradients(buffer=buffers.FIFO(size))
         fixed = {"entity": None, "mechanism": pairs, "radius": 1e-9, "seed": 1}
         free = [gradients_at_rest(learner(**fixed), stream) for stream in (data, other)]
         unbounded |= bool(np.any(np.linalg.norm(free[0] - free[1], axis=1) > bound + step))
