@@ -30,7 +30,7 @@ from streampair.privacy.mechanisms.second_moments import MOST_FEATURES
 from streampair.privacy.plausible import doubts
 from streampair.privacy.user_level import EntityLimit
 
-__all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan", "shown"]
+__all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan", "setting_text"]
 
 USEFUL = 0.02
 """Expected loss at which a mechanism counts as useful."""
@@ -79,11 +79,11 @@ class Forecast:
 
     def call(self) -> str:
         """The recommended call."""
-        given = (
-            f"{k}=privacy.{shown(v)}()" if isinstance(v, MechanismOptions) else f"{k}={v!r}"
+        arguments = (
+            f"{k}=privacy.{setting_text(v)}()" if isinstance(v, MechanismOptions) else f"{k}={v!r}"
             for k, v in self.settings.items()
         )
-        return f"{self.family}.{self.mechanism}({', '.join(given)})"
+        return f"{self.family}.{self.mechanism}({', '.join(arguments)})"
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,9 @@ class PrivacyPlan:
         ]
         for f in self.forecasts:
             start = "-" if f.useful_from is None else f"{f.useful_from:.0e}"
-            name = f.mechanism + "".join(f", {k}={shown(v)}" for k, v in f.settings.items() if k in _TELLING)
+            name = f.mechanism + "".join(
+                f", {k}={setting_text(v)}" for k, v in f.settings.items() if k in _TELLING
+            )
             lines.append(f"{name:<52}{f.noise:>8.2g}{f.auc:>8.3f}{f.loss:>8.3f}{start:>14}")
         return "\n".join([*lines, *self.advice()])
 
@@ -193,7 +195,7 @@ class PrivacyPlan:
 _TELLING = ("horizon", "mechanism", "l2")
 
 
-def shown(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """A setting of a forecast in a table: of a mechanism its class, whose options are those by default."""
     return type(value).__name__ if isinstance(value, MechanismOptions) else str(value)
 

@@ -53,7 +53,7 @@ def _warn() -> None:
     )
 
 
-def _beside_source(function: Callable[..., Any]) -> Any:
+def _read_only_cache(function: Callable[..., Any]) -> Any:
     """A cache in the `__pycache__` of a function's file, whether or not it can be written."""
     numbas: Any = caching
     try:
@@ -65,10 +65,10 @@ def _beside_source(function: Callable[..., Any]) -> Any:
         class Implementation(numbas.CompileResultCacheImpl):  # type: ignore[misc]
             _locator_classes = (Locator,)
 
-        class Beside(numbas.FunctionCache):  # type: ignore[misc]
+        class ReadOnlyCache(numbas.FunctionCache):  # type: ignore[misc]
             _impl_class = Implementation
 
-        cache = Beside(function)
+        cache = ReadOnlyCache(function)
         assert cache._cache_file._source_stamp
     except (AttributeError, RuntimeError, TypeError):
         return caching.NullCache()
@@ -96,10 +96,10 @@ class FolderCache:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._made: Any = None
-        self._beside: Any = None
+        self._read_only: Any = None
 
     @property
-    def _own(self) -> Any:
+    def _writable(self) -> Any:
         if self._made is None:
             self._made = self._make()
         return self._made
@@ -119,18 +119,18 @@ class FolderCache:
     @property
     def _installed(self) -> Any:
         """The folder beside the source, to be read."""
-        if self._beside is None:
-            self._beside = _beside_source(self.function)
-        return self._beside
+        if self._read_only is None:
+            self._read_only = _read_only_cache(self.function)
+        return self._read_only
 
     @property
     def cache_path(self) -> str | None:
         """The folder on disk."""
-        return self._own.cache_path  # type: ignore[no-any-return]
+        return self._writable.cache_path  # type: ignore[no-any-return]
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """What was compiled for a signature, or None."""
-        found = self._own.load_overload(signature, context)
+        found = self._writable.load_overload(signature, context)
         if found is None:
             with contextlib.suppress(OSError):  # it cannot be read
                 found = self._installed.load_overload(signature, context)
@@ -138,11 +138,11 @@ class FolderCache:
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keep what was compiled for a signature."""
-        self._own.save_overload(signature, compiled)
+        self._writable.save_overload(signature, compiled)
 
     def flush(self) -> None:
         """Forget all."""
-        self._own.flush()
+        self._writable.flush()
 
 
 def kernel(function: F) -> F:

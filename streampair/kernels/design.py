@@ -27,23 +27,23 @@ def prepare_rows(
     (docs/privacy 4.4). A finite value of any size is used.
     """
     for r in range(raw.shape[0]):
-        given = raw[r]
+        features = raw[r]
         x = out[r]
         # Loops without branches are made of vectors.
         lost = 0
         huge = 0
         if standardise:
-            for i in range(given.shape[0]):
-                finite = abs(given[i]) <= MAX_FINITE
-                value = min(max(given[i], -1e100), 1e100) * scale[i] + shift[i]
+            for i in range(features.shape[0]):
+                finite = abs(features[i]) <= MAX_FINITE
+                value = min(max(features[i], -1e100), 1e100) * scale[i] + shift[i]
                 value = (min(max(value, -1.0), 1.0) - mean[i]) * factor[i]
                 x[i] = min(max(value, -cap), cap) if finite else 0.0
                 lost |= 0 if finite else 1
                 huge |= 1 if abs(x[i]) > 1e50 else 0
         else:
-            for i in range(given.shape[0]):
-                finite = abs(given[i]) <= MAX_FINITE
-                value = min(max(given[i], -1e100), 1e100) * scale[i] + shift[i]
+            for i in range(features.shape[0]):
+                finite = abs(features[i]) <= MAX_FINITE
+                value = min(max(features[i], -1e100), 1e100) * scale[i] + shift[i]
                 x[i] = value if finite else 0.0
                 lost |= 0 if finite else 1
                 huge |= 1 if abs(x[i]) > 1e50 else 0
@@ -52,10 +52,10 @@ def prepare_rows(
         unit = 1.0
         if huge:
             largest = 0.0
-            for i in range(given.shape[0]):
+            for i in range(features.shape[0]):
                 largest = max(largest, abs(x[i]))
             unit = 1.0 / largest
-            for i in range(given.shape[0]):
+            for i in range(features.shape[0]):
                 x[i] *= unit
         norm = math.sqrt(dot(x, x))
         if norm > unit:

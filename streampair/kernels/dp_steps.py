@@ -424,11 +424,13 @@ def gradient_cells(
     scalars: Array,
     vectors: Array,
     buffer: Array,
-    held: Array,
+    buffer_labels: Array,
     cells: NDArray[np.int64],
 ) -> None:
     """Rounded gradient of one slot (rows (1, d)) at the iterate `vectors[0]`: what noise is added to."""
-    private_gradient(vectors[0], rows[0], labels[0], steps, ints, scalars[0], buffer, held, vectors[2])
+    private_gradient(
+        vectors[0], rows[0], labels[0], steps, ints, scalars[0], buffer, buffer_labels, vectors[2]
+    )
     to_cells(vectors[2], scalars[2], cells)
 
 
@@ -462,7 +464,7 @@ def ftrl_steps(
     vectors: Array,
     total: NDArray[np.int64],
     buffer: Array,
-    held: Array,
+    buffer_labels: Array,
     ages: NDArray[np.int64],
 ) -> None:
     """Slots `start + 1, ...` of FTRL with correlated noise (docs/privacy 4.3, 7).
@@ -476,11 +478,11 @@ def ftrl_steps(
     g = vectors[2]
     for r in range(rows.shape[0]):
         steps = start + r
-        private_gradient(vectors[0], rows[r], labels[r], steps, ints, scalars[0], buffer, held, g)
+        private_gradient(vectors[0], rows[r], labels[r], steps, ints, scalars[0], buffer, buffer_labels, g)
         for i in range(g.shape[0]):
             g[i] = math.floor(g[i] / scalars[2] + 0.5)
         ftrl_move(noise[r], etas[r], steps, scalars, vectors, total)
-        private_store(rows[r], labels[r], steps, ints, buffer, held, ages)
+        private_store(rows[r], labels[r], steps, ints, buffer, buffer_labels, ages)
 
 
 @kernel
@@ -498,7 +500,7 @@ def ftrl_keyed(
     vectors: Array,
     total: NDArray[np.int64],
     buffer: Array,
-    held: Array,
+    buffer_labels: Array,
     ages: NDArray[np.int64],
 ) -> None:
     """One slot of `ftrl_steps`, from the bits of its noise on, whose gradient is known: (1, d) rows.
@@ -514,12 +516,12 @@ def ftrl_keyed(
     for i in range(p):
         vectors[2, i] = np.float64(cells[i])
     ftrl_move(noise[0], eta, steps, scalars, vectors, total)
-    private_store(rows[0], labels[0], steps, ints, buffer, held, ages)
+    private_store(rows[0], labels[0], steps, ints, buffer, buffer_labels, ages)
 
 
 @kernel
 def score_and_cells(
-    asked: Array,
+    queries: Array,
     scores: Array,
     rows: Array,
     labels: Array,
@@ -529,18 +531,20 @@ def score_and_cells(
     scalars: Array,
     vectors: Array,
     buffer: Array,
-    held: Array,
+    buffer_labels: Array,
     cells: NDArray[np.int64],
 ) -> None:
-    """Score of `asked[at]` under the average, if anybody asks; then `gradient_cells` of row `at`."""
+    """Score of `queries[at]` under the average, if anybody asks; then `gradient_cells` of row `at`."""
     if scores.shape[0] > 0:
-        scores[at] = dot(vectors[1], asked[at])
-    gradient_cells(rows[at : at + 1], labels[at : at + 1], steps, ints, scalars, vectors, buffer, held, cells)
+        scores[at] = dot(vectors[1], queries[at])
+    gradient_cells(
+        rows[at : at + 1], labels[at : at + 1], steps, ints, scalars, vectors, buffer, buffer_labels, cells
+    )
 
 
 @kernel
 def ftrl_turn(
-    asked: Array,
+    queries: Array,
     scores: Array,
     rows: Array,
     labels: Array,
@@ -556,17 +560,42 @@ def ftrl_turn(
     vectors: Array,
     total: NDArray[np.int64],
     buffer: Array,
-    held: Array,
+    buffer_labels: Array,
     ages: NDArray[np.int64],
 ) -> None:
     """`ftrl_keyed` of row `at`, then `score_and_cells` of the next row, if there is one."""
     row, label = rows[at : at + 1], labels[at : at + 1]
     ftrl_keyed(
-        row, label, words, shape, memory, cells, eta, steps, ints, scalars, vectors, total, buffer, held, ages
+        row,
+        label,
+        words,
+        shape,
+        memory,
+        cells,
+        eta,
+        steps,
+        ints,
+        scalars,
+        vectors,
+        total,
+        buffer,
+        buffer_labels,
+        ages,
     )
     if at + 1 < rows.shape[0]:
         score_and_cells(
-            asked, scores, rows, labels, at + 1, steps + 1, ints, scalars, vectors, buffer, held, cells
+            queries,
+            scores,
+            rows,
+            labels,
+            at + 1,
+            steps + 1,
+            ints,
+            scalars,
+            vectors,
+            buffer,
+            buffer_labels,
+            cells,
         )
 
 
@@ -595,7 +624,7 @@ def noisy_move(
 
 @kernel
 def noisy_turn(
-    asked: Array,
+    queries: Array,
     scores: Array,
     rows: Array,
     labels: Array,
@@ -609,7 +638,7 @@ def noisy_turn(
     scalars: Array,
     vectors: Array,
     buffer: Array,
-    held: Array,
+    buffer_labels: Array,
     ages: NDArray[np.int64],
 ) -> None:
     """One slot of `noisy_steps`, from the bits of its noise on; then `score_and_cells` of the next row."""
@@ -618,10 +647,21 @@ def noisy_turn(
     for i in range(cells.shape[0]):
         noise[i] *= sigma
     noisy_move(cells, noise, eta, steps, scalars, vectors)
-    private_store(rows[at], labels[at], steps, ints, buffer, held, ages)
+    private_store(rows[at], labels[at], steps, ints, buffer, buffer_labels, ages)
     if at + 1 < rows.shape[0]:
         score_and_cells(
-            asked, scores, rows, labels, at + 1, steps + 1, ints, scalars, vectors, buffer, held, cells
+            queries,
+            scores,
+            rows,
+            labels,
+            at + 1,
+            steps + 1,
+            ints,
+            scalars,
+            vectors,
+            buffer,
+            buffer_labels,
+            cells,
         )
 
 
@@ -636,16 +676,18 @@ def noisy_steps(
     scalars: Array,
     vectors: Array,
     buffer: Array,
-    held: Array,
+    buffer_labels: Array,
     ages: NDArray[np.int64],
 ) -> None:
     """Slots `start + 1, ...` of gradient descent with noise in every gradient (docs/privacy 4.2, 7)."""
     cells = np.empty(vectors.shape[1], dtype=np.int64)
     for r in range(rows.shape[0]):
         steps = start + r
-        gradient_cells(rows[r : r + 1], labels[r : r + 1], steps, ints, scalars, vectors, buffer, held, cells)
+        gradient_cells(
+            rows[r : r + 1], labels[r : r + 1], steps, ints, scalars, vectors, buffer, buffer_labels, cells
+        )
         noisy_move(cells, noise[r], etas[r], steps, scalars, vectors)
-        private_store(rows[r], labels[r], steps, ints, buffer, held, ages)
+        private_store(rows[r], labels[r], steps, ints, buffer, buffer_labels, ages)
 
 
 @kernel
@@ -659,7 +701,7 @@ def output_steps(
     scalars: Array,
     vectors: Array,
     buffer: Array,
-    held: Array,
+    buffer_labels: Array,
     ages: NDArray[np.int64],
     cells: NDArray[np.int64],
 ) -> None:
@@ -674,11 +716,11 @@ def output_steps(
     for r in range(rows.shape[0]):
         steps = start + r
         if etas[r] > 0.0:
-            private_gradient(w, rows[r], labels[r], steps, ints, scalars[0], buffer, held, g)
+            private_gradient(w, rows[r], labels[r], steps, ints, scalars[0], buffer, buffer_labels, g)
             for i in range(w.shape[0]):
                 w[i] -= etas[r] * (g[i] + scalars[2] * (w[i] - centre[i]))
             project_ball(w, scalars[1])
-        private_store(rows[r], labels[r], steps, ints, buffer, held, ages)
+        private_store(rows[r], labels[r], steps, ints, buffer, buffer_labels, ages)
         to_cells(w, gammas[r], cells[r])
 
 

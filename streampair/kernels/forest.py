@@ -120,10 +120,10 @@ def forest_pair_places(trees: int, cap: int) -> tuple[int, int, int, int, int]:
         (how many records of each class came, the record at hand with its standardised values, its leaves and
         scores, the records that are kept, length); the link is at 0.
     """
-    at_own = FOREST_LINK + 2
-    at_leaves = at_own + 2 * cap
+    at_current = FOREST_LINK + 2
+    at_leaves = at_current + 2 * cap
     at_kept = at_leaves + EXPERTS * trees + EXPERTS
-    return FOREST_LINK, at_own, at_leaves, at_kept, at_kept + 2 * FOREST_KEPT * cap
+    return FOREST_LINK, at_current, at_leaves, at_kept, at_kept + 2 * FOREST_KEPT * cap
 
 
 _VISITS = 20
@@ -396,9 +396,9 @@ def _inherit(block: Array, at_weights: int, trees: int, nodes: int, tree: int, n
         if child + 1 < cut:
             parent = at + 2 * (tree * cut + node)
             for i in range(2):
-                own = at + 2 * (tree * cut + child + i)
-                block[own] = block[parent]
-                block[own + 1] = 0.5 * block[parent + 1]
+                leaf = at + 2 * (tree * cut + child + i)
+                block[leaf] = block[parent]
+                block[leaf + 1] = 0.5 * block[parent + 1]
         at += 2 * trees * cut
 
 
@@ -610,21 +610,24 @@ def forest_pair(s: Array, target: float) -> bool:
     d, cap, trees = int(s[FOREST_D]), int(s[FOREST_CAP]), int(s[FOREST_TREES])
     _, _, _, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, int(s[FOREST_TEXTS]))
     tail = s[end:]
-    came, at_own, at_leaves, at_kept, _ = forest_pair_places(trees, cap)
+    came, at_current, at_leaves, at_kept, _ = forest_pair_places(trees, cap)
     bits = s[FOREST_HEADER + RECORD_AT * cap :].view(np.int64)
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap :]
     leaves = s[at_scratch:end].view(np.int64)
-    own, own_leaves = tail[at_own:at_leaves].view(np.int64), tail[at_leaves:at_kept].view(np.int64)
+    current, current_leaves = (
+        tail[at_current:at_leaves].view(np.int64),
+        tail[at_leaves:at_kept].view(np.int64),
+    )
     kept = tail[at_kept:].view(np.int64)
     link_learn(tail, forest_stacked(s), 2.0 * target - 1.0)
     mine = 1 if target > 0.5 else 0
     known = int(tail[came + 1 - mine])
     if known > 0:
         for j in range(d):
-            own[j] = bits[j]
-            tail[at_own + cap + j] = z[j]
+            current[j] = bits[j]
+            tail[at_current + cap + j] = z[j]
         for i in range(EXPERTS * trees):
-            own_leaves[i] = leaves[i]
+            current_leaves[i] = leaves[i]
         for k in range(EXPERTS):
             tail[at_kept - EXPERTS + k] = s[SCORES + k]
         slot = (1 - mine) * FOREST_KEPT + int(forest_draw(s) * min(known, FOREST_KEPT))
@@ -636,9 +639,9 @@ def forest_pair(s: Array, target: float) -> bool:
         _fit_pair(s, 1.0 if mine == 1 else -1.0)
         # The trees are to be visited by the record itself, not by its partner.
         for j in range(d):
-            bits[j] = own[j]
+            bits[j] = current[j]
         for i in range(EXPERTS * trees):
-            leaves[i] = own_leaves[i]
+            leaves[i] = current_leaves[i]
     slot = mine * FOREST_KEPT + int(tail[came + mine]) % FOREST_KEPT
     for j in range(d):
         kept[slot * cap + j] = bits[j]
@@ -653,12 +656,12 @@ def _fit_pair(s: Array, sign: float) -> None:
     texts = int(s[FOREST_TEXTS])
     at_texts, at_weights, _, _, at_scratch, end = forest_places(trees, int(s[FOREST_NODES]), cap, texts)
     tail = s[end:]
-    _, at_own, at_leaves, at_kept, _ = forest_pair_places(trees, cap)
+    _, at_current, at_leaves, at_kept, _ = forest_pair_places(trees, cap)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     z = s[FOREST_HEADER + (RECORD_AT + 2) * cap : FOREST_HEADER + (RECORD_AT + 2) * cap + d]
-    own, own_z = tail[at_own : at_own + d], tail[at_own + cap : at_own + cap + d]
-    bits, own_bits = x.view(np.int64), own.view(np.int64)
-    leaves, own_leaves = s[at_scratch:end].view(np.int64), tail[at_leaves:at_kept].view(np.int64)
+    current, current_z = tail[at_current : at_current + d], tail[at_current + cap : at_current + cap + d]
+    bits, current_bits = x.view(np.int64), current.view(np.int64)
+    leaves, current_leaves = s[at_scratch:end].view(np.int64), tail[at_leaves:at_kept].view(np.int64)
     code = int(s[FOREST_TASK]) - FOREST_PAIRS
     apart = 0.0
     for k in range(EXPERTS):
@@ -670,13 +673,13 @@ def _fit_pair(s: Array, sign: float) -> None:
         g = sign * loss_slope(code, sign * s[SCORES + k])
         eta, gamma = FOREST_ETA[k], FOREST_GAMMA[k]
         for j in range(d):
-            if x[j] == x[j] or own[j] == own[j]:
+            if x[j] == x[j] or current[j] == current[j]:
                 at = FOREST_HEADER + 3 * cap + EXPERTS * j + k
-                forest_step(s, at, at + EXPERTS * cap, g * (own_z[j] - z[j]), eta, gamma)
-            one, two = own_bits[j] & PAYLOAD, bits[j] & PAYLOAD
-            if texts == 0 or own_bits[j] == bits[j]:
+                forest_step(s, at, at + EXPERTS * cap, g * (current_z[j] - z[j]), eta, gamma)
+            one, two = current_bits[j] & PAYLOAD, bits[j] & PAYLOAD
+            if texts == 0 or current_bits[j] == bits[j]:
                 continue
-            if own[j] != own[j] and one != 0:
+            if current[j] != current[j] and one != 0:
                 at = at_texts + 2 * EXPERTS * forest_bucket(j, one) + k
                 forest_step(s, at, at + EXPERTS, g, eta, gamma)
             if x[j] != x[j] and two != 0:
@@ -686,7 +689,7 @@ def _fit_pair(s: Array, sign: float) -> None:
             h2 = g * g
             h = eta * share * g
             for t in range(trees):
-                one, two = own_leaves[4 * t + k - 1], leaves[4 * t + k - 1]
+                one, two = current_leaves[4 * t + k - 1], leaves[4 * t + k - 1]
                 if one != two:
                     total = gamma * s[at_weights + one + 1] + h2
                     s[at_weights + one + 1] = total
@@ -788,15 +791,15 @@ def _judge(s: Array, block: Array, label: float) -> None:
     block[FOREST_SINCE] += 1.0
     if block[FOREST_SINCE] < 200.0:
         return
-    own = block[FOREST_LOSSES + SLOW] / block[FOREST_SLOW]
-    least = own
+    slow_loss = block[FOREST_LOSSES + SLOW] / block[FOREST_SLOW]
+    least = slow_loss
     for k in range(EXPERTS):
         if k != SLOW:
             least = min(least, block[FOREST_LOSSES + k] / block[FOREST_SEEN])
-    if own > least + 0.1 and own > block[FOREST_BEST] + 0.1:
+    if slow_loss > least + 0.1 and slow_loss > block[FOREST_BEST] + 0.1:
         _begin_again(s, block)
     else:
-        block[FOREST_BEST] = min(block[FOREST_BEST], own)
+        block[FOREST_BEST] = min(block[FOREST_BEST], slow_loss)
 
 
 @kernel
@@ -878,7 +881,7 @@ def _take(s: Array, label: float) -> None:
 
 
 @kernel
-def forest_scatter(s: Array, given: Array, count: int) -> None:
+def forest_scatter(s: Array, entries: Array, count: int) -> None:
     """Put a record that is given as of `scatter` into the state; columns that it lacks are gaps."""
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     first = FOREST_HEADER + RECORD_AT * cap
@@ -886,7 +889,7 @@ def forest_scatter(s: Array, given: Array, count: int) -> None:
     bits = x.view(np.int64)
     at = FOREST_HEADER + PRESENT_AT * cap
     present = s[at : at + cap].view(np.int64)
-    places, values = given[:count].view(np.int64), given[count : 2 * count].view(np.int64)
+    places, values = entries[:count].view(np.int64), entries[count : 2 * count].view(np.int64)
     sort_places(places, values)
     known = int(s[FOREST_COUNT])
     if s[FOREST_FEW] == 1.0:
@@ -929,7 +932,7 @@ def forest_usable(s: Array, gaps: bool) -> bool:
 
 
 @kernel
-def _told(s: Array, score: float) -> float:
+def _in_label_units(s: Array, score: float) -> float:
     """What a score is to others: in the unit of the labels, if the loss is squared."""
     return s[FOREST_MEAN] + forest_deviation(s) * score if s[FOREST_TASK] == 1.0 else score
 
@@ -937,7 +940,7 @@ def _told(s: Array, score: float) -> float:
 @kernel
 def forest_score(s: Array, gaps: bool) -> float:
     """Score of the record in the state; NaN if it cannot be used. `gaps`: features may be missing."""
-    return _told(s, forest_evaluate(s)) if forest_usable(s, gaps) else math.nan
+    return _in_label_units(s, forest_evaluate(s)) if forest_usable(s, gaps) else math.nan
 
 
 @kernel
@@ -959,10 +962,10 @@ def forest_learn(s: Array, label: float, gaps: bool) -> int:
 @kernel
 def forest_load(s: Array, row: Array) -> None:
     at = FOREST_HEADER + RECORD_AT * int(s[FOREST_CAP])
-    bits, given = s[at : at + row.shape[0]].view(np.int64), row.view(np.int64)
+    bits, values = s[at : at + row.shape[0]].view(np.int64), row.view(np.int64)
     s[FOREST_FEW] = 0.0
     for j in range(row.shape[0]):
-        bits[j] = given[j]
+        bits[j] = values[j]
 
 
 @kernel
@@ -970,7 +973,7 @@ def forest_score_many(s: Array, rows: Array, scores: Array) -> None:
     """Scores (n,) of usable rows (n, d)."""
     for i in range(rows.shape[0]):
         forest_load(s, rows[i])
-        scores[i] = _told(s, forest_evaluate(s))
+        scores[i] = _in_label_units(s, forest_evaluate(s))
 
 
 @kernel
@@ -980,7 +983,7 @@ def forest_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> No
         forest_load(s, rows[i])
         score = forest_evaluate(s)
         if scores.shape[0] > 0:
-            scores[i] = _told(s, score)
+            scores[i] = _in_label_units(s, score)
         _take(s, labels[i])
 
 

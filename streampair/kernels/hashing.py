@@ -117,9 +117,9 @@ def blake2b(data: Bytes, key: int, digest: Bytes) -> None:
     With a key of `key` bytes data begins with it and zeros up to 128 bytes; 0: without.
     """
     words, h = _room(len(data)), np.empty(8, dtype=np.uint64)
-    told, state = words.view(np.uint8), h.view(np.uint8)
+    message, state = words.view(np.uint8), h.view(np.uint8)
     for i in range(len(data)):
-        told[i] = data[i]
+        message[i] = data[i]
     _hash(words, len(data), key, len(digest), h)
     for i in range(len(digest)):
         digest[i] = state[i]
@@ -131,12 +131,12 @@ def hash_chain(chain: Bytes, rows: Bytes) -> None:
     size = len(chain)
     length = size + rows.shape[1]
     words, h = _room(length), np.empty(8, dtype=np.uint64)
-    told, state = words.view(np.uint8), h.view(np.uint8)
+    message, state = words.view(np.uint8), h.view(np.uint8)
     for r in range(rows.shape[0]):
         for i in range(size):
-            told[i] = chain[i]
+            message[i] = chain[i]
         for i in range(rows.shape[1]):
-            told[size + i] = rows[r, i]
+            message[size + i] = rows[r, i]
         _hash(words, length, 0, size, h)
         for i in range(size):
             chain[i] = state[i]

@@ -48,12 +48,12 @@ def _moments_class_add(s: Array, at: int, x: Array, y: float) -> None:
     """Let (x, y) into the moments of its class."""
     d = x.shape[0]
     cap = int(s[CAP])
-    own = 1 if y > 0.0 else 0
-    before = s[at + own]
-    s[at + own] = before + 1.0
+    class_index = 1 if y > 0.0 else 0
+    before = s[at + class_index]
+    s[at + class_index] = before + 1.0
     share = 1.0 / (before + 1.0)
-    mean = view(s, at + 2 + own * cap, d)
-    matrix = at + 2 + 2 * cap + own * cap * cap
+    mean = view(s, at + 2 + class_index * cap, d)
+    matrix = at + 2 + 2 * cap + class_index * cap * cap
     for i in range(d):
         off = (x[i] - mean[i]) * (before * share)
         for j in range(d):
@@ -119,13 +119,13 @@ def _moments_real_add(s: Array, at: int, x: Array, y: float) -> None:
     for i in range(d):
         off = x[i] - mean[i]
         p = off * share
-        own = off - p
+        centred = off - p
         for j in range(d):
             off_j = x[j] - mean[j]
             q = off_j * share
             cell = i * cap + j
             both = p * q
-            mine = own * (off_j - q)
+            mine = centred * (off_j - q)
             cross = ev[i] * q + p * ev[j]
             vv_old = s[vv + cell]
             ev_old = s[ev2 + cell]
@@ -141,9 +141,9 @@ def _moments_real_add(s: Array, at: int, x: Array, y: float) -> None:
     for i in range(d):
         off = x[i] - mean[i]
         p = off * share
-        own = off - p
-        e2v[i] += rest * rest * own - 2.0 * h * ev[i] - p * (e2 + n * h * h)
-        ev[i] += n * h * p + rest * own
+        centred = off - p
+        e2v[i] += rest * rest * centred - 2.0 * h * ev[i] - p * (e2 + n * h * h)
+        ev[i] += n * h * p + rest * centred
         mean[i] += p
     s[at] = n + 1.0
     s[at + 1] += h

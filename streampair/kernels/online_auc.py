@@ -64,19 +64,19 @@ def _spauc_step(s: Array, x: Array, y: float) -> None:
     high = s[at + cap : at + cap + d]
     if y > 0.0:
         s[POSITIVES] += 1.0
-        own, share = high, 1.0 / s[POSITIVES]
+        class_mean, share = high, 1.0 / s[POSITIVES]
     else:
-        own, share = low, 1.0 / (s[RECORDS] - s[POSITIVES])
+        class_mean, share = low, 1.0 / (s[RECORDS] - s[POSITIVES])
     for i in range(d):
-        own[i] += share * (x[i] - own[i])
+        class_mean[i] += share * (x[i] - class_mean[i])
     if s[RECORDS] < 2.0:
         return
     p = s[POSITIVES] / s[RECORDS]
     # Half the derivative of each square; with margins 2 w.(x - x') the factor before both is 4 * 2 / 2.
-    within = 2.0 * (dot(w, x) - dot(w, own)) * (1.0 - p if y > 0.0 else p)
+    within = 2.0 * (dot(w, x) - dot(w, class_mean)) * (1.0 - p if y > 0.0 else p)
     between = p * (1.0 - p) * (2.0 * (dot(w, low) - dot(w, high)) + 1.0)
     for i in range(d):
-        g[i] = 4.0 * (within * (x[i] - own[i]) + between * (low[i] - high[i]))
+        g[i] = 4.0 * (within * (x[i] - class_mean[i]) + between * (low[i] - high[i]))
     before = s[ETAS]
     ogd_move(s, g, w, previous, averaged)
     shrink = 1.0 / (1.0 + (s[ETAS] - before) * s[L2])

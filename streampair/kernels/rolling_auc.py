@@ -36,7 +36,7 @@ _LEFT = 1
 _RIGHT = 2
 _UP = 3
 _PRIORITY = 4
-_OWN = 5  # negatives, then positives, with this score
+_COUNTS = 5  # negatives, then positives, with this score
 _BELOW = 7  # the same in the whole subtree
 
 
@@ -62,7 +62,7 @@ def _auc_rotate(s: Array, nodes: Array, child: int) -> None:
     for c in range(2):
         nodes[child, _BELOW + c] = nodes[parent, _BELOW + c]
         nodes[parent, _BELOW + c] = (
-            nodes[parent, _OWN + c] + nodes[left, _BELOW + c] + nodes[right, _BELOW + c]
+            nodes[parent, _COUNTS + c] + nodes[left, _BELOW + c] + nodes[right, _BELOW + c]
         )
 
 
@@ -80,19 +80,19 @@ def _auc_change(s: Array, nodes: Array, key: float, label: int, step: float) -> 
         left = int(nodes[node, _LEFT])
         if key == nodes[node, _KEY]:
             smaller += nodes[left, _BELOW + other]
-            same = nodes[node, _OWN + other]
+            same = nodes[node, _COUNTS + other]
             break
         if key < nodes[node, _KEY]:
             node = left
         else:
-            smaller += nodes[left, _BELOW + other] + nodes[node, _OWN + other]
+            smaller += nodes[left, _BELOW + other] + nodes[node, _COUNTS + other]
             node = int(nodes[node, _RIGHT])
     wins = 2.0 * smaller + same if label == 1 else 2.0 * (s[AUC_POSITIVE] - smaller) - same
     s[AUC_WINS] += step * wins
     s[AUC_NEGATIVE + (AUC_POSITIVE - AUC_NEGATIVE) * label] += step
     if node:
-        nodes[node, _OWN + label] += step
-        if nodes[node, _OWN] + nodes[node, _OWN + 1] > 0.0:
+        nodes[node, _COUNTS + label] += step
+        if nodes[node, _COUNTS] + nodes[node, _COUNTS + 1] > 0.0:
             return
         while True:  # down to where it has no child
             left = int(nodes[node, _LEFT])
@@ -121,7 +121,7 @@ def _auc_change(s: Array, nodes: Array, key: float, label: int, step: float) -> 
         nodes[node, i] = 0.0
     nodes[node, _KEY] = key
     nodes[node, _UP] = parent
-    nodes[node, _OWN + label] = 1.0
+    nodes[node, _COUNTS + label] = 1.0
     nodes[node, _BELOW + label] = 1.0
     s[AUC_TICKET] += 1.0
     nodes[node, _PRIORITY] = uniform(0, int(s[AUC_TICKET]), 0)

@@ -144,30 +144,30 @@ def sample_heap(s: Array) -> None:
 
 
 @kernel
-def _take_record(s: Array, own: int, words: Words) -> int:
+def _take_record(s: Array, base: int, words: Words) -> int:
     """Let the next item of a stratum in among the records (Li 1994, Algorithm L); its place."""
     size = int(s[SAMPLE_RECORDS])
-    place = int(s[own + RECORD]) if s[own + RECORD] < size else int(_random(words) * size)
-    s[own + RECORD] += 1.0
-    if s[own + RECORD] < size:
-        s[own + RECORD_HIT] = s[own + RECORD]
+    place = int(s[base + RECORD]) if s[base + RECORD] < size else int(_random(words) * size)
+    s[base + RECORD] += 1.0
+    if s[base + RECORD] < size:
+        s[base + RECORD_HIT] = s[base + RECORD]
     else:
         # 1 - u: never 0.
-        s[own + LOG_W] += math.log(1.0 - _random(words)) / size
-        a = min(s[own + LOG_W], -1e-18)
+        s[base + LOG_W] += math.log(1.0 - _random(words)) / size
+        a = min(s[base + LOG_W], -1e-18)
         # log(1 - e^a), without cancellation at either end.
         log = math.log(-math.expm1(a)) if a > -0.7 else math.log1p(-math.exp(a))
         skip = math.log(1.0 - _random(words)) / log
-        s[own + RECORD_HIT] = s[own + RECORD] + math.floor(min(skip, _FOR_EVER))
+        s[base + RECORD_HIT] = s[base + RECORD] + math.floor(min(skip, _FOR_EVER))
     return place
 
 
 @kernel
-def _take_step(s: Array, own: int, rank: int, words: Words) -> int:
+def _take_step(s: Array, base: int, rank: int, words: Words) -> int:
     """Let the next item of a stratum in among the steps (Efraimidis and Spirakis 2006); its place."""
     size = int(s[SAMPLE_STEPS])
     order, heap = rank + size, rank + 2 * size
-    count = s[own + STEP]
+    count = s[base + STEP]
     at = s[SAMPLE_EXACT] + count
     odds = 2.0 / (math.sqrt(at + 1.0) + math.sqrt(at))
     if count < size:
@@ -182,15 +182,15 @@ def _take_step(s: Array, own: int, rank: int, words: Words) -> int:
         s[rank + place] = -math.log1p(_random(words) * math.expm1(-odds * largest)) / odds
         _sift_down(s, rank, heap, 0, size)
     s[order + place] = count
-    s[own + STEP] = count + 1.0
-    if s[own + STEP] < size:
-        s[own + STEP_HIT] = s[own + STEP]
+    s[base + STEP] = count + 1.0
+    if s[base + STEP] < size:
+        s[base + STEP_HIT] = s[base + STEP]
     else:
         # The odds add up to a square root, so the item at which their sum times the largest rank passes an
         # exponential variable has a closed form.
         root = math.sqrt(at + 1.0) - 0.5 * math.log(1.0 - _random(words)) / s[rank + int(s[heap])]
         hit = math.ceil(min(root * root, _FOR_EVER)) - s[SAMPLE_EXACT] - 1.0
-        s[own + STEP_HIT] = max(s[own + STEP], hit)
+        s[base + STEP_HIT] = max(s[base + STEP], hit)
     return place
 
 
@@ -202,24 +202,24 @@ def sample_left(s: Array) -> None:
     for c in range(strata):
         seen += s[SAMPLE_HEADER + c * SAMPLE_STRATUM + SEEN]
     for c in range(strata):
-        own = SAMPLE_HEADER + c * SAMPLE_STRATUM
+        base = SAMPLE_HEADER + c * SAMPLE_STRATUM
         if s[SAMPLE_OFF] > 0.0:
-            s[own + LEFT] = _FOR_EVER
+            s[base + LEFT] = _FOR_EVER
         elif seen < s[SAMPLE_EXACT]:
-            s[own + LEFT] = 0.0
+            s[base + LEFT] = 0.0
         else:
-            s[own + LEFT] = min(s[own + STEP_HIT] - s[own + STEP], s[own + RECORD_HIT] - s[own + RECORD])
+            s[base + LEFT] = min(s[base + STEP_HIT] - s[base + STEP], s[base + RECORD_HIT] - s[base + RECORD])
 
 
 @kernel
 def _pass_over(s: Array, numbers: tuple[float, float]) -> None:
     """Count so many events of each stratum that do not enter."""
     for c in range(int(s[SAMPLE_STRATA])):
-        own = SAMPLE_HEADER + c * SAMPLE_STRATUM
-        s[own + SEEN] += numbers[c]
-        s[own + LEFT] -= numbers[c]
-        s[own + STEP] += numbers[c]
-        s[own + RECORD] += numbers[c]
+        base = SAMPLE_HEADER + c * SAMPLE_STRATUM
+        s[base + SEEN] += numbers[c]
+        s[base + LEFT] -= numbers[c]
+        s[base + STEP] += numbers[c]
+        s[base + RECORD] += numbers[c]
 
 
 @kernel
@@ -235,9 +235,9 @@ def sample_draw(s: Array, words: Words, strata: NDArray[np.uint8], hits: Array) 
             passed = (passed[0], passed[1] + 1.0) if c else (passed[0] + 1.0, passed[1])
             continue
         _pass_over(s, passed)
-        own = SAMPLE_HEADER + c * SAMPLE_STRATUM
-        other = SAMPLE_HEADER + (1 - c) * SAMPLE_STRATUM if two else own
-        seen = s[own + SEEN] + s[other + SEEN] if two else s[own + SEEN]
+        base = SAMPLE_HEADER + c * SAMPLE_STRATUM
+        other = SAMPLE_HEADER + (1 - c) * SAMPLE_STRATUM if two else base
+        seen = s[base + SEEN] + s[other + SEEN] if two else s[base + SEEN]
         early = seen < s[SAMPLE_EXACT]
         row = hits[count]
         row[HIT_AT] = i
@@ -246,8 +246,8 @@ def sample_draw(s: Array, words: Words, strata: NDArray[np.uint8], hits: Array) 
         row[HIT_STEP] = -1.0
         row[HIT_PARTNER] = -1.0
         row[HIT_WEIGHT] = 0.0
-        record = s[own + RECORD] == s[own + RECORD_HIT]
-        step = not early and s[own + STEP] == s[own + STEP_HIT]
+        record = s[base + RECORD] == s[base + RECORD_HIT]
+        step = not early and s[base + STEP] == s[base + STEP_HIT]
         if step:
             size = s[SAMPLE_RECORDS]
             filled = min(s[other + RECORD], size)
@@ -256,19 +256,19 @@ def sample_draw(s: Array, words: Words, strata: NDArray[np.uint8], hits: Array) 
                 row[HIT_PARTNER] = math.floor(s[SAMPLE_NEXT] * filled) + first
                 row[HIT_WEIGHT] = s[other + SEEN] / seen if two else 1.0
         if record:
-            row[HIT_RECORD] = _take_record(s, own, words) + (s[SAMPLE_RECORDS] if c == 1 else 0.0)
+            row[HIT_RECORD] = _take_record(s, base, words) + (s[SAMPLE_RECORDS] if c == 1 else 0.0)
         else:
-            s[own + RECORD] += 1.0
+            s[base + RECORD] += 1.0
         if step:
-            row[HIT_STEP] = _take_step(s, own, _ranks(s, c), words) + (s[SAMPLE_STEPS] if c == 1 else 0.0)
+            row[HIT_STEP] = _take_step(s, base, _ranks(s, c), words) + (s[SAMPLE_STEPS] if c == 1 else 0.0)
             s[SAMPLE_NEXT] = _random(words)
         elif not early:
-            s[own + STEP] += 1.0
-        s[own + SEEN] += 1.0
+            s[base + STEP] += 1.0
+        s[base + SEEN] += 1.0
         if seen + 1.0 <= s[SAMPLE_EXACT]:
             sample_left(s)
         else:
-            s[own + LEFT] = min(s[own + STEP_HIT] - s[own + STEP], s[own + RECORD_HIT] - s[own + RECORD])
+            s[base + LEFT] = min(s[base + STEP_HIT] - s[base + STEP], s[base + RECORD_HIT] - s[base + RECORD])
         count += 1 if record or step else 0
         passed = (0.0, 0.0)
         left = s[SAMPLE_HEADER + LEFT], s[SAMPLE_HEADER + SAMPLE_STRATUM + LEFT] if two else 0.0
@@ -363,15 +363,15 @@ def sample_take(
 
 @kernel
 def woven(
-    rows: Array, labels: Array, stops: NDArray[np.int64], others: Array, out: Array, told: Array
+    rows: Array, labels: Array, stops: NDArray[np.int64], others: Array, out: Array, out_labels: Array
 ) -> None:
     """Rows (n, d) with others (m, d), which have no label, before those at the stops: into (n + m, d)."""
     begin = 0
     for at in range(stops.shape[0] + 1):
         end = stops[at] if at < stops.shape[0] else rows.shape[0]
         out[begin + at : end + at] = rows[begin:end]
-        told[begin + at : end + at] = labels[begin:end]
+        out_labels[begin + at : end + at] = labels[begin:end]
         if at < stops.shape[0]:
             out[end + at] = others[at]
-            told[end + at] = math.nan
+            out_labels[end + at] = math.nan
         begin = end

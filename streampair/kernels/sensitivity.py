@@ -49,9 +49,9 @@ def stay_spend(
     for t in range(count - 1, -1, -1):
         h = precisions[t]
         c = factors[t]
-        own = min(etas[t] * diameter * owns[t], bounds[t])
-        after = min(q2 * own * own + 2.0 * q1 * own + q0, most)
-        worst = max(worst, h * (own + grids[t]) * (own + grids[t]) + after)
+        move = min(etas[t] * diameter * owns[t], bounds[t])
+        after = min(q2 * move * move + 2.0 * q1 * move + q0, most)
+        worst = max(worst, h * (move + grids[t]) * (move + grids[t]) + after)
         most += h * (bounds[t] + grids[t]) * (bounds[t] + grids[t])
         b = etas[t] * diameter * shares[t]
         e = b + grids[t]
@@ -185,11 +185,11 @@ def window_spend(
                     p0 += h * e * e
                     pb = c * pb + b
                     pc = c * pc
-            own = min(etas[i] * diameter * owns[i], bounds[i])
-            cost = precisions[i] * (own + grids[i]) * (own + grids[i])
+            move = min(etas[i] * diameter * owns[i], bounds[i])
+            cost = precisions[i] * (move + grids[i]) * (move + grids[i])
             c1, b1, q2, q1, q0 = suffix[o]
-            after = c1 * own + b1
-            inside = q2 * own * own + 2.0 * q1 * own + q0
+            after = c1 * move + b1
+            inside = q2 * move * move + 2.0 * q1 * move + q0
             inside += p2 * after * after + 2.0 * p1 * after + p0
             end = min(i + window + 1, n)
             cost += min(inside, most[i + 1] - most[end])
@@ -258,11 +258,11 @@ def window_pairs(
                     pb = c * pb + b
                     pc = c * pc
                     pk += pc * b * energy[t]
-            own = min(etas[i] * diameter, bounds[i])
+            move = min(etas[i] * diameter, bounds[i])
             factor, push, kept = suffix[o]
-            lasting[i] = own * energy[i] + kept + factor * pk
+            lasting[i] = move * energy[i] + kept + factor * pk
             end = min(i + window, n - 1)
-            left[i] = min(pc * (factor * own + push) + pb, bounds[end])
+            left[i] = min(pc * (factor * move + push) + pb, bounds[end])
     most = 0.0
     for t in range(n):
         if t > window:

@@ -28,13 +28,13 @@ Bits: TypeAlias = NDArray[np.int64]
 
 
 @kernel
-def scatter(given: Array, count: int, fill: float, row: Array) -> None:
+def scatter(entries: Array, count: int, fill: float, row: Array) -> None:
     """Write `count` values into a row (d,) that is `fill` elsewhere.
 
-    `given` holds their places, the bits of integers, and then the values. Bits are copied: a NaN may carry a
-    text.
+    `entries` holds their places, the bits of integers, and then the values. Bits are copied: a NaN may carry
+    a text.
     """
-    cells, bits = row.view(np.int64), given.view(np.int64)
+    cells, bits = row.view(np.int64), entries.view(np.int64)
     for i in range(row.shape[0]):
         row[i] = fill
     for j in range(count):
@@ -129,18 +129,18 @@ def _published_at(s: Array, places: Bits, values: Array) -> float:
 
 
 @kernel
-def sparse_score(s: Array, given: Array, count: int) -> float:
+def sparse_score(s: Array, entries: Array, count: int) -> float:
     """`ogd_score` of a record that is given as of `scatter`; its places are sorted there."""
-    places, values = given[:count].view(np.int64), given[count : 2 * count]
+    places, values = entries[:count].view(np.int64), entries[count : 2 * count]
     if not _arrange(places, values):
         return math.nan
     return float(_published_at(s, places, values))
 
 
 @kernel
-def sparse_proba(s: Array, given: Array, count: int) -> float:
+def sparse_proba(s: Array, entries: Array, count: int) -> float:
     """`ogd_proba` of a record that is given as of `sparse_score`."""
-    score = sparse_score(s, given, count)
+    score = sparse_score(s, entries, count)
     if score != score:
         return math.nan
     return float(link_proba(s, score))
@@ -165,12 +165,12 @@ def _sparse_move(s: Array, at: Bits, gradient: Array) -> None:
 
 
 @kernel
-def sparse_learn(s: Array, given: Array, count: int, y: float) -> int:
+def sparse_learn(s: Array, entries: Array, count: int, y: float) -> int:
     """`ogd_learn` of a record that is given as of `scatter`, for FIFO(1) without a ridge term.
 
     It has at most a quarter of all features; its places are sorted there.
     """
-    places, values = given[:count].view(np.int64), given[count : 2 * count]
+    places, values = entries[:count].view(np.int64), entries[count : 2 * count]
     if not _arrange(places, values):
         return 1
     if link_due(s):
@@ -205,7 +205,7 @@ def sparse_learn(s: Array, given: Array, count: int, y: float) -> int:
     for j in range(count):
         row[places[j]] = values[j]
     for j in range(2 * count):
-        kept[j] = given[j]
+        kept[j] = entries[j]
     s[FEW] = count
     s[FILLED] = 1.0
     return 0

@@ -76,17 +76,17 @@ def _tridiagonal(u: Array, d: Array, e: Array) -> None:
         u[i, n - 1] = u[i, i]
         u[i, i] = 1.0
         h = d[i + 1]
-        own = u[i + 1]
+        reflector = u[i + 1]
         if h != 0.0:
             for k in range(i + 1):
-                d[k] = own[k] / h
+                d[k] = reflector[k] / h
             for j in range(i + 1):
                 line = u[j]
-                g = dot(own[: i + 1], line[: i + 1])
+                g = dot(reflector[: i + 1], line[: i + 1])
                 for k in range(i + 1):
                     line[k] -= g * d[k]
         for k in range(i + 1):
-            own[k] = 0.0
+            reflector[k] = 0.0
     for j in range(n):
         d[j] = u[j, n - 1]
         u[j, n - 1] = 0.0

@@ -443,16 +443,16 @@ def rounded_gradient(gradient: Sequence[float], grid: float) -> np.ndarray:
 
 
 def score_and_cells(
-    average: Vector, asked: Vector, gradient: Sequence[float], grid: float
+    average: Vector, query: Vector, gradient: Sequence[float], grid: float
 ) -> tuple[float, np.ndarray]:
     """What a slot starts with: a score under the average so far, and the rounded gradient."""
-    return dot(average, asked), rounded_gradient(gradient, grid)
+    return dot(average, query), rounded_gradient(gradient, grid)
 
 
-def scores_before(averages: Sequence[Vector], asked: Sequence[Vector]) -> list[float]:
+def scores_before(averages: Sequence[Vector], queries: Sequence[Vector]) -> list[float]:
     """Scores of rows, each under the average before its slot; before the first it is 0."""
-    before = [[0.0] * len(asked[0]), *averages[:-1]]
-    return [dot(list(w), x) for w, x in zip(before, asked, strict=True)]
+    before = [[0.0] * len(queries[0]), *averages[:-1]]
+    return [dot(list(w), x) for w, x in zip(before, queries, strict=True)]
 
 
 def normals_of_slots(words: Sequence[Sequence[int]], dim: int) -> np.ndarray:
@@ -461,7 +461,7 @@ def normals_of_slots(words: Sequence[Sequence[int]], dim: int) -> np.ndarray:
 
 
 def ftrl_turns(
-    asked: Sequence[Vector],
+    queries: Sequence[Vector],
     rows: Sequence[Vector],
     labels: Sequence[float],
     words: Sequence[Sequence[int]],
@@ -473,13 +473,13 @@ def ftrl_turns(
     **rule: Any,
 ) -> dict[str, list[Any]]:
     """All the noise first, then all of `ftrl`, and the scores from its history."""
-    noise = blt_noise(omega, theta, sigma, normals_of_slots(words, len(asked[0])))
+    noise = blt_noise(omega, theta, sigma, normals_of_slots(words, len(queries[0])))
     run = ftrl(rows, labels, noise.tolist(), rates, **rule)
-    return {**run, "scores": scores_before(run["average"], asked)}
+    return {**run, "scores": scores_before(run["average"], queries)}
 
 
 def noisy_turns(
-    asked: Sequence[Vector],
+    queries: Sequence[Vector],
     rows: Sequence[list[float]],
     labels: Sequence[float],
     words: Sequence[Sequence[int]],
@@ -490,6 +490,6 @@ def noisy_turns(
     **rule: Any,
 ) -> dict[str, Any]:
     """All the noise first, then all of `noisy`, and the scores from its history."""
-    noise = sigma * normals_of_slots(words, len(asked[0]))
+    noise = sigma * normals_of_slots(words, len(queries[0]))
     run = noisy(rows, labels, noise, rates, buffer, **rule)
-    return {**run, "scores": scores_before(run["average"].tolist(), asked)}
+    return {**run, "scores": scores_before(run["average"].tolist(), queries)}

@@ -48,8 +48,8 @@ def spauc_gradient(
     w: list[float], x: list[float], y: float, p: float, high: list[float], low: list[float]
 ) -> list[float]:
     """Gradient at w of Lei and Ying's f(w; z), with margins 2 w.(x - x') and the share and means given."""
-    own, share = (high, 1.0 - p) if y > 0 else (low, p)
-    around = [a - b for a, b in zip(x, own, strict=True)]
+    class_mean, share = (high, 1.0 - p) if y > 0 else (low, p)
+    around = [a - b for a, b in zip(x, class_mean, strict=True)]
     apart = [a - b for a, b in zip(low, high, strict=True)]
     first = share * 2.0 * (2.0 * dot(w, around)) * 2.0
     second = p * (1.0 - p) * 2.0 * (1.0 + 2.0 * dot(w, apart)) * 2.0

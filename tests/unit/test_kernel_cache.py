@@ -153,7 +153,7 @@ from streampair import kernels
 from streampair.kernels import _jit
 files = [import_module(f"streampair.kernels.{file.name}") for file in iter_modules(kernels.__path__)]
 found = {id(k): k for file in files for k in vars(file).values() if hasattr(k, "py_func")}
-indices = {k._cache._own._cache_file._source_stamp for k in found.values()}
+indices = {k._cache._writable._cache_file._source_stamp for k in found.values()}
 print(json.dumps([list(indices), _jit._STAMP]))
 """
 

@@ -1058,12 +1058,14 @@ def score_and_cells(kernel: Any, rng: Rng) -> None:
             held.store(dp_steps.private_store, x, y)
         scalars, vectors = start(held)
         vectors[:2] = rng.normal(size=(2, size_of(held)))
-        asked, y = rng.normal(size=(2, size_of(held))), np.array([-1.0, 1.0])
+        queries, y = rng.normal(size=(2, size_of(held))), np.array([-1.0, 1.0])
         g = held.gradient(vectors[0], rows[1].tolist(), 1.0, held.reference)
-        score, wanted = naive.score_and_cells(vectors[1].tolist(), asked[1].tolist(), g, GRID)
+        score, wanted = naive.score_and_cells(vectors[1].tolist(), queries[1].tolist(), g, GRID)
         for scores in (np.full(2, 7.0), np.empty(0)):  # empty: nobody asks
             cells = np.empty(size_of(held), dtype=np.int64)
-            kernel(asked, scores, rows[:2], y, 1, N - 2, held.ints, scalars, vectors, *held.arrays[:2], cells)
+            kernel(
+                queries, scores, rows[:2], y, 1, N - 2, held.ints, scalars, vectors, *held.arrays[:2], cells
+            )
             assert np.abs(cells - wanted).max() <= 1
             close(scores.tolist(), [7.0, score][: len(scores)])
 
@@ -1314,8 +1316,8 @@ def forest_scatter(kernel: Any, rng: Rng) -> None:
                 assert forest_kernels.forest_learn(kept, 1.0, True) == 0
                 assert forest_kernels.forest_score(kept, True) == forest_kernels.forest_score(state, True)
         reference.learn(x, 1.0)
-    given = np.array([np.int64(2).view(np.float64), 2e50])
-    forest_kernels.forest_scatter(state, given, 1)
+    entries = np.array([np.int64(2).view(np.float64), 2e50])
+    forest_kernels.forest_scatter(state, entries, 1)
     assert math.isnan(forest_kernels.forest_score(state, True))
 
 
@@ -1709,11 +1711,11 @@ def woven(kernel: Any, rng: Rng) -> None:
     n, d = int(rng.integers(1, 9)), 2
     stops = np.flatnonzero(rng.random(n) < 0.5)
     rows, labels, others = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(size=(len(stops), d))
-    out, told = np.empty((n + len(stops), d)), np.empty(n + len(stops))
-    kernel(rows, labels, stops, others, out, told)
+    out, out_labels = np.empty((n + len(stops), d)), np.empty(n + len(stops))
+    kernel(rows, labels, stops, others, out, out_labels)
     wanted = naive.woven(list(range(n)), stops.tolist(), [-1 - i for i in range(len(stops))])
     np.testing.assert_array_equal(out, [rows[i] if i >= 0 else others[-1 - i] for i, _ in wanted])
-    np.testing.assert_array_equal(told, [labels[i] if own else math.nan for i, own in wanted])
+    np.testing.assert_array_equal(out_labels, [labels[i] if own else math.nan for i, own in wanted])
 
 
 # ---- random trees ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from streampair.assurance.planner import shown
+from streampair.assurance.planner import setting_text
 from streampair.privacy import PrivacyPlan
 
 __all__ = ["as_dict", "chart", "show_plan"]
@@ -36,7 +36,7 @@ def as_dict(found: PrivacyPlan) -> dict[str, Any]:
     for said, forecast in zip(summary["forecasts"], found.forecasts, strict=True):
         if "mechanism" in forecast.settings:  # as a configuration says it
             said["settings"]["mechanism"] = {
-                "class": f"streampair.privacy.{shown(forecast.settings['mechanism'])}"
+                "class": f"streampair.privacy.{setting_text(forecast.settings['mechanism'])}"
             }
     summary["recommended"] = found.best.call()
     endless, components = found.best_without_horizon, found.best_components
@@ -90,7 +90,7 @@ def show_plan(found: PrivacyPlan, console: Console) -> None:
     for mark, f in zip(_MARKS, found.forecasts, strict=False):
         settings = ["with a horizon" if "horizon" in f.settings else "no horizon"]
         settings += [
-            f"{k}={shown(v)}"
+            f"{k}={setting_text(v)}"
             for k, v in f.settings.items()
             if k not in ("epsilon", "delta", "horizon", "entity")
         ]
