@@ -14,7 +14,7 @@ from streampair.errors import RecordError
 from streampair.kernels import sampling
 from streampair.kernels import vectors as vectors_kernels
 
-__all__ = ["PreparedBatch", "StreamingBatch", "encode_labels", "low_label", "score_error"]
+__all__ = ["PreparedBatch", "StreamingBatch", "encode_labels", "low_label", "refuse_rows", "score_error"]
 
 Array = NDArray[np.float64]
 
@@ -26,6 +26,35 @@ def score_error(learner: Any, x: Any) -> RecordError | None:
     except RecordError as error:
         return error
     return None
+
+
+def refuse_rows(
+    learner: Any, columns: Sequence[Any], rows: Array, most: float
+) -> tuple[Array, dict[int, RecordError]] | None:
+    """Rows (n, d), zeros for refused ones, and errors by index; None: take them one by one.
+
+    Parameters
+    ----------
+    learner
+        Its `score_one` says why a row is refused.
+    columns
+        Names of the columns.
+    rows
+        Values (n, d); they are not changed.
+    most
+        Largest size of a value.
+    """
+    refused: dict[int, RecordError] = {}
+    fine = np.abs(rows) <= most
+    if not fine.all():
+        rows = rows.copy()
+        for i in np.flatnonzero(~fine.all(axis=1)).tolist():
+            error = score_error(learner, dict(zip(columns, rows[i].tolist(), strict=True)))
+            if error is None:
+                return None
+            refused[i] = error
+            rows[i] = 0.0
+    return rows, refused
 
 
 def encode_labels(

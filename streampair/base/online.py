@@ -24,7 +24,7 @@ from streampair.base.buffer_storage import (
     RowBuffer,
 )
 from streampair.base.learner import Learner
-from streampair.base.mini_batch import StreamingBatch, encode_labels, low_label, score_error
+from streampair.base.mini_batch import StreamingBatch, encode_labels, low_label, refuse_rows, score_error
 from streampair.base.targets import Target
 from streampair.base.validation import check_int
 from streampair.errors import ConfigError, RecordError
@@ -324,17 +324,7 @@ class ColumnsMixin(StatefulLearner):
         """
         if len(columns) != self._d or not all(map(self._index.__contains__, columns)):
             return None
-        refused: dict[int, RecordError] = {}
-        fine = np.abs(rows) <= most
-        if not fine.all():
-            rows = rows.copy()
-            for i in np.flatnonzero(~fine.all(axis=1)).tolist():
-                error = score_error(self, dict(zip(columns, rows[i].tolist(), strict=True)))
-                if error is None:
-                    return None
-                refused[i] = error
-                rows[i] = 0.0
-        return rows, refused
+        return refuse_rows(self, columns, rows, most)
 
     def _prepare(self, x: Mapping[Any, Any]) -> None:
         """Build the packing call for records with exactly the known features, if x is one."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streampair import buffers, losses
 from streampair.base.dp_session import Counts, Identity, PrivateSession, UninitializedSession
 from streampair.base.learner import Learner
-from streampair.base.mini_batch import PreparedBatch, score_error
+from streampair.base.mini_batch import PreparedBatch, refuse_rows, score_error
 from streampair.base.targets import is_unknown
 from streampair.base.validation import ValidatedParameters, check_bounds_known, settings_from_plan
 from streampair.errors import ConfigError, RecordError, SnapshotError
@@ -302,16 +302,10 @@ class PrivateMiniBatchMixin(Learner):
         run = self._run_of(columns)
         if run is None:
             return None
-        refused: dict[int, RecordError] = {}
-        fine = np.abs(rows) <= vectors.MAX_FINITE
-        if not fine.all():
-            rows = rows.copy()
-            for i in np.flatnonzero(~fine.all(axis=1)).tolist():
-                error = score_error(self, dict(zip(columns, rows[i].tolist(), strict=True)))
-                if error is None:
-                    return None
-                refused[i] = error
-                rows[i] = 0.0
+        usable = refuse_rows(self, columns, rows, vectors.MAX_FINITE)
+        if usable is None:
+            return None
+        rows, refused = usable
         return self._ready(run, run.design.arranged(columns, rows), ys, origins, nulls, refused, {})
 
     def _run_of(self, columns: Sequence[Any]) -> PrivateSession | None:
