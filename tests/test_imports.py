@@ -58,7 +58,7 @@ ALSO = {
 INSIDE = {
     "privacy": (
         (
-            "keys shown",
+            "keys _repr_html",
             "provenance",
             "accounting contraction correlated ledger noise pipeline_check plausible sensitivity",
             "user_level",

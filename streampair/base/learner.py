@@ -19,8 +19,9 @@ from river import base
 from streampair import kernels, losses
 from streampair.base.targets import Target
 from streampair.errors import RecordError, SnapshotError
+from streampair.privacy._repr_html import table
+from streampair.privacy.mechanism_options import option_of
 from streampair.privacy.pipeline_check import class_name
-from streampair.privacy.shown import table
 from streampair.records.features import as_number
 from streampair.records.frames import Table, label_values
 
@@ -94,6 +95,9 @@ def _check_known(cls: type, names: Iterable[str]) -> None:
         return
     for name in names:
         if name not in known:
+            option = option_of(name) if "mechanism" in known else None
+            if option is not None:
+                raise TypeError(f"{cls.__name__} has no parameter {name!r}. Fix: give mechanism={option}.")
             initials = {"".join(word[:1] for word in k.split("_")): k for k in known if "_" in k}
             near = [initials[name]] if name in initials else difflib.get_close_matches(name, known, n=1)
             raise TypeError(

@@ -19,7 +19,7 @@ import numpy as np
 import scipy  # its modules are loaded on first use
 
 from streampair.errors import ConfigError
-from streampair.privacy.shown import report_html
+from streampair.privacy._repr_html import report_html
 
 __all__ = [
     "DOUBTFUL_BY",

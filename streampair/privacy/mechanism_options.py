@@ -10,7 +10,14 @@ from river import base
 from streampair.buffers import Buffer
 from streampair.losses import PairLoss
 
-__all__ = ["AnchorGradients", "DecayedMoments", "MechanismOptions", "PairGradients", "SecondMoments"]
+__all__ = [
+    "AnchorGradients",
+    "DecayedMoments",
+    "MechanismOptions",
+    "PairGradients",
+    "SecondMoments",
+    "option_of",
+]
 
 Strategy: TypeAlias = Literal["auto", "toeplitz", "blt"]
 
@@ -133,3 +140,10 @@ class AnchorGradients(MechanismOptions):
     clip: float | None = None
     strategy: Strategy = "auto"
     positive_rate: float | str | None = None
+
+
+def option_of(name: str) -> str | None:
+    """The options that have a field of this name, as an expression; None: none has."""
+    kinds = (PairGradients, SecondMoments, DecayedMoments, AnchorGradients)
+    found = [kind.__name__ for kind in kinds if name in kind.__dataclass_fields__]
+    return f"privacy.{found[0]}({name}=...)" if found else None

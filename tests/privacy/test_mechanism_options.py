@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -87,3 +88,18 @@ def test_a_reservoir_of_a_learner_without_privacy_blanks_no_record() -> None:
     for wrong in (0, 2.5, True):
         with pytest.raises(ConfigError, match="max_uses is"):
             buffers.Reservoir(4, max_uses=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("loss", "mechanism=privacy.PairGradients(loss=...)"),
+        ("half_life", "mechanism=privacy.DecayedMoments(half_life=...)"),
+        ("anytime", "mechanism=privacy.SecondMoments(anytime=...)"),
+    ],
+)
+def test_the_error_for_an_option_of_a_mechanism_names_its_place(name: str, fix: str) -> None:
+    with pytest.raises(TypeError, match=f"no parameter '{name}'. Fix: give {re.escape(fix)}"):
+        auc.PairFTRL(epsilon=1.0, delta=1e-5, **{name: 1})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Fix: use one of"):
+        auc.OAM(**{"half_life": 1})  # type: ignore[arg-type]
