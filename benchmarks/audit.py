@@ -1,10 +1,10 @@
-"""What the canary audit shows of each mechanism: its claim, how near an attack comes, which twins it catches.
+"""The canary audit of each mechanism: its claim, how near an attack comes, which mutants it catches.
 
     python benchmarks/audit.py [--runs 1000] [--json]
 
 mu: what one record is promised, what the account comes to for the canary's slots, and what the best attack
 on it shows exactly, as a share of that; then the lower bound from attacks with the learner's own noise, at
-confidence 0.9999, and the size of the noise. A twin is a learner with one defect, and its share says how much
+confidence 0.9999, and the size of the noise. A mutant is a learner with one defect; its share says how much
 more the attack shows than is accounted for: above 1 it is caught. Then come learners as they are made, of
 which no attack that is known shows 0.9, and last the learners of whole tables: how far the worst neighbours
 that are known move what is released, over the noise, as a share of what is charged for it.
@@ -30,13 +30,13 @@ from harness.audit_mutants import CASES, LOOSE
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
-    """A line for each part of each mechanism, and for each of its twins."""
+    """A line for each part of each mechanism, and for each of its mutants."""
     yield from of_streams(options)
     yield from of_tables()
 
 
 def of_tables() -> Iterator[_timing.Row]:
-    """A line for each learner of tables, and for each of its twins."""
+    """A line for each learner of tables, and for each of its mutants."""
     for name, make in table_canaries.CANARIES.items():
         mu = make().fit(*next(table_canaries.worst_tables(60))[:2]).privacy.mu_spent
         part = {"part": "table", "claimed": mu, "account": mu, "lower": math.nan, "noise": math.nan}
@@ -51,7 +51,7 @@ def of_tables() -> Iterator[_timing.Row]:
         for mutant, exact in table_canaries.broken(name).items():
             caught = exact > 1.0
             yield {
-                **{"mechanism": f"  twin: {mutant}", **part, "exact": exact},
+                **{"mechanism": f"  mutant: {mutant}", **part, "exact": exact},
                 **{"caught": "  caught" if caught else "  MISSED", "met": caught, "goal": "caught"},
             }
 
@@ -73,7 +73,7 @@ def of_streams(options: Namespace) -> Iterator[_timing.Row]:
             for part in report.parts:
                 if part.part in parts:
                     yield {
-                        **{"mechanism": f"  twin: {mutant.__name__.replace('_', ' ')}", "part": part.part},
+                        **{"mechanism": f"  mutant: {mutant.__name__.replace('_', ' ')}", "part": part.part},
                         **{"claimed": part.claimed, "account": part.accounted},
                         **{"exact": part.exact / part.accounted, "lower": math.nan, "noise": math.nan},
                         "caught": "  caught" if part.failures else "  MISSED",

@@ -57,12 +57,12 @@ async def fill(bootstrap: str, topic: str, partitions: int, values: list[bytes],
         await producer.flush()
 
 
-async def read(bootstrap: str, topic: str, partitions: int) -> dict[tuple[int, int], tuple[float, int]]:
-    """The committed scores by place of the event, with the times at which they were appended."""
+async def read(bootstrap: str, topic: str, partitions: int) -> list[Any]:
+    """The committed records of a topic."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level="read_committed", enable_auto_commit=False
     )
-    found: dict[tuple[int, int], tuple[float, int]] = {}
+    found: list[Any] = []
     async with consumer:
         places = [TopicPartition(topic, p) for p in range(partitions)]
         consumer.assign(places)
@@ -70,24 +70,7 @@ async def read(bootstrap: str, topic: str, partitions: int) -> dict[tuple[int, i
         ends = await consumer.end_offsets(places)
         while any([await consumer.position(tp) < end for tp, end in ends.items()]):
             for records in (await consumer.getmany(timeout_ms=200)).values():
-                for record in records:
-                    row = msgspec.json.decode(record.value)
-                    found[row["partition"], row["offset"]] = row["score"], record.timestamp
-    return found
-
-
-async def appended(bootstrap: str, topic: str, partitions: int) -> dict[tuple[int, int], int]:
-    """The times at which the events were appended, by place."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-    found: dict[tuple[int, int], int] = {}
-    async with consumer:
-        places = [TopicPartition(topic, p) for p in range(partitions)]
-        consumer.assign(places)
-        await consumer.seek_to_beginning(*places)
-        ends = await consumer.end_offsets(places)
-        while any([await consumer.position(tp) < end for tp, end in ends.items()]):
-            for tp, records in (await consumer.getmany(timeout_ms=200)).items():
-                found.update({(tp.partition, record.offset): record.timestamp for record in records})
+                found += records
     return found
 
 
@@ -140,14 +123,18 @@ async def run(
         await feeder
     worker.stop()
     await task
-    scores = await read(bootstrap, topics["out"], partitions)
+    scores: dict[tuple[int, int], tuple[float, int]] = {}  # and when they were appended
+    for record in await read(bootstrap, topics["out"], partitions):
+        row = msgspec.json.decode(record.value)
+        scores[row["partition"], row["offset"]] = row["score"], record.timestamp
     half = len(values) // 2
     places = [(n % partitions, n // partitions) for n in range(len(values))]
     given = np.array([scores[place][0] for place in places[half:]])
     auc = float(roc_auc_score(np.asarray(data.y[half:], dtype=bool), given))
     latencies: list[float] = []
     if rate:
-        times = await appended(bootstrap, topics["in"], partitions)
+        events = await read(bootstrap, topics["in"], partitions)
+        times = {(event.partition, event.offset): event.timestamp for event in events}
         latencies = [(scores[place][1] - times[place]) / 1000.0 for place in places[half:]]
     return auc, len(values) / seconds, latencies
 

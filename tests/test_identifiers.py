@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness.support import ROOT
@@ -36,8 +37,7 @@ def banned(source: str, allowed: frozenset[str] = frozenset()) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_names_say_what_a_value_is(path: object) -> None:
-    assert isinstance(path, type(ROOT))
+def test_names_say_what_a_value_is(path: Path) -> None:
     allowed = frozenset({"at"}) if "kernels" in path.parts else frozenset[str]()
     assert not banned(path.read_text(), allowed)
 
