@@ -52,7 +52,7 @@ def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:
 
 
 class Positions:
-    """The positions of a lane at work, and what its log has to be told of them."""
+    """The positions of a lane at work, and the ranges that its log does not have yet."""
 
     def __init__(self) -> None:
         self._next: dict[int, Position] = {}

@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness.applications import PAIR_OGD, App, Running, events
 from harness.kafka import Cluster
+from harness.verifier import topic_in_order
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import Partition, RecordReader
-from streampair_connectors.kafka.ordering import BUCKET_MS
 from streampair_connectors.worker.factory import build_lane
-
-from streampair.engine import OrderedRecord
 
 pytestmark = pytest.mark.newest
 
@@ -37,35 +33,11 @@ def spread(app: App, values: list[bytes]) -> None:
         app.produce(values[number::PARTITIONS], partition=number)
 
 
-def in_order(app: App) -> list[OrderedRecord]:
-    """The records of the input by the definition of the order."""
-
-    async def read() -> list[OrderedRecord]:
-        lookup = RecordReader(load_config(app.path).require_kafka())
-        found: list[tuple[int, int, int, Any]] = []
-        try:
-            for number in range(app.partitions):
-                place, clock = Partition(app.input, number), 0
-                start, end = (await lookup.spans([place]))[number]
-                async for records in lookup.span(place, start, end):
-                    for record in records:
-                        clock = max(clock, record.timestamp)
-                        found.append((clock // BUCKET_MS, number, record.offset, record))
-        finally:
-            await lookup.stop()
-        return [
-            OrderedRecord(ordinal, r.value, r.key, r.timestamp, partition=p, position=position)
-            for ordinal, (_, p, position, r) in enumerate(sorted(found, key=lambda item: item[:3]))
-        ]
-
-    return asyncio.run(read())
-
-
 def expected(app: App) -> dict[tuple[int, int], float]:
     """Scores of one uninterrupted lane over the records in order."""
     config = load_config(app.path)
     lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
-    records = in_order(app)
+    records = asyncio.run(topic_in_order(app))
     return {
         (r.partition, r.position): s.score  # type: ignore[misc]
         for r, s in zip(records, lane.process(records).scores, strict=True)

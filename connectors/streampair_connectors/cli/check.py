@@ -27,7 +27,6 @@ from streampair_connectors.worker.factory import (
     build_lane,
     draws_key,
     is_private,
-    is_whole,
     lane_id,
     taken_cells,
 )
@@ -195,7 +194,7 @@ def _check_store(config: Config, report: Report) -> None:
         prefix = lane_id(config, config.input.topic, 0)[:-1]
         # The suffix is a partition, or the rest of another topic's name.
         names = [path.stem.removeprefix(prefix) for path in directory.glob(f"{prefix}*.log")]
-        logs = [name for name in names if (name == "all" if is_whole(config) else name.isdigit())]
+        logs = [name for name in names if (name == "all" if config.learner.whole_topic else name.isdigit())]
         text = f"{directory} can be written; {len(logs)} lane(s) of this application and topic"
         report.good("store", text + ("" if logs else ": starts at the first event"))
     elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
@@ -317,14 +316,14 @@ def _check_input_topic(config: Config, report: Report, topics: _Topics) -> None:
     name = config.input.topic
     if name in topics.found:
         count = topics.found[name]
-        lanes = "one lane" if is_whole(config) else f"{count} lane(s), at most {count} worker(s)"
+        lanes = "one lane" if config.learner.whole_topic else f"{count} lane(s), at most {count} worker(s)"
         report.good("input.topic", f"{topics.has(name)}: {lanes}")
     elif name not in topics.hidden:
         report.bad("input.topic", topics.errors.get(name) or missing_topic(config, "input.topic", name))
 
 
 async def _check_append_time(config: Config, report: Report, partitions: int) -> None:
-    if not is_whole(config) or partitions <= 1:
+    if not config.learner.whole_topic or partitions <= 1:
         return
     if await kafka.has_append_time(config.require_kafka(), config.input.topic):
         report.good("timestamps", "set by the broker: the order over partitions is a function of the topic")

@@ -350,6 +350,11 @@ class LearnerConfig(Table):
                 )
         return self
 
+    @property
+    def whole_topic(self) -> bool:
+        """Whether one lane reads all partitions of the input."""
+        return self.scope == "application"
+
     def label(self) -> str:
         """Return the name in metrics and on the output topic."""
         if self.name is not None:

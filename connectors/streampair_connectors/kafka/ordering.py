@@ -79,10 +79,6 @@ class TopicOrder:
         self._queues = {p: _Queue(*where) for p, where in sorted(positions.items())}
         self._heap: list[tuple[int, int]] = []  # (bucket, partition) of the first chunk of each queue
 
-    def add(self, partition: int, position: int = 0) -> None:
-        """Let a partition that was added to the topic join at the next bucket."""
-        self._queues[partition] = _Queue(position, 0)
-
     def waiting_bytes(self, partition: int) -> int:
         """Bytes of values that were pushed and not taken."""
         return self._queues[partition].bytes
@@ -121,7 +117,7 @@ class TopicOrder:
             queue.read_to = record.offset + 1
 
     def reached(self, partition: int, *, sent_ms: int) -> None:
-        """Say that everything is pushed that a fetch could see which was sent at `sent_ms`."""
+        """Close the buckets before a fetch, sent at `sent_ms`, whose answer is pushed and reached the end."""
         queue = self._queues[partition]
         queue.settled = max(queue.settled, (sent_ms - _SETTLE_MS) // BUCKET_MS)
 

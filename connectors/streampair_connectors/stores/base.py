@@ -9,7 +9,7 @@ from typing import Protocol
 from streampair.engine import Commit, LogAppend
 from streampair_connectors.kafka import Committed, Message, Partition
 
-__all__ = ["LaneStore", "Store", "group_offsets"]
+__all__ = ["LaneStore", "Store", "group_offsets", "other_scope_fix"]
 
 
 class LaneStore(Protocol):
@@ -141,3 +141,11 @@ def group_offsets(
         )
         for number, start in starts.items()
     }
+
+
+def other_scope_fix(scope: str) -> str:
+    """What to do where the state was begun with another `learner.scope`."""
+    return (
+        f"set learner.scope = {scope!r}, or start under another application name: a new model, and for a "
+        "private learner a new account on top of this one"
+    )

@@ -26,7 +26,7 @@ from streampair_connectors.stores.topic import (
     log_partition,
     seal_of,
 )
-from streampair_connectors.worker.factory import draws_key, is_whole, lane_id
+from streampair_connectors.worker.factory import draws_key, lane_id
 
 __all__ = [
     "OfflineDirectory",
@@ -128,7 +128,7 @@ class OfflineDirectory:
 
     async def lanes(self) -> list[int]:
         """Partitions that have a log."""
-        if is_whole(self._config):
+        if self._config.learner.whole_topic:
             return [WHOLE_TOPIC] if (self._directory / f"{self._name(WHOLE_TOPIC)}.log").exists() else []
         prefix = lane_id(self._config, self._config.input.topic, 0)[:-1]
         numbers = [path.stem.removeprefix(prefix) for path in self._directory.glob(f"{prefix}*.log")]
@@ -222,7 +222,7 @@ class OfflineTopic:
 
     async def lanes(self) -> list[int]:
         """Partitions of the log topic with a log."""
-        numbers = [WHOLE_TOPIC] if is_whole(self._config) else range(await self._count())
+        numbers = [WHOLE_TOPIC] if self._config.learner.whole_topic else range(await self._count())
         return [p for p in numbers if (found := await self.read_lane(p)).frames or found.damage]
 
     async def read_lane(self, partition: int) -> StoredLane:

@@ -38,7 +38,7 @@ from streampair_connectors.kafka import (
     size_of,
 )
 from streampair_connectors.observability.logs import get_logger
-from streampair_connectors.stores.base import group_offsets
+from streampair_connectors.stores.base import group_offsets, other_scope_fix
 from streampair_connectors.stores.encryption import OVERHEAD, Seal
 
 __all__ = ["TopicLane", "TopicLog", "TopicStore", "context_of", "key_missing", "log_partition", "seal_of"]
@@ -184,8 +184,7 @@ def _foreign(topic: str, key: bytes, own_key: bytes) -> ForeignLogError:
         scope = "application" if number == str(WHOLE_TOPIC) else "partition"
         return ForeignLogError(
             f"the log topic {topic!r} was begun with learner.scope = {scope!r}",
-            fix=f"set learner.scope = {scope!r}, or start under another application name: a new model, and "
-            "for a private learner a new account on top of this one",
+            fix=other_scope_fix(scope),
         )
     return ForeignLogError(
         f"the log topic {topic!r} has the log of application {app!r}, input {source!r}: it is for one "

@@ -70,11 +70,6 @@ def lane_id(config: Config, topic: str, partition: int) -> str:
     return f"{config.app}@{topic}-{partition_label(partition)}"
 
 
-def is_whole(config: Config) -> bool:
-    """Whether one lane reads the whole input topic."""
-    return config.learner.scope == "application"
-
-
 def input_partitions(config: Config, lane: int, count: int) -> list[Partition]:
     """The partitions that a lane reads, of an input with `count` of them."""
     numbers = range(count) if lane == WHOLE_TOPIC else (lane,)

@@ -29,6 +29,7 @@ from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import LaneStore, Store
+from streampair_connectors.stores.base import other_scope_fix
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
@@ -210,8 +211,7 @@ def refuse_other_scope(config: Config, partition: Partition) -> None:
         scope = "partition" if whole else "application"
         raise StoreError(
             f"{config.state_directory} has the state of this application with learner.scope = {scope!r}",
-            fix=f"set learner.scope = {scope!r}, or start under another application name: a new model, and "
-            "for a private learner a new account on top of this one",
+            fix=other_scope_fix(scope),
         )
 
 

@@ -47,7 +47,11 @@ class Source(Protocol):
         """Return the last records of the last poll: the next one gives them again."""
         ...
 
-    async def position(self, lane: OpenLane) -> int | None:
+    def close(self, lane: OpenLane) -> None:
+        """Feed a lane no longer."""
+        ...
+
+    async def position(self, lane: OpenLane) -> int:
         """Where the lane is, as a sum over its partitions: it moves over transaction markers too."""
         ...
 
@@ -55,8 +59,8 @@ class Source(Protocol):
         """Where the lane is by the records that it has taken, as a sum over its partitions."""
         ...
 
-    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int | None:
-        """The end of the lane's partitions, as a sum; None: not known yet."""
+    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int:
+        """The end of the lane's partitions, as a sum: by `ends`, or by the last fetches."""
         ...
 
     def partitions(self, lane: OpenLane) -> list[Partition]:
@@ -86,16 +90,19 @@ class PartitionSource:
         """Seek back."""
         self._consumer.seek(lane.topic_partition, records[0].offset)
 
-    async def position(self, lane: OpenLane) -> int | None:
+    def close(self, lane: OpenLane) -> None:
+        """Do nothing."""
+
+    async def position(self, lane: OpenLane) -> int:
         """The consumer's position."""
         position = await self._consumer.position(lane.topic_partition)
-        return lane.logged_lane.next_offset if position is None else position
+        return lane.resume_offset if position is None else position
 
     def taken(self, lane: OpenLane) -> int:
         """The offset of the lane."""
         return lane.resume_offset
 
-    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int | None:
+    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int:
         """The partition's end."""
         if ends is not None and lane.topic_partition in ends:
             return ends[lane.topic_partition]
@@ -137,17 +144,17 @@ class TopicSource:
 
     def begin(self, lane: OpenLane) -> None:
         """Seek in all partitions, and begin the order there."""
-        source = lane.logged_lane.source
+        source, ordinal = lane.logged_lane.source, lane.logged_lane.next_offset or 0
         assert source is not None
         where: dict[int, tuple[int, int]] = {}
         for number, (start, _) in lane.spans.items():
             known = source.positions.get(number)
             where[number] = (start, 0) if known is None else (max(known.next_offset, start), known.clock)
-        self._ready = list(lane.announced)
-        lane.announced = []
+        self._ready = [record for record in lane.announced if record.offset >= ordinal]
         for record in self._ready:
-            where[record.partition] = (record.position + 1, record.clock)
-        ordinal = (lane.logged_lane.next_offset or 0) + len(self._ready)
+            clock = max(where[record.partition][1], record.clock)
+            where[record.partition] = (record.position + 1, clock)
+        ordinal += len(self._ready)
         self._paused = set()
         for number, (offset, _) in where.items():
             self._consumer.seek(Partition(self._lane.topic, number), offset)
@@ -157,7 +164,7 @@ class TopicSource:
         """Read all partitions side by side, and return what is in order."""
         order, deadline = self._order, time.monotonic() + seconds
         if order is None:
-            await self._consumer.poll(None, min(seconds, _POLL_SECONDS))  # what it gives is read again
+            await self._consumer.poll(None, seconds)  # `begin` reads these records again
             return {}
         wait = 0.0
         while True:
@@ -215,7 +222,11 @@ class TopicSource:
         kept = [record for record in records if isinstance(record, OrderedRecord)]
         self._ready = kept + self._ready
 
-    async def position(self, lane: OpenLane) -> int | None:
+    def close(self, lane: OpenLane) -> None:
+        """Drop what waits for the order."""
+        self._order, self._ready = None, []
+
+    async def position(self, lane: OpenLane) -> int:
         """The sum of the positions: the consumer's, where nothing of a partition waits."""
         order, total = self._order, 0
         waiting = {record.partition for record in self._ready}
@@ -240,7 +251,7 @@ class TopicSource:
             found.append(start if known is None else max(known.next_offset, start))
         return found
 
-    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int | None:
+    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int:
         """The sum of the ends."""
         total = 0
         for partition in self._all:

@@ -106,7 +106,6 @@ class Worker:
         self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds)
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else StaticMemberConflicts(name)
-        self._whole_topic = config.learner.scope == "application"
         self._consumer: Consumer
         self._source: Source
         self._producer: Producer
@@ -210,7 +209,8 @@ class Worker:
         config = self.config
         facts = await check_topics(config, create=self._create_topics)
         self._partitions, self._payloads_change = facts.partitions, facts.payloads_change
-        if self._whole_topic and facts.partitions > 1 and is_private(config) and not facts.append_time:
+        several = config.learner.whole_topic and facts.partitions > 1
+        if several and is_private(config) and not facts.append_time:
             raise append_time_error(config)
         self._producer = Producer(self._kafka, max_message_bytes=config.output.max_message_bytes)
         self._consumer = Consumer(
@@ -221,12 +221,12 @@ class Worker:
             on_assigned=self._on_assigned,
             on_lost=self._on_lost,
             takeovers=self._takeovers,
-            whole_topic=self._whole_topic,
+            whole_topic=config.learner.whole_topic,
         )
         self._lookup = RecordReader(self._kafka)
         self._source = (
             TopicSource(self._consumer, config.input.topic, self._partitions, append_time=facts.append_time)
-            if self._whole_topic
+            if config.learner.whole_topic
             else PartitionSource(self._consumer)
         )
         watch: asyncio.Task[None] | None = None
@@ -239,7 +239,7 @@ class Worker:
             if config.store.in_kafka:
                 self._store = TopicStore(
                     config,
-                    partitions=1 if self._whole_topic else self._partitions,
+                    partitions=1 if config.learner.whole_topic else self._partitions,
                     private=is_private(config),
                     lookup=self._lookup,
                 )
@@ -337,11 +337,7 @@ class Worker:
 
     def _lag_total(self) -> int:
         """Records of all lanes that were not processed yet."""
-        total = 0
-        for lane in self._lanes.values():
-            end, done = self._source.end(lane), self._source.taken(lane)
-            total += 0 if end is None or done is None else max(end - done, 0)
-        return total
+        return sum(max(self._source.end(lane) - self._source.taken(lane), 0) for lane in self._lanes.values())
 
     async def _process(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
         start = 0
@@ -407,8 +403,7 @@ class Worker:
         self._last_fenced = time.monotonic()
         lane = self._lanes.pop(partition, None)
         if lane is not None:
-            await lane.close()
-            self.telemetry.withdraw(lane.labels)
+            await self._close(lane)
 
     async def _finish(self) -> None:
         """Make the last commit of this session and close the lanes."""
@@ -438,11 +433,15 @@ class Worker:
     async def _drop_lanes(self, *, keep_series: bool = False) -> None:
         self._warm.clear()
         for lane in self._lanes.values():
-            await lane.close()
-            if not keep_series:
-                self.telemetry.withdraw(lane.labels)
+            await self._close(lane, keep_series=keep_series)
         self._lanes.clear()
         self._uncommitted = 0
+
+    async def _close(self, lane: OpenLane, *, keep_series: bool = False) -> None:
+        self._source.close(lane)
+        await lane.close()
+        if not keep_series:
+            self.telemetry.withdraw(lane.labels)
 
     # Rebalances
 
@@ -503,8 +502,7 @@ class Worker:
                     await self._fenced(partition, error)
             else:
                 del self._lanes[partition]  # its next owner waits for it
-                await lane.close()
-                self.telemetry.withdraw(lane.labels)
+                await self._close(lane)
 
     async def _open_assigned(self) -> None:
         """Open assigned lanes that are not open yet, several concurrently: most of a start is waiting."""
@@ -557,10 +555,10 @@ class Worker:
             )
             lane.logged_lane.skipped()
         self._source.begin(lane)
-        lane.position = self._source.taken(lane)
-        end = self._source.end(lane) or 0
-        self._publish(lane, lane.logged_lane.gauges(), max(end - (lane.position or 0), 0))
-        log.info("lane_opened", **where, offset=lane.position, end=end, restored=lane.restored)
+        offset = lane.position = self._source.taken(lane)
+        end = self._source.end(lane)
+        self._publish(lane, lane.logged_lane.gauges(), max(end - offset, 0))
+        log.info("lane_opened", **where, offset=offset, end=end, restored=lane.restored)
 
     # Metrics
 
@@ -594,7 +592,7 @@ class Worker:
                 continue
             for lane in lanes:
                 if not lane.dirty:  # a transaction marker may have moved it
-                    lane.position = await self._source.position(lane) or lane.position
+                    lane.position = await self._source.position(lane)
                 lag = self._lag(lane, ends)
                 if lag is not None:
                     self.telemetry.lag(lane.labels, lag, lane.position)
@@ -603,5 +601,4 @@ class Worker:
 
     def _lag(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int | None:
         """Records after the last commit."""
-        end = self._source.end(lane, ends)
-        return None if end is None or lane.position is None else max(end - lane.position, 0)
+        return None if lane.position is None else max(self._source.end(lane, ends) - lane.position, 0)
