@@ -359,6 +359,7 @@ def _warm_up(path: str, env: dict[str, str]) -> None:
 
 def _serve() -> None:
     warm: set[str] = set()
+    codes: dict[int, int] = {}  # two threads may ask for one process, and a process can be waited for once
     for module in ("cli.app", "observability.server", "worker.worker", "stores", "worker.lane_manager"):
         importlib.import_module(f"{_HERE}.{module}")
     for module in ("streampair.auc", "streampair.metric", "streampair.buffers"):
@@ -367,8 +368,12 @@ def _serve() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         if "pid" in order:
-            ended, status = os.waitpid(order["pid"], os.WNOHANG)
-            answer = {"code": None if ended == 0 else os.waitstatus_to_exitcode(status)}
+            pid = order["pid"]
+            if pid not in codes:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    codes[pid] = os.waitstatus_to_exitcode(status)
+            answer = {"code": codes.get(pid)}
         else:
             learner = Path(order["config"]).read_text().partition("[learner]")[2].partition("[store]")[0]
             if learner not in warm:
