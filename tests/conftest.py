@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,6 +45,19 @@ class Kinds(LoadScopeScheduling):
         for scope in [scope for scope, tests in units.items() if all(tests.values())]:
             del units[scope]
         return super().remove_node(node)
+
+
+@pytest.fixture(autouse=True)
+def logging_of_a_command() -> Iterator[None]:
+    """Undo what a command that runs in this process does to the loggers: later tests read their records."""
+    loggers = [logging.getLogger(name) for name in ("streampair_connectors", "streampair", "aiokafka")]
+    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
+    show = warnings.showwarning
+    yield
+    for each, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        each.handlers[:], each.propagate = handlers, propagate
+        each.setLevel(level)
+    warnings.showwarning = show
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:

@@ -37,7 +37,7 @@ from streampair.engine.recovery import (
 )
 from streampair.engine.reservations import Reservations, payload_digest
 from streampair.engine.snapshot import Snapshot, since_of, summary
-from streampair.engine.source import Positions
+from streampair.engine.source import ORDER_NOT_COVERED, Positions
 from streampair.engine.wal import (
     LOG_FORMAT,
     WHOLE_TOPIC,
@@ -796,6 +796,10 @@ class LoggedLane(Lane):
             return self._void
         private.mark(void=known.void, accepted=known.accepted)
         return list(dict.fromkeys([*known.void, *self._void]))
+
+    def _uncovered(self) -> str:
+        """The order over partitions, where producers set the timestamps (docs/privacy 8.4)."""
+        return ORDER_NOT_COVERED if self.source is not None and self.source.producer_times else ""
 
     def gauges(self, *, solve: bool | None = None) -> LaneGauges:
         """The lane's numbers: as `Lane.gauges`, with the forks that its ledger has charged."""

@@ -273,9 +273,17 @@ class Lane:
             return None
         reasons = self._void_reasons()
         report = report_of(private)
-        if report is None or not reasons:
-            return report
-        return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(reasons)})")
+        if report is None:
+            return None
+        if reasons:
+            return dataclasses.replace(report, kind="void", guarantee=f"void ({'; '.join(reasons)})")
+        if report.kind != "void" and (uncovered := self._uncovered()):
+            return dataclasses.replace(report, guarantee=f"{report.guarantee}; {uncovered}")
+        return report
+
+    def _uncovered(self) -> str:
+        """What the guarantee does not cover because of where the records come from; empty: nothing more."""
+        return ""
 
     def _void_reasons(self) -> list[str]:
         """Why the learner's guarantee does not hold in this lane."""

@@ -181,7 +181,9 @@ class RecoveredState:
         source = None if self.tip is None else self.tip.source
         if source is None and not self.ahead:
             return None
-        return SourceState([] if source is None else source.positions, self.ahead)
+        if source is None:
+            return SourceState([], self.ahead)
+        return SourceState(source.positions, self.ahead, source.producer_times)
 
     @property
     def span(self) -> tuple[int | None, int] | None:

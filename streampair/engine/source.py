@@ -12,7 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from streampair.engine.records import OrderedRecord
 from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState
 
-__all__ = ["Positions", "longer", "partition_label", "partition_number", "ranges_of"]
+__all__ = ["ORDER_NOT_COVERED", "Positions", "longer", "partition_label", "partition_number", "ranges_of"]
+
+ORDER_NOT_COVERED = (
+    "the order over partitions is not covered, since producers set the timestamps by which it is made "
+    "(message.timestamp.type = LogAppendTime covers it)"
+)
+"""Part of the guarantee of a lane that has taken records of several partitions by producers' timestamps."""
 
 
 def partition_label(partition: int) -> str:
@@ -52,9 +58,17 @@ def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:
 
 
 class Positions:
-    """The positions of a lane at work, and the ranges that its log does not have yet."""
+    """The positions of a lane at work, and the ranges that its log does not have yet.
+
+    Attributes
+    ----------
+    producer_times
+        Whether records of several partitions were ever ordered by timestamps that producers set. Then the
+        order may differ in another run, and the privacy report says that it is not covered.
+    """
 
     def __init__(self) -> None:
+        self.producer_times = False
         self._next: dict[int, Position] = {}
         self._ahead: list[Range] = []
         self._taken: list[Range] = []
@@ -64,6 +78,7 @@ class Positions:
         self._next = {} if state is None else {each.partition: each for each in state.positions}
         self._ahead = [] if state is None else list(state.ahead)
         self._taken = []
+        self.producer_times = state is not None and state.producer_times
 
     @property
     def positions(self) -> Mapping[int, Position]:
@@ -97,7 +112,9 @@ class Positions:
     @property
     def state(self) -> SourceState:
         """What a commit holds."""
-        return SourceState([self._next[p] for p in sorted(self._next)], list(self._ahead))
+        return SourceState(
+            [self._next[p] for p in sorted(self._next)], list(self._ahead), self.producer_times
+        )
 
 
 def after(ranges: Sequence[Range], records: Sequence[OrderedRecord]) -> list[Range]:

@@ -113,10 +113,13 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         One for each partition of which a record was taken.
     ahead
         Ranges that were announced before a crash and are still to be taken, before any other record.
+    producer_times
+        Whether records of several partitions were ever ordered by timestamps that producers set.
     """
 
     positions: list[Position]
     ahead: list[Range]
+    producer_times: bool = False
 
 
 class RecordRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

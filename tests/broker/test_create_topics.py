@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from harness.apache_kafka import KafkaBroker
-from harness.applications import App, events
+from harness.applications import PAIR_FTRL, App, events
 from harness.kafka import Cluster
 from harness.tiers import STOPPABLE_TIERS, open_cluster
 from harness.worker_process import WorkerProcess
 from streampair_connectors.cli import app as cli
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import describe_topics
+from streampair_connectors.kafka import describe_topics, has_append_time
 from streampair_connectors.kafka.topics import create_missing
 from typer.testing import CliRunner
 
@@ -75,6 +75,24 @@ def test_run_makes_all_three_and_goes_on(apache_kafka: Cluster, unique: Unique, 
     with WorkerProcess(app.path, "--create-topics") as worker:
         worker.await_log("lane_opened")
         assert "topic_created" not in worker.log()
+
+
+def test_an_input_that_one_lane_reads_gets_the_brokers_timestamps(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """Without them the order over partitions is not covered: `check` warns, with the command to set them."""
+    for scope, append_time in (("application", True), ("partition", False)):
+        settings = "[topics]\ninput_partitions = 2"
+        app = App(apache_kafka, tmp_path, unique("app"), settings=settings, scope=scope)
+        told = findings(streampair("check", app.path, "--create-topics", "--json", code=0))
+        assert ("timestamps" in told) is append_time
+        assert asyncio.run(has_append_time(load_config(app.path).require_kafka(), app.input)) is append_time
+    app = App(apache_kafka, tmp_path, unique("app"), learner=PAIR_FTRL, partitions=2, scope="application")
+    app.create_topics()
+    told = findings(streampair("check", app.path, "--json", code=0))["timestamps"]
+    assert told["warning"]
+    assert "the report says that the order is not covered" in told["text"]
+    assert f"--alter --topic {app.input} --add-config message.timestamp.type=LogAppendTime" in told["text"]
 
 
 def test_what_exists_stays_as_it_is(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.applications import PAIR_OGD, App, Running, events
+from harness.applications import App, Running, events
 from harness.kafka import Cluster
 from harness.verifier import topic_in_order
 from harness.worker_process import wait_for
@@ -20,12 +20,11 @@ from streampair_connectors.worker.factory import build_lane
 pytestmark = pytest.mark.newest
 
 Unique = Callable[[str], str]
-WHOLE = '\nscope = "application"'
 PARTITIONS = 4
 
 
 def make(kafka: Cluster, name: str, directory: Path, store: str) -> App:
-    made = App(kafka, directory, name, partitions=PARTITIONS, learner=PAIR_OGD + WHOLE, store=store)
+    made = App(kafka, directory, name, partitions=PARTITIONS, store=store, scope="application")
     return made.create_topics(message_timestamp_type="LogAppendTime")
 
 

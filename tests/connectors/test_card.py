@@ -38,6 +38,7 @@ topic = "payments"
 label = "y"
 features = ["a", "b"]
 [learner]
+scope = "partition"
 class = "streampair.auc.PairFTRL"
 options = {epsilon = 30.0, delta = 1e-4, horizon = 200, warmup = 20, auc_share = 0.5}
 [store]

@@ -20,6 +20,7 @@ topic = "payments"
 label = "y"
 features = ["a", "b"]
 [learner]
+scope = "partition"
 class = "streampair.auc.PairFTRL"
 [learner.options]
 epsilon = 1.0

@@ -92,8 +92,10 @@ def test_the_worker_of_the_compose_file_runs_the_example_configuration() -> None
     )
     scrape = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"][0]
     assert scrape["dns_sd_configs"] == [{"names": ["worker"], "type": "A", "port": config.metrics.port}]
-    (created,) = re.findall(r"for topic in (.*?);", SERVICES["topics"]["command"][0])
-    assert set(created.split()) == {config.input.topic, config.output_topic, config.dead_letter_topic}
+    script = SERVICES["topics"]["command"][0]
+    (created,) = re.findall(r"for topic in (.*?);", script)
+    assert set(created.split()) == {config.output_topic, config.dead_letter_topic}
+    assert re.search(rf"--topic {config.input.topic} .*--config message.timestamp.type=LogAppendTime", script)
     assert SERVICES["sample-events"]["command"][:2] == ["kafka:9092", config.input.topic]
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from streampair import auc
 from streampair.engine import ExternalState, LoggedLane, OrderedRecord
-from streampair.engine.source import Positions, after, longer, ranges_of
+from streampair.engine.recovery import RecoveredState
+from streampair.engine.source import ORDER_NOT_COVERED, Positions, after, longer, ranges_of
 from streampair.engine.testing import decode_json
 from streampair.engine.wal import WHOLE_TOPIC, Chain, LogKey, Range, RangesEntry
 from streampair.errors import SnapshotError
@@ -103,6 +104,7 @@ PLACES: Places = [
     (0, 6),
 ]
 SPANS = {0: (0, 7), 1: (0, 4), 2: (0, 5)}
+EXACT = "exact accounting of every release, in Gaussian differential privacy"
 
 
 def private_lane() -> LoggedLane:
@@ -146,6 +148,30 @@ def test_a_replay_follows_the_ranges_of_the_log() -> None:
     assert again.source.state == lane.source.state
     following = records([(2, 6), (0, 8)], len(PLACES))
     assert again.process(following).scores == lane.process(following).scores
+
+
+def test_an_order_by_producers_timestamps_is_not_covered_from_then_on() -> None:
+    """Also after a restart, whose source may have the broker's timestamps by then."""
+    lane, taken = private_lane(), records(PLACES)
+    log = started(lane, b"")
+    assert lane.source is not None
+    assert lane.privacy.guarantee == EXACT
+    lane.source.producer_times = True
+    output = lane.process(taken[:4])
+    assert output.line is not None
+    commit = lane.commit(snapshot=True)
+    log += b"".join([*output.line.frames, *commit.frames])
+    lane.committed()
+    again = private_lane()
+    again.read(log)
+    again.start(ExternalState(registers=False, spans=SPANS), commit.snapshot)
+    for each in (lane, again):
+        assert (each.privacy.kind, each.privacy.guarantee) == ("holds", f"{EXACT}; {ORDER_NOT_COVERED}")
+    known = RecoveredState.of(Chain.peek(log))
+    assert known is not None
+    assert known.tip is not None
+    assert known.tip.privacy is not None
+    assert known.tip.privacy["guarantee"] == again.privacy.guarantee, "what `budget show` prints"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ class App:
         store: str = "directory",
         bootstrap: str | None = None,
         connect_timeout: float = 15,
+        scope: str = "partition",
     ) -> None:
         self.kafka = kafka
         self.name = name
@@ -106,6 +107,7 @@ topic = "{self.input}"
 label = "y"
 features = {json.dumps(FEATURES)}
 [learner]
+scope = "{scope}"
 {learner}
 [store]
 kind = "{store}"

@@ -287,6 +287,7 @@ class Trial:
     """An application under test, its streams, and the checks."""
 
     topic_settings: ClassVar[dict[str, str]] = {}
+    scope: ClassVar[str] = "partition"
 
     def __init__(
         self,
@@ -308,7 +309,14 @@ class Trial:
             if learner == PAIR_FTRL and store == "directory":
                 learner += '\nnoise_key_env = "TEST_NOISE_KEY"'
         self.app = app = App(
-            kafka, directory, name, learner=learner, store=store, partitions=partitions, settings=settings
+            kafka,
+            directory,
+            name,
+            learner=learner,
+            store=store,
+            partitions=partitions,
+            settings=settings,
+            scope=self.scope,
         )
         text = app.path.read_text()
         if instance is not None:
@@ -537,11 +545,7 @@ class WholeTrial(Trial):
     """A trial of one lane that reads all partitions; the reference takes them in the order of the topic."""
 
     topic_settings: ClassVar[dict[str, str]] = {"message_timestamp_type": "LogAppendTime"}
-
-    def __init__(self, *args: Any, learner: str = PAIR_FTRL, **options: Any) -> None:
-        super().__init__(*args, learner=learner, **options)
-        text = self.app.path.read_text()
-        self.app.path.write_text(text.replace("[learner]\n", '[learner]\nscope = "application"\n', 1))
+    scope = "application"
 
     @property
     def logs(self) -> int:

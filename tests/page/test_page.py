@@ -672,7 +672,7 @@ def test_what_is_no_recorded_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
     config = tmp_path / "fraud.toml"
-    config.write_text(CONFIG + 'store.directory = "state"\n')
+    config.write_text(CONFIG + 'store.directory = "state"\nlearner.scope = "partition"\n')
     rows = [json.dumps({"a": i % 3 - 1, "b": 0.5, "y": i % 2 == 0}).encode() for i in range(60)]
     held = LaneOnDisk(config, [Record(i, row, None, 1_700_000_000_000) for i, row in enumerate(rows)], 0)
     held.take(60)

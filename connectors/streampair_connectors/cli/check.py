@@ -15,7 +15,7 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, KafkaConfig
 from streampair_connectors.kafka.topics import (
     FLAG,
-    append_time_error,
+    append_time_advice,
     create_missing,
     missing_rights,
     missing_topic,
@@ -327,14 +327,13 @@ async def _check_append_time(config: Config, report: Report, partitions: int) ->
         return
     if await kafka.has_append_time(config.require_kafka(), config.input.topic):
         report.good("timestamps", "set by the broker: the order over partitions is a function of the topic")
-    elif is_private(config):
-        report.bad("timestamps", append_time_error(config))
+        return
+    found = "set by producers: a late record may stand elsewhere in another run"
+    advice = f"To have the broker set them: {append_time_advice(config)}"
+    if is_private(config):
+        report.doubtful("timestamps", f"{found}, and the report says that the order is not covered. {advice}")
     else:
-        report.good(
-            "timestamps",
-            "set by producers: a late record may stand elsewhere in another run; "
-            "message.timestamp.type = LogAppendTime makes the order a function of the topic",
-        )
+        report.good("timestamps", f"{found}. {advice}")
 
 
 async def _check_output_topics(

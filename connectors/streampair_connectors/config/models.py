@@ -295,9 +295,9 @@ class OutputConfig(Table):
 class TopicsConfig(Table):
     """Settings of topics made by `--create-topics`. Existing topics stay as they are.
 
-    Without `input_partitions` the input topic is never made: a misspelt name would get a topic, and the
-    number of lanes is a decision. The outputs get as many partitions as the input. The replication factor
-    defaults to the cluster's.
+    Without `input_partitions` the input topic is never made: a misspelt name would get a topic. With
+    the scope "application" it gets LogAppendTime. The outputs get as many partitions as the input. The
+    replication factor defaults to the cluster's.
     """
 
     input_partitions: Annotated[int | None, Field(ge=1, le=100_000)] = None
@@ -320,7 +320,7 @@ class LearnerConfig(Table):
     steps: list[StepConfig] = []
     name: str | None = None
     # One model for all partitions of the input, or one for each of them (a tenant, a region).
-    scope: Literal["application", "partition"] = "partition"
+    scope: Literal["application", "partition"] = "application"
     noise_key_file: Path | None = None
     noise_key_env: str | None = None
     trust_preprocessing: bool = False

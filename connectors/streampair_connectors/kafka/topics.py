@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streampair.errors import ConfigError, SourceError
+from streampair.errors import SourceError
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
 from streampair_connectors.observability.logs import get_logger
@@ -14,7 +14,7 @@ __all__ = [
     "FLAG",
     "Creation",
     "TopicFacts",
-    "append_time_error",
+    "append_time_advice",
     "check_topics",
     "create_missing",
     "missing_rights",
@@ -76,10 +76,15 @@ async def create_missing(config: Config, existing: Mapping[str, int]) -> Creatio
             wanted[output] = partitions if topics.output_partitions is None else topics.output_partitions
     if not wanted:
         return Creation({}, {})
-    # Models are compacted: the newest of each lane stays.
-    models = {name: wanted.pop(name) for name in list(wanted) if name == config.output.model_topic}
+    # Models are compacted, so that the newest of each lane stays. The order of a whole topic needs the
+    # timestamps of the broker.
+    special = {config.output.model_topic: {"cleanup.policy": "compact"}}
+    if config.learner.whole_topic:
+        special[config.input.topic] = {"message.timestamp.type": "LogAppendTime"}
     results: dict[str, int | SourceError] = {}
-    for group, policy in ((wanted, None), (models, {"cleanup.policy": "compact"})):
+    for group, policy in [({n: c for n, c in wanted.items() if n not in special}, None)] + [
+        ({n: wanted[n]}, special[n]) for n in wanted if n in special
+    ]:
         if group:
             results |= await kafka.create_topics(settings, group, topics.replication_factor, settings=policy)
     return Creation(
@@ -132,7 +137,7 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
     topics = config.topics
     if key == "input.topic":
         partitions, why = topics.input_partitions, ""
-        count = "" if partitions else "set topics.input_partitions (the number of lanes) and "
+        count = "" if partitions else "set topics.input_partitions and "
         fix = f"correct the name, or {count}add {FLAG}"
     else:
         partitions, why = topics.output_partitions, ", and the broker does not create topics automatically"
@@ -147,17 +152,12 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
     )
 
 
-def append_time_error(config: Config) -> ConfigError:
-    """Return the error for a private learner of a whole topic whose timestamps are set by producers.
-
-    The order of the records decides which of them share a release. It must not depend on when a producer's
-    late record arrives (docs/privacy 8.4).
-    """
+def append_time_advice(config: Config) -> str:
+    """Return how to make the order of a whole topic a function of the topic (docs/privacy 8.4)."""
     name, servers = config.input.topic, config.require_kafka().bootstrap_servers
-    return ConfigError(
-        f"one private learner reads all partitions of {name!r}, whose timestamps are set by producers",
-        fix=f"kafka-configs.sh --bootstrap-server {servers} --alter --topic {name} --add-config "
-        'message.timestamp.type=LogAppendTime; or set learner.scope = "partition"',
+    return (
+        f"kafka-configs.sh --bootstrap-server {servers} --alter --topic {name} "
+        "--add-config message.timestamp.type=LogAppendTime"
     )
 
 

@@ -146,6 +146,7 @@ class TopicSource:
         """Seek in all partitions, and begin the order there."""
         source, ordinal = lane.logged_lane.source, lane.logged_lane.next_offset or 0
         assert source is not None
+        source.producer_times |= not self._append_time and len(self._all) > 1
         where: dict[int, tuple[int, int]] = {}
         for number, (start, _) in lane.spans.items():
             known = source.positions.get(number)

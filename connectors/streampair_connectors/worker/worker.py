@@ -29,7 +29,7 @@ from streampair_connectors.kafka import (
     RecordReader,
     StaticMemberConflicts,
 )
-from streampair_connectors.kafka.topics import append_time_error, check_topics, output_topics
+from streampair_connectors.kafka.topics import check_topics, output_topics
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry
@@ -209,9 +209,6 @@ class Worker:
         config = self.config
         facts = await check_topics(config, create=self._create_topics)
         self._partitions, self._payloads_change = facts.partitions, facts.payloads_change
-        several = config.learner.whole_topic and facts.partitions > 1
-        if several and is_private(config) and not facts.append_time:
-            raise append_time_error(config)
         self._producer = Producer(self._kafka, max_message_bytes=config.output.max_message_bytes)
         self._consumer = Consumer(
             self._kafka,
