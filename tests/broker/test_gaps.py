@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from harness.admin import delete_input, delete_records
 from harness.applications import App, Inside, Running, events, same
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
@@ -20,21 +19,6 @@ from streampair.errors import StreampairError
 pytestmark = pytest.mark.newest
 
 Unique = Callable[[str], str]
-
-
-async def _admin(app: App, do: Callable[[AIOKafkaAdminClient], object]) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=app.kafka.bootstrap)
-    await admin.start()
-    try:
-        await do(admin)  # type: ignore[misc]
-    finally:
-        await admin.close()
-
-
-def delete_records(app: App, before: int) -> None:
-    """As retention does."""
-    work = {TopicPartition(app.input, 0): RecordsToDelete(before_offset=before)}
-    asyncio.run(_admin(app, lambda admin: admin.delete_records(work)))
 
 
 def work_until(app: App, offset: int, *, kill: bool) -> Running:
@@ -111,7 +95,7 @@ def test_a_topic_that_is_made_again_ends_the_worker_with_the_cause(
     app.produce(events(60))
     with Inside(app) as worker:
         wait_for("the commit", lambda: worker.learned() == 60)
-        asyncio.run(_admin(app, lambda admin: admin.delete_topics([app.input])))
+        delete_input(app)
         wait_for("the end of the topic", lambda: _make(app), seconds=30)
         app.produce(events(5))
         error = worker.end()

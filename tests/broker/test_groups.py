@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.new_partitions import NewPartitions
+from harness.admin import add_partitions
 from harness.applications import PAIR_FTRL, App, Inside, events, produce, same
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
@@ -115,15 +114,6 @@ class Member:
     async def stop(self) -> None:
         await ended(self._polling)
         await self.consumer.stop()
-
-
-async def add_partitions(kafka: Cluster, topic: str, total: int) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-    await admin.start()
-    try:
-        await admin.create_partitions({topic: NewPartitions(total)})
-    finally:
-        await admin.close()
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])

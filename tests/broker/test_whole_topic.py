@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.applications import App, Running, events
+from harness.admin import add_partitions, delete_input, delete_records
+from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, events, read_until
 from harness.kafka import Cluster
 from harness.verifier import topic_in_order
 from harness.worker_process import wait_for
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import group_members
+from streampair_connectors.kafka import Consumer, group_members
+from streampair_connectors.stores.spending import read_stored
+from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.factory import build_lane
+
+from streampair.engine.source import ORDER_NOT_COVERED
+from streampair.errors import StreampairError
 
 pytestmark = pytest.mark.newest
 
@@ -23,9 +32,19 @@ Unique = Callable[[str], str]
 PARTITIONS = 4
 
 
-def make(kafka: Cluster, name: str, directory: Path, store: str) -> App:
-    made = App(kafka, directory, name, partitions=PARTITIONS, store=store, scope="application")
-    return made.create_topics(message_timestamp_type="LogAppendTime")
+def make(
+    kafka: Cluster,
+    name: str,
+    directory: Path,
+    store: str,
+    *,
+    learner: str = PAIR_OGD,
+    times: str = "LogAppendTime",
+) -> App:
+    made = App(
+        kafka, directory, name, partitions=PARTITIONS, learner=learner, store=store, scope="application"
+    )
+    return made.create_topics(message_timestamp_type=times)
 
 
 @pytest.fixture
@@ -112,3 +131,101 @@ def test_a_standby_takes_over(apache_kafka: Cluster, unique: Unique, tmp_path: P
 
 def members(app: App) -> int:
     return asyncio.run(group_members(load_config(app.path).require_kafka(), app.name))
+
+
+def test_added_partitions_are_read_by_the_same_lane(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entities are bounded over all partitions, so that their learner goes on too."""
+    monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
+    limit = '{ class = "streampair.privacy.EntityLimit", records = 50, separation = 1 }'
+    gradients = '{ class = "streampair.privacy.PairGradients" }'
+    learner = PAIR_FTRL.replace("warmup = 0", f"warmup = 0, mechanism = {gradients}, entity = {limit}")
+    app = make(apache_kafka, unique("app"), tmp_path, store, learner=learner)
+    values = events(480)
+    spread(app, values[:200])
+    with Inside(app) as worker:
+        app.await_scores(ends(app, 200), worker)
+        asyncio.run(add_partitions(apache_kafka, app.input, PARTITIONS + 2))
+        spread(app, values[200:400])
+        for number in (PARTITIONS, PARTITIONS + 1):
+            app.produce(values[360 + 40 * (number - PARTITIONS) :][:40], number)
+        rows = app.await_scores({**ends(app, 400), PARTITIONS: 40, PARTITIONS + 1: 40}, worker)
+        assert worker.stop() is None
+    assert len(rows) == 480, "no output twice"
+
+
+def test_retention_that_overtakes_a_position_is_logged_and_survived(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    app, values = make(apache_kafka, unique("app"), tmp_path, store), events(600)
+    spread(app, values[:200])
+    with Running(app) as worker:
+        app.await_scores(ends(app, 200), worker)
+        assert worker.stop() == 0, worker.log()
+    spread(app, values[200:400])
+    delete_records(app, 70, partition=1)
+    lost = {(1, offset) for offset in range(50, 70)}
+    with Running(app) as worker:
+        await_places(app, worker, 100, lost)
+        assert '"events_lost"' in worker.log()
+        worker.kill()
+    spread(app, values[400:])
+    with Running(app) as worker:
+        await_places(app, worker, 150, lost)
+        assert worker.stop() == 0, worker.log()
+
+
+def test_a_topic_that_is_made_again_ends_the_worker_with_the_cause(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    app = make(apache_kafka, unique("app"), tmp_path, "directory")
+    spread(app, events(200))
+    with Inside(app) as worker:
+        app.await_scores(ends(app, 200), worker)
+        delete_input(app)
+        wait_for("the end of the topic", lambda: made_again(app), seconds=30)
+        spread(app, events(20))
+        error = worker.end()
+    assert isinstance(error, StreampairError)
+    assert "the topic was deleted and" in str(error)
+
+
+def test_a_producers_timestamp_of_the_future_holds_nothing(
+    kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    """And the report of a private learner says that producers have set the order."""
+    app = make(kafka, unique("app"), tmp_path, store, learner=PAIR_FTRL, times="CreateTime")
+    values = events(200)
+    app.produce(values[:40], 0, timestamp_ms=time.time_ns() // 1_000_000 + 3_000_000)
+    for number in range(1, PARTITIONS):
+        app.produce(values[40 * number :][:40], number)
+    with Running(app) as worker:
+        rows = app.await_scores(dict.fromkeys(range(PARTITIONS), 40), worker)
+        assert worker.stop() == 0, worker.log()
+    assert len(rows) == 160
+    config = load_config(app.path)
+    (account,) = asyncio.run(read_stored(config)).accounts
+    assert account.kind == "holds"
+    assert account.guarantee.endswith(ORDER_NOT_COVERED)
+
+
+def await_places(app: App, worker: Running, end: int, lost: set[tuple[int, int]]) -> None:
+    """Wait until every event before `end` has a score, but for those that were lost."""
+    wanted = {(p, offset) for p in range(PARTITIONS) for offset in range(end)} - lost
+
+    def complete(rows: list[Any]) -> bool:
+        found = [(row["partition"], row["offset"]) for row in map(json.loads, (row.value for row in rows))]
+        assert not lost & set(found)
+        return wanted <= set(found)
+
+    asyncio.run(worker.unless_it_ends(read_until(app.kafka.bootstrap, app.output, complete)))
+
+
+def made_again(app: App) -> bool:
+    """Whether the topic could be made, which is refused until the old one is gone."""
+    try:
+        app.kafka.create_topic(app.input, partitions=PARTITIONS, message_timestamp_type="LogAppendTime")
+    except Exception:
+        return False
+    return True

@@ -29,7 +29,7 @@ from harness.worker_process import WorkerProcess
 from streampair.engine.lane import Record
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
-from streampair.engine.wal import Chain
+from streampair.engine.wal import WHOLE_TOPIC, Chain
 
 T = TypeVar("T")
 
@@ -81,6 +81,7 @@ class App:
         self.dead = f"{name}-dead-letters"
         self.state = directory / "state"
         self.partitions = partitions
+        self.scope = scope
         # The in-process broker holds a new member back for almost a whole session after another one has
         # left, and every broker after one was killed, so sessions are short. A cluster of the caller's is
         # likely to refuse less than six seconds.
@@ -151,14 +152,20 @@ batch_size = 20
         """What a lane's saved state says of its learning."""
         if self.store == "kafka":
             return _learning(asyncio.run(self._stored(partition))[1])
-        return _learning(next(self.state.glob(f"{self.name}@{self.input}-{partition}-*.state")).read_bytes())
+        return _learning(
+            next(self.state.glob(f"{self.name}@{self.input}-{self.label(partition)}-*.state")).read_bytes()
+        )
+
+    def label(self, partition: int) -> str:
+        """Of a lane, in names of files."""
+        return "all" if self.scope == "application" else str(partition)
 
     def position(self, partition: int = 0) -> int:
         """Where the last commit of a lane has left it; 0 before the first."""
         if self.store == "kafka":
             frames = asyncio.run(self._stored(partition))[0]
         else:
-            file = self.state / f"{self.name}@{self.input}-{partition}.log"
+            file = self.state / f"{self.name}@{self.input}-{self.label(partition)}.log"
             frames = file.read_bytes() if file.exists() else b""
         known = RecoveredState.of(Chain.peek(frames))
         return 0 if known is None else known.next_offset or 0
@@ -166,8 +173,11 @@ batch_size = 20
     async def _stored(self, partition: int) -> tuple[bytes, bytes]:
         """Log and snapshot of a lane in Kafka. Fences its owner: only where none is running."""
         config = load_config(self.path)
-        lane = await TopicStore(config, partitions=self.partitions, private=False).open(
-            Partition(self.input, partition), {partition: 0}
+        whole = self.scope == "application"
+        store = TopicStore(config, partitions=1 if whole else self.partitions, private=False)
+        lane = await store.open(
+            Partition(self.input, WHOLE_TOPIC if whole else partition),
+            dict.fromkeys(range(self.partitions) if whole else [partition], 0),
         )
         try:
             frames = await lane.read()

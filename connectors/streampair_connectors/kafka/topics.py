@@ -171,13 +171,10 @@ class TopicFacts:
         Its number of partitions.
     payloads_change
         Whether records may be compacted away, so that a replay may read others.
-    append_time
-        Whether one lane reads the whole topic, and the broker sets its timestamps (LogAppendTime).
     """
 
     partitions: int
     payloads_change: bool
-    append_time: bool
 
 
 async def check_topics(config: Config, *, create: bool) -> TopicFacts:
@@ -221,5 +218,4 @@ async def check_topics(config: Config, *, create: bool) -> TopicFacts:
     for key, topic in output_topics(config).items():
         if topic not in topics and not await kafka.create_by_metadata_request(settings, topic):
             raise missing_topic(config, key, topic)
-    append_time = config.learner.whole_topic and await kafka.has_append_time(settings, config.input.topic)
-    return TopicFacts(topics[config.input.topic], bool(compacted), append_time)
+    return TopicFacts(topics[config.input.topic], bool(compacted))

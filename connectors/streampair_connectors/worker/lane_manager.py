@@ -18,7 +18,7 @@ from streampair.engine import (
     ReplayRequest,
 )
 from streampair.engine.durable_lane import place_of
-from streampair.engine.source import partition_label
+from streampair.engine.source import Positions, partition_label
 from streampair.engine.wal import WHOLE_TOPIC, Range
 from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
@@ -33,9 +33,11 @@ from streampair_connectors.stores.base import other_scope_fix
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
-__all__ = ["OpenLane", "Opener", "external_state"]
+__all__ = ["OpenLane", "Opener", "external_state", "has_append_times"]
 
 log = get_logger(__name__)
+
+_LOG_APPEND_TIME = 1  # as a record's `timestamp_type`
 
 # A snapshot is due when the replay from the last one would take _REPLAY_SECONDS, or after _SNAPSHOT_SECONDS:
 # the records since then must still be in the topic at the next start. Lanes replay one after the other and
@@ -368,7 +370,7 @@ class Opener:
             await self._replay(lane, partition, spans, request)
             source = lane.source
             ahead = [] if source is None else source.ahead
-            announced = await read_ranges(self._lookup, partition.topic, ahead, lane.next_offset or 0)
+            announced = await self._read_ranges(lane, partition.topic, ahead)
             # 6 log the start, before anything is released
             if request.used < len(frames):
                 await store.cut(request.used)
@@ -445,37 +447,47 @@ class Opener:
                 for start in range(0, len(records), _REPLAY_SLICE):
                     part: Sequence[object] = records[start : start + _REPLAY_SLICE]
                     if lane.source is not None:
-                        part = numbered(records[start : start + _REPLAY_SLICE], place, lane.next_offset or 0)
+                        part = self._numbered(
+                            lane.source, records[start : start + _REPLAY_SLICE], place, lane.next_offset or 0
+                        )
                     lane.replay(cast("Sequence[Record]", part))
                     await asyncio.sleep(0)  # let heartbeats be sent
 
+    async def _read_ranges(
+        self, lane: LoggedLane, topic: str, ranges: Sequence[Range]
+    ) -> list[OrderedRecord]:
+        """Read the ranges again that are still to be taken, in their order."""
+        found: list[OrderedRecord] = []
+        for each in ranges:
+            place = Partition(topic, each.partition)
+            async with contextlib.aclosing(self._lookup.span(place, each.first, each.end)) as batches:
+                async for records in batches:
+                    assert lane.source is not None
+                    found += self._numbered(lane.source, records, place, (lane.next_offset or 0) + len(found))
+        return found
 
-def numbered(records: Sequence[RecordLike], place: Partition, ordinal: int) -> list[OrderedRecord]:
-    """Records that are read again, with ordinals from `ordinal` on."""
-    now = round(time.time() * 1000)
-    return [
-        OrderedRecord(
-            ordinal + number,
-            record.value,
-            record.key,
-            record.timestamp,
-            partition=place.partition,
-            position=record.offset,
-            clock=min(record.timestamp, now),
-            headers=record.headers,
-        )
-        for number, record in enumerate(records)
-    ]
+    def _numbered(
+        self, source: Positions, records: Sequence[RecordLike], place: Partition, ordinal: int
+    ) -> list[OrderedRecord]:
+        """Records that are read again, with ordinals from `ordinal` on."""
+        now = round(time.time() * 1000)
+        if self._partitions > 1 and not has_append_times(records):
+            source.producer_times = True
+        return [
+            OrderedRecord(
+                ordinal + number,
+                record.value,
+                record.key,
+                record.timestamp,
+                partition=place.partition,
+                position=record.offset,
+                clock=min(record.timestamp, now),
+                headers=record.headers,
+            )
+            for number, record in enumerate(records)
+        ]
 
 
-async def read_ranges(
-    lookup: RecordReader, topic: str, ranges: Sequence[Range], ordinal: int
-) -> list[OrderedRecord]:
-    """Read ranges again, in their order, with ordinals from `ordinal` on."""
-    found: list[OrderedRecord] = []
-    for each in ranges:
-        place = Partition(topic, each.partition)
-        async with contextlib.aclosing(lookup.span(place, each.first, each.end)) as batches:
-            async for records in batches:
-                found += numbered(records, place, ordinal + len(found))
-    return found
+def has_append_times(records: Sequence[RecordLike]) -> bool:
+    """Return whether the broker has set the timestamps of all records (LogAppendTime)."""
+    return all(getattr(record, "timestamp_type", None) == _LOG_APPEND_TIME for record in records)

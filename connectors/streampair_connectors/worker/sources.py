@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from streampair.engine import OrderedRecord
+from streampair.engine.source import Positions
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair_connectors.kafka import Consumer, Partition, RecordLike
 from streampair_connectors.kafka.ordering import TopicOrder
 from streampair_connectors.observability.logs import get_logger
-from streampair_connectors.worker.lane_manager import OpenLane
+from streampair_connectors.worker.lane_manager import OpenLane, has_append_times
 
 __all__ = ["PartitionSource", "Source", "TopicSource"]
 
@@ -123,16 +124,19 @@ class TopicSource:
         A member that has all partitions, or none.
     topic, partitions
         The input.
-    append_time
-        Whether the broker sets the timestamps. If producers do, one of the future counts as its arrival.
+
+    Notes
+    -----
+    A timestamp that a producer has set to the future counts as its arrival: it would hold the topic until
+    then.
     """
 
-    def __init__(self, consumer: Consumer, topic: str, partitions: int, *, append_time: bool) -> None:
+    def __init__(self, consumer: Consumer, topic: str, partitions: int) -> None:
         self._consumer = consumer
         self._all = [Partition(topic, number) for number in range(partitions)]
         self._lane = Partition(topic, WHOLE_TOPIC)
-        self._append_time = append_time
         self._order: TopicOrder | None = None
+        self._positions: Positions | None = None
         self._ready: list[OrderedRecord] = []
         self._clock_ahead = 0  # of the brokers, at least, in milliseconds
         self._paused: set[int] = set()
@@ -146,7 +150,7 @@ class TopicSource:
         """Seek in all partitions, and begin the order there."""
         source, ordinal = lane.logged_lane.source, lane.logged_lane.next_offset or 0
         assert source is not None
-        source.producer_times |= not self._append_time and len(self._all) > 1
+        self._positions = source
         where: dict[int, tuple[int, int]] = {}
         for number, (start, _) in lane.spans.items():
             known = source.positions.get(number)
@@ -189,9 +193,12 @@ class TopicSource:
             return
         now = time.time_ns() // 1_000_000
         for partition, records in found.items():
-            if self._append_time:
+            append_time = has_append_times(records)
+            if append_time:
                 self._clock_ahead = max(self._clock_ahead, records[-1].timestamp - now)
-            order.push(partition.partition, records, newest_ms=None if self._append_time else now)
+            elif self._positions is not None and len(self._all) > 1:
+                self._positions.producer_times = True
+            order.push(partition.partition, records, newest_ms=None if append_time else now)
         for number, sent in self._consumer.settled().items():
             order.reached(number, sent_ms=sent + self._clock_ahead)
         for partition in found:

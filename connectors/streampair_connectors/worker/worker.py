@@ -222,7 +222,7 @@ class Worker:
         )
         self._lookup = RecordReader(self._kafka)
         self._source = (
-            TopicSource(self._consumer, config.input.topic, self._partitions, append_time=facts.append_time)
+            TopicSource(self._consumer, config.input.topic, self._partitions)
             if config.learner.whole_topic
             else PartitionSource(self._consumer)
         )
