@@ -1,7 +1,7 @@
-"""What a privacy officer or a researcher calls: budgets, plans, reports, audits (docs/privacy).
+"""Differential privacy: budgets, plans, reports, audits and mechanism options (docs/privacy).
 
-The mathematics behind them is in the modules of this package, and the mechanisms in `privacy.mechanisms`;
-names that are not listed here are imported from there, and may move.
+Only the names listed here are public. Sensitivities, noise and accounting are in the modules of this package,
+the mechanisms in `privacy.mechanisms`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = [
     "rho_from",
 ]
 
-# Above the learners, so they come when they are asked for.
+# These modules import the learners, which import this package: they are imported on first use.
 _ABOVE = {
     "AuditPart": "assurance.audit",
     "AuditReport": "assurance.audit",

@@ -1,4 +1,4 @@
-"""Tables for notebooks: HTML that needs no script, and looks right on light and on dark pages."""
+"""HTML tables for notebooks: no script, readable on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 __all__ = ["report_html", "table"]
 
-# The page's own colours: text inherits, lines are the text's colour. Nothing is told by colour alone.
+# Colours are inherited from the page; no information is in a colour alone.
 _TABLE = "border-collapse:collapse;color:inherit;background:transparent;text-align:left"
 _CELL = "border-top:1px solid currentColor;padding:.25em .75em;vertical-align:top;text-align:left"
 
 
 def table(caption: str, rows: Iterable[tuple[str, object]], notes: Iterable[str] = ()) -> str:
-    """A table of two columns, with sentences below it; every text is escaped.
+    """Return an HTML table of two columns, with a list of notes below it; every text is escaped.
 
     Parameters
     ----------
     caption
-        What it is of: read out first.
+        The table's caption, which screen readers read first.
     rows
         Names with their values.
     notes
-        Sentences.
+        Sentences of the list.
     """
     out = [f'<table style="{_TABLE}"><caption style="color:inherit;text-align:left;font-weight:600">']
     out.append(f"{escape(caption)}</caption><tbody>")
@@ -50,7 +50,7 @@ _HEADS = {
 
 
 def report_html(report: PrivacyReport) -> str:
-    """Return the numbers of a report as a table, with its sentences in a fold."""
+    """Return the numbers of a report as an HTML table, with its text in a collapsed section."""
     left, horizon = report.horizon_left, report.horizon
     rows = [
         ("guarantee", report.guarantee),

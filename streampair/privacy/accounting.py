@@ -3,8 +3,8 @@
 A mechanism with l2 sensitivity `Delta` and Gaussian noise of standard deviation `sigma`
 is mu-GDP with `mu = Delta / sigma` (Dong, Roth & Su 2022). Adaptive composition is
 exact, `mu^2 = sum mu_i^2`, and so is the conversion to (epsilon, delta) of Balle & Wang
-(2018, Theorem 8). No bound that loses anything is used for it. Beside it stand zCDP (Bun & Steinke 2016), in
-which the papers calibrate, and pure epsilon, of Laplace mechanisms; `Spend` composes all three.
+(2018, Theorem 8). The papers calibrate in zCDP (Bun & Steinke 2016), and Laplace mechanisms have a pure
+epsilon; `Spend` composes all three.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def mu_from(epsilon: float, delta: float) -> float:
     return _mu_from(_check_epsilon(epsilon), _check_delta(delta))
 
 
-@functools.lru_cache(maxsize=256)  # a learner asks again for each of its copies
+@functools.lru_cache(maxsize=256)  # each copy of a learner calls it with the same numbers
 def _mu_from(epsilon: float, delta: float) -> float:
     target = math.log(delta)
 
@@ -197,7 +197,7 @@ def epsilon_from(mu: float, delta: float) -> float:
     return _solved_epsilon(mu, delta)
 
 
-@functools.lru_cache(maxsize=64)  # a lane asks again with each commit, mostly about the same mu
+@functools.lru_cache(maxsize=64)  # a lane calls it with each commit, mostly for the same mu
 def _solved_epsilon(mu: float, delta: float) -> float:
     target = math.log(delta)
     if _log_delta(0.0, mu) <= target:
@@ -229,7 +229,7 @@ def epsilon_from_rho(rho: float, delta: float) -> float:
 
     Bun & Steinke (2016), Proposition 1.3: a bound, above the exact epsilon of a Gaussian mechanism, which is
     `epsilon_from(sqrt(2 rho), delta)`. It costs 14 to 48 % more noise where epsilon is .5 to 8 and delta 1e-4
-    to 1e-6, and is here because the papers calibrate with it.
+    to 1e-6; the papers calibrate with it.
 
     Parameters
     ----------
@@ -282,14 +282,14 @@ def rho_from(epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What releases have cost one record, in three currencies that add up beside each other.
+    """Privacy loss of one record: mu-GDP, rho-zCDP and pure epsilon, each composed by its own rule.
 
     Parameters
     ----------
     mu
-        Gaussian mechanisms, in mu-GDP.
+        mu-GDP, of Gaussian mechanisms.
     rho
-        Mechanisms of which only zCDP is known.
+        rho-zCDP, of mechanisms of which only zCDP is known.
     pure
         Pure epsilon, of Laplace mechanisms.
 
@@ -314,7 +314,7 @@ class Spend:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}", fix="give a number of at least 0")
 
     def then(self, *others: Spend) -> Spend:
-        """Adaptive composition: the same record is in all of them. Exact in each currency."""
+        """Adaptive composition: the same record is in all of them. Exact in each of the three measures."""
         every = (self, *others)
         return Spend(
             compose(one.mu for one in every),
@@ -334,7 +334,7 @@ class Spend:
 
     @classmethod
     def of_application(cls, lanes: Mapping[Hashable, Iterable[Spend]]) -> Spend:
-        """Spend of an application: by lane the spends of its learners there.
+        """Spend of an application, from the spends of the learners of each lane.
 
         The learners of a lane see the same records, so they compose; lanes hold different records. That
         needs a partition key that does not depend on private content. For an entity whose records reach
@@ -349,11 +349,11 @@ class Spend:
         return cls().parallel(*(cls().then(*spends) for spends in lanes.values()))
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon at delta of everything together.
+        """An epsilon at delta for the composition of all three parts.
 
-        Without zCDP it is exact for the Gaussian part, plus the pure epsilon (basic composition). It is
-        never above the way through zCDP: `rho + mu^2/2 + pure^2/2` (Bun & Steinke 2016, Prop. 1.4), with
-        the pure part by itself where that is less.
+        The smallest of these bounds: without zCDP, the exact epsilon of the Gaussian part plus the pure
+        epsilon (basic composition); that of zCDP, `rho + mu^2/2 + pure^2/2` (Bun & Steinke 2016, Prop. 1.4);
+        and that of zCDP for the first two parts plus the pure epsilon.
         """
         gaussian = self.rho + 0.5 * self.mu**2
         ways = [
@@ -368,14 +368,14 @@ class Spend:
 Kind = Literal["holds", "void", "unvouched"]
 
 NOT_COVERED = (
-    "the score given to the protected record itself, which moves with its own features: keep the scores as "
+    "the score given to the protected record itself, which depends on its own features: keep the scores as "
     "safe as the features",
     "whether a record exists, and in which slot or partition",
     "metadata: keys, offsets, times, the schema",
-    "several records of one person, and other learners on the same records: what they spend adds up (mu^2 "
+    "several records of one person, and other learners on the same records: their spends add up (mu^2 "
     "adds up)",
 )
-"""What no report covers (docs/privacy 1)."""
+"""What the guarantee of no report covers (docs/privacy 1)."""
 VOID_BY = (
     "a fixed seed: whoever knows it can compute the noise",
     "bounds, features or a transformer in front of the learner that were learned from the stream",
@@ -384,7 +384,7 @@ VOID_BY = (
 """What voids a guarantee, now or before."""
 DOUBTFUL_BY = (
     "an older state put back",
-    "two copies of one learner that both go on",
+    "two copies of one learner that both continue",
     "a process that forks",
 )
 """What makes a guarantee `"unvouched"`."""
@@ -392,10 +392,11 @@ DOUBTFUL_BY = (
 
 @dataclass(frozen=True, slots=True)
 class PrivacyReport:
-    """What a private learner has promised, and how much of it is spent.
+    """Guarantee and spent budget of a private learner.
 
-    Every number comes from the accountant of the run. `str(report)` answers an officer's questions, a line
-    each; `report.details` has the mechanism and every assumption.
+    Every number comes from the learner's accountant. `str(report)` has a line each for the promised budget,
+    the spent budget, the horizon, and what is not covered; `report.details` has the mechanism and every
+    assumption.
 
     Parameters
     ----------
@@ -410,20 +411,20 @@ class PrivacyReport:
     adjacency
         The neighbouring relation in words.
     releases
-        Models released so far, one a learning slot, and one for the moments.
+        Number of releases so far, that of the warm-up included.
     guarantee
-        What holds, in words; where it does not, it starts with "void", "unvouched" or "vouched by the
-        operator".
+        The state of the guarantee in words. Where it does not hold it starts with "void", "unvouched" or
+        "vouched by the operator".
     kind
-        One word for a metric label: `"holds"`, `"void"` or `"unvouched"`.
+        The same in one word, such as for the label of a metric: `"holds"`, `"void"` or `"unvouched"`.
     horizon, horizon_left
-        Slots that the plan covers, and those of them that can still be learned; None on an unbounded stream.
+        Slots that the plan covers, and those of them that can still be learned; None without a horizon.
     noise_std
-        Standard deviation, a coordinate, of the independent noise behind the releases.
+        Standard deviation, per coordinate, of the independent noise of the releases.
     mechanism
-        How it is done, in words.
+        Description of the mechanism.
     notes
-        Further sentences: what is assumed, and what has to be known.
+        Assumptions, restarts and other remarks, a sentence or two each.
     card
         The mechanism card: for each kind of release its domain, sensitivity, sigma, mu^2, what replacing and
         blanking a record cost, what floating point may add to delta, and what is assumed of the cipher.
@@ -465,15 +466,15 @@ class PrivacyReport:
 
     def _left(self) -> str:
         if self.horizon is None or self.horizon_left is None:
-            return "No horizon: the stream may go on for ever, and the spend never passes what is promised."
+            return "No horizon: the stream may be infinite, and the spend never exceeds the promised budget."
         if self.horizon_left == 0:
             return "The horizon is reached: the model still scores, and learns no more."
         return f"{self.horizon_left:,} of {self.horizon:,} records can be learned before the horizon."
 
     def _words(self) -> str:
         return (
-            "Floating point: what is summed is rounded to a grid, summed in integers, and the noise is "
-            "rounded with it; attacks on the low bits are mitigated by this, which is not a proof."
+            "Floating point: values are rounded to a grid and summed as integers, and the noise is rounded "
+            "with the sums; this mitigates attacks on the low bits, which is not a proof."
             + self._floating_point()
         )
 
@@ -484,17 +485,17 @@ class PrivacyReport:
         if self.auc is None:
             return ""
         if self.auc["too_few"]:
-            return "Private AUC: too few of a class so far to tell them from the noise."
+            return "Private AUC: too few records of a class so far, compared with the noise."
         return f"Private AUC: {self.auc['value']:.4f}, with a standard error of {self.auc['stderr']:.4f}."
 
     @property
     def details(self) -> str:
-        """The mechanism, what is assumed, and what has to be known: a sentence or two a line."""
+        """Mechanism, assumptions and remarks, a line each."""
         parts = (
             self.mechanism,
             self._words(),
-            "The guarantee is computational: it holds as far as what the cipher behind the noise gives "
-            "cannot be told from random bits. Normals end at 11.6 standard deviations.",
+            "The guarantee is computational: it assumes that the keystream of the cipher behind the noise is "
+            "indistinguishable from random bits. Normals end at 11.6 standard deviations.",
             *self.notes,
             self._auc(),
         )

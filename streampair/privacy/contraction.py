@@ -1,12 +1,12 @@
-"""How far one record moves the iterates of a strongly convex run (docs/privacy 4.1).
+"""Sensitivity of the iterates of strongly convex pairwise gradient descent (docs/privacy 4.1).
 
 Pairwise GIGA (Huai et al. 2020, Algorithm 1) runs without noise, and each release adds fresh noise to the
 iterate. With a loss of smoothness L and a ridge term of strength alpha every step is a contraction, by
-`c_t = max(|1 - eta_t alpha|, |1 - eta_t (L + alpha)|)`: so what a record does at its own step and while it is
-in the buffer fades, and can be followed exactly. Relation: replace one record's content, label included.
-Precondition: the average over the buffer is that of convex losses, L-smooth each (clipping a pair's gradient
-along its own direction keeps both), its denominator is constant, and projections are on convex sets within
-the ball of the given radius.
+`c_t = max(|1 - eta_t alpha|, |1 - eta_t (L + alpha)|)`. So the effect of a record, at its own step and while
+it is in the buffer, decays, and a recursion bounds it. Relation: replace one record's content, its label
+included. Precondition: the average over the buffer is that of convex losses, L-smooth each (clipping a pair's
+gradient along its own direction keeps both), its denominator is constant, and projections are on convex sets
+within the ball of the given radius.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def giga_steps(alpha: float, smoothness: float, count: int) -> tuple[Floats, Flo
 
 
 def paper_warmup(alpha: float, smoothness: float) -> int:
-    """`T_1 = max(ceil(16 L'^2 / alpha^2), 7)`: the random outputs that H20's Algorithm 1 begins with.
+    """Number of random outputs that H20's Algorithm 1 begins with, `T_1 = max(ceil(16 L'^2 / alpha^2), 7)`.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def paper_warmup(alpha: float, smoothness: float) -> int:
 
 
 def paper_steps(alpha: float, smoothness: float, count: int) -> tuple[Floats, Floats]:
-    """Step sizes and contractions of H20's Algorithm 1: none up to T_1, then `2 (t-1) / ((t-2) alpha t)`."""
+    """Step sizes and contractions of H20's Algorithm 1: 0 up to T_1, then `2 (t-1) / ((t-2) alpha t)`."""
     etas, _ = giga_steps(alpha, smoothness, count)
     first = min(paper_warmup(alpha, smoothness), count)
     t = np.arange(first + 1.0, count + 1.0)
@@ -96,7 +96,7 @@ def _check_convexity(alpha: float, smoothness: float) -> None:
     if not (alpha > 0.0 and smoothness > 0.0 and math.isfinite(smoothness / alpha)):
         raise ConfigError(
             f"a ridge term of {alpha!r} and a smoothness of {smoothness!r}",
-            fix="give numbers above 0: without a ridge term nothing fades",
+            fix="give numbers above 0: without a ridge term the effect of a record does not decay",
         )
 
 
@@ -114,13 +114,13 @@ def output_sensitivities(
     *,
     filling: bool = True,
 ) -> Floats:
-    """`S_t`: how far iterate t can move when any one record so far is replaced; a bound for each step.
+    """l2 sensitivity `S_t` of each iterate: how far replacing one earlier record can move it.
 
-    By recursion, in O(1) a step (docs/privacy 4.1): each record's move v starts at `eta_t D p_t`, with p_t
-    the share of the places that are filled, grows in the buffer, `v <- c_t v + eta_t D q_t`, and fades after
-    it, `v <- c_t v`. Two iterates in a ball are at most 2 R apart. Where records stay in the buffer for ever,
-    v is cut there at every step, and the largest is exact for the recursion; where they leave, only the
-    largest is cut, which is a bound, and exact while nothing is cut.
+    By recursion, in O(1) a step (docs/privacy 4.1): the move v of a record starts at `eta_t D p_t`, with p_t
+    the share of the places that are filled; it grows in the buffer, `v <- c_t v + eta_t D q_t`, and decays
+    after it, `v <- c_t v`. Two iterates in a ball are at most 2 R apart. Where records never leave the
+    buffer, v is capped at 2 R in every step, and the maximum is exact for the recursion. Where they leave,
+    only the maximum is capped; it is a bound, and exact while it is below the cap.
 
     Parameters
     ----------
@@ -133,8 +133,8 @@ def output_sensitivities(
     radius
         Radius R of the ball of the iterates.
     filling
-        Whether places that are empty count for nothing at a record's own step; False takes `p_t = 1`, as
-        the joint cost of an entity's records does (docs/privacy, Lemma 56).
+        Whether empty places of the buffer reduce the weight of a record's own step; False takes `p_t = 1`,
+        as the joint cost of an entity's records does (docs/privacy, Lemma 56).
 
     Returns
     -------
@@ -176,9 +176,9 @@ def output_spend(
     *,
     filling: bool = True,
 ) -> float:
-    """`mu^2` of the first releases about one record: `max_i sum_t ((v_i(t) + grid_t) / sigma_t)^2`.
+    """`mu^2` of the first releases for one record: `max_i sum_t ((v_i(t) + grid_t) / sigma_t)^2`.
 
-    The worst single record, not the sum of per-step worst ones, which is more where records stay in
+    The maximum is over single records; a sum of per-step maxima would be larger where records stay in
     the buffer. Exact for the recursion where no move reaches the radius; else a bound. The iterates do not
     depend on earlier releases, so all of them are one Gaussian release with a shifted mean.
 
@@ -187,9 +187,9 @@ def output_spend(
     etas, factors, influence, diameter, filling
         As in `output_sensitivities`.
     bounds
-        What that returned, (n,).
+        The result of `output_sensitivities`, (n,).
     grids
-        What rounding a released iterate to its grid can add to a move: `gamma_t sqrt(d)`, (n,).
+        Most that rounding released iterates to their grid adds to a move: `gamma_t sqrt(d)`, (n,).
     precisions
         `1 / sigma_t^2`, 0 where nothing is released, (n,).
     count

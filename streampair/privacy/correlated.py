@@ -49,7 +49,7 @@ class Strategy(Protocol):
 
 
 def _convolved(pattern: Floats, column: Floats) -> Floats:
-    """The rows of `C v`, as many as the column has."""
+    """The first rows of `C v`, as many as the column has."""
     length = len(column)
     head = np.ascontiguousarray(pattern[:length])
     if len(head) <= 64:
@@ -127,8 +127,8 @@ class BLT:
     omega
         At least 0, shape (h,).
     decay
-        `1 - theta`, above 0 and at most 1, shape (h,): theta is close to 1, so its
-        distance is kept.
+        `1 - theta`, above 0 and at most 1, shape (h,). theta is close to 1, so the difference has more
+        digits.
     horizon
         Steps of the run; None: any number.
 
@@ -166,7 +166,7 @@ class BLT:
 
     @property
     def _log_theta(self) -> Floats:
-        # theta = 0 becomes 1e-16, so that its powers 1, 0, 0, ... need no case of their own.
+        # theta = 0 becomes 1e-16, so that its powers 1, 0, 0, ... need no special case.
         log_theta: Floats = np.log1p(-np.minimum(self.decay, 1.0 - 1e-16))
         return log_theta
 
@@ -229,10 +229,10 @@ class BLT:
         return math.sqrt(float(self.variances(np.array([float(steps)]))[0])) if steps > 0 else 0.0
 
     def excess(self, pattern: Floats, steps: int) -> float:
-        """Error after `steps` times sensitivity, relative to the square root's over the same steps.
+        """Error after `steps` times sensitivity, relative to that of the square root over the same steps.
 
-        1.02 means 2 % more noise for the same budget. The sensitivity is that of the whole run: of an
-        infinite one if there is no horizon.
+        1.02 means 2 % more noise for the same budget. The sensitivity is that of the whole run, which is
+        infinite without a horizon.
         """
         root = Toeplitz.square_root(steps)
         return (self.error(steps) * self.norm(pattern, None)) / (root.error(steps) * root.norm(pattern, None))

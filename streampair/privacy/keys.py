@@ -1,4 +1,4 @@
-"""The key of replay-safe noise, and what is computed with it: in no repr, error, state or pickle."""
+"""The key of replay-safe noise, and its HMAC; no repr, error, state or pickle has the key."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["MAC", "NoiseKey"]
 
 
 class NoiseKey:
-    """The secret behind replay-safe noise; it shows in no repr, log line or saved state.
+    """Secret key of replay-safe noise; no repr, log line or saved state contains it.
 
     Parameters
     ----------
     secret
-        At least 32 bytes that nobody can guess, for example from ``secrets.token_bytes(32)``. As sensitive
-        as the data: whoever has it, and the records, can compute the noise.
+        At least 32 random bytes, for example from ``secrets.token_bytes(32)``. As sensitive as the data:
+        whoever has it, and the records, can compute the noise.
 
     Raises
     ------
@@ -29,9 +29,9 @@ class NoiseKey:
 
     Notes
     -----
-    A copy in memory is the key itself. A pickle has only its place: files and messages travel, and are kept
-    by those who know nothing of it. What was unpickled is `absent`, and draws nothing until it is given the
-    key again (`bind_noise` of a learner).
+    A copy in memory has the same secret. A pickle has none, since pickles are often stored or sent without
+    protection: an unpickled key is `absent`, and a learner with it draws no noise until `bind_noise` gives
+    it the key again.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class NoiseKey:
 
     @property
     def absent(self) -> bool:
-        """Whether this is only the place of a key, which was left out of a pickle."""
+        """Whether this is a placeholder without a secret, from a pickle."""
         return not self._secret
 
     def __copy__(self) -> NoiseKey:
@@ -79,7 +79,7 @@ class NoiseKey:
 
     @classmethod
     def of(cls, key: object) -> NoiseKey | None:
-        """The key as one that does not show: from a key, from bytes, or None for none.
+        """Return a `NoiseKey` from a key or from bytes; None for None.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class NoiseKey:
         return key if key is None or isinstance(key, NoiseKey) else cls(key)  # type: ignore[arg-type]
 
     def mac(self) -> MAC:
-        """A function to authenticate with.
+        """Return the HMAC-SHA256 function of this key.
 
         Raises
         ------
@@ -105,14 +105,14 @@ class NoiseKey:
 
 
 def _absent_key() -> NoiseKey:
-    """The place of a key that was left out of a pickle."""
+    """Return the placeholder that a pickle has in place of a key."""
     key = NoiseKey.__new__(NoiseKey)
     key._secret = b""
     return key
 
 
 class MAC:
-    """HMAC-SHA256 with the key's part of the work done once."""
+    """HMAC-SHA256 whose key is hashed once."""
 
     __slots__ = ("_keyed",)
 
@@ -125,4 +125,4 @@ class MAC:
         return mac.digest()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a MAC holds its key; pickle what it gave, and give the key again")
+        raise TypeError("a MAC holds its key and cannot be pickled; give the key again")

@@ -1,16 +1,16 @@
-"""The ledger of a private lane: what was reserved, attempted and charged (docs/privacy 8).
+"""The ledger of a private lane: reservations, attempts and charges (docs/privacy 8).
 
-Pure rules; whoever holds a lane keeps two things durable, in one log:
+The ledger does no I/O. The owner of the lane makes two kinds of entries durable, in one log:
 
 - the *ledger* itself, with each commit and each attempt: a window of slots `start + 1, ..., start + size` is
-  reserved, and the attempts at it are counted. The first attempt rides on the commit of the window before;
-- *lines*, one for what is about to be released, durable before it is released.
+  reserved, and the attempts at it are counted. The first attempt is part of the commit of the window before;
+- *lines*, one for each batch of slots, durable before the batch is released.
 
-A release that has left the process counts as made. After a crash nobody knows which releases of the window
-have left, so the next attempt is charged a *fork* of the whole window, before it releases anything. The lines
-can take the charge back: if they hold a digest of every step that released anything, and the replay
-reproduces all of them, then the replay has released the same bytes again and nothing new. A step that comes
-out otherwise makes the charge final, before its release. (No line: nothing has left, and nothing is charged.)
+A release counts as made once it may have left the process. After a crash it is unknown which releases of the
+window have left, so the next attempt is charged a *fork* of the whole window, before it releases anything.
+The charge is waived if the lines have a digest of every step that released anything, and the replay
+reproduces all of them: then the replay has released the same bytes again and nothing new. A step with another
+digest makes the charge final, before its release. (Without a line nothing has left, and nothing is charged.)
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from streampair.errors import PrivacyError, SnapshotError
 __all__ = ["Ledger", "Line", "repeats"]
 
 DIGEST_BYTES: Final = 16
-"""Of the 32 bytes of a step's digest that are kept: no two steps in 2^64 agree in them."""
+"""Bytes kept of the 32 of a step's digest: a collision is expected after 2^64 steps."""
 
 _SILENT: Final = bytes(DIGEST_BYTES)  # of a step that releases nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a log: slots that are about to be released.
+    """A line of the log: consecutive slots that are about to be released.
 
     Attributes
     ----------
     first, steps
         The slots `first, ..., first + steps - 1`, counted from 1.
     digests
-        One for each slot, that of a slot which releases nothing being 0; or empty if the noise has no key
-        and cannot be repeated.
+        Digest of each slot, 0 for a slot that releases nothing; empty if the noise has no key and cannot be
+        reproduced.
     """
 
     first: int
@@ -48,30 +48,30 @@ class Line:
 
 
 def repeats(known: Sequence[bytes], new: Sequence[bytes]) -> bool:
-    """Whether digests repeat the known ones; a step that releases nothing always does.
+    """Whether digests equal the known ones; that of a step without a release counts as equal.
 
-    What went into such a step is in the digest of the next one that releases.
+    The input of such a step is part of the digest of the next one that releases.
     """
     return known == new or all(b in (a, _SILENT) for a, b in zip(known, new, strict=True))
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Reservations, attempts and charges of one learner of one lane.
+    """Reservations, attempts and charged forks of one learner of one lane.
 
     Parameters
     ----------
     lane
-        What the lane is; the ledger of another is refused.
+        Identity of the lane; a ledger of another lane is refused.
     size
         Slots in a window W.
     limit
-        Forks that the plan has set aside.
+        Most forks that the plan accounts for.
     keyed
-        Whether the noise comes from a key, so that a replay can repeat it.
+        Whether the noise comes from a key, so that a replay can reproduce it.
     immutable
-        Whether the payload at an offset never changes. If not, a replay is never trusted to be one: each
-        attempt draws other noise (`generation`) and is charged.
+        Whether the payload at an offset never changes. If it may, each attempt draws other noise
+        (`generation`) and is charged.
 
     Attributes
     ----------
@@ -82,17 +82,17 @@ class Ledger:
     attempt
         Attempts at these slots, this one included; 0: reserved and not yet begun.
     forks
-        Charged for good.
+        Forks whose charge is final.
     pending
-        Whether this attempt's fork is charged too, unless it reproduces the journal.
+        Whether the fork of this attempt is charged too, unless the attempt reproduces the lines of the log.
     generation
-        Part of the noise's identity: of another generation, the same records get other noise.
+        Part of the noise's identity: in another generation the same records get other noise.
     behind
         Digests of the steps that earlier attempts have released and this one has not reproduced yet.
 
     Notes
     -----
-    The life of a ledger: `begin` at each start, then it is made durable; `release` for the slots of each
+    Order of calls: `begin` at each start, then the ledger is made durable; `release` for the slots of each
     batch, whose line is made durable before anything of the batch leaves; `reserve` at each commit.
 
     Examples
@@ -106,7 +106,7 @@ class Ledger:
     >>> ledger.begin([line])  # after a crash
     >>> ledger.attempt, ledger.charged
     (2, 1)
-    >>> ledger.release(1, [b"%032d" % i for i in range(3)])  # the same bytes: nothing new is to be noted
+    >>> ledger.release(1, [b"%032d" % i for i in range(3)])  # the same bytes: no new line
     >>> ledger.charged
     0
     """
@@ -129,7 +129,7 @@ class Ledger:
 
     @property
     def charged(self) -> int:
-        """Forks charged by now, the one that may be waived too."""
+        """Forks charged so far, including one that may still be waived."""
         return self.forks + self.pending
 
     @property
@@ -138,31 +138,31 @@ class Ledger:
         return self.size - self._taken if self.attempt else 0
 
     def reserve(self, start: int, *, begun: bool = True) -> None:
-        """Reserve the next window; durable with the commit that is made now.
+        """Reserve the next window; the reservation becomes durable with the commit that is being made.
 
         Parameters
         ----------
         start
             Slots taken so far.
         begun
-            Whether its first attempt rides on this commit; False: the process ends here.
+            Whether its first attempt is part of this commit; False: the process ends here.
         """
         if begun and self.attempt and not self._taken:
-            return  # what is reserved is untouched
+            return  # no slot of the reserved window has been taken
         self.window += 1
         self.start = start
         self.attempt = 1 if begun else 0
-        # What a replay has not caught up with was released all the same, and is still to be reproduced.
+        # Steps that earlier attempts have released and this one has not reached are still to be reproduced.
         self._open(self._path[self._taken : self._follows])
         self.pending = self.pending and bool(self.behind)
 
     def begin(self, lines: Sequence[Line] = ()) -> None:
-        """Announce an attempt. The ledger is made durable before any release.
+        """Start an attempt. The caller makes the ledger durable before any release.
 
         Parameters
         ----------
         lines
-            All that were noted since the ledger was last made durable.
+            All lines written since the ledger was last made durable.
 
         Raises
         ------
@@ -185,24 +185,24 @@ class Ledger:
         self._open(path if waivable and path is not None else [])
 
     def accept(self, forks: int, start: int) -> None:
-        """Charge second views that nobody can show to be repetitions, and go on from `start`.
+        """Charge forks that cannot be shown to be repetitions, and continue from `start`.
 
         Parameters
         ----------
         forks
-            How many windows of slots may be seen again.
+            Number of windows whose slots may be released again.
         start
-            Slots taken where it goes on.
+            Slots taken at the point of continuation.
 
         Raises
         ------
         PrivacyError
-            If the plan has not set aside so many.
+            If the plan does not account for so many forks.
         """
         forks += self.charged
         if forks > self.limit:
             raise PrivacyError(
-                f"to go on would be charged {forks} fork(s), and the plan has set aside {self.limit}",
+                f"continuing would be charged {forks} fork(s), and the plan has set aside {self.limit}",
                 fix="start the application under another name, with forks= set for the crashes to come: a "
                 "new account, whose spend comes on top of this one's",
             )
@@ -214,25 +214,25 @@ class Ledger:
         self._open([])
 
     def release(self, first: int, digests: Sequence[bytes] | int) -> Line | None:
-        """Note the slots that are about to be released.
+        """Record the slots that are about to be released.
 
         Parameters
         ----------
         first
             Number of the first slot, from 1.
         digests
-            Of each slot; or how many they are, if the noise has no key.
+            Digest of each slot; or the number of slots, if the noise has no key.
 
         Returns
         -------
         Line or None
-            To be made durable before the release; None if nothing is new.
+            The line to make durable before the release; None if it would have no new digest.
 
         Raises
         ------
         PrivacyError
-            If they go beyond the reservation; or if they are not what was released before, and no fork is
-            left for that. Nothing may then be released.
+            If a slot is beyond the reservation; or if a digest differs from that of an earlier attempt, and
+            no fork is left. Nothing must then be released.
         """
         count = digests if isinstance(digests, int) else len(digests)
         if not self.attempt or first != self.start + self._taken + 1 or count > self.room:
@@ -251,7 +251,7 @@ class Ledger:
             if not self.pending:
                 self._taken = position
                 raise self._refusal()
-            # Another view of these records, from here on: final, and this attempt's own path.
+            # From here on this attempt releases other values: the charge is final, and the path its own.
             self.forks, self.pending, self._follows = self.forks + 1, False, 0
             del self._path[position:]
             known = []
@@ -268,7 +268,7 @@ class Ledger:
         self._follows = len(behind)
 
     def _retrace(self, lines: Sequence[Line]) -> tuple[int, list[bytes] | None]:
-        """Forks charged by now, and the digests of the path released last; None where a step has none."""
+        """Forks charged so far, and the digests of the last attempt's steps; None if a step has no digest."""
         forks, path = self.forks, list(self.behind)
         follows = len(path)
         for line in lines:
@@ -276,31 +276,31 @@ class Ledger:
             if len(line.digests) != line.steps or not 0 <= position <= len(path):
                 return forks, None
             if position < follows:
-                forks += self.pending  # it wrote over what others had released
+                forks += self.pending  # this attempt released other values than the earlier ones
                 follows = 0
             path[position:] = line.digests
         return forks, path
 
     def _refusal(self) -> PrivacyError:
         return PrivacyError(
-            f"slots {self.start + 1} to {self.start + self.size} would be released a second time in another "
-            f"way, and all {self.limit} fork(s) that the plan has set aside for that are used",
+            f"slots {self.start + 1} to {self.start + self.size} would be released a second time with other "
+            f"values, and all {self.limit} fork(s) that the plan has set aside for that are used",
             fix="start the application under another name, with forks= set for the crashes to come: a new "
             "account, whose spend comes on top of this one's",
         )
 
     def to_state(self) -> dict[str, Any]:
-        """What `from_state` reads, as plain values."""
+        """The ledger as plain values, which `from_state` reads."""
         return {name: value for name, value in asdict(self).items() if not name.startswith("_")}
 
     @classmethod
     def from_state(cls, state: dict[str, Any], expected: Ledger) -> Ledger:
-        """The ledger of `to_state`, if it is that of the same lane.
+        """Restore the ledger that `to_state` returned.
 
         Raises
         ------
         SnapshotError
-            If it is not, or is damaged.
+            If it belongs to another lane, or is damaged.
         """
         try:
             ledger = cls(**state)
@@ -317,6 +317,6 @@ class Ledger:
                 f"the ledger is that of {ledger.lane!r}, this lane is {expected.lane!r}",
                 fix="point the store at this lane's own directory",
             )
-        # What is reserved is reserved as it was; the noise may have got a key, or lost it, since.
+        # The reservation stays; whether the noise has a key may have changed since.
         ledger.keyed, ledger.immutable = expected.keyed, expected.immutable
         return ledger

@@ -1,4 +1,4 @@
-"""What a private learner releases, as the `mechanism` of the three `PairFTRL`: options without state."""
+"""Mechanisms that a `PairFTRL` can be given as its `mechanism`, with their options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Strategy: TypeAlias = Literal["auto", "toeplitz", "blt"]
 
 
 class MechanismOptions(base.Base):
-    """Base class of the options of a mechanism, which have no state; a learner checks them."""
+    """Base class of mechanism options: no state; the learner validates them."""
 
     def __str__(self) -> str:
         return repr(self)
@@ -33,17 +33,17 @@ class MechanismOptions(base.Base):
 class SecondMoments(MechanismOptions):
     """Least squares over all pairs, from second moments of the records.
 
-    They are summed over blocks that end at public slots, each a tenth of the stream so far, and at the
+    The moments are summed over blocks that end at public slots, each a tenth of the stream so far, and at the
     horizon; each block's sum is released once. The records are standardised by private means and variances
     from a warm-up. The noise is far smaller than that of gradients, since there are only a few dozen
-    releases. (Not for more than 512 features; `metric.PairFTRL` needs `classes`.)
+    releases. (At most 512 features; `metric.PairFTRL` needs `classes`.)
 
     Parameters
     ----------
     anytime
-        For two classes: weight, from 0.01 to 1, of the accuracy before the horizon against that at its end
-        (`privacy.mechanisms.second_moments.SecondMomentsPlan`). None is 0.6; without a horizon, or with
-        forks, it is not used.
+        For two classes: weight, from 0.01 to 1, of the accuracy before the horizon relative to that at the
+        horizon (`privacy.mechanisms.second_moments.SecondMomentsPlan`). None is 0.6. Not used without a
+        horizon, or with forks.
 
     Examples
     --------
@@ -65,8 +65,7 @@ class DecayedMoments(MechanismOptions):
     Parameters
     ----------
     half_life
-        Number of learned records after which the weight of a record has halved; blocks are an eighth of it
-        long.
+        Number of learned records after which the weight of a record has halved; a block is an eighth of it.
 
     Examples
     --------
@@ -143,7 +142,7 @@ class AnchorGradients(MechanismOptions):
 
 
 def option_of(name: str) -> str | None:
-    """The options that have a field of this name, as an expression; None: none has."""
+    """Return an expression with the option of this name, for messages; None if no mechanism has it."""
     kinds = (PairGradients, SecondMoments, DecayedMoments, AnchorGradients)
     found = [kind.__name__ for kind in kinds if name in kind.__dataclass_fields__]
     return f"privacy.{found[0]}({name}=...)" if found else None

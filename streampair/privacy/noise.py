@@ -1,15 +1,15 @@
-"""The noise: a cryptographic stream of normals, and its correlation (docs/privacy 4.3, 7).
+"""Gaussian noise from a cipher, and its correlation over steps (docs/privacy 4.3, 7).
 
 The bits are the keystream of AES-256 in counter mode. `NormalStream` takes its key from
-the operating system; the key lives in the cipher object alone: it is in no attribute,
-state, repr or error, and cannot be copied. Whatever copies a learner (deepcopy, pickle, a
-snapshot, a forked process) gets a stream of its own, for two learners that share noise
-would cancel it.
+the operating system. Only the cipher object has the key: no attribute, state, repr or
+error contains it, and it cannot be copied. A copy of a learner (deepcopy, pickle, a
+snapshot, a forked process) gets a stream of its own, since the noise of two learners that
+share it could be cancelled.
 
-`ChainedNoise` is for learners that must survive a crash: its noise is a function of a key
-and of everything that has gone into the learner, so that a replay of the same records
-gives the same bytes, and of any other record fresh noise (docs/privacy 8). No pickle
-holds the key: what was unpickled is given it again.
+`ChainedNoise` is for learners that are replayed after a crash. Its noise is a function of
+a key and of all input of the learner: a replay of the same records gives the same bytes,
+and any other record gets fresh noise (docs/privacy 8). No pickle holds the key; it is
+given again after unpickling.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ __all__ = [
 ]
 
 SILENT = bytes(32)
-"""In the place of the digest of a step that has drawn no noise, and so released nothing."""
+"""Digest of a step that has drawn no noise, and so released nothing."""
 
-_hash = hashlib.blake2b(digest_size=32).copy  # a copy costs half of a new one
+_hash = hashlib.blake2b(digest_size=32).copy  # copying takes half the time of making a new one
 
-_WORD = np.dtype("<u8")  # as on every processor that is supported: the bytes are the words
+_WORD = np.dtype("<u8")  # little-endian, as every supported processor: no conversion is needed
 _PLACE = struct.Struct(">QI").pack  # step, length of the record's context
-_STEP = np.dtype(">u8")  # the step alone, as it is there
-_HEAD = 32 + 12  # what stands before the context: the identity and the place
+_STEP = np.dtype(">u8")  # the step in the format of `_PLACE`
+_HEAD = 32 + 12  # bytes before the context: identity, step and length
 
-_FEW = 8  # records that are hashed one by one sooner than they are packed
+_FEW = 8  # fewer records are hashed faster one by one than packed
 _MOST_WAITING = 256
 
 _forks = 0
@@ -78,12 +78,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def process_splits() -> int:
-    """How often this process, and those that it comes from, have forked: more after a fork, on both sides."""
+    """Number of forks of this process and its ancestors; it grows on both sides of a fork."""
     return _splits
 
 
 class Stream(Protocol):
-    """Where normals come from."""
+    """Source of standard normals."""
 
     def take(self, count: int) -> Floats:
         """The next `count` independent standard normals, shape (count,)."""
@@ -95,13 +95,13 @@ class NormalStream:
     Parameters
     ----------
     seed
-        None draws a key from the operating system. An integer gives a fixed sequence, for tests: it
-        protects nobody.
+        None draws a key from the operating system. An integer gives a fixed sequence, for tests: whoever
+        knows it can remove the noise, so it gives no privacy.
 
     Notes
     -----
-    How the numbers are asked for does not matter: two calls for 3 give what one call for 6 gives. A
-    copy, an unpickled stream and the stream of a forked child draw a fresh key.
+    The sequence does not depend on how it is split into calls: two calls for 3 give what one call for 6
+    gives. A copy, an unpickled stream and the stream of a forked child draw a fresh key.
 
     Examples
     --------
@@ -140,7 +140,7 @@ class NormalStream:
                 random.normals_from_bits(words.astype(np.uint64), self._block)
             step = min(count - done, len(self._block) - self._next)
             out[done : done + step] = self._block[self._next : self._next + step]
-            # A number is used once and then gone.
+            # A used number is erased.
             self._block[self._next : self._next + step] = 0.0
             self._next += step
             done += step
@@ -160,39 +160,39 @@ class NormalStream:
 
 
 class ChainedNoise:
-    """Noise that a replay repeats to the byte, and that nothing else repeats (docs/privacy 8).
+    """Noise that a replay of the same records reproduces to the byte; any other input gets fresh noise.
 
-    A chain hash runs over everything that a step depends on,
+    A chain hash runs over everything that a step depends on (docs/privacy 8),
 
         h_t = H(h_{t-1} | learner and plan | t | record | rounded values before noise),
 
-    and the noise of step t is drawn from a cipher at a place that ``HMAC(key, "noise" | h_t)`` names. If a
+    and the noise of step t is drawn from a cipher whose counter starts at ``HMAC(key, "noise" | h_t)``. If a
     replayed record, its order or a rounded gradient differs in one bit, the noise of that step and of all
-    later ones is fresh: the two releases never share noise, so their difference shows nothing. (Keyed by t
-    alone they would, and the difference would be the raw gradient's.)
+    later ones is fresh: the two releases share no noise, so their difference does not disclose the raw
+    values, as it would if the noise depended on t alone.
 
     Parameters
     ----------
     key
         The secret.
     identity
-        What learner this is and what it has planned: two learners that differ in anything that scales or
-        shapes a release must differ here.
+        Identity of the learner and its plan: it must differ between two learners that differ in anything that
+        scales or shapes a release.
 
     Attributes
     ----------
     steps
-        Steps so far.
+        Number of steps so far.
     digests
-        Of the steps since the list was emptied, if it is one; None keeps none. A step that has drawn no noise
-        has `SILENT` in the place of its digest: the next one that draws covers it.
+        Digests of the steps since the list was emptied; None: they are not kept. A step that has drawn no
+        noise has the digest `SILENT`: its input is part of the digest of the next step that draws.
 
     Notes
     -----
-    A step: `record` says what identifies the record, `advance` (once) gives the values that the noise will be
-    added to, `take` draws, as often as needed. `skip` and `wait` make steps that release nothing. A copy
-    continues the chain: on the same records it gives the same bytes, which discloses nothing new, on others
-    fresh ones.
+    Calls of a step: `record` sets the identity of the record, `advance` (once) gives the values that noise
+    will be added to, `take` draws, as often as needed. `skip` and `wait` are steps that release nothing. A
+    copy continues the chain: on the same records it gives the same bytes, which discloses nothing new; on
+    others, fresh ones.
 
     Examples
     --------
@@ -213,7 +213,7 @@ class ChainedNoise:
         *("_count", "_room", "_waiting", "_words", "_zeros"),
     )
 
-    # A key from a file is not that of an experiment, where the noise is known.
+    # The key is secret, unlike the seed of a `NormalStream`.
     seeded = False
 
     def __init__(self, key: NoiseKey, identity: bytes) -> None:
@@ -221,28 +221,28 @@ class ChainedNoise:
         self._identity = hashlib.blake2b(identity, digest_size=32, person=b"streampair who").digest()
         self._chain = bytes(32)
         self._record: bytes | None = None
-        # Records of the last steps, which the chain does not know yet: see `wait`.
+        # Records of the last steps, which are not hashed into the chain yet: see `wait`.
         self._waiting: list[bytes] = []
         self._cipher = Cipher(algorithms.AES(self._mac(b"cipher")), modes.CTR(bytes(16))).encryptor()
-        # None: no step is open, nothing may be drawn; False: the cipher is not at the step's place yet.
+        # None: no step is open, nothing must be drawn; False: the cipher's counter is not set for it yet.
         self._open: bool | None = None
         self.steps = 0
         self.digests: list[bytes] | None = None
         self._count = -1
 
     def record(self, context: bytes) -> None:
-        """Say what identifies the next record: where it came from, and a digest of its bytes."""
+        """Set the identity of the next record: its origin, and a digest of its bytes."""
         self._record = context
 
     def advance(self, values: bytes) -> None:
-        """Go on to the next step.
+        """Start the next step.
 
         Parameters
         ----------
         values
-            What noise will be added to, rounded to the grid; empty if nothing is released.
+            The values that noise will be added to, rounded to the grid; empty if nothing is released.
         """
-        self._catch_up()
+        self._hash_waiting()
         self.steps += 1
         record = self._record or b""
         self._record = None
@@ -254,46 +254,46 @@ class ChainedNoise:
             self.digests.append(SILENT)
 
     def skip(self, records: Sequence[bytes]) -> None:
-        """Go on by a step for each of these records, none of which releases anything: as `advance(b"")`."""
-        self._catch_up()
-        self._go_through(records, self.steps + 1)
+        """Take one step for each record, without a release: as `advance(b"")` for each."""
+        self._hash_waiting()
+        self._hash_steps(records, self.steps + 1)
         self.steps += len(records)
         self._record = self._open = None
         if self.digests is not None:
             self.digests += [SILENT] * len(records)
 
     def wait(self, record: bytes) -> None:
-        """`skip` of one record. It is hashed with those that follow, or before anything depends on it."""
+        """`skip` of one record, which is hashed later: with the next ones, or when the chain is needed."""
         self.steps += 1
         self._record = self._open = None
         waiting = self._waiting
         waiting.append(record)
         if len(waiting) == _MOST_WAITING:
-            self._catch_up()
+            self._hash_waiting()
         if self.digests is not None:
             self.digests.append(SILENT)
 
-    def _catch_up(self) -> None:
-        """Hash what waits."""
+    def _hash_waiting(self) -> None:
+        """Hash the records of `wait` into the chain."""
         if self._waiting:
             records, self._waiting = self._waiting, []
-            self._go_through(records, self.steps - len(records) + 1)
+            self._hash_steps(records, self.steps - len(records) + 1)
 
-    def _go_through(self, records: Sequence[bytes], first: int) -> None:
-        """Put steps without noise into the chain, the first of which has this number."""
-        said = self._said(records, first)
-        if isinstance(said, Packed) and not kernels.DISABLED:
+    def _hash_steps(self, records: Sequence[bytes], first: int) -> None:
+        """Hash steps without noise into the chain; `first` is the number of the first."""
+        inputs = self._hash_inputs(records, first)
+        if isinstance(inputs, Packed) and not kernels.DISABLED:
             chained = np.frombuffer(self._chain, dtype=np.uint8).copy()
-            hashing.hash_chain(chained, said.rows)
+            hashing.hash_chain(chained, inputs.rows)
             self._chain = chained.tobytes()
         else:
-            for one in said:
+            for one in inputs:
                 link = _hash()
                 link.update(self._chain + one)
                 self._chain = link.digest()
 
-    def _said(self, records: Sequence[bytes], first: int) -> Sequence[bytes]:
-        """What the hash of each record's step is of, behind the chain."""
+    def _hash_inputs(self, records: Sequence[bytes], first: int) -> Sequence[bytes]:
+        """Bytes that are hashed for each record's step, after the chain."""
         who = self._identity
         if not isinstance(records, Packed):
             sizes = set(map(len, records))
@@ -303,12 +303,12 @@ class ChainedNoise:
                 ]
             records = Packed(np.frombuffer(b"".join(records), dtype=np.uint8).reshape(len(records), -1))
         n, size = records.rows.shape
-        said = np.empty((n, _HEAD + size), dtype=np.uint8)
-        said[:, :_HEAD] = np.frombuffer(who + _PLACE(0, size), dtype=np.uint8)
+        inputs = np.empty((n, _HEAD + size), dtype=np.uint8)
+        inputs[:, :_HEAD] = np.frombuffer(who + _PLACE(0, size), dtype=np.uint8)
         steps = np.arange(first, first + n, dtype=_STEP)
-        said[:, len(who) : len(who) + 8] = steps.view(np.uint8).reshape(n, 8)
-        said[:, _HEAD:] = records.rows
-        return Packed(said)
+        inputs[:, len(who) : len(who) + 8] = steps.view(np.uint8).reshape(n, 8)
+        inputs[:, _HEAD:] = records.rows
+        return Packed(inputs)
 
     def take(self, count: int) -> Floats:
         """The next `count` normals of this step, shape (count,)."""
@@ -318,9 +318,9 @@ class ChainedNoise:
         return out[:count]
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """The bits of the next `count` normals, for `normals_from_bits`; the next call overwrites them."""
+        """Bits of the next `count` normals, for `normals_from_bits`; the next call overwrites them."""
         if self._open is None:
-            raise RuntimeError("noise was asked for outside of a step")
+            raise RuntimeError("noise is drawn outside of a step: call advance first")
         if not self._open:
             self._cipher.reset_nonce(self._mac(b"noise" + self._chain)[:16])
             self._open = True
@@ -330,27 +330,27 @@ class ChainedNoise:
             size = (count + 1) // 2 * 24
             self._count = count
             self._zeros = bytes(size)
-            self._room = bytearray(size + 15)  # the cipher wants a block more
+            self._room = bytearray(size + 15)  # `update_into` requires a buffer of up to a block more
             self._words = np.frombuffer(self._room, dtype=_WORD, count=size // 8)
         self._cipher.update_into(self._zeros, self._room)
         return self._words
 
     @property
     def digest(self) -> bytes:
-        """``HMAC(key, "ledger" | h_t)``, 32 bytes: equal after a replay if, and only if, the step was.
+        """``HMAC(key, "ledger" | h_t)``, 32 bytes: equal for two steps if, and only if, the steps are equal.
 
-        It says nothing about the records, nor about the noise, to whom the key is unknown.
+        Without the key it discloses nothing about the records or the noise.
         """
-        self._catch_up()
+        self._hash_waiting()
         return self._mac(b"ledger" + self._chain)
 
     def to_state(self) -> dict[str, object]:
-        """The chain, without the key."""
-        self._catch_up()
+        """State of the chain, without the key."""
+        self._hash_waiting()
         return {"chain": self._chain, "steps": self.steps}
 
     def load_state(self, state: Mapping[str, object]) -> None:
-        """Continue the chain of `to_state`."""
+        """Continue the chain from `to_state`."""
         chain, steps = state["chain"], state["steps"]
         if not isinstance(chain, bytes) or len(chain) != 32 or not isinstance(steps, int) or steps < 0:
             raise SnapshotError(
@@ -376,7 +376,7 @@ class ChainedNoise:
         return other
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a noise chain holds its key; save to_state() and give the key again")
+        raise TypeError("a noise chain holds its key and cannot be pickled; save to_state()")
 
     def __repr__(self) -> str:
         return f"<ChainedNoise, {self.steps} steps>"
@@ -417,7 +417,7 @@ class ToeplitzNoise:
         return out
 
     def to_state(self) -> Floats:
-        """z so far, shape (drawn, d): as secret as the data, for it uncovers the noise."""
+        """z so far, shape (drawn, d): as sensitive as the data, since the noise can be computed from it."""
         return self._history[: self.drawn].copy()
 
     def load_state(self, state: Floats) -> None:
@@ -446,7 +446,7 @@ class BLTNoise:
     Attributes
     ----------
     shape, memory
-        omega and theta, (2, h), and the memory, (h, d), for a kernel that does it all.
+        omega and theta, (2, h), and the memory, (h, d), for kernels that draw the noise themselves.
     """
 
     def __init__(self, omega: Floats, theta: Floats, dim: int, sigma: float) -> None:
@@ -462,7 +462,7 @@ class BLTNoise:
         return z
 
     def to_state(self) -> Floats:
-        """The memory, shape (h, d): as secret as the data, for it uncovers the noise."""
+        """The memory, shape (h, d): as sensitive as the data, since the noise can be computed from it."""
         return self.memory.copy()
 
     def load_state(self, state: Floats) -> None:

@@ -1,9 +1,9 @@
-"""What may stand in a pipeline with a private learner (docs/privacy 7.1).
+"""Checks the steps in front of a private learner in a pipeline (docs/privacy 7.1).
 
-A step in front of a private learner that has learned from the stream makes every later record a function of
-the earlier ones: the learner's guarantee then says nothing about them. So only functions of one record are
-accepted there. And only total ones: a step that raises on one record keeps it from its slot, and in
-`learn_many` all the records beside it too. A lane takes a null slot where a step raises, and may have others.
+If a step in front of a private learner learns from the stream, every later record is a function of earlier
+ones, and the learner's guarantee does not cover them. So a step must be a function of one record. It must
+also be total: if it raises on a record, the record takes no slot, and in `learn_many` no record of the batch
+does. A lane takes a null slot where a step raises, so there a step may raise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "walk",
 ]
 
-#: Functions of one record that raise on none: each is fed everything there is in tests/privacy/test_total.py.
+#: Steps that are functions of one record and never raise; tests/privacy/test_total.py tests each.
 TOTAL: Final = frozenset(
     {
         "streampair.preprocessing.Bounds",
@@ -41,8 +41,8 @@ TOTAL: Final = frozenset(
         "streampair.preprocessing.UnitBall",
     }
 )
-#: Functions of one record, which may raise on some. By name: to import all of River's preprocessing costs
-#: every start a second.
+#: Steps that are functions of one record and may raise. By name, since importing all of River's preprocessing
+#: takes a second.
 STATELESS: Final = TOTAL | frozenset(
     {
         "river.compose.func.FuncTransformer",
@@ -61,27 +61,27 @@ STATELESS: Final = TOTAL | frozenset(
 
 
 def is_private(step: object) -> bool:
-    """Whether the step keeps a privacy account: it can take a null step."""
+    """Whether the step is a private learner: it has `learn_null`."""
     return callable(getattr(step, "learn_null", None))
 
 
 def is_stateless(step: object) -> bool:
-    """Whether the step's output depends on one record alone, the same after every start."""
+    """Whether the step's output is a function of one record, the same in every process."""
     if isinstance(step, compose.Pipeline | compose.TransformerUnion):
         return all(is_stateless(inner) for _, inner, _, _ in walk({"": step}))
     name = class_name(step)
     if name.endswith(".FeatureHasher") and getattr(step, "seed", None) is None:
-        return False  # its hash is drawn anew by each process
+        return False  # each process draws another hash
     return name in STATELESS
 
 
 def is_total(step: object) -> bool:
-    """Whether besides it raises on no record, whatever it holds."""
+    """Whether the step is stateless and never raises, whatever a record contains."""
     return class_name(step) in TOTAL
 
 
 def class_name(step: object) -> str:
-    """Path that its class is imported from; of a class of this package the public one."""
+    """Import path of the class of a step; for a class of this package, the public path."""
     module = type(step).__module__
     if module.startswith("streampair."):
         module = ".".join(module.split(".")[:2])
@@ -91,7 +91,7 @@ def class_name(step: object) -> str:
 def walk(
     steps: MutableMapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any, MutableMapping[str, Any], str]]:
-    """(path, step, the mapping that holds it, its key there) of all steps, inner ones too, the last last."""
+    """Yield (path, step, mapping that contains it, key) of all steps in order, nested ones too."""
     for name, step in list(steps.items()):
         path = f"{prefix}{name}"
         if isinstance(step, compose.Pipeline):
@@ -103,7 +103,7 @@ def walk(
 
 
 def private_inside(step: object) -> str | None:
-    """The class of a private learner among the attributes of a wrapper, two levels deep."""
+    """Class name of a private learner among the attributes of a wrapper, two levels deep; None if none."""
     seen: list[object] = [step]
     for _ in range(2):
         below: list[object] = []
@@ -122,7 +122,7 @@ def private_inside(step: object) -> str | None:
 def check_pipeline(
     model: Any, *, trust_preprocessing: bool = False, one_by_one: bool = False
 ) -> tuple[str, ...]:
-    """Refuse a model in which a private learner's guarantee would not hold.
+    """Raise if a private learner's guarantee would not hold in a pipeline.
 
     Parameters
     ----------
@@ -131,13 +131,13 @@ def check_pipeline(
     trust_preprocessing
         Accept steps in front of it that may learn from the stream, or raise. The guarantee is then void.
     one_by_one
-        Whether the model is given records one by one, and `learn_null` of its learner is called in the place
-        of each on which a step raises, as a lane does. Steps that raise on some records are then accepted.
+        Whether records are given one by one, and `learn_null` of the learner is called for each record on
+        which a step raises, as a lane does. Steps that may raise are then accepted.
 
     Returns
     -------
     tuple
-        Why the guarantee is void, one sentence each; empty where it holds.
+        Why the guarantee is void, one sentence each; empty if it holds.
 
     Raises
     ------
@@ -147,14 +147,14 @@ def check_pipeline(
 
     Notes
     -----
-    Accepted in front: `Bounds`, `UnitBall`, `OneHot`, `Hashing`, `RandomFourier` and `Guarded` of
-    `streampair.preprocessing`, which have been tested on everything that a record may hold. Inside `Guarded`,
-    and in a lane: River's `Select`, `SelectType`, `Discard`, `Renamer`, `Prefixer`, `Suffixer`, `Binarizer`,
-    `Normalizer`, `PolynomialExtender`, `FeatureHasher` with a seed, and `FuncTransformer`, whose function is
-    taken at its word. What cannot be seen from here: what has been fitted before the pipeline was built
-    (bounds measured on the stream, a function that remembers), what is done with the scores behind it (a
-    running calibration, a threshold chosen on the stream, an early stop), and how often the stream is fed. A
-    lane keeps its own control flow to metadata (docs/privacy 8).
+    Accepted steps are `Bounds`, `UnitBall`, `OneHot`, `Hashing`, `RandomFourier` and `Guarded` of
+    `streampair.preprocessing`, which are tested to never raise. Inside `Guarded`, and in a lane, also River's
+    `Select`, `SelectType`, `Discard`, `Renamer`, `Prefixer`, `Suffixer`, `Binarizer`, `Normalizer`,
+    `PolynomialExtender`, `FeatureHasher` with a seed, and `FuncTransformer`, whose function is assumed to
+    depend on one record alone. The check cannot detect what was fitted before the pipeline was built (bounds
+    measured on the stream, a function with a memory), what is done with the scores afterwards (a running
+    calibration, a threshold chosen on the stream, early stopping), or that the stream is fed more than once.
+    The control flow of a lane depends on metadata alone (docs/privacy 8).
 
     Examples
     --------
@@ -200,10 +200,10 @@ def check_pipeline(
 
 
 def pipeline_report(model: Any) -> PrivacyReport:
-    """The report of a pipeline's private learner, void where a step in front of it breaks the guarantee.
+    """Return the report of a pipeline's private learner; void if a step in front of it breaks the guarantee.
 
-    A learner cannot see what stands in front of it: its own report, `model[-1].privacy`, is about records as
-    they reach it. A lane looks for itself; outside of one this is the report to show.
+    A learner does not know the steps in front of it: its own report, `model[-1].privacy`, is about records as
+    they reach it. A lane checks its pipeline itself; elsewhere, use this report.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def pipeline_report(model: Any) -> PrivacyReport:
 
 
 def _taken_apart(model: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """The private learner, and the steps in front of it by their paths."""
+    """Return the private learner, and the (path, step) pairs in front of it."""
     steps = dict(model.steps) if isinstance(model, compose.Pipeline) else {type(model).__name__: model}
     found = [(path, step) for path, step, _, _ in walk(steps)]
     learner = found[-1][1] if found else None
@@ -252,8 +252,8 @@ def _taken_apart(model: Any) -> tuple[Any, list[tuple[str, Any]]]:
         inner = None if is_private(step) else private_inside(step)
         if inner is not None:
             raise PrivacyError(
-                f"{type(step).__name__} wraps the private learner {inner}: how often it learns a record, and "
-                "which, is then not under the control of its accountant",
+                f"{type(step).__name__} wraps the private learner {inner}: which records it learns, and how "
+                "often, is then not controlled by its accountant",
                 fix=f"use {inner} as the last step, without a wrapper",
             )
     if not is_private(learner):
@@ -266,13 +266,13 @@ def _taken_apart(model: Any) -> tuple[Any, list[tuple[str, Any]]]:
 def _learns(path: str, kind: str, name: str) -> PrivacyError:
     if kind == "FeatureHasher":
         return PrivacyError(
-            f"{kind} (at {path!r}) has no seed: it hashes differently after every start, in front of "
+            f"{kind} (at {path!r}) has no seed: it hashes differently in every process, in front of "
             f"the private learner {name}",
             fix="use streampair.preprocessing.Hashing, which also keeps the zeros",
         )
     return PrivacyError(
         f"{kind} (at {path!r}) may learn from the stream in front of the private learner {name}: "
-        "what it passes on then depends on every earlier record, and the guarantee does not hold",
+        "its output then depends on every earlier record, and the guarantee does not hold",
         fix="scale by declared public bounds with streampair.preprocessing.Bounds, or with bounds= "
         f"and warmup= of {name}, and declare categories with OneHot; trust_preprocessing=True accepts the "
         "loss of the guarantee",

@@ -1,4 +1,4 @@
-"""What a promise is worth where it is kept and still protects nobody, or where nothing can be learned."""
+"""Warnings about budgets that hold and give no useful privacy, or under which nothing can be learned."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["doubts", "warn_if_doubtful"]
 
 _MOST_EPSILON = 20.0
 _LEAST_RECORDS = 10
-# Of a stream without a horizon nobody knows how long it is: no useful one is shorter.
+# Assumed length of a stream without a horizon: no useful one is shorter.
 _RECORDS = 100
 
 
 def doubts(epsilon: float, delta: float, records: int | None, unit: str = "records") -> list[str]:
-    """What is doubtful about these numbers, each with its remedy. From public numbers alone.
+    """Return warnings about a budget, each with its fix; computed from public numbers alone.
 
     Parameters
     ----------
     epsilon, delta
-        What is promised for a record.
+        The promised budget of a record.
     records
-        How many there will be; None: nobody has said.
+        Number of records; None: unknown.
     unit
-        What is counted, in the plural.
+        Name of the unit that is counted, in the plural.
 
     Examples
     --------
@@ -49,8 +49,8 @@ def doubts(epsilon: float, delta: float, records: int | None, unit: str = "recor
         )
     if records is not None and records < _LEAST_RECORDS:
         found.append(
-            f"the horizon is {records}: noise hides all that so few records say; "
-            "streampair.privacy.plan says how many are useful"
+            f"the horizon is {records}: with so few records a model is mostly noise; "
+            "streampair.privacy.plan estimates how many are needed"
         )
     return found
 
@@ -58,6 +58,6 @@ def doubts(epsilon: float, delta: float, records: int | None, unit: str = "recor
 def warn_if_doubtful(
     epsilon: float, delta: float, records: int | None, unit: str = "records", *, stacklevel: int
 ) -> None:
-    """Warn of each of the `doubts`; `stacklevel` is that of `warnings.warn`, counted from the caller."""
+    """Issue each of the `doubts` as a warning; `stacklevel` as in `warnings.warn`, from the caller."""
     for text in doubts(epsilon, delta, records, unit):
         warnings.warn(text, PrivacyWarning, stacklevel=stacklevel + 1)

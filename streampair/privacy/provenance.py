@@ -1,4 +1,4 @@
-"""Where a record comes from, and what identifies the records of a batch."""
+"""Metadata of records: their identity for keyed noise, and their entity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class Packed(Sequence[bytes]):
-    """What identifies records, all as long: rows of an array, which a chain takes without an object for each.
+    """Identities of records, of equal length, as rows of one array: `ChainedNoise` hashes them in a kernel.
 
     Parameters
     ----------
@@ -44,23 +44,23 @@ class Packed(Sequence[bytes]):
         return len(self.rows)
 
     def __iter__(self) -> Iterator[bytes]:
-        # One call for all: a cell of type V is bytes.
+        # One call for all rows: an element of a void dtype becomes bytes.
         n, size = self.rows.shape
         records: list[bytes] = self.rows.view(f"V{size}").reshape(n).tolist()
         return iter(records)
 
 
 class Origin(NamedTuple):
-    """What is known of a record besides its content (docs/privacy 1, 8): metadata, which is not protected.
+    """Metadata of a record, which is not protected (docs/privacy 1, 8).
 
     Parameters
     ----------
     context
-        What identifies the record, such as its place and a digest of its bytes: noise that is keyed depends
-        on it. None: the record's own values identify it.
+        Identity of the record, such as its offset and a digest of its bytes; keyed noise depends on it. None:
+        the record's values identify it.
     entity
-        Whose the record is: text, bytes or a whole number. None: nobody's, or not known; where entities are
-        declared such a record takes its slot as a null record.
+        The entity of the record: text, bytes or an integer. None: unknown, or none; with `entity=` declared
+        such a record takes its slot as a null record.
 
     Examples
     --------
@@ -78,19 +78,19 @@ class Origin(NamedTuple):
 
 
 class Origins(NamedTuple):
-    """Where records come from, one after the other: an `Origin` for each, without an object for each.
+    """Metadata of several records: the fields of `Origin` as sequences.
 
     Parameters
     ----------
     contexts, entities
-        As of `Origin`, one for each record; None: of none of them.
+        As in `Origin`, one for each record; None: all of them are None.
     """
 
     contexts: Sequence[bytes | None] | None = None
     entities: Sequence[Hashable] | None = None
 
     def part(self, part: slice) -> Origins:
-        """Those of some of the records."""
+        """Metadata of a slice of the records."""
         contexts, entities = self.contexts, self.entities
         return Origins(
             None if contexts is None else contexts[part], None if entities is None else entities[part]

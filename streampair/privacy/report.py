@@ -1,7 +1,4 @@
-"""The report of a private learner: every number from its accountant, no word more than it can vouch for.
-
-What is told follows docs/privacy 1, 7 and 8.
-"""
+"""Builds the privacy report of a learner from its accountant (docs/privacy 1, 7 and 8)."""
 
 from __future__ import annotations
 
@@ -17,23 +14,24 @@ __all__ = ["AccountStatus", "PrivacySummary", "build_report", "build_summary"]
 
 @dataclass
 class AccountStatus:
-    """What is known of a learner's past: whether anything may have been released that its account has not.
+    """Restarts, forks and other events that decide whether a learner's account covers every release.
 
     Parameters
     ----------
     continued
-        It comes from a copy or a snapshot, and nobody has said yet how that ended.
+        Whether the learner comes from a copy or a snapshot of which it is unknown whether it had every
+        release.
     clean, unclean
-        How often it was restored from a snapshot that held every release, or may not have.
+        Number of restores from a snapshot that had every release, and from one that may not have had.
     charged
-        Second views of a window that a ledger has charged.
+        Forks that a ledger has charged.
     void_reasons
-        Why nothing is guaranteed any more: sticky, for a record was taken under each of them.
+        Why the guarantee is void. They stay, since records were learned under each of them.
     forked
-        The process forked after the first record, so that two processes go on from one budget: sticky.
+        Whether the process forked after the first record, so that two processes spend one budget. It stays.
     accepted
-        What an operator has taken upon himself, each with its date: that nothing was released but what is
-        charged, where the account alone cannot show it.
+        Statements of an operator, with dates, that no more was released than is charged, where the account
+        alone cannot show it.
     """
 
     continued: bool = False
@@ -45,12 +43,12 @@ class AccountStatus:
     forked: bool = False
 
     def mark(self, void: Iterable[str], accepted: Iterable[str]) -> None:
-        """Add what is not known yet."""
+        """Add reasons and statements that are new."""
         for known, reasons in ((self.void_reasons, void), (self.accepted, accepted)):
             known.extend(text for text in dict.fromkeys(reasons) if text not in known)
 
     def vouched(self, seeded: bool) -> tuple[Kind, str]:
-        """What holds, in one word and in words; `seeded`: whether the noise has a fixed seed."""
+        """Return kind and guarantee of a report; `seeded`: whether the noise has a fixed seed."""
         reasons = [*self.void_reasons, *(["fixed seed"] if seeded else [])]
         if reasons:
             return "void", f"void ({'; '.join(reasons)})"
@@ -63,13 +61,13 @@ class AccountStatus:
             )
         if self.forked:
             doubts.append(
-                "unvouched (the process forked): two processes go on from one budget, under noise of their "
-                "own; what the other one releases is not in the account"
+                "unvouched (the process forked): two processes spend one budget, each with its own noise; "
+                "what the other one releases is not in the account"
             )
         if self.accepted:
             doubts.append(
                 f"vouched by the operator on {'; on '.join(self.accepted)}: that no more was released than "
-                "is charged rests on the operator's word"
+                "is charged is the operator's statement and cannot be verified"
             )
         if doubts:
             return "unvouched", "; ".join(doubts)
@@ -78,7 +76,7 @@ class AccountStatus:
 
 @dataclass(frozen=True)
 class PrivacySummary:
-    """The numbers of a `PrivacyReport` and what they are worth, which a commit writes down: its fields."""
+    """The numbers of a `PrivacyReport`, its kind and its guarantee; a commit stores them."""
 
     epsilon_spent: float
     epsilon_budget: float
@@ -103,7 +101,7 @@ def build_summary(
     horizon_left: int | None,
     seeded: bool,
 ) -> PrivacySummary:
-    """The numbers of the report of a learner: parameters as of `build_report`."""
+    """Return the numbers of a learner's report; parameters as in `build_report`."""
     charged = standing.charged
     mu_learning = fork_mu2 = 0.0
     if run is not None:
@@ -111,13 +109,13 @@ def build_summary(
         fork_mu2 = run.plan.fork_mu2(settings.window) if charged else 0.0
     prefix = mu_warmup * warmed if settings.warmup else 0.0
     again = mu_warmup**2 if settings.warmup else 0.0
-    if settings.composes:  # an entity may be in the prefix and after it, in each view
+    if settings.composes:  # an entity may be in the warm-up and after it, in each fork
         mu, second = math.hypot(mu_learning, prefix), fork_mu2 + again
-    else:  # a record is in the prefix or after it; in another view it may be in the other part
+    else:  # a record is in the warm-up or after it; in a fork it may be in the other part
         mu, second = max(mu_learning, prefix), max(fork_mu2, again)
     mu = math.hypot(mu, math.sqrt(charged * second))
     if mu <= settings.mu * (1.0 + 1e-9):
-        mu = min(mu, settings.mu)  # the last bits of a quotient; anything larger is told as it is
+        mu = min(mu, settings.mu)  # rounding errors alone; a larger excess is reported
     kind, guarantee = standing.vouched(seeded)
     return PrivacySummary(
         epsilon_spent=epsilon_from(mu, settings.delta),
@@ -146,22 +144,22 @@ def build_report(
     declared: bool,
     seeded: bool,
 ) -> PrivacyReport:
-    """The report of a learner: its summary, and the prose.
+    """Return the report of a learner: its summary, and the texts.
 
     Parameters
     ----------
     settings
-        What was promised.
+        The learner's settings, its budget among them.
     run
-        How far it has come; None before the features are known.
+        The mechanism's state; None before the features are known.
     standing
-        What is known of its past.
+        Restarts, forks and other events.
     warmed
         Whether the warm-up's moments have been released.
     mu_warmup
         mu of one release of them.
     card
-        What is released, each kind with what it is worth.
+        The kinds of releases of the mechanism.
     horizon_left
         As in `PrivacyReport`.
     declared
@@ -199,47 +197,47 @@ def build_report(
 
 
 def _notes_of_the_past(settings: Settings, standing: AccountStatus) -> list[str]:
-    """Restarts, and forks that are charged."""
+    """Notes on restarts and charged forks."""
     notes = []
     if standing.clean:
         notes.append(f"Restarted {standing.clean} time(s) from a snapshot that held every release.")
     if standing.continued or standing.unclean:
         notes.append(
             f"Restarts that may have lost releases: {standing.unclean + standing.continued}. Lost releases "
-            "about a record come on top of the spend above."
+            "add to the spend above."
         )
     if standing.charged:
         notes.append(
             f"{standing.charged} fork(s) are charged: after a crash up to {settings.window} releases were, "
-            "or may have been, made again in another way."
+            "or may have been, made again with other noise."
         )
     return notes
 
 
 def _notes_of_assumptions(settings: Settings, *, declared: bool) -> list[str]:
-    """What is taken as public, and what the guarantee does not reach."""
+    """Notes on what is assumed to be public, and on what the guarantee does not cover."""
     notes = []
     if not declared:
         also = " (and the bounds)" if settings.bounds else ""
         notes.append(
             f"The feature set is taken from the first record{also} and public: the names are assumed equal "
             "for neighbouring streams, and the first record readable. With features= declared neither is "
-            "needed."
+            "assumed."
         )
     if settings.bounds:
         notes.append("The declared bounds are taken as public.")
     if settings.two_classes and not settings.calibrated:
         notes.append(
-            "Probabilities are uncalibrated: no release tells the share of positives, so they are those of "
-            "scores in standard units."
+            "Probabilities are uncalibrated: the share of positives is not released, so they are computed "
+            "from standardised scores."
         )
     if settings.entity is not None:
         notes.append(
-            "Which of its records these are is decided by entity and slot alone. All records of an entity "
-            "have to come to one lane: over several its spends add up (mu^2)."
+            "Which of its records are learned depends on entity and slot alone. All records of an entity "
+            "must reach one lane: over several lanes its spends add up (mu^2)."
         )
     notes.append(
-        "This is about records as they reach the learner, which sees nothing of a pipeline in front of it: a "
-        "lane looks at that, and so does streampair.privacy.pipeline_report(pipeline)."
+        "This report is about records as they reach the learner, which does not know the steps of a pipeline "
+        "in front of it: a lane checks them, and so does streampair.privacy.pipeline_report(pipeline)."
     )
     return notes

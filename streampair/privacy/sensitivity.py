@@ -1,11 +1,11 @@
-"""How far one record can move the sequence of releases (docs/privacy 3, 4.3, 4.4, 7).
+"""Sensitivity of a sequence of releases to one record (docs/privacy 3, 4.3, 4.4, 7).
 
-A record's *influence pattern* `v` says by how much, in units of the replacement
-diameter D, it can change the averaged gradient at its own step (`v[0]`) and at the
-steps after it. With correlated noise the l2 sensitivity of all releases together is
-`D ||C v||`, because C is entrywise at least 0 and Toeplitz: directions that are
-aligned are worst, and so is the earliest position (docs/privacy 4.3). Relation:
-replace one record's content, label included; everything else equal.
+A record's *influence pattern* `v` bounds, in units of the replacement diameter D, how
+much it can change the averaged gradient at its own step (`v[0]`) and at the steps after
+it. With correlated noise the l2 sensitivity of all releases together is `D ||C v||`,
+because C is entrywise at least 0 and Toeplitz: the worst case is aligned directions, and
+the earliest position (docs/privacy 4.3). Relation: replace one record's content, label
+included; everything else equal.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 __all__ = ["Influence", "fifo_pattern", "grid_step", "moment_sensitivity", "pattern_sensitivity"]
 
 SQUARE_WEIGHT = math.sqrt((11.0 + 5.0 * math.sqrt(5.0)) / 8.0)
-"""Largest weight of x^2 beside x in [-1, 1] that leaves their joint sensitivity that of x alone."""
+"""Largest weight of x^2 beside x in [-1, 1] at which their joint sensitivity is that of x alone."""
 
 CROSS_WEIGHT = 0.5
-"""Weight of the product of label and x beside them, which costs them a tenth more noise."""
+"""Weight of the product of label and x beside them; it raises the noise by a tenth."""
 
-# No coordinate adds more where the label turns: `u^2 (1 + c^2 (2 - u)^2) + (2 - u)^2 / 4` with u in [0, 2] is
-# at most 4.1563, at u = 1.1825 (docs/privacy, Lemma 60).
+# Most that a coordinate adds if the label changes: `u^2 (1 + c^2 (2 - u)^2) + (2 - u)^2 / 4` with u in [0, 2]
+# is at most 4.1563, at u = 1.1825 (docs/privacy, Lemma 60).
 _TURNED = 4.157
 
 
 @dataclass(frozen=True)
 class Influence:
-    """With which weight, and for how many steps, a buffer uses a record after the record's own step.
+    """Weight of a record in a buffer, and the number of steps that use it after the record's own step.
 
-    It is a function of slots and coins only, never of content (docs/privacy 3): labels, null records and
-    refused ones included.
+    It depends on slots and random draws alone, never on content (docs/privacy 3), labels and null records
+    included.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Influence:
         Places of the buffer and constant denominator s of the averaged gradient; 0 is the full history, whose
         step t divides by t - 1.
     uses
-        Steps in which a record is used after its own, at most; None: no bound; 0: see `released`.
+        Most steps that use a record after its own; None: no bound; 0: see `released`.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class Influence:
 
     together: ClassVar[bool] = False
     """Whether `moves` is the densest of many patterns. It has the largest norm of all, but a window of it
-    need not be the worst window: a second view of one is charged as one of the whole run."""
+    need not be the worst window: a fork of a window is charged as one of the whole run."""
 
     def __post_init__(self) -> None:
         if (self.size, self.uses) == (1, 0):
@@ -91,12 +91,12 @@ class Influence:
 
     @classmethod
     def history(cls) -> Influence:
-        """All records, for ever."""
+        """All records; none leaves the buffer."""
         return cls(0, None)
 
     @classmethod
     def released(cls) -> Influence:
-        """No records: the partner is a function of releases, and a record is used in its own step alone."""
+        """No buffer: the partner is a function of releases, and a record is used in its own step alone."""
         return cls(1, 0)
 
     def shares(self, start: int, count: int) -> Floats:
@@ -109,8 +109,7 @@ class Influence:
     def owns(self, count: int) -> Floats:
         """Weight of all pairs of a record in the gradient of its own slot, for the first `count` slots.
 
-        The denominator is constant, so it is the share of the places that are filled (docs/privacy,
-        Lemma 59).
+        The denominator is constant, so the weight is the share of filled places (docs/privacy, Lemma 59).
         """
         places = max(self.size, 1)
         weights: Floats = np.minimum(np.arange(count, dtype=np.float64), places) / places
@@ -125,12 +124,12 @@ class Influence:
         Raises
         ------
         ConfigError
-            If no bound exists: a record that is used without limit, on a stream without end or in a sample.
+            If no bound exists: a full history without a horizon, or a reservoir without `max_uses`.
         """
         if self.size == 0:
             if length is None:
                 raise ConfigError(
-                    "a full history on a stream without end moves every later gradient by each record",
+                    "a record of a full history changes every later gradient, and the stream has no horizon",
                     fix="give horizon=, or use buffers.FIFO(32)",
                 )
             return 1.0 / np.arange(1.0, max(length, 2))
@@ -145,16 +144,16 @@ class Influence:
         return pattern
 
     def moves(self, length: int | None, diameter: float, rounding: float) -> Floats:
-        """`D v + rounding 1[v > 0]`: how far the rounded gradient of each step can move, from the own one on.
+        """How far a record can move the rounded gradients from its own step on: `D v + rounding 1[v > 0]`.
 
         Parameters
         ----------
         length
-            As for `pattern`.
+            As in `pattern`.
         diameter
             D.
         rounding
-            What rounding two gradients to the grid can add to their distance, `gamma sqrt(d)`.
+            Most that rounding two gradients to the grid adds to their distance, `gamma sqrt(d)`.
         """
         pattern = Influence.pattern(self, length)
         moves: Floats = diameter * pattern + rounding * (pattern > 0)
@@ -192,7 +191,7 @@ def pattern_sensitivity(
     dim: int = 1,
     steps: int | None = None,
 ) -> float:
-    """`||C (D v + grid sqrt(dim) 1[v > 0])||`: l2 sensitivity of `steps` releases.
+    """l2 sensitivity of `steps` releases: `||C (D v + grid sqrt(dim) 1[v > 0])||`.
 
     Relation: one record's content is replaced. Precondition: C is entrywise at least 0 and Toeplitz, and the
     record moves the gradient of its k-th step by at most `D v_k`. Exact where the moves are aligned and the
@@ -238,9 +237,9 @@ def window_sensitivity(
 ) -> float:
     """l2 sensitivity of the releases of any `window` consecutive steps: `max_j ||(C w)_{j..j+window-1}||`.
 
-    What a second view of a window costs the record that it costs most, be it new or in the buffer already
-    (docs/privacy 8). `w = D v + grid sqrt(dim) 1[v > 0]`. Behind the pattern the rows of `C w` fall: no
-    later window is worse. Relation, precondition and exactness are those of `pattern_sensitivity`.
+    The cost of a fork of a window for the worst record, new or already in the buffer (docs/privacy 8).
+    `w = D v + grid sqrt(dim) 1[v > 0]`. After the pattern the rows of `C w` decrease, so no later window is
+    worse. Relation, precondition and exactness are those of `pattern_sensitivity`.
 
     Parameters
     ----------
@@ -271,7 +270,8 @@ def window_sensitivity(
 def grid_step(strategy: Strategy, pattern: Floats, diameter: float, dim: int) -> float:
     """The largest power of two whose rounding adds at most 1 % to the sensitivity (docs/privacy 7).
 
-    Relation and precondition as in `pattern_sensitivity`, whose grid term is the (upper) bound meant here.
+    Relation and precondition as in `pattern_sensitivity`; the grid term there is the bound of what rounding
+    adds.
     """
     room = 0.01 * diameter * strategy.norm(pattern, None)
     step = room / (math.sqrt(dim) * strategy.norm((pattern > 0).astype(np.float64), None))
@@ -282,20 +282,20 @@ def moment_sensitivity(dim: int, *, labels: bool = False, cross: bool = False, g
     """Joint l2 sensitivity of the sums of x and of `SQUARE_WEIGHT x^2`, and of labels (docs/privacy 4.4).
 
     Relation: one record's content is replaced, or blanked to 0; x is in [-1, 1]^dim, a label -1, 0 or 1.
-    Exact but for the grid: two values with difference u and sum v in size, `u + v <= 2`, move a coordinate's
-    pair by `u^2 (1 + c^2 v^2)` squared, which is at most 4 for all of them up to
-    `c^2 = (11 + 5 sqrt 5) / 8`: the squares come for nothing.
+    Exact except for the grid term: two values whose difference and sum have the sizes u and v, `u + v <= 2`,
+    move a coordinate's pair by `u^2 (1 + c^2 v^2)` squared. That is at most 4 up to
+    `c^2 = (11 + 5 sqrt 5) / 8`, so the squares do not raise the sensitivity.
 
     Parameters
     ----------
     dim
         Coordinates of x.
     labels
-        Whether the sum of the labels is in it.
+        Whether the sum of the labels is included.
     cross
-        Whether, with them, that of `CROSS_WEIGHT` times label times x is (docs/privacy, Lemma 60).
+        Whether also the sum of `CROSS_WEIGHT` times label times x is (docs/privacy, Lemma 60).
     grid
-        What x and x^2, and label times x, are rounded to; each of two records moves by half of it at most.
+        Step of the grid that x, x^2 and label times x are rounded to; each moves by half of it at most.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""One person, many records: admission, influence and spend of an entity (docs/privacy 8).
+"""User-level privacy: admission, influence and spend of an entity with many records (docs/privacy 8).
 
-With an entity declared, neighbours differ in the contents of *all* records of one entity. How often and how
-densely an entity may come is bounded by admission, which looks at (entity, slot) and at nothing else; the
-noise is then calibrated on the densest admissible pattern.
+With `entity=` neighbouring streams differ in the contents of *all* records of one entity. Admission bounds
+how many of them are learned and how close together, by (entity, slot) alone; the noise is calibrated to the
+densest admissible pattern.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _DISTANCES: Final = 64
 
 @dataclass(frozen=True)
 class EntityLimit:
-    """How often an entity is learned from.
+    """Bound of the contributions of an entity: how many of its records are learned, and how close together.
 
     Parameters
     ----------
     records
-        k: at most so many of its records, null ones included.
+        k: most records of an entity that are learned, null records included.
     separation
-        b: at least so many slots from one to the next.
+        b: least distance of two of them, in slots.
     field
-        The field of a record that names its entity: text or a whole number, and no feature. None: the caller
-        tells it (`Origin`). A lane takes the key of each message, and no field.
+        The field of a record that names its entity: text or an integer, and not a feature. None: the caller
+        gives it (`Origin`). A lane uses the key of each message, and no field.
 
     Examples
     --------
@@ -70,16 +70,16 @@ class EntityLimit:
             )
 
     def within(self, slots: int) -> int:
-        """k0: how many records of an entity fit into so many slots."""
+        """k0: most records of an entity that are learned in a number of slots."""
         return min(self.records, math.ceil(slots / self.separation))
 
 
 def entity_pattern(single: Floats, limit: EntityLimit, length: int | None = None) -> Floats:
     """Influence pattern that dominates every admissible entity: `sum_j shift(v)` at exact spacing b.
 
-    Where a record meets earlier ones of its entity in the buffer, both ends of a pair change: its own step
-    then is `(1 - f) + f 2G/D`, f their share of the partners. As `G <= D`, that is at most `1 + f`, which is
-    what the sum gives.
+    If the buffer has earlier records of the entity, both records of a pair change: the weight of the own step
+    is then `(1 - f) + f 2G/D`, with f their share of the partners. As `G <= D`, that is at most `1 + f`, the
+    value of the sum.
 
     Parameters
     ----------
@@ -109,10 +109,10 @@ def entity_pattern(single: Floats, limit: EntityLimit, length: int | None = None
 
 
 def pairs_apart(records: int) -> list[tuple[int, int]]:
-    """Distances of two of so many records, in records, and how many ordered pairs are charged at each.
+    """Distances of pairs of an entity's records, in records, with the number of ordered pairs at each.
 
-    Two are j apart in 2 (records - j) pairs. What a pair costs does not grow with j, so of many distances
-    some stand for the next ones too: at most 64 are listed.
+    2 (records - j) ordered pairs are j apart. The cost of a pair does not grow with j, so several distances
+    are counted as the smallest of them: at most 64 are listed.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def pairs_apart(records: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class EntityInfluence(Influence):
-    """The influence of all records of an entity: the densest that admission allows (docs/privacy 8)."""
+    """Influence of all records of an entity, at the densest admitted spacing (docs/privacy 8)."""
 
     limit: EntityLimit
 
@@ -142,7 +142,7 @@ class EntityInfluence(Influence):
 
     @classmethod
     def of(cls, single: Influence, limit: EntityLimit) -> EntityInfluence:
-        """That of an entity, from that of one record."""
+        """Influence of an entity, from that of one record."""
         return cls(single.size, single.uses, limit)
 
     def pattern(self, length: int | None) -> Floats:
@@ -150,26 +150,26 @@ class EntityInfluence(Influence):
         return entity_pattern(Influence.pattern(self, length), self.limit, length)
 
     def moves(self, length: int | None, diameter: float, rounding: float) -> Floats:
-        """As for one record, shifted and added: records that lie apart are rounded in more steps."""
+        """The sum of the shifted moves of its records; records that are apart are rounded in more steps."""
         return entity_pattern(Influence.moves(self, length, diameter, rounding), self.limit, length)
 
 
 class Admission:
-    """Says which records of an entity are learned from, by entity and slot alone.
+    """Decides which records of an entity are learned, by entity and slot alone.
 
     Parameters
     ----------
     limit
         k and b.
     capacity
-        Entities that are told apart. Later ones share 65536 accounts among them.
+        Most entities with an entry of their own. Later ones share 65536 entries.
 
     Notes
     -----
     A table of 64-bit digests, in 18 bytes an entry and at most 302 MB for ten million entities. It starts
-    small and doubles; nothing else grows. Two entities with one digest, or with one shared account, are
-    taken for one entity: they are admitted less often than they might be, never more often. So every error
-    of the table is on the side of charging too much.
+    small and doubles. Two entities with the same digest, or in the same shared entry, are counted as one
+    entity: they are admitted less often than possible, never more often. So errors of the table never weaken
+    the guarantee.
 
     Examples
     --------
@@ -194,29 +194,29 @@ class Admission:
         self._count = np.zeros(cells, dtype=np.uint16)
 
     def admit(self, entity: Hashable, slot: int) -> bool:
-        """Whether the record in this slot is learned from; if so, it is counted, whatever is in it.
+        """Return whether the record in this slot is learned; if so it is counted, whatever its content.
 
         Parameters
         ----------
         entity
-            Text, bytes or a whole number.
+            Text, bytes or an integer.
         slot
-            Number of the slot, growing.
+            Number of the slot, increasing.
 
         Raises
         ------
         TypeError
-            If the entity is anything else: its text might differ between processes.
+            If the entity has another type, whose text may differ between processes.
         """
         return bool(self._admit([_digest(entity)], slot)[0])
 
     def admit_many(self, entities: Sequence[Hashable], slot: int) -> NDArray[np.bool_]:
-        """`admit` for the records of the slots from `slot` on; not who cannot be told apart.
+        """`admit` for records of consecutive slots; a record without a valid entity is not admitted.
 
         Parameters
         ----------
         entities
-            As of `admit`, one for each slot; None: nobody.
+            As in `admit`, one for each slot; None: no entity.
         slot
             Number of the first slot.
         """
@@ -248,7 +248,7 @@ class Admission:
         entities_kernels.entity_fill(self._keys, self._last, self._count, keys, last, count)
 
     def to_state(self) -> dict[str, Any]:
-        """Digests, last slots and counts, as arrays: personal data where entities can be guessed."""
+        """Digests, last slots and counts, as arrays: personal data if the entities can be guessed."""
         used = np.flatnonzero(self._keys)
         order = used[np.argsort(self._keys[used])]
         return {
@@ -285,7 +285,7 @@ class Admission:
 
 
 def _digest(entity: Hashable) -> int:
-    """64 bits of an entity, above the numbers of the shared accounts."""
+    """64-bit digest of an entity, above the numbers of the shared entries."""
     if isinstance(entity, str):
         raw = b"s" + entity.encode("utf-8", "surrogatepass")
     elif isinstance(entity, bytes):
@@ -293,17 +293,17 @@ def _digest(entity: Hashable) -> int:
     elif isinstance(entity, int | np.integer):
         raw = b"i%d" % int(entity)
     else:
-        raise TypeError(f"an entity is text, bytes or a whole number, not {type(entity).__name__}")
+        raise TypeError(f"an entity is text, bytes or an integer, not {type(entity).__name__}")
     key = int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
     return key if key > _SHARED else key + _SHARED + 1
 
 
 class EntitySpend:
-    """What one entity has really spent under a BLT: `(D/sigma) ||C v_e||` (docs/privacy 8).
+    """Actual spend of one entity under a BLT: `(D/sigma) ||C v_e||` (docs/privacy 8).
 
-    Not the sum of its records' squares: records that are near in time add up before they are squared. A
-    state of h numbers follows the entity, and is decayed lazily: a step for every slot in which a record of
-    it is in the buffer, and a closed form over the rest. A function of raw data: for the operator's eyes.
+    It is not the sum of squares of its records: records that are close together add up before squaring. The
+    state has h numbers: a step for every slot in which a record of the entity is in the buffer, and a closed
+    form over the others. It depends on raw data, and must not be published.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ class EntitySpend:
         self._energy = 0.0
 
     def learned(self, slot: int) -> None:
-        """One of its records is learned in this slot, later than all before."""
+        """Add a record of the entity that is learned in this slot, later than all before."""
         self._advance(slot - 1)
         share = len(self._slots) / self._size
         self._step((1.0 - share) + share * self._pair_weight)

@@ -197,5 +197,5 @@ def test_the_report_answers_a_question_a_line() -> None:
     assert str(report(kind="unvouched", guarantee="restarted")).startswith(
         "THE GUARANTEE CANNOT BE VOUCHED FOR"
     )
-    assert "for ever" in str(report(horizon=None, horizon_left=None))
+    assert "may be infinite" in str(report(horizon=None, horizon_left=None))
     assert "horizon is reached" in str(report(horizon_left=0))

@@ -206,7 +206,7 @@ def test_entities_that_differ_are_told_apart_and_others_refused() -> None:
     admission = Admission(EntityLimit(1))
     assert [admission.admit(who, 1) for who in ("1", b"1", 1, "1", np.int64(1))] == [True] * 3 + [False] * 2
     for who in (1.5, None, ("a",)):
-        with pytest.raises(TypeError, match="text, bytes or a whole number"):
+        with pytest.raises(TypeError, match="text, bytes or an integer"):
             admission.admit(who, 2)
 
 

@@ -225,5 +225,5 @@ def test_patterns() -> None:
     for make in (Influence.fifo, lambda size: Influence.reservoir(size, 1)):
         with pytest.raises(ConfigError):
             make(0)
-    with pytest.raises(ConfigError, match="nothing fades"):
+    with pytest.raises(ConfigError, match="does not decay"):
         giga_steps(0.0, 1.0, 5)
