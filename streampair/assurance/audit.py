@@ -1,15 +1,15 @@
-"""Canary audit: what a private learner's releases disclose of one record, measured (docs/privacy 9.5).
+"""Canary audit: measures how much a private learner's releases disclose about one record (docs/privacy 9.5).
 
-Two streams that differ in one record, the canary, and everything that the learner releases on each. A
-release is a linear function of the normals that the learner draws, so two things can be found:
+The audit compares the releases on two streams that differ in one record, the canary. A release is a linear
+function of the normals that the learner draws, so mu can be computed and measured:
 
-- *exactly*, by letting the learner draw zeros, and then a single 1 in each place in turn: how far the canary
-  moves the releases, in units of the noise that is really added. That is the mu of the best possible attack
-  on this canary; it must not exceed the claim;
-- *by experiment*, with the learner's own noise: the best attack is carried out many times on either stream.
-  Its success gives a lower bound of mu, and its scatter says whether the noise has the size it should.
+- *exactly*: with zeros in place of the normals, and then a single 1 at each index in turn. The responses give
+  the distance between the two streams' releases in units of the noise that is really added. This is the mu of
+  the best possible attack on this canary; it must not exceed the claim;
+- *by experiment*, with the learner's own noise: the best attack is run many times on each stream. Its success
+  gives a lower bound of mu, and its variance shows whether the noise has the right size.
 
-An audit can show that a promise is broken, never that it holds: another canary might disclose more.
+An audit can refute a claim, never prove it: another canary might disclose more.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = ["AuditPart", "AuditReport", "audit"]
 
 Floats = NDArray[np.float64]
 
-_Z = NormalDist().inv_cdf(1.0 - 1e-4)  # of a true learner one number in 1e4 is beyond it
+_Z = NormalDist().inv_cdf(1.0 - 1e-4)  # a correct learner exceeds it once in 1e4 measurements
 _TOLERANCE = 1e-6
 _IMPULSE = 64.0
-_CONSTANT = 1e-9  # of its size: outcomes that differ by less differ by rounding alone
-_WOODED = 8  # slots of a forest, whose releases have many numbers
+_CONSTANT = 1e-9  # relative: outcomes that differ by less are equal up to rounding
+_FOREST_SLOTS = 8  # fewer slots for a forest, whose releases have many numbers
 
 
 @dataclass(frozen=True)
 class AuditPart:
-    """The audit of one part of a run.
+    """Result of the audit of one part of a learner.
 
     Parameters
     ----------
@@ -54,26 +54,26 @@ class AuditPart:
     slots, runs
         Slots of a run, and runs on each of the two streams.
     canary
-        What the two streams have in the canary's slot.
+        Contents of the canary's slot in the two streams, in words.
     claimed
         mu that the configuration promises for one record.
     planned
-        mu that the learner's account comes to at the end of its run.
+        mu of the learner's account at the end of a run.
     accounted
-        mu that it comes to for the slots that this canary is in.
+        mu of the account for the slots of this canary.
     exact
-        mu of the best attack on this canary, from the releases' response to each single normal; infinite if a
-        part of what the canary moves has no noise at all.
+        mu of the best attack on this canary, from the response of the releases to each single normal;
+        infinite if the canary changes a part of the releases that has no noise.
     measured, stderr
-        mu as the attack shows it with the learner's own noise, and its standard error; infinite and 0 if the
-        runs on each stream all had one outcome, and not the same.
+        mu measured by the attack with the learner's own noise, and its standard error; infinite and 0 if all
+        runs on each stream had the same outcome, and the two streams' outcomes differ.
     lower
-        What mu is at least, at confidence 1 - 1e-4.
+        Lower bound of mu at confidence 1 - 1e-4.
     noise
-        Standard deviation of the attack's outcome over what it should be (0 where the attack is on what has
-        no noise), and
+        Standard deviation of the attack's outcome relative to its expected value; 0 if the attack is on a
+        part without noise.
     noise_stderr
-        its standard error.
+        Standard error of `noise`.
     """
 
     part: str
@@ -92,10 +92,10 @@ class AuditPart:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What contradicts the claim; empty if nothing does."""
+        """Contradictions to the claim, a sentence each; empty if there are none."""
         found = []
         if not self.planned <= self.claimed * (1.0 + _TOLERANCE):
-            found.append(f"the account comes to mu {self.planned:.4g}, more than {self.claimed:.4g}")
+            found.append(f"the account has mu {self.planned:.4g}, more than the claimed {self.claimed:.4g}")
         if not self.exact <= self.accounted * (1.0 + _TOLERANCE):
             found.append(f"the canary shows mu {self.exact:.4g}, and {self.accounted:.4g} is accounted for")
         if not self.lower <= self.accounted:
@@ -109,7 +109,7 @@ class AuditPart:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What `audit` found."""
+    """Result of `audit`: one `AuditPart` for each part of the learner."""
 
     learner: str
     epsilon: float
@@ -123,7 +123,7 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The result in one sentence."""
         broken = [f"{part.part}: {failure}" for part in self.parts for failure in part.failures]
         if broken:
             return "VIOLATED: " + "; ".join(broken)
@@ -135,11 +135,11 @@ def _silent(part: str, done: int, of: int) -> None:
 
 
 def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Floats]:
-    """The spot, the scene and the pair of canaries that disclose most, with the attack on them.
+    """Find the slot, the scene and the pair of canaries with the largest mu, and the best attack on them.
 
-    Returns exact mu, spot, scene, the two contents, what is in the middle of their releases, and the weights
-    of the attack on all releases: also on those before the canary, which tell of the noise that comes back
-    later.
+    Returns exact mu, slot, scene, the two contents, the midpoint of their releases, and the weights of the
+    attack on all releases. Releases before the canary have weights too, since their noise is correlated with
+    that of later ones.
     """
     counter = Impulses()
     trial.dry(0, next(trial.contents()), counter)
@@ -157,7 +157,7 @@ def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Fl
             "nothing that the learner releases depends on the canary",
             fix="give it more slots",
         )
-    # Counts are rounded to whole numbers, which must not show.
+    # Counts are rounded to integers: the impulse must be large against that.
     size = _IMPULSE if trial.part != "auc" else 2.0**20
     response = np.array(
         [(trial.dry(spot, content, Impulses(i, size)) - base) / size for i in range(counter.drawn)]
@@ -167,7 +167,7 @@ def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Fl
     for spot, scene in itertools.product(trial.spots(), trial.scenes()):
         contents = list(trial.contents(scene))
         releases = np.array([runs[spot, scene, one] for one in contents]).T
-        # All attacks at once: that on a pair is the difference of two.
+        # One attack per content; the attack on a pair is the difference of two.
         attacks = inverse @ (releases - releases[:, :1])
         without = response @ attacks - (releases - releases[:, :1])
         for i, j in itertools.combinations(range(len(contents)), 2):
@@ -175,7 +175,7 @@ def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Fl
             mu = float(np.linalg.norm(attack))
             bare = without[:, j] - without[:, i]
             if np.linalg.norm(bare) > 1e-6 * np.linalg.norm(gap):
-                mu = math.inf  # a part of the release has no noise at all: the attack looks there
+                mu = math.inf  # a part of the release has no noise: the attack uses that part
             if mu > best[0]:
                 middle = (releases[:, i] + releases[:, j]) / 2
                 if math.isinf(mu):
@@ -187,7 +187,7 @@ def _best(trial: Trial) -> tuple[float, int, Scene, Content, Content, Floats, Fl
 
 
 def _outcome(sides: Floats) -> tuple[float, float, float]:
-    """Noise, mu and its standard error by the outcomes of an attack on two streams, (2, runs)."""
+    """Return noise, mu and its standard error from the outcomes of an attack on two streams, (2, runs)."""
     runs = sides.shape[1]
     noise = math.sqrt(float(sides.var(axis=1, ddof=1).mean()))
     gap = float(sides[0].mean() - sides[1].mean())
@@ -204,12 +204,12 @@ def _part(
     rule = trial.make().run.state
     if part == "learning" and getattr(rule.plan, "warmup", False):
         raise ConfigError(
-            f"{type(learner).__name__} releases {rule.plan.warmup} random points before anything of the data",
+            f"{type(learner).__name__} releases {rule.plan.warmup} random points before any model",
             fix="audit it with calibration='tight'",
         )
     exact, spot, scene, one, other, middle, weights = _best(trial)
     if runs is None:
-        # Enough for a lower bound of about half of mu.
+        # Enough runs for a lower bound of about half of mu.
         runs = int(min(max(110.0 / trial.claimed**2, 200.0), 4000.0))
     planned, accounted = trial.account(spot)
 
@@ -237,7 +237,7 @@ def _part(
         )
 
     found = attacked(0)
-    # By chance alone each of the two bounds is passed once in 10,000 measurements.
+    # A correct learner exceeds each of the two bounds once in 10,000 measurements: measure again then.
     return attacked(runs) if found.failures else found
 
 
@@ -248,42 +248,45 @@ def audit(
     runs: int | None = None,
     progress: Callable[[str, int, int], object] = _silent,
 ) -> AuditReport:
-    """Attack copies of a private learner with a canary, and compare with what it claims.
+    """Attack copies of a private learner with a canary, and compare the result with its claim.
 
-    Everything that sets the noise stays as configured: budget, loss, clip, buffer, strategy, noise key. To
-    make the attack as strong as it can be, the copies are audited on their first features (four at most), the
-    radius of the weights is tiny (where noise moves them: then no pair is satisfied, and every gradient is as
-    long as it can be), a horizon beyond `slots` is shortened to it, with the noise of so short a run, and a
-    half-life to that of blocks of one slot; a forest has its first two features, and two trees of two splits,
-    by the same code. A warm-up is audited with as many slots behind it, which must not
-    know its records; what is learned, by itself. Where `entity` protects all records of a person, the canary
-    is a person with as many as are admitted. Records beyond the bounds are among the canaries. What a private
-    AUC is computed from is audited by itself, for weights that stay.
+    All parameters that set the noise stay as configured: budget, loss, clip, buffer, strategy, noise key. The
+    following changes make the attack as strong as possible:
+
+    - the copies have only the first features (at most four);
+    - where noise moves the weights, their radius is tiny, so that no pair is satisfied and every gradient has
+      its largest norm;
+    - a horizon beyond `slots` is shortened to it, with the noise of that horizon;
+    - a half-life is shortened to that of blocks of one slot;
+    - a forest has its first two features, and two trees of two splits.
+
+    The warm-up is audited with as many slots after it, which must not depend on its records; learning and the
+    histograms of a private AUC are audited separately, the latter for fixed weights. With `entity` the canary
+    is an entity with as many records as are admitted. Some canaries are beyond the bounds.
 
     Parameters
     ----------
     learner
-        A private learner of this package; it is not changed, and nothing of its budget is spent.
+        A private learner of this package; it is not changed, and none of its budget is spent.
     slots
         Slots of a run; None: twice the buffer and 32 more (160 for metrics and output perturbation; 8 for a
         forest), at most the horizon.
     runs
         Runs on each of the two streams; None: by the claimed mu, 200 to 4000.
     progress
-        Called after each pair of runs with the part, how many are done, and of how many.
+        Called after each pair of runs with the part, the number of pairs done, and their total.
 
     Returns
     -------
     AuditReport
-        Claimed mu, the exact one of the best attack, the measured lower bound, and the verdict. A part that
+        Claimed mu, the exact mu of the best attack, the measured lower bound, and the verdict. A part that
         contradicts the claim is measured twice, with fresh noise, and the second measurement is reported:
         with the default number of runs fewer than one audit in a million is a false positive.
 
     Raises
     ------
     ConfigError
-        If the learner is not private, or releases random points before anything of the data (the
-        papers' calibration).
+        If the learner is not private, or releases random points before any model (the papers' calibration).
 
     References
     ----------
@@ -299,7 +302,7 @@ def audit(
     """
     if not isinstance(learner, PrivateLearner):
         raise ConfigError(
-            f"{type(learner).__name__} is not private, so it claims nothing that could be audited",
+            f"{type(learner).__name__} is not private, so it makes no claim to audit",
             fix="configure a private learner, such as streampair.auc.PairFTRL",
         )
     for name, value in (("slots", slots), ("runs", runs)):
@@ -308,11 +311,11 @@ def audit(
     settings = learner.settings
     if slots is None:
         size = settings.buffer.influence.size
-        # A metric is brought away from 0 first; output perturbation costs late records more.
+        # A metric is first moved away from 0; with output perturbation late records cost more.
         late = hasattr(type(learner), "metric_") or isinstance(settings.mechanism, OutputPerturbation)
         slots = 2 * size + (32 + 2 * PUSH if late else 32)
         if isinstance(settings.mechanism, DPForest):
-            slots = _WOODED
+            slots = _FOREST_SLOTS
     if settings.horizon is not None:
         slots = min(slots, settings.horizon)
     parts = []

@@ -1,4 +1,4 @@
-"""Copies of a private learner with a canary in one slot, which an audit attacks (docs/privacy 9.5)."""
+"""Runs of a private learner on streams with a canary in one slot, for the audit (docs/privacy 9.5)."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = ["PUSH", "Content", "Impulses", "Scene", "Trial", "slots_of"]
 Floats = NDArray[np.float64]
 
 _FEATURES = 4
-_FEW = 2  # features, trees and splits of a forest, of whose releases each number is asked by itself
-_TURNS = 12  # directions in which records of a forest lie: a pair that is far apart falls into other leaves
+_FEW = 2  # features, trees and splits of a forest: the response of each number of its releases is computed
+_TURNS = 12  # directions of a forest's canaries: records in distant directions fall into different leaves
 _FOREVER = 10**9
 _WARMUP = 8
-_FAR = 8.0  # times the bound: what is not cut shows
-_TURN = -0.1825  # with 1 and the other label it moves the warm-up furthest (docs/privacy, Lemma 60)
-PUSH = 64  # slots, at most, that bring a metric to where pairs of one class are active
-_SURE = 4.0  # standard deviations that it is then away from where they are not
+_FAR = 8.0  # times the bound: detects values that are not clipped
+_TURN = -0.1825  # replacing it by 1 and the other label moves the warm-up most (docs/privacy, Lemma 60)
+PUSH = 64  # most slots that move a metric to where pairs of one class are active
+_SURE = 4.0  # distance of the metric, in standard deviations of the noise, from where they are inactive
 
 
 class Impulses:
-    """Zeros in place of normals, but for one; counts how many were asked for."""
+    """Stream of zeros in place of normals, with one impulse; counts the numbers drawn."""
 
     def __init__(self, index: int = -1, size: float = 0.0) -> None:
         self.index, self.size, self.drawn = index, size, 0
@@ -64,12 +64,12 @@ class Content:
 
 @dataclass(frozen=True)
 class Scene:
-    """What the slots around the canary hold: null records, or ones that keep its pairs steep.
+    """Contents of the slots around the canary: null records, or records that keep its pairs' slopes steep.
 
-    A logistic loss is steep where its margin is low, and two runs that a canary draws apart along one feature
-    cannot both keep it low there. Along another one they can. So the slots before the canary and its partners
-    draw the weights along that one (`lifted`), and the canary's later partners lie there, the further the
-    further apart the runs are by then: from `near` to `far`.
+    A logistic loss is steep where the margin is low. Two runs whose weights a canary has moved apart along
+    one feature cannot both have low margins along it, but can along another feature. So in a `lifted` scene
+    the records before the canary and its partners move the weights along that other feature, and the canary's
+    later partners lie along it, from `near` to `far`: further as the runs move apart.
     """
 
     lifted: bool = False
@@ -82,12 +82,12 @@ _LIFTED = (Scene(True, 0.0, 0.2), Scene(True, 0.3, 0.7), Scene(True, 0.4, 1.0))
 
 
 class Trial:
-    """Copies of one learner, run on a null stream with a canary in it."""
+    """Runs of copies of one learner on a stream of null records with a canary."""
 
     def __init__(self, learner: Any, part: str, slots: int) -> None:
         self.learner, self.part, self.slots = learner, part, slots
         settings = learner.settings
-        # Of many trees each shows its share of mu^2 as few do, and so it is with columns and leaves.
+        # Each tree, column and leaf has its share of mu^2, so few of them are enough.
         self.is_forest = isinstance(settings.mechanism, DPForest)
         few = _FEW if self.is_forest else _FEATURES
         names = list(learner.feature_names or learner.features or ["canary", "other"])[:few]
@@ -98,22 +98,22 @@ class Trial:
         self.claimed: float = settings.mu
         self.entity = settings.entity
         self.moments = isinstance(settings.mechanism, Moments)
-        # One that is learned from pairs: moments have none, and a metric's are like any.
+        # A metric that is learned from pairs, unlike second moments.
         self.metric = hasattr(type(learner), "metric_") and not self.moments
         self.size = settings.buffer.influence.size
         self.high, self.low = _two_labels(learner)
-        # Whether the rule's own iterate has no noise.
+        # Whether the learner's internal iterate has no noise.
         self.secret = True
         rule = self.make().run.state
         self.secret = rule.secret_iterate
-        # What learns is audited by itself, and so is what is counted beside it.
+        # Learning and the histograms of the private AUC are audited separately.
         self.evaluated = isinstance(rule, WithPrivateAUCState)
         if part == "auc":
             self.slots = rule.plan.histograms.end(0)
         self.push = self._pushed(rule.plan) if part == "learning" and self.metric and not self.secret else 0
 
     def _pushed(self, plan: Any) -> int:
-        """Slots of pairs of two classes that bring a metric away from 0, further than the noise; 0: too many.
+        """Number of slots whose pairs move a metric away from 0, further than the noise; 0 if too many.
 
         Each moves it by half the clip, once the buffer is full.
         """
@@ -124,10 +124,10 @@ class Trial:
         return needed if needed <= most else 0
 
     def make(self) -> Any:
-        """A fresh learner, with fixed coins and noise still to be chosen."""
+        """Return a fresh copy, with fixed random draws; the caller sets the noise."""
         settings = self.learner.settings
         warmup = self.slots if self.part == "warm-up" else min(settings.warmup, _WARMUP)
-        # What the warm-up took must not show in what comes after it: as many slots again.
+        # Releases after the warm-up must not depend on its records: as many slots again.
         after = self.slots
         changes = {
             "features": self.names,
@@ -139,49 +139,49 @@ class Trial:
         }
         if self.is_forest:
             forest = settings.mechanism
-            # Said, so that a short run has trees too.
+            # Given explicitly, since a short horizon would choose no trees.
             changes |= {"trees": min(forest.trees, _FEW), "depth": min(forest.depth, _FEW)}
         if "mechanism" in self.learner._get_params():
             changes["mechanism"] = self._mechanism()
         if self.part == "learning" and not self.secret:
-            # Where noise moves the iterate, one far from 0 would satisfy pairs, whose gradient then is 0.
+            # If noise moved the iterate far from 0, pairs would be satisfied and have no gradient.
             changes["radius"] = min(1e-6, settings.radius)
         model = self.learner.clone(changes)
         if self.part != "warm-up":
-            # As if the warm-up were over, and had found the features as they should be.
+            # Skip the warm-up, with features that are standardised already.
             model.run.skip_warmup()
             if self.is_forest:
-                # Without moments there would be no leaves; with these a record is as long as it comes.
+                # A forest needs released moments for its leaves; with these, records have their largest norm.
                 d = len(self.names)
                 model.run.as_released(np.zeros(d), np.full(d, 1.0 / model.run.state.spread), 0.0)
         if self.moments:
             # Models are post-processing of the releases, and take most of the time.
             getattr(model.run.state, "inner", model.run.state).fits_model = False
         if self.part == "auc":
-            # Given what learning has released, the weights are what they are: whatever scores they give.
+            # The histograms are audited for fixed weights, given the releases of learning.
             model.run.state = model.run.state.with_fixed_weights(np.full(len(self.names), 0.5))
         return model
 
     def _mechanism(self) -> MechanismOptions:
-        """That of the learner, for so short a run; None might be another one there."""
+        """Return the learner's mechanism, explicitly: for a short run None could choose another one."""
         options: MechanismOptions | None = self.learner.mechanism
         if options is None:
             return SecondMoments() if self.moments else PairGradients()
         if isinstance(options, DecayedMoments):
-            # The noise is the same for any half-life; blocks of a slot.
+            # The noise does not depend on the half-life; this one has blocks of one slot.
             return DecayedMoments(min(options.half_life, BLOCKS))
         return options
 
     def scenes(self) -> Sequence[Scene]:
-        """What may be around the canary."""
-        # Noise does not move a secret iterate, so that it can be led.
+        """The scenes that the canary is tried in."""
+        # Noise does not move a secret iterate, so the records before the canary determine it.
         led = self.part == "learning" and self.secret and not (self.metric or self.moments)
         if not led or self.size == 0 or self.entity is not None or len(self.names) < 2:
             return (_REST,)
         return (_REST, *_LIFTED)
 
     def contents(self, scene: Scene = _REST) -> Iterator[Content]:
-        """What the canary's slot may hold; the first leaves pairs active, whatever the noise."""
+        """Contents of the canary's slot; with the first, pairs are active whatever the noise is."""
         d = len(self.names)
         classes = [(self.high, "high"), (self.low, "low")]
         if self.part == "auc":
@@ -201,7 +201,7 @@ class Trial:
                 yield Content(f"({place}, {word})", x, label)
 
     def _positions(self, d: int) -> list[tuple[str, tuple[float, ...]]]:
-        """Where the canary's features may lie while the learner learns: the words, and d features."""
+        """Features of the canary for the audit of learning: a description, and d values."""
         first, corner = (1.0,) + (0.0,) * (d - 1), (1.0,) * d
         places = [("+B", first), ("-B", _times(-1.0, first)), ("0", _times(0.0, first))]
         if self.metric:
@@ -228,23 +228,23 @@ class Trial:
         if self.metric and not self.secret:
             tried = {self.push + size} if self.push else tried
         elif self.secret:
-            # The account is that of the worst record, which may be a late one.
+            # The account is for the worst record, which may be a late one.
             tried |= {2 * size, n // 8, n // 4, n // 3, 3 * n // 4, n - size - 2}
         return sorted(slot for slot in tried if 0 < slot < n)
 
     def places(self, spot: int) -> Sequence[int]:
-        """Slots of the canary: all that its entity may have, if entities are protected."""
+        """Slots of the canary; with `entity`, of all records that its entity may have."""
         if self.entity is None:
             return range(spot, spot + 1)
         step, most = self.entity.separation, self.entity.records
         return range(spot, min(spot + most * step, self.slots), step)
 
     def background(self, t: int, spot: int, scene: Scene = _REST) -> Content:
-        """What all other slots hold: null records, where noise does not decide which pairs are active.
+        """Content of any other slot: a null record, unless noise decides which pairs are active.
 
-        In a scene that lifts the weights, records of the canary's class do until its partners fill the
-        buffer. For metrics a pair of one class sits on the kink of the hinge at W = 0. Pairs of two classes
-        bring W away from it, further than the noise; then partners for the canary fill the buffer.
+        In a lifted scene records of the canary's class move the weights until its partners fill the buffer.
+        For metrics a pair of one class is at the kink of the hinge at W = 0. Pairs of two classes move W away
+        from it, further than the noise; then partners of the canary fill the buffer.
         """
         if scene.lifted:
             up = (0.0,) * (len(self.names) - 1) + (1.0,)
@@ -261,10 +261,10 @@ class Trial:
         return Content("partner", place, self.low)
 
     def released(self, model: Any, spot: int, canary: Content, scene: Scene = _REST) -> Floats:
-        """Everything that a run releases: after every slot of learning, and what the warm-up gives.
+        """Return all releases of a run: those of every learned slot, and that of the warm-up.
 
-        What is learned after a warm-up is standardised as if it had released zeros and ones: given its
-        release, nothing that follows may depend on its records.
+        After a warm-up, records are standardised as if it had released zeros and ones: given its release, no
+        later one may depend on its records.
         """
         places = self.places(spot)
         if self.part == "auc":
@@ -287,7 +287,7 @@ class Trial:
         return np.concatenate([np.ravel(values) for values in releases])
 
     def _counted(self, model: Any, places: Sequence[int], canary: Content) -> Floats:
-        """The histogram of a window in which all other records are null records."""
+        """Histograms of the private AUC for a window in which all other records are null records."""
         t = 0
         for place in (*places, self.slots):
             model.run.take_many(
@@ -301,18 +301,18 @@ class Trial:
         return np.ravel(model.run.state.histograms)
 
     def account(self, spot: int) -> tuple[float, float]:
-        """mu by the account: at the end of the run, and for a record of this slot."""
+        """Return mu of the account: at the end of the run, and for a record of this slot."""
         model = self.make()
         if self.part == "warm-up":
-            # Of all records of an entity that it may hold; its plan is for each of them.
+            # For all records that an entity may have in the warm-up; its plan is for one record.
             whole = model.run.mu_warmup
             return whole, whole
         plan = model.run.state.plan
         if self.part == "auc":
             return plan.mu_spent(self.slots), plan.histograms.mu_spent(self.slots)
         learning = plan.plan if self.evaluated else plan
-        # Where noise is correlated over slots, all that counts is how many follow; else the worst record is
-        # meant.
+        # With noise that is correlated over slots, mu depends on the number of slots that follow; otherwise
+        # it is that of the worst record.
         stationary = hasattr(learning, "strategy") and hasattr(learning, "influence")
         seen = self.slots - spot if stationary else self.slots
         return plan.mu_spent(_FOREVER if model.horizon is None else self.slots), learning.mu_spent(seen)
@@ -325,15 +325,15 @@ class Trial:
         return out
 
     def dry(self, spot: int, canary: Content, stream: Impulses, scene: Scene = _REST) -> Floats:
-        """The releases with chosen numbers in place of normals."""
+        """Return the releases with given numbers in place of the normals."""
         model = self.make()
         model.run.use(stream)
         return self.released(model, spot, canary, scene)
 
     def wet(self, spot: int, canary: Content, number: int, scene: Scene = _REST) -> Floats:
-        """The releases with the learner's own noise."""
+        """Return the releases with the learner's own noise."""
         model = self.make()
-        # The coins of the buffer are drawn already; the noise comes from where the learner takes it.
+        # The buffer's random draws are fixed already; the noise has the learner's own source.
         model.run.draw_from(self.learner.noise_key)
         model.bind_noise(f"audit {number}")
         return self.released(model, spot, canary, scene)
@@ -344,13 +344,13 @@ def _times(factor: float, x: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def slots_of(places: Sequence[int]) -> str:
-    """The slots of a canary, in words."""
+    """Describe the slots of a canary."""
     first = f"slot {places[0] + 1}"
     return first if len(places) == 1 else f"{len(places)} slots of one entity from {first} on"
 
 
 def _two_labels(learner: Any) -> tuple[Any, Any]:
-    """The label that ranks high and one that ranks low; for metrics two different ones."""
+    """Return a label that ranks high and one that ranks low; for metrics, two different labels."""
     if hasattr(learner, "relevance"):
         low, high = learner.relevance
         return float(high), float(low)
@@ -358,6 +358,6 @@ def _two_labels(learner: Any) -> tuple[Any, Any]:
         return learner.classes[0], learner.classes[1]
     if not hasattr(learner, "positive"):
         return True, False
-    # Of a private learner both are known: a label that it does not know would be that of a null record.
+    # A private learner has both labels declared; any other label would make a null record.
     labels = TwoLabels(learner.positive, learner.negative)
     return labels.positive, labels.negative

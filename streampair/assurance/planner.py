@@ -1,8 +1,9 @@
-"""What privacy will cost, before there is any data: noise, expected level and settings of each mechanism.
+"""Planner: forecasts the noise and the accuracy of each mechanism before there is any data.
 
-The noise is that of the learners themselves, as they would be built. The level is that of a reference task
+The noise is that of the configured learners. The accuracy is that of a reference task
 (`streampair.assurance.reference_tasks`), which needs no data. Real features are correlated and not normal, so
-a real stream does better or worse; which mechanism wins, and from how many records on, carries over.
+the accuracy on a real stream differs; the order of the mechanisms, and the number of records from which each
+is useful, carry over.
 """
 
 from __future__ import annotations
@@ -37,31 +38,31 @@ USEFUL = 0.02
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 COMPONENTS = (32, 64, 128, 256, 512)
-# As much noise as signal took no more of the AUC of `RandomFourier` in two of three runs on seven sets; what
-# it takes grows with the root of the noise (benchmarks/components.py).
+# Loss of AUC of `RandomFourier` with as much noise as signal: two thirds of the runs on seven data sets were
+# below it. The loss grows with the root of the noise (benchmarks/components.py).
 _LOSS_OF_COMPONENTS = 0.05
 _MOST_RECORDS = 10**8
-# Beyond it the noise of the gradients is taken from the plan of a stream without end: 4 % more, and one fit.
+# Beyond it the noise of gradients is that of the plan without a horizon: 4 % more, and only one fit.
 _LONGEST_FIT = 4096
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """One mechanism's.
+    """Forecast for one mechanism.
 
     Parameters
     ----------
     mechanism, settings
-        Class of the family, and the parameters to give it.
+        Name of the learner's class, and its parameters.
     noise
-        Standard deviation of its noise in units of what it measures, over all coordinates: 1 means that
-        there is as much noise as signal in the weights.
+        Standard deviation of the noise in all coordinates of the weights, relative to the signal: 1 means as
+        much noise as signal.
     auc, loss
-        Expected AUC (of a ranking: pairs in order; of a metric: distances in order), and what is missing to
-        that without privacy from as many records.
+        Expected AUC (of a ranking: share of pairs in order; of a metric: of distances in order), and its
+        difference to that without privacy from as many records.
     useful_from
         Records from which the loss is at most .02, or the stated level is reached; None: beyond 1e8, or
-        beyond what the mechanism takes.
+        beyond the longest stream that the mechanism accepts.
     curve
         (epsilon, expected AUC), the other settings equal.
     family
@@ -78,7 +79,7 @@ class Forecast:
     family: str = "auc"
 
     def call(self) -> str:
-        """The recommended call."""
+        """The constructor call, as an expression."""
         arguments = (
             f"{k}=privacy.{setting_text(v)}()" if isinstance(v, MechanismOptions) else f"{k}={v!r}"
             for k, v in self.settings.items()
@@ -88,19 +89,19 @@ class Forecast:
 
 @dataclass(frozen=True)
 class ComponentsForecast:
-    """What `preprocessing.RandomFourier` in front of `auc.PairFTRL` costs.
+    """Forecast for `preprocessing.RandomFourier` in front of `auc.PairFTRL`.
 
     Parameters
     ----------
     components
-        How many.
+        Number of components.
     noise
         Norm of the noise in their second moments, in units of the mean eigenvalue.
     loss
-        AUC that it takes: ``.05 sqrt(noise)``, which two of three runs on seven sets stayed below. Single
-        ones were between nothing and three times as much.
+        Loss of AUC by the noise: ``.05 sqrt(noise)``. Two thirds of the runs on seven data sets were below
+        it; single runs were between 0 and three times as much.
     pays_from
-        Records from which that is no more than the guessed gain over a linear model; None: beyond 1e8.
+        Records from which the loss is at most the guessed gain over a linear model; None: beyond 1e8.
     """
 
     components: int
@@ -111,10 +112,10 @@ class ComponentsForecast:
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """What `plan` found; the mechanisms with the highest expected AUC come first.
+    """Result of `plan`: forecasts of the mechanisms, in decreasing order of expected AUC.
 
-    `trees_from` says from how many records on leaves of `auc.PrivateForest` tell more than noise, whatever
-    they tell; None: beyond 1e8, or there are none. `doubts` says what of the promise protects nobody.
+    `trees_from` is the number of records from which the leaf statistics of `auc.PrivateForest` exceed their
+    noise; None: beyond 1e8, or the family has no forest. `doubts` are warnings about the budget.
     """
 
     n: int
@@ -141,18 +142,18 @@ class PrivacyPlan:
 
     @property
     def best_without_horizon(self) -> Forecast | None:
-        """The best one that learns without end; None if so few records end before one has learned."""
+        """The best mechanism without a horizon; None if the records end before any has released a model."""
         endless = (f for f in self.forecasts if "horizon" not in f.settings)
         return next((f for f in endless if math.isfinite(f.noise)), None)
 
     @property
     def best_components(self) -> ComponentsForecast | None:
-        """Most random Fourier components that pay for so many records, if the gain is as guessed."""
+        """Largest number of random Fourier components that pay for `n` records, at the guessed gain."""
         paying = [c for c in self.components if c.pays_from is not None and c.pays_from <= self.n]
         return paying[-1] if paying else None
 
     def advice(self) -> list[str]:
-        """What to do, in lines."""
+        """Recommendations, a line each."""
         lines = [f"warning: {text}" for text in self.doubts]
         lines.append(f"recommended: {self.best.call()}")
         endless = self.best_without_horizon
@@ -160,7 +161,8 @@ class PrivacyPlan:
             lines.append(f"without a horizon: {endless.call()}")
         if self.trees_from is not None:
             lines.append(
-                f"if the classes are bent: auc.PrivateForest, which has leaves from {self.trees_from:,} on"
+                f"for a non-linear boundary: auc.PrivateForest, which has leaves from {self.trees_from:,} "
+                "records on"
             )
         if self.components:
             listed = ", ".join(
@@ -169,10 +171,10 @@ class PrivacyPlan:
             )
             most = self.best_components
             lines += [
-                f"RandomFourier components pay, if they would gain {self.gain:g} over a linear model without "
+                f"RandomFourier components pay, if they gain {self.gain:g} over a linear model without "
                 f"noise, by records: {listed}",
-                f"for {self.n:,} records take "
-                + (f"up to {most.components}, if the classes are bent" if most else "the linear features"),
+                f"for {self.n:,} records use "
+                + (f"up to {most.components}, for a non-linear boundary" if most else "the linear features"),
             ]
         return lines
 
@@ -186,17 +188,17 @@ class PrivacyPlan:
         for f in self.forecasts:
             start = "-" if f.useful_from is None else f"{f.useful_from:.0e}"
             name = f.mechanism + "".join(
-                f", {k}={setting_text(v)}" for k, v in f.settings.items() if k in _TELLING
+                f", {k}={setting_text(v)}" for k, v in f.settings.items() if k in _TABLE_SETTINGS
             )
             lines.append(f"{name:<52}{f.noise:>8.2g}{f.auc:>8.3f}{f.loss:>8.3f}{start:>14}")
         return "\n".join([*lines, *self.advice()])
 
 
-_TELLING = ("horizon", "mechanism", "l2")
+_TABLE_SETTINGS = ("horizon", "mechanism", "l2")  # settings in the table
 
 
 def setting_text(value: Any) -> str:
-    """A setting of a forecast in a table: of a mechanism its class, whose options are those by default."""
+    """Return a setting of a forecast as text; a mechanism, whose options are the defaults, by its class."""
     return type(value).__name__ if isinstance(value, MechanismOptions) else str(value)
 
 
@@ -207,9 +209,9 @@ Maker = Callable[[int, Any], dict[str, Any]]
 
 @dataclass(frozen=True)
 class _Row:
-    """A mechanism of a family: its class, and what it is given for n records on a reference task.
+    """A mechanism of a family: its class, and its settings for n records of a reference task.
 
-    A row whose class has no such parameter is left out.
+    A row whose class lacks a parameter is left out.
     """
 
     mechanism: str
@@ -218,7 +220,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Family:
-    """The learners of a module, and what they are measured on."""
+    """The learners of a module, and their reference task."""
 
     module: Any
     task: Callable[[int, float, float], Reference]
@@ -241,7 +243,7 @@ _FAMILIES: dict[str, _Family] = {
         lambda d, best, rate: TwoClasses(d, best, rate),
         (
             *_PAIR_FTRL,
-            # A ridge term in proportion to the share of pairs that have a gradient.
+            # A ridge term proportional to the share of pairs that have a gradient.
             _Row(
                 "OnPairStrC",
                 lambda n, task: {"horizon": n, "l2": float(f"{0.4 * task.rate * (1 - task.rate):.2g}")},
@@ -264,14 +266,14 @@ _FAMILIES: dict[str, _Family] = {
 
 @dataclass(frozen=True)
 class _Search:
-    """A family on a reference task, and whose records are protected."""
+    """The forecasts of a family on a reference task, with an optional unit of privacy."""
 
     family: _Family
     task: Reference
     entity: EntityLimit | None
 
     def rows(self) -> list[_Row]:
-        """Those whose class takes their parameters."""
+        """The rows whose class has all of their parameters."""
 
         def takes(row: _Row) -> bool:
             cls = getattr(self.family.module, row.mechanism)
@@ -282,7 +284,7 @@ class _Search:
     def built(
         self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float
     ) -> tuple[Any, int, float] | None:
-        """The plan of a mechanism, its learned slots, and how long records are; None where it cannot run."""
+        """Return the plan, the number of learned slots and the norm of records; None if it cannot run."""
         params = dict(settings)
         cls = getattr(self.family.module, row.mechanism)
         if row.mechanism.startswith("OnPair") and n > LONGEST_OUTPUT:
@@ -296,7 +298,7 @@ class _Search:
             return model
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivacyWarning)  # of horizons that are only tried
+            warnings.simplefilter("ignore", PrivacyWarning)  # these horizons are only tried
             return self._built(made, params, names, n)
 
     def _built(
@@ -304,7 +306,7 @@ class _Search:
     ) -> tuple[Any, int, float] | None:
         try:
             if n > _LONGEST_FIT and "horizon" in params:
-                # A learner that was made without features has fitted nothing yet; its settings are theirs.
+                # Without features a learner fits no plan, and its settings are complete.
                 empty = made(entity=None)
                 empty.features, empty.entity = names, self.entity
                 settings = empty._validate().with_features(self.task.d)
@@ -319,25 +321,25 @@ class _Search:
         warmup = run.settings.warmup
         if n <= warmup:
             return None
-        # Standardised records have length 1; bounds of four standard deviations make shorter ones.
+        # Standardised records have norm 1; with bounds of four standard deviations the norm is smaller.
         reach = 1.0 if warmup else min(1.0, math.sqrt(self.task.d) / 4.0)
         return run.state.plan, n - warmup, reach
 
     def error(self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float) -> float:
-        """Squared error by the noise of a mechanism; infinite where it cannot run."""
+        """Squared error by the noise of a mechanism; infinite if it cannot run."""
         built = self.built(row, settings, n, eps, delta)
         return math.inf if built is None else self.task.error(*built)
 
     def loss(self, row: _Row, n: int, eps: float, delta: float) -> float:
-        """What is missing by noise to the level without privacy from n records."""
+        """Loss of the measure by noise, relative to n records without privacy."""
         task, sampling = self.task, self.task.sampling(n)
         error = self.error(row, row.settings(n, task), n, eps, delta)
         return task.level(math.sqrt(sampling)) - task.level(math.sqrt(sampling + error))
 
     def useful_from(self, row: _Row, eps: float, delta: float, stated: float | None = None) -> int | None:
-        """The smallest of 1, 1.5, 2, 3, 5, 7 times a power of ten from which the loss stays small.
+        """The smallest of 1, 1.5, 2, 3, 5, 7 times a power of ten from which the loss is at most `USEFUL`.
 
-        `stated`: or from which this level is expected.
+        With `stated`: from which this level is expected.
         """
         most = LONGEST_OUTPUT if row.mechanism.startswith("OnPair") else _MOST_RECORDS
 
@@ -364,7 +366,7 @@ def _first(holds: Callable[[int], bool], most: int = _MOST_RECORDS) -> int | Non
 def _components(n: int, eps: float, delta: float, gain: float) -> Iterator[ComponentsForecast]:
     """Forecasts of random Fourier components in front of PairFTRL with a horizon.
 
-    They are strongly correlated, so the reference task, whose features are independent, is no guide.
+    They are strongly correlated, so the reference task, whose features are independent, does not apply.
     """
     for count in COMPONENTS:
 
@@ -383,23 +385,23 @@ def moment_noise(d: int, n: int, eps: float, delta: float) -> float:
     Parameters
     ----------
     d
-        Features, of length 1 together.
+        Number of features of a record of norm 1.
     n
-        Records, the declared horizon.
+        Number of records, the declared horizon.
     eps, delta
         Budget of a record.
     """
     family = _FAMILIES["auc"]
     search = _Search(family, family.task(d, 0.85, 0.5), None)
-    # Of a short horizon the learner would take gradients by itself, and its plan has no moments.
+    # For a short horizon the default mechanism is gradients, whose plan has no moments.
     built = search.built(family.rows[0], {"horizon": n, "mechanism": SecondMoments()}, n, eps, delta)
     known = 0.0 if built is None else built[0].information(built[1])
-    # A symmetric matrix of noise has a norm of about sqrt(2 d) std, and records have length 1.
+    # A symmetric matrix of noise has a norm of about sqrt(2 d) std, and records have norm 1.
     return d * math.sqrt(2.0 * d / known) if known else math.inf
 
 
 def _counted(name: str, value: float) -> int:
-    """A count: an integer, or a float such as 1e6 that is one."""
+    """Return a count as an integer; accepts a float such as 1e6."""
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value).is_integer():
         raise ConfigError(f"{name} is {value!r}", fix="give a whole number, such as 20 or 1e6")
     return int(value)
@@ -418,31 +420,32 @@ def plan(
     entity: EntityLimit | None = None,
     gain: float = 0.05,
 ) -> PrivacyPlan:
-    """What each private learner of a family will cost on a stream, before it is seen.
+    """Forecast the accuracy of each private learner of a family on a stream, before it is seen.
 
-    Nothing here reads data: a search over settings on a private stream would leak.
+    No data is read: choosing settings on a private stream would cost privacy.
 
     Parameters
     ----------
     n, d
-        Records and features: whole numbers, such as 20 or 1e6.
+        Numbers of records and features: integers, such as 20 or 1e6.
     epsilon, delta
         Budget of a record; delta None is ``1 / n``.
     positive_rate
-        Guessed share of positives, of a ranking by two classes.
+        Guessed share of positives, for two classes.
     auc
-        Guessed AUC of the best linear scorer; of the family "ranking" its share of pairs in order, of
+        Guessed AUC of the best linear scorer; for the family "ranking" its share of pairs in order, for
         "metric" the share of distances in order of the best metric.
     family
-        "auc", "ranking" or "metric": whose learners.
+        Module of the learners: "auc", "ranking" or "metric".
     level
-        What the model is to reach, in the same measure; then `useful_from` says from how many records on it
-        is expected to. None: a loss of .02 by the noise.
+        Level that the model should reach, in the same measure; `useful_from` is then the number of records
+        from which it is expected to. None: a loss of .02 by the noise.
     entity
-        Whose records are protected together; None: each record by itself.
+        Bound of the contributions of an entity whose records are protected together; None: each record is
+        protected by itself.
     gain
-        Guessed AUC that random Fourier components would gain over a linear model, if nothing were private: 0
-        where classes are parted by a plane.
+        Guessed gain of AUC by random Fourier components over a linear model without privacy; 0 for a linear
+        boundary.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""Reference tasks: what a mechanism's noise does to a ranking, a relevance or a metric, without any data.
+"""Reference tasks: the effect of a mechanism's noise on a ranking or a metric, without any data.
 
-A task needs a number of features and the level that the best model would reach. Its records are normal, with
-features that are independent and equally telling, so that weights are the right direction plus noise and the
-level follows from the ratio of the two. No constant is fitted: benchmarks/planner.py says how far they are
-off.
+A task has a number of features, and the level that the best model reaches. Its records are normal, with
+independent and equally informative features, so the learned weights are the best direction plus noise, and
+the level follows from their ratio. No constant is fitted; benchmarks/planner.py measures the errors of the
+forecasts.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Reference(abc.ABC):
     d: int
     best: float
 
-    #: What is measured, in words.
+    #: Name of the measure.
     measure: ClassVar[str]
 
     @property
     def coordinates(self) -> int:
-        """Coordinates of the weights beside the right one, each of which gets noise."""
+        """Number of coordinates of the weights orthogonal to the best direction, each of which gets noise."""
         return self.d - 1
 
     @abc.abstractmethod
     def level(self, error: float) -> float:
-        """What the right weights reach with an error that is `error` times as long."""
+        """Level of the best weights plus an error of `error` times their norm."""
 
     @abc.abstractmethod
     def sampling(self, n: float) -> float:
@@ -56,23 +56,23 @@ class Reference(abc.ABC):
 
     @abc.abstractmethod
     def moments(self, std: float) -> float:
-        """Squared error of a leader whose mean second moments have noise `std` in each coordinate."""
+        """Squared error of least squares from mean second moments with noise `std` in each coordinate."""
 
     @abc.abstractmethod
     def force(self, reach: float, clip: float, tangent: bool, slope: float) -> float:
-        """Length of the mean gradient at 0, of a loss with this slope there."""
+        """Norm of the mean gradient at 0, of a loss with this slope there."""
 
     @abc.abstractmethod
     def bend(self, reach: float, clip: float) -> float:
-        """Mean curvature of the logistic loss in the right direction."""
+        """Mean curvature of the logistic loss in the best direction."""
 
     def error(self, plan: Any, steps: int, reach: float) -> float:
-        """Squared error that a plan's noise leaves in the weights after so many learned slots.
+        """Squared error of the weights by a plan's noise, after a number of learned slots.
 
         Raises
         ------
         TypeError
-            If it is a plan of another mechanism.
+            If the plan's mechanism has no forecast.
         """
         match plan:
             case SecondMomentsPlan():
@@ -96,7 +96,7 @@ class Reference(abc.ABC):
 
 @dataclass(frozen=True)
 class TwoClasses(Reference):
-    """Two classes of records; `best` is the AUC of the right direction."""
+    """Two classes of records; `best` is the AUC of the best direction."""
 
     rate: float = 0.5
 
@@ -104,7 +104,7 @@ class TwoClasses(Reference):
 
     @cached_property
     def gap(self) -> float:
-        """Distance of the class means, in standard deviations of a score in the right direction."""
+        """Distance of the class means, in standard deviations of a score in the best direction."""
         return math.sqrt(2.0) * _NORMAL.inv_cdf(self.best)
 
     def level(self, error: float) -> float:
@@ -112,12 +112,12 @@ class TwoClasses(Reference):
         return _NORMAL.cdf(self.gap / math.sqrt(2.0) / math.sqrt(1.0 + error * error))
 
     def sampling(self, n: float) -> float:
-        """Of the difference of the class means, in coordinates in which records are round."""
+        """Squared error of the difference of the class means, in coordinates with the identity covariance."""
         spread = self.rate * (1.0 - self.rate)
         return self.coordinates * (1.0 / spread + self.gap**2) / (n * self.gap**2)
 
     def moments(self, std: float) -> float:
-        """Noise of the difference of the means, and of the matrix that is solved with."""
+        """Squared error by noise of the difference of the means, and of the matrix of moments."""
         v = 1.0 / self.d
         signal = self.rate * (1.0 - self.rate) * self.gap * math.sqrt(v)
         weight = 1.0 + abs(2.0 * self.rate - 1.0)
@@ -125,19 +125,19 @@ class TwoClasses(Reference):
         return vector + _matrix(self.d, std)
 
     def force(self, reach: float, clip: float, tangent: bool, slope: float) -> float:
-        """A share `2 p (1 - p)` of pairs, clipped, in the right direction."""
+        """Mean over a share `2 p (1 - p)` of pairs, clipped, in the best direction."""
         each = min(slope, 1.0 if tangent else clip / (math.sqrt(2.0) * reach))
         return 2.0 * self.rate * (1.0 - self.rate) * each * self.gap * reach / math.sqrt(self.d)
 
     def bend(self, reach: float, clip: float) -> float:
-        """Of the same share of pairs."""
+        """Mean over the same share of pairs."""
         each = min(1.0, clip / (math.sqrt(2.0) * reach))
         return 4.0 * self.rate * (1.0 - self.rate) * each * reach**2 / self.d
 
 
 @dataclass(frozen=True)
 class Relevances(Reference):
-    """Records with a normal relevance; `best` is the share of pairs that the right direction has in order.
+    """Records with a normal relevance; `best` is the share of pairs in order by the best direction.
 
     The declared range of relevances is two standard deviations to each side.
     """
@@ -147,34 +147,34 @@ class Relevances(Reference):
 
     @cached_property
     def correlation(self) -> float:
-        """Of the relevance with a score in the right direction."""
+        """Correlation of the relevance with a score in the best direction."""
         return math.sin(math.pi * (self.best - 0.5))
 
     def level(self, error: float) -> float:
-        """Share of pairs in order: that of a bivariate normal (Kendall's tau)."""
+        """Share of pairs in order, of a bivariate normal distribution (Kendall's tau)."""
         return 0.5 + math.asin(self.correlation / math.sqrt(1.0 + error * error)) / math.pi
 
     def sampling(self, n: float) -> float:
-        """Of a regression."""
+        """Squared error of a linear regression."""
         return self.coordinates * (1.0 - self.correlation**2) / (n * self.correlation**2)
 
     def moments(self, std: float) -> float:
-        """Noise of the products with the relevance, and of the matrix that is solved with."""
+        """Squared error by noise of the products with the relevance, and of the matrix."""
         signal = self.correlation * self.STD / math.sqrt(self.d)
         return self.coordinates * (std / signal) ** 2 + _matrix(self.d, std)
 
     def _each(self, reach: float, clip: float) -> float:
-        """What clipping leaves of a pair whose relevances differ as they do on average."""
+        """Share that clipping leaves of the gradient of a pair with the mean difference of relevances."""
         length = math.sqrt(2.0) * reach * 2.0 * self.STD / math.sqrt(math.pi)
         return min(1.0, clip / length)
 
     def force(self, reach: float, clip: float, tangent: bool, slope: float) -> float:
-        """The covariance of relevances and records, over pairs."""
+        """Covariance of relevances and records, over pairs."""
         each = 0.5 * slope * self._each(reach, clip)
         return 2.0 * each * self.correlation * self.STD * reach / math.sqrt(self.d)
 
     def bend(self, reach: float, clip: float) -> float:
-        """The mean of `(y - y')^2 u^2 / 4` in one coordinate."""
+        """Mean of `(y - y')^2 u^2 / 4` in one coordinate."""
         return self._each(reach, clip) * self.STD**2 * reach**2 / self.d
 
 
@@ -187,12 +187,12 @@ class Distances(Reference):
 
     measure: ClassVar[str] = "distances in order"
 
-    # Grid of quantiles that the level is an average over.
+    # Grid of quantiles of the normal distribution; the level is an average over it.
     _GRID: ClassVar[Any] = special.ndtri((np.arange(128) + 0.5) / 128)
 
     @property
     def coordinates(self) -> int:
-        """Those of a symmetric matrix."""
+        """Number of coordinates of a symmetric matrix, less one."""
         return self.d * (self.d + 1) // 2 - 1
 
     @cached_property
@@ -205,35 +205,35 @@ class Distances(Reference):
         return 2.0 * _NORMAL.inv_cdf(0.5 * (1.0 + math.sqrt(2.0 * self.best - 1.0)))
 
     def level(self, error: float) -> float:
-        """Average over A and B of the chance that normal noise leaves `B^2 - A^2` above 0.
+        """Mean over A and B of the probability that `B^2 - A^2` plus normal noise is above 0.
 
-        Half of a symmetric noise is lost with its negative eigenvalues.
+        Half of a symmetric noise is removed with its negative eigenvalues.
         """
         products = np.outer(self.gap + 2.0 * self._GRID, self.gap + 2.0 * self._GRID)
         blur = max(4.0 * error / math.sqrt(2.0), 1e-9)
         return float(np.mean(special.ndtr(products / blur)))
 
     def sampling(self, n: float) -> float:
-        """Of the difference of two scatters."""
+        """Squared error of the difference of two scatter matrices."""
         return self.coordinates * 16.0 / (n * self.gap**4)
 
     def moments(self, std: float) -> float:
-        """A direction from the class means, and its square as a matrix."""
+        """Squared error of a direction from the class means, and of its square as a matrix."""
         signal = 0.25 * self.gap / math.sqrt(self.d)
         direction = (self.d - 1) * (0.5 * std / signal) ** 2 + _matrix(self.d, std)
         return 2.0 * direction + direction**2
 
     def force(self, reach: float, clip: float, tangent: bool, slope: float) -> float:
-        """Half of the pairs, clipped: what two of different classes have more in the right direction."""
+        """Mean over half of the pairs, clipped: the excess of pairs of two classes in the best direction."""
         each = min(0.5 * slope, clip / (2.0 * reach**2))
         return 0.5 * each * self.gap**2 * reach**2 / self.d
 
     def bend(self, reach: float, clip: float) -> float:
-        """The mean of `u^4 / 4` in one coordinate."""
+        """Mean of `u^4 / 4` in one coordinate."""
         each = min(1.0, clip / (2.0 * reach**2))
         return 3.0 * each * (reach**2 / self.d) ** 2
 
 
 def _matrix(d: int, std: float) -> float:
-    """Squared error by the noise of the second moments of records of length 1, under the leader's ridge."""
+    """Squared error by noise in the second moments of records of norm 1, with the learner's ridge term."""
     return 0.5 * d * (std / (1.0 / d + math.sqrt(d) * std)) ** 2

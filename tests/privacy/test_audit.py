@@ -209,11 +209,11 @@ def test_noise_that_is_too_small_is_caught_in_other_mechanisms(monkeypatch: pyte
         gradient_perturbation, "plan_gradient_perturbation", lambda mu, **k: true(1.02 * mu, **k)
     )
     model = auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0)
-    assert "the account comes to" in privacy.audit(model, slots=12, runs=4).verdict
+    assert "the account has mu" in privacy.audit(model, slots=12, runs=4).verdict
     leader = plan_second_moments
     monkeypatch.setattr(second_moments, "plan_second_moments", lambda mu, **k: leader(1.02 * mu, **k))
     verdict = privacy.audit(auc.PairFTRL(horizon=10**4), slots=12, runs=4).verdict
-    assert "learning: the account comes to" in verdict
+    assert "learning: the account has mu" in verdict
 
 
 def wrong_account(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -240,7 +240,7 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def small_plan(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(ftrl, "plan_ftrl", lambda *a, **k: less_noise(plan_ftrl(*a, **k)))
-    return "the account comes to"
+    return "the account has mu"
 
 
 def split_buffer(monkeypatch: pytest.MonkeyPatch) -> str:

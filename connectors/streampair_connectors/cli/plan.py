@@ -108,7 +108,8 @@ def show_plan(found: PrivacyPlan, console: Console) -> None:
     for line in found.advice():
         console.print(line, highlight=False, markup=False)
     console.print(
-        "What is expected is that of a reference task (normal records, features independent and equally "
-        "telling): compare mechanisms by it, and expect more loss from few records with correlated features.",
+        "The expected values are those of a reference task (normal records with independent and equally "
+        "informative features): compare mechanisms by them, and expect more loss from few records with "
+        "correlated features.",
         highlight=False,
     )
