@@ -1,1 +1,1 @@
-"""From records to the vectors that learners compute with."""
+"""Conversion of records to the vectors that learners compute with."""

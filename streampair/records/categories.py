@@ -1,4 +1,4 @@
-"""Declared values of fields, and a column for each of them: one-hot, with nothing fitted."""
+"""One-hot encoding of declared values; nothing is fitted."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ __all__ = ["Categories"]
 
 
 class Categories:
-    """From the value of a field to the one of its columns that is 1.
+    """Maps a value of a field to the one of its columns that is 1.
 
     Parameters
     ----------
     values
-        ``{field: [value, ...]}``: texts, whole numbers or truth values, each once.
+        ``{field: [value, ...]}``: texts, integers or booleans, each once.
     read
-        What a value is compared as: by default a text that reads as a number is that number, as in a column
-        of a data frame that a text has made text of.
+        Function that makes a value comparable. By default a text that can be read as a number is that number,
+        as in a data frame where one text makes texts of a whole column.
 
     Raises
     ------
     ConfigError
-        If a field has no value, a value comes twice or is none of these, or two columns had one name.
+        If a field has no value, a value is repeated or has another type, or two columns have the same name.
 
     Attributes
     ----------
     columns
         ``field=value``, fields and values as declared.
     places
-        For each field which column belongs to a value that was read.
+        For each field, the column of each value as `read` returns it.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class Categories:
             for value in declared:
                 if not isinstance(value, str | int):
                     raise ConfigError(
-                        f"a value of {field!r} is {value!r}", fix="give texts, whole numbers or truth values"
+                        f"a value of {field!r} is {value!r}", fix="give texts, integers or booleans"
                     )
                 if read(value) in places:
                     raise ConfigError(f"{value!r} is twice among the values of {field!r}", fix="name it once")
@@ -75,7 +75,7 @@ class Categories:
                         f"{self.columns[-1]!r} would be the name of a column", fix="declare printable text"
                     )
             if not places:
-                raise ConfigError(f"{field!r} has no values", fix="declare those that are to be told apart")
+                raise ConfigError(f"{field!r} has no values", fix="declare at least one value")
         if len(set(self.columns)) < len(self.columns):
             twice = next(name for name in self.columns if self.columns.count(name) > 1)
             raise ConfigError(
@@ -83,8 +83,8 @@ class Categories:
             )
 
     def column(self, field: Hashable, value: object) -> int | None:
-        """Which column is 1 for this value of the field; None: it is missing or was not declared."""
+        """Index of the column that is 1 for this value of the field; None: missing or not declared."""
         try:
             return self.places[field].get(self._read(value))
-        except Exception:  # a list, or what else has no hash: not declared
+        except Exception:  # a value without a hash, such as a list, is not declared
             return None

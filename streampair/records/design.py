@@ -1,4 +1,4 @@
-"""Design vectors of records, which a private learner multiplies with its weights (docs/privacy 2, 4.4)."""
+"""Design vectors: scaled and standardised features of a private learner's records (docs/privacy 2, 4.4)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def check_scored(x: Any, names: Sequence[Hashable] | None = None) -> list[float]
     Raises
     ------
     RecordError
-        If the record is empty or no mapping, cannot be read, or a value is no finite number.
+        If the record is empty or not a mapping, cannot be read, or a value is not a finite number.
     """
     try:
         return _values(x, names)
     except RecordError:
         raise
-    except Exception as error:  # whatever it is: a mapping or a value may bring its own
+    except Exception as error:  # a mapping or a value may raise anything
         raise RecordError(
             f"the record cannot be read: it raises {type(error).__name__}",
             fix="give a dict of numbers",
@@ -59,7 +59,7 @@ def _values(x: Any, names: Sequence[Hashable] | None) -> list[float]:
 
 def check_finite(columns: list[Hashable], rows: Array, known: list[int]) -> None:
     """RecordError for the first known feature that is not finite."""
-    if vectors.unusable_row(rows, vectors.MAX_FINITE):  # there is one, if only of an unknown feature
+    if vectors.unusable_row(rows, vectors.MAX_FINITE):  # perhaps only in a feature that is not known
         bad = np.argwhere(~np.isfinite(rows[:, known]))
         if len(bad):
             i, j = int(bad[0][0]), known[int(bad[0][1])]
@@ -67,33 +67,34 @@ def check_finite(columns: list[Hashable], rows: Array, known: list[int]) -> None
 
 
 class Design:
-    """A fixed feature set with its declared bounds, and its moments once they are released.
+    """A fixed feature set with declared bounds, and with released moments after the warm-up.
 
     Parameters
     ----------
     names
-        Feature names; the columns are in their sorted order, so that the order given never matters.
+        Feature names. The columns are in their sorted order, whatever the order given.
     bounds
-        Declared (low, high) of some of them; the others are taken as scaled to [-1, 1].
+        Declared (low, high) of some of them; the others are assumed to be in [-1, 1].
 
     Attributes
     ----------
     names, index
         The columns in order, and the column of each name.
     raw, ready, usable, label
-        Scratch for one record: raw values (1, d), its design (1, d), whether it is whole (1,), its sign (1,).
+        Buffers for one record: raw values (1, d), its design (1, d), whether all values are finite (1,), and
+        its label (1,).
     cells
-        Raw values and label, (d + 1,): `raw` and `label` are views.
+        Raw values and label, (d + 1,): `raw` and `label` are views of it.
     mean, factor
-        What scaled values are centred with and multiplied by, (d,), where `standardised`: views.
+        Released mean, and factor, of scaled values, (d,), used if `standardised`: views of `how`.
     how
-        What values are scaled and shifted by, `mean` and `factor`: (4, d).
+        Scale, shift, `mean` and `factor` of the values: (4, d).
     cap
-        Standardised values beyond it are pulled back to it.
+        Bound that standardised values are clipped to.
     clipped
-        Scratch for one record of the warm-up, (1, d).
+        Buffer for one record of the warm-up, (1, d).
     width, chunk
-        Coordinates of a design, d or more, and how many rows are prepared at a time.
+        Number of coordinates of a design, d or more, and number of rows prepared at a time.
     """
 
     chunk = 1024
@@ -117,9 +118,10 @@ class Design:
         self._pack = struct.Struct(f"{d + 1}d").pack_into
 
     def read_learned(self, x: Any, label: float = math.nan) -> int:
-        """Pack a record that is learned into `cells`; returns how many of its features are not in the set.
+        """Pack a record to be learned into `cells`; returns the number of its features outside the set.
 
-        What is missing or no number becomes NaN. Never raises: whether a record can be used must not show.
+        Missing values, and values that are not numbers, become NaN. Never raises: an error would disclose
+        that a record cannot be used.
         """
         try:
             values = self._take(x)
@@ -143,9 +145,9 @@ class Design:
         return b"own" + self.cells.tobytes() if context is None else b"told" + context
 
     def whole(self, x: Any) -> bool:
-        """Prepare a dict that has all features, each a finite number; False, and nothing to rely on, if not.
+        """Prepare a dict that has all features, each a finite number; False if it has not.
 
-        `raw` and `ready` then are what both `read_learned` and `of` would make of it.
+        If True, `raw` and `ready` are as after `read_learned` and `of`; if False, they are undefined.
         """
         try:
             values = self._take(x)
@@ -158,12 +160,12 @@ class Design:
         return bool(self.usable[0])
 
     def of(self, x: Any) -> Array:
-        """The design (d,) of a record that is scored, in scratch: missing features are neutral.
+        """Return the design (d,) of a record to be scored, valid until the next call; missing features are 0.
 
         Raises
         ------
         RecordError
-            If the record is empty, or a feature in the set is no finite number.
+            If the record is empty, or a feature in the set is not a finite number.
         """
         if not self.whole(x):
             self._pack(self._buf, 0, *check_scored(x, self.names), math.nan)
@@ -183,17 +185,17 @@ class Design:
         return out
 
     def standardise(self, mean: Array, factor: Array) -> None:
-        """Use released moments from here on."""
+        """Standardise later records with released moments."""
         self.mean[:], self.factor[:], self.standardised = mean, factor, True
 
     @property
     def slope(self) -> Array:
-        """What a unit of each feature moves the vector of a record by, where nothing is cut off, (d,)."""
+        """Derivative of each design coordinate in its feature, where nothing is clipped, (d,)."""
         out: Array = self._scale * self.factor
         return out
 
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
-        """Designs of raw rows into `ready`, and 1 or 0 into `usable`: whether all of a row is finite."""
+        """Write designs of raw rows into `ready`, and 1 into `usable` for rows that are all finite or 0."""
         design.prepare_rows(
             raw, self._scale, self._shift, self.standardised, self.mean, self.factor, self.cap, ready, usable
         )
@@ -205,11 +207,11 @@ class Design:
         return ready
 
     def scores(self, weights: Array, raw: Array, out: Array) -> None:
-        """Linear scores (n,) of raw rows, some at a time: designs may be far longer than the rows."""
+        """Write linear scores (n,) of raw rows into `out`, in chunks: designs can be far longer than rows."""
         for start in range(0, len(raw), self.chunk):
             part = raw[start : start + self.chunk]
             vectors.score_many(weights, self.prepared(part), out[start : start + len(part)])
 
     def clip(self, raw: Array, ready: Array, usable: Array) -> None:
-        """Raw rows scaled and clipped to [-1, 1] into `ready`; rows that are not whole become 0."""
+        """Write raw rows, scaled and clipped to [-1, 1], into `ready`, and 0 for rows not all finite."""
         design.clip_rows(raw, self._scale, self._shift, ready, usable)

@@ -1,4 +1,4 @@
-"""Features of records: names, hashes of names and of texts, and values as arrays."""
+"""Features of records: names, hashes of names and of texts, and conversion of values to arrays."""
 
 from __future__ import annotations
 
@@ -48,33 +48,35 @@ Array = NDArray[np.float64]
 
 
 def digest(seed: int, token: str, bits: int) -> int:
-    """A whole number below 2**bits that depends on the seed and the token."""
+    """Hash of a token with a seed: an integer below 2**bits."""
     salt = seed.to_bytes(16, "little", signed=True)
     text = token.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8, salt=salt).digest(), "little") >> (64 - bits)
 
 
 def checked_seed(seed: Any) -> int:
-    """The seed, if it is one.
+    """Validate a seed.
 
     Raises
     ------
     ConfigError
+        If it is not an integer of at most 127 bits.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**127) <= seed < 2**127:
         raise ConfigError(
             f"seed is {seed!r}",
-            fix="give an integer: the coins are public, and must be the same after every start",
+            fix="give an integer: the random draws are public, and must be the same after every start",
         )
     return seed
 
 
 def checked_size(name: str, value: Any) -> int:
-    """The number of columns that a parameter of this name sets.
+    """Validate a number of columns; `name` is that of the parameter.
 
     Raises
     ------
     ConfigError
+        If it is not an integer from 1 to 1000000.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
         raise ConfigError(f"{name} is {value!r}", fix="give an integer from 1 to 1000000")
@@ -85,7 +87,7 @@ def checked_size(name: str, value: Any) -> int:
 def frequencies(
     seed: int, pairs: int, gamma: float, columns: tuple[Hashable, ...]
 ) -> tuple[tuple[Hashable, ...], Array]:
-    """Columns in their order, and the frequency vectors (pairs, columns) for the features of that name."""
+    """Return the columns in order, and their random Fourier frequencies, (pairs, columns)."""
     names = tuple(in_order(columns))
     out = np.empty((pairs, len(names)))
     column = np.empty(pairs)
@@ -101,11 +103,12 @@ _LONG = 100
 
 
 def as_code(text: str) -> float:
-    """The NaN that stands for a text: the same in every process, and another for nearly every other text.
+    """Encode a text as a NaN whose payload is a hash of it, the same in every process.
 
-    Two of n texts share one with a probability of about n^2 / 2^51. A NaN that carries nothing is no text.
+    Two of n texts have the same code with a probability of about n^2 / 2^51. A NaN without a payload is not a
+    text.
     """
-    # Long texts are not remembered: a thousand of them could be much.
+    # Long texts are not cached, to bound the memory.
     return _code.__wrapped__(text) if len(text) > _LONG else _code(text)
 
 
@@ -129,10 +132,10 @@ def which(rows: Array) -> NDArray[np.bool_]:
 
 
 EXACT = 2.0**53
-"""Floats tell whole numbers apart up to here."""
+"""Floats represent every integer up to this size."""
 
 UNREADABLE: float = as_code("a column that cannot be read record by record")
-"""The NaN in all cells of a column whose type has lost what its cells were."""
+"""NaN in all cells of a column whose type does not preserve the cells' values."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,4000}", re.ASCII)
@@ -141,7 +144,7 @@ _FLAGS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": Fal
 
 
 def number(cell: Any) -> float:
-    """A number, a truth value, or a text that reads as one, as pandas and polars read CSV: perhaps NaN.
+    """Convert a number, a boolean or a text of either to a float, as pandas and polars read CSV; may be NaN.
 
     Raises
     ------
@@ -157,7 +160,7 @@ def number(cell: Any) -> float:
     if isinstance(cell, str | bytes):
         found = _of_text(_text(cell))
         if found is None:
-            raise ValueError("a text that is no number")
+            raise ValueError("a text that is not a number")
         return float(found)
     return as_number(cell)
 
@@ -166,13 +169,13 @@ def real(cell: Any) -> float | None:
     """`number`, if it is finite, else None. Never raises."""
     try:
         found = number(cell)
-    except Exception:  # whatever it is: a value may bring its own
+    except Exception:  # a value may raise anything
         return None
     return found if abs(found) < np.inf else None
 
 
 def label(y: Any) -> Any:
-    """The value that a label is compared as: a text of a number or a boolean is that number or boolean.
+    """Convert a label for comparison: a text of a number or a boolean is that number or boolean.
 
     Examples
     --------
@@ -188,7 +191,7 @@ def label(y: Any) -> Any:
 
 
 def are_rounded(values: NDArray[Any] | list[Any]) -> bool:
-    """Whether there are whole numbers in an array of floats which floats cannot tell apart."""
+    """Whether an array of floats has values so large that integers may have been rounded to them."""
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
         return False
     return bool((np.abs(values[np.isfinite(values)]) >= EXACT).any())
@@ -199,7 +202,7 @@ def _text(cell: str | bytes) -> str:
 
 
 def _of_text(text: str) -> float | int | bool | None:
-    # Long texts are not remembered: a thousand of them could be much.
+    # Long texts are not cached, to bound the memory.
     return _read.__wrapped__(text) if len(text) > _LONG else _read(text)
 
 
@@ -226,16 +229,16 @@ _ONE = struct.Struct("d")
 def short(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # Python writes out no whole number of more than some thousand digits
-        text = f"a value of type {type(value).__name__}, too long to write out"
-    text = " ".join(text.split())  # a frame has many lines
+    except ValueError:  # Python does not print integers of more than some thousand digits
+        text = f"a value of type {type(value).__name__}, too long to print"
+    text = " ".join(text.split())  # the repr of a frame has many lines
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def unusable_value(
     name: Hashable, value: object, *, row: int | None = None, limit: float = MAX_ABS
 ) -> RecordError:
-    """The error for one value that cannot be learned from; names the feature and the way out."""
+    """Return the error for a value that cannot be learned; it names the feature and a fix."""
     where = f"feature {name!r}" if row is None else f"feature {name!r} in row {row}"
     if value is None:
         problem, fix = f"{where} is None", "fill it in, or leave the feature out of the record"
@@ -249,7 +252,7 @@ def unusable_value(
             problem = f"{where} is not a number: {short(value)}"
             fix = "give a real number"
             if isinstance(value, int):
-                problem = f"{where} is a whole number beyond the range of a float: {short(value)}"
+                problem = f"{where} is an integer beyond the range of a float: {short(value)}"
                 fix = "scale it first, or give its logarithm"
         else:
             if number != number:
@@ -263,7 +266,7 @@ def unusable_value(
 
 
 def as_number(value: object) -> float:
-    """Number of a value as in the packed fast path: any real number, never text.
+    """Convert any real number to a float, as `struct.pack` does; a text is an error.
 
     Raises
     ------
@@ -278,7 +281,7 @@ def as_number(value: object) -> float:
 
 
 def copied(x: Any) -> dict[Any, Any]:
-    """A new dict of what a record holds, and an empty one of what is no record. Never raises."""
+    """Copy a record into a new dict; an object that is not a record gives an empty one. Never raises."""
     try:
         return dict(x) if isinstance(x, Mapping) else {}
     except Exception:
@@ -288,7 +291,7 @@ def copied(x: Any) -> dict[Any, Any]:
 def read_record(
     x: object, limit: float = MAX_ABS, read: Callable[[Any], float] = as_number
 ) -> dict[Hashable, float]:
-    """All features of one record as `read` makes floats of them, each checked to be at most `limit` in size.
+    """Convert all features of one record to floats by `read`, each at most `limit` in size.
 
     Raises
     ------
@@ -319,23 +322,23 @@ def read_record(
 
 
 def _all_usable(x: Mapping[Any, Any], limit: float) -> dict[Hashable, float] | None:
-    """All features of a record as floats, None if one cannot be used: `read_record` then finds which."""
+    """Convert all features of a record to floats; None if one cannot be used."""
     try:
         values = dict(x.items())
         numbers = struct.unpack(f"{len(values)}d", struct.pack(f"{len(values)}d", *values.values()))
-    except Exception:  # whatever it is: a value may bring its own
+    except Exception:  # a value may raise anything
         return None
     usable = all(-limit <= number <= limit for number in numbers)
     return dict(zip(values, numbers, strict=True)) if usable else None
 
 
 def in_order(names: Iterable[Hashable]) -> list[Hashable]:
-    """Names in an order that does not depend on how they came, so that sums round the same way."""
+    """Sort names, so that sums are rounded the same way whatever the order of the features."""
     return sorted(names, key=lambda name: (type(name).__name__, name if type(name) is int else 0, str(name)))
 
 
 def getter(names: Sequence[Hashable]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that takes the values of the names, in order, out of a mapping as a tuple."""
+    """Return a function that returns the values of these names of a mapping, in order, as a tuple."""
     if len(names) >= 2:
         return itemgetter(*names)
     if names:
@@ -345,7 +348,7 @@ def getter(names: Sequence[Hashable]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def packed(names: Sequence[Hashable], xs: Sequence[Any], limit: float = MAX_ABS) -> Array | None:
-    """Rows (n, d) of records that have exactly these features, all usable; None if one of them has not."""
+    """Pack records into rows (n, d); None unless all have exactly these features, each of them usable."""
     d = len(names)
     rows = np.empty((len(xs), d))
     if not rows.size:
@@ -356,7 +359,7 @@ def packed(names: Sequence[Hashable], xs: Sequence[Any], limit: float = MAX_ABS)
         struct.pack_into(
             f"{rows.size}d", rows.data, 0, *itertools.chain.from_iterable(map(getter(names), xs))
         )
-    except Exception:  # a name that is missing, or a value that struct refuses
+    except Exception:  # a missing name, or a value that struct refuses
         return None
     return rows if (np.abs(rows) <= limit).all() else None
 
@@ -367,9 +370,9 @@ def packed_each(
     limit: float,
     other: Callable[[int], Sequence[float] | None],
 ) -> Array | None:
-    """As `packed`, with the values (d,) that `other` gives for the index of a record that is not whole.
+    """As `packed`, with the values (d,) that `other` returns for the index of a record that cannot be packed.
 
-    None as soon as `other` gives none, and where there are no features or no records.
+    None if `other` returns None, or if there are no features or no records.
     """
     rows = packed(names, xs, limit)
     if rows is not None or not names or not xs:
@@ -382,7 +385,7 @@ def packed_each(
             if type(x) is not dict or len(x) != d:
                 raise KeyError
             pack(place, i * size, *take(x))
-        except Exception:  # whatever it is, `other` says what becomes of it
+        except Exception:  # `other` decides
             found = other(i)
             if found is None:
                 return None
@@ -399,7 +402,7 @@ def packed_each(
 def arrange(
     columns: Sequence[Hashable], rows: Array, names: Sequence[Hashable], index: Mapping[Hashable, int]
 ) -> Array:
-    """Rows with their columns in the order of `names`: absent ones 0, unknown ones left out."""
+    """Return rows with their columns in the order of `names`: absent ones are 0, unknown ones left out."""
     if list(columns) == list(names):
         return rows
     known = [j for j, column in enumerate(columns) if column in index]

@@ -1,4 +1,4 @@
-"""Many records at once: data frames of any library, and NumPy arrays, in and out."""
+"""Data frames and NumPy arrays of records: conversion to arrays, and of results to the same library."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Table", "label_type", "label_values", "matrix_like", "open_frame", "
 
 Array = NDArray[np.float64]
 
-#: Types of columns, beside those of numbers, whose cells are read one by one.
+#: Types of columns, other than numeric ones, whose cells are read one by one.
 _READABLE = (nw.Boolean, nw.String, nw.Categorical, nw.Enum, nw.Object, nw.Binary)
 _READABLE_KINDS = "OSU"
-#: Whole numbers that NumPy has no type for.
+#: Integer types without a NumPy equivalent.
 _WIDE = (nw.Int128, nw.UInt128)
 
 
@@ -37,13 +37,13 @@ class Table:
     X
         Data frame, or array of shape (n, d).
     strict
-        Whether a cell that is no number raises RecordError; else it becomes NaN. Missing cells, and those
-        under the mask of a masked array, become NaN. Where a column has a type that cannot be read cell by
-        cell, such as complex numbers, dates or lists, all its cells then become `cells.UNREADABLE`.
+        Whether a cell that is not a number raises RecordError; else it becomes NaN. Missing and masked cells
+        become NaN. If not strict, all cells of a column whose type cannot be read cell by cell, such as
+        complex numbers, dates or lists, become `features.UNREADABLE`.
     names
-        The order to put the columns into, if these are their names; else they stay as they are.
+        Order of the columns, used if these are their names.
     read
-        What makes a number of a cell in a column that is not of numbers; it raises for one that is none.
+        Function that converts a cell of a column that is not numeric to a number, or raises.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Table:
             raise RecordError("there are no columns", fix="give at least one feature")
         self._order = _order(self.columns, names)
         if self._order is None:
-            # Writeable, too: for arrays that are not, numba would compile every kernel once more.
+            # Writeable, since numba would compile every kernel again for read-only arrays.
             self.rows = np.require(rows, np.float64, ["C", "A", "W"])
         else:
             self.columns = list(names)
@@ -103,7 +103,7 @@ class Table:
 
     @property
     def unreadable(self) -> list[Hashable]:
-        """Columns with `cells.UNREADABLE` in them, of this frame or of one that a transformer was given."""
+        """Columns that contain `features.UNREADABLE`, perhaps set by a transformer."""
         rows = self.rows
         if not np.isnan(rows).any():
             return []
@@ -118,63 +118,63 @@ class Table:
         return [self.columns[j] for j in back], np.take(self.rows, back, axis=1)
 
     def check_names(self, known: Sequence[Hashable]) -> None:
-        """RecordError if this is an array, and the learner knows its features by names other than numbers."""
+        """RecordError if this is an array, and the learner's features have names other than integers."""
         if self._frame is not None or self.columns == list(known):
             return
         if any(type(name) is not int for name in known):
             raise RecordError(
-                "an array has no names for its columns, and the learner knows its features by names such as "
+                "an array has no names for its columns, and the learner's features have names such as "
                 f"{next(name for name in known if type(name) is not int)!r}",
                 fix="give a data frame with these names as columns",
             )
 
     def series(self, values: NDArray[Any], name: Any) -> Any:
-        """The values, one for each row, as a series of the frame's library with its index; or as they are."""
+        """Return values, one for each row, as a series of the frame's library with its index, or an array."""
         return values if self._frame is None else self._frame.series(values, name)
 
     def frame(self, columns: Mapping[Any, Array]) -> Any:
-        """The columns as a frame of the same library with its index; or as an array, side by side."""
+        """Return columns as a frame of the same library with its index, or as the columns of an array."""
         if self._frame is None:
             return np.column_stack(list(columns.values()))
         return self._frame.frame(columns)
 
     def matrix(self, values: Array, columns: Sequence[Any]) -> Any:
-        """The array (n, columns) as a frame of the same library with its index; or as it is.
+        """Return an array (n, columns) as a frame of the same library with its index, or as it is.
 
         Raises
         ------
         RecordError
-            If it is an array, and the columns have names.
+            If this is an array, and the columns have names.
         """
         if self._frame is None:
             if list(columns) != self.columns:
                 raise RecordError(
-                    "what comes out has names, for which an array has no place", fix="give a data frame"
+                    "the output has named columns, and an array has no names", fix="give a data frame"
                 )
             return values
         return self._frame.matrix(values, columns)
 
 
 class _Frame(Protocol):
-    """A data frame as `Table` needs it, and what it makes in the same library with the same index."""
+    """Interface of a data frame for `Table`; results are of the same library with the same index."""
 
     columns: list[Hashable]
 
     def numbers(self) -> NDArray[Any] | None:
-        """All cells as numbers, missing ones as NaN; None if there are columns that may be no numbers."""
+        """Return all cells as numbers, missing ones as NaN; None if a column is not numeric."""
 
     def series(self, values: NDArray[Any], name: Any) -> Any:
-        """The values as a series."""
+        """Return values as a series."""
 
     def frame(self, columns: Mapping[Any, Array]) -> Any:
-        """The columns as a frame."""
+        """Return columns as a frame."""
 
     def matrix(self, values: Array, columns: Sequence[Any]) -> Any:
-        """The array (n, columns) as a frame."""
+        """Return an array (n, columns) as a frame."""
 
 
 class _Narwhals:
-    """A data frame of any library that narwhals knows. The other two must do as this one, but faster."""
+    """A data frame of any library that narwhals supports; the next two are faster equivalents."""
 
     def __init__(self, X: Any) -> None:
         self._like = open_frame(X)
@@ -199,7 +199,7 @@ class _Narwhals:
 
 
 class _Pandas:
-    """A pandas DataFrame in pandas' own words: narwhals costs more than a hundred rows take to learn."""
+    """A pandas DataFrame, without narwhals, whose overhead exceeds the time to learn a hundred rows."""
 
     def __init__(self, X: Any, library: Any) -> None:
         self._X, self._library = X, library
@@ -216,7 +216,7 @@ class _Pandas:
         return self._library.Series(values, index=self._X.index, name=name, copy=False)
 
     def frame(self, columns: Mapping[Any, Array]) -> Any:
-        values = np.array(list(columns.values()))  # a line for each column, as pandas stores them
+        values = np.array(list(columns.values()))  # one row per column, as pandas stores them
         return self._library.DataFrame(values.T, columns=list(columns), index=self._X.index, copy=False)
 
     def matrix(self, values: Array, columns: Sequence[Any]) -> Any:
@@ -224,7 +224,7 @@ class _Pandas:
 
 
 class _Polars:
-    """A polars DataFrame in polars' own words."""
+    """A polars DataFrame, without narwhals."""
 
     def __init__(self, X: Any, library: Any) -> None:
         self._X, self._library = X, library
@@ -232,7 +232,7 @@ class _Polars:
 
     def numbers(self) -> NDArray[Any] | None:
         boolean = self._library.Boolean
-        # Each class of types once; a type of numbers has no parameters.
+        # Each class of types once; numeric types have no parameters.
         types: set[Any] = set(map(type, self._X.dtypes))
         if not all(t.is_float() or t.is_integer() or t is boolean for t in types):
             return None
@@ -253,7 +253,7 @@ class _Polars:
 
 
 def _frame_of(X: Any) -> _Frame:
-    """The frame by the fastest way that there is for its library; imports none."""
+    """Return the fastest implementation for the frame's library; imports no library."""
     if (pandas := get_pandas()) is not None and isinstance(X, pandas.DataFrame):
         return _Pandas(X, pandas)
     if (polars := get_polars()) is not None and isinstance(X, polars.DataFrame):
@@ -262,7 +262,7 @@ def _frame_of(X: Any) -> _Frame:
 
 
 def _unmasked(values: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
-    """A plain array, in which what lies under the mask is missing: it is no value, and may be anything."""
+    """Return a plain array in which masked cells are missing, whatever values are under the mask."""
     if not np.ma.is_masked(values):
         return np.asarray(values)
     if values.dtype.kind == "f":
@@ -274,12 +274,12 @@ def _unmasked(values: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
 
 
 def matrix_like(X: Any, values: Array, columns: Sequence[Any]) -> Any:
-    """The array (n, columns) as a frame of the same library as the frame X, with its index."""
+    """Return an array (n, columns) as a frame of the same library as the frame X, with its index."""
     return _frame_of(X).matrix(values, columns)
 
 
 def _order(columns: list[Hashable], names: Sequence[Hashable]) -> NDArray[np.intp] | None:
-    """Where each of the names is among the columns; None if it is there already, or they are not the same."""
+    """Return the index of each name among the columns; None if they are in order, or not the same."""
     if len(columns) != len(names) or columns == list(names):
         return None
     place = {column: j for j, column in enumerate(columns)}
@@ -290,18 +290,18 @@ def _order(columns: list[Hashable], names: Sequence[Hashable]) -> NDArray[np.int
 
 
 def _ordered(values: Array, order: NDArray[np.intp]) -> Array:
-    """Columns in this order, as rows in C order: in one step, for new memory costs more than the work."""
+    """Return the columns in this order, in C order: one copy, since allocation is the larger cost."""
     if values.flags.c_contiguous or not values.flags.f_contiguous:
         return np.take(values, order, axis=1)
     columns = values.T.view()
-    columns.flags.writeable = False  # as those of pandas are: one kind for the kernel
+    columns.flags.writeable = False  # as in arrays of pandas: one signature for the kernel
     rows = np.empty(values.shape)
     rows_of_columns(columns, order.view(np.uintp), rows)
     return rows
 
 
 def _twice_named() -> RecordError:
-    return RecordError("the frame has two columns of one name", fix="give every feature one column")
+    return RecordError("the frame has two columns of the same name", fix="give every feature one column")
 
 
 def _check_unique(columns: list[Hashable]) -> None:
@@ -310,7 +310,7 @@ def _check_unique(columns: list[Hashable]) -> None:
 
 
 def open_frame(X: Any) -> nw.DataFrame[Any]:
-    """A pandas, polars or other data frame, wrapped by narwhals."""
+    """Wrap a pandas, polars or other data frame by narwhals."""
     try:
         return utils.dataframe.into_frame(X)
     except DuplicateError:
@@ -320,7 +320,7 @@ def open_frame(X: Any) -> nw.DataFrame[Any]:
 
 
 def _no_frame(X: Any) -> RecordError:
-    """The error for an object that is no data frame; its fix names the conversion."""
+    """Return the error for an object that is not a data frame; its fix names the conversion."""
     kind = type(X).__name__
     if kind == "LazyFrame":
         problem, fix = "a LazyFrame has no rows until it is collected", "give X.collect()"
@@ -329,16 +329,16 @@ def _no_frame(X: Any) -> RecordError:
         fix = "give X.to_frame(), or a dict to learn_one if it is one record"
     elif isinstance(X, Mapping):
         problem, fix = (
-            f"a {kind} is no data frame",
+            f"a {kind} is not a data frame",
             "give a data frame made of it; one record goes to learn_one",
         )
     else:
-        problem, fix = f"a {kind} is no data frame", "give a pandas or polars DataFrame, or a NumPy array"
+        problem, fix = f"a {kind} is not a data frame", "give a pandas or polars DataFrame, or a NumPy array"
     return RecordError(problem, fix=fix)
 
 
 def label_values(y: Any) -> tuple[NDArray[Any] | list[Any], Any]:
-    """Labels as an array of booleans or numbers, or else as a list; and their name."""
+    """Return labels as an array of booleans or numbers, or else as a list, and their name."""
     if isinstance(y, np.ndarray):
         if isinstance(y, np.ma.MaskedArray):
             y = _unmasked(y)
@@ -369,9 +369,10 @@ def label_values(y: Any) -> tuple[NDArray[Any] | list[Any], Any]:
 
 
 def label_type(y: Any) -> str | None:
-    """The type of labels that cannot be read one by one, for it has lost what they were; None if they can.
+    """Return the type of labels whose values it does not preserve; None if they can be read one by one.
 
-    Nested values, dates and complex numbers are such types: polars makes nulls of the numbers beside a dict.
+    Such types are nested values, dates and complex numbers: polars, for one, replaces numbers next to a dict
+    by nulls.
     """
     if isinstance(y, np.ndarray):
         return None if y.dtype.kind in "biuf" + _READABLE_KINDS else str(y.dtype)
@@ -380,7 +381,7 @@ def label_type(y: Any) -> str | None:
 
 
 def _plain_labels(y: Any) -> NDArray[Any] | None:
-    """The booleans or numbers of a pandas or polars series, without narwhals; None if it is not as simple."""
+    """Return the values of a boolean or numeric pandas or polars series, without narwhals; else None."""
     if (pandas := get_pandas()) is not None and isinstance(y, pandas.Series):
         if not (isinstance(y.dtype, np.dtype) and y.dtype.kind in "biuf"):
             return None
@@ -395,7 +396,7 @@ def _plain_labels(y: Any) -> NDArray[Any] | None:
 
 
 def _other_columns(frame: nw.DataFrame[Any]) -> list[str]:
-    """Names of the columns that have no type of numbers, or one that NumPy has not."""
+    """Names of the columns whose type is not numeric, or has no NumPy equivalent."""
     return [
         name
         for name, t in frame.schema.items()
@@ -404,13 +405,13 @@ def _other_columns(frame: nw.DataFrame[Any]) -> list[str]:
 
 
 def _is_readable(series: nw.Series[Any]) -> bool:
-    """Whether the cells kept their values when the column got a common type."""
+    """Whether the column's type preserves the values of its cells."""
     t = series.dtype
     if t.is_numeric() or isinstance(t, _READABLE):
         return True
-    if t == nw.Unknown and series.null_count() == len(series):  # polars' type of nothing but nulls
+    if t == nw.Unknown and series.null_count() == len(series):  # polars' type of a column of nulls
         return True
-    # Numbers of pandas that narwhals has no name for: sparse ones.
+    # pandas' sparse numbers are unknown to narwhals.
     return getattr(getattr(series.to_native(), "dtype", None), "kind", "none") in {*"biuf"}
 
 
@@ -420,15 +421,15 @@ def unreadable_columns(frame: nw.DataFrame[Any]) -> list[str]:
     return [
         name
         for j, name in enumerate(frame.columns)
-        if name in other and not _is_readable(frame[:, j])  # by position: a name may be a number
+        if name in other and not _is_readable(frame[:, j])  # by position: a name may be an integer
     ]
 
 
 def _read_cells(frame: nw.DataFrame[Any], *, strict: bool, read: Callable[[Any], float]) -> Array:
-    """The numbers of a frame; columns that may hold other values are read cell by cell."""
+    """Convert a frame to numbers; columns that are not numeric are read cell by cell."""
     other = set(_other_columns(frame))
     rows = np.empty((len(frame), len(frame.columns)))
-    # By position: a name that is a number would be taken for one.
+    # By position: an integer name would be taken as a position.
     numeric = [j for j, column in enumerate(frame.columns) if column not in other]
     if numeric:
         rows[:, numeric] = utils.dataframe.to_numpy(frame[:, numeric])
@@ -446,12 +447,12 @@ def _read_cells(frame: nw.DataFrame[Any], *, strict: bool, read: Callable[[Any],
 def _numbers(
     name: Hashable, cells: Sequence[Any], *, strict: bool, read: Callable[[Any], float]
 ) -> list[float]:
-    """The cells of one column as floats."""
+    """Convert the cells of one column to floats."""
     out = []
     for i, cell in enumerate(cells):
         try:
             out.append(np.nan if _is_missing(cell) else read(cell))
-        except Exception:  # whatever it is: a value may bring its own
+        except Exception:  # a value may raise anything
             if strict:
                 row = _culprit(cells, i)
                 raise features.unusable_value(name, cells[row], row=row) from None
@@ -460,11 +461,11 @@ def _numbers(
 
 
 def _culprit(cells: Sequence[Any], first: int) -> int:
-    """Index of the cell that made a column text: the first text that is no number."""
+    """Index of the cell that made a column text: the first text that is not a number."""
     texts = (i for i in range(first, len(cells)) if isinstance(cells[i], str))
     return next((i for i in texts if features.real(cells[i]) is None), first)
 
 
 def _is_missing(cell: object) -> bool:
-    """None, NumPy's masked, pandas.NA or NaT, without importing pandas."""
+    """Whether a cell is None, NumPy's masked, pandas.NA or NaT; does not import pandas."""
     return cell is None or cell is np.ma.masked or type(cell).__name__ in ("NAType", "NaTType")

@@ -15,49 +15,49 @@ __all__ = ["TwoLabels"]
 
 
 def _kind(label: Any) -> str | None:
-    """Type of a label; None: no label."""
+    """Type of a label in words; None: not a label."""
     if isinstance(label, str):
         return "text"
     if isinstance(label, bytes):
         return "bytes"
     if isinstance(label, bool | np.bool_):
-        return "a truth value"
+        return "a boolean"
     return "a number" if isinstance(label, int | float | np.integer | np.floating) else None
 
 
 def _opposite(label: Any) -> Any:
-    """The other label where there are only two, as False for True and 0 for 1; None: there are many."""
-    if _kind(label) not in ("a truth value", "a number") or label not in (0, 1):
+    """The other of two labels, such as False for True and 0 for 1; None if the type has more values."""
+    if _kind(label) not in ("a boolean", "a number") or label not in (0, 1):
         return None
-    return not label if _kind(label) == "a truth value" else 1 - label
+    return not label if _kind(label) == "a boolean" else 1 - label
 
 
 class TwoLabels:
-    """The label that ranks high, and what ranks low.
+    """The positive and the negative label of a binary task.
 
-    Labels are compared by `==` after they were read as cells are, so that 1, 1.0, True and "1" are one label.
+    Labels are compared by `==` after the conversion of `features.label`, so 1, 1.0, True and "1" are equal.
 
     Parameters
     ----------
     positive
         The label that ranks high: text, a number, True or False.
     negative
-        The one that ranks low; then there is no third. None: the opposite of True, False, 1 or 0; beside any
-        other `positive` all labels of its type.
+        The label that ranks low; any third label is then an error. None: the opposite of True, False, 1 or 0;
+        for any other `positive`, all other labels of its type.
 
     Raises
     ------
     ConfigError
-        If one of them is no label, or both are the same.
+        If one of them is not a label, or both are the same.
 
     Attributes
     ----------
     positive
         As given.
     negative
-        The label that ranks low; None: all of the type of `positive` do.
+        The label that ranks low; None: all other labels of the type of `positive`.
     high, low
-        Both as they are compared.
+        Both after conversion.
 
     Examples
     --------
@@ -78,7 +78,8 @@ class TwoLabels:
         for name, label in (("positive", positive), ("negative", negative)):
             if label is not None and (_kind(label) is None or label != label):
                 raise ConfigError(
-                    f"{name} is {short(label)}, which is no label", fix="give text, a number, True or False"
+                    f"{name} is {short(label)}, which is not a label",
+                    fix="give text, a number, True or False",
                 )
         if negative is not None and low == high:
             raise ConfigError(f"positive and negative are both {positive!r}", fix="give two different labels")
@@ -126,7 +127,7 @@ class TwoLabels:
         return _kind(y) == _kind(self.high) if self.low is None else bool(y == self.low)
 
     def _named(self) -> str:
-        """What labels there can be."""
+        """Describe the known labels, for an error."""
         if self.negative is None:
             return f"positive={self.positive!r} is {_kind(self.high)}"
         return f"there are only positive={self.positive!r} and negative={self.negative!r}"

@@ -1,4 +1,4 @@
-"""Designs of data-independent random trees: leaf indicators, next to the features of a linear score."""
+"""Data-independent random trees, and designs with the indicators of their leaves beside the features."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ CAP = 3.0
 
 
 def fields_of(names: Iterable[Hashable]) -> tuple[int, ...]:
-    """How many columns each field has, of columns in the order of a design.
+    """Number of columns of each field, for columns in the order of a design.
 
-    Those that `preprocessing.OneHot` makes of one field, `country=NL` and `country=BE`, are one.
+    The columns that `preprocessing.OneHot` makes of one field, such as `country=NL` and `country=BE`, are one
+    field.
 
     Examples
     --------
@@ -52,7 +53,7 @@ def fields_of(names: Iterable[Hashable]) -> tuple[int, ...]:
 
 
 def marks_of(sizes: Iterable[int]) -> int:
-    """How many bins there are: of fields of so many columns, `BINS` where it is one, else one a column."""
+    """Number of bins of all fields: `BINS` for a field of one column, else one per column."""
     return sum(BINS if size == 1 else size for size in sizes)
 
 
@@ -62,16 +63,16 @@ class Trees:
     Parameters
     ----------
     sizes
-        How many columns each field has: more than one are categories.
+        Number of columns of each field; a field of more than one is categorical.
     trees, depth
-        How many, and how often a record is asked.
+        Number of trees, and their depth.
 
     Attributes
     ----------
     sizes
-        The same, as an array.
+        `sizes` as an array.
     fields, cuts
-        Of each node, (trees, 2^depth), the root being node 1.
+        Field and threshold of each node, (trees, 2^depth); the root is node 1.
     """
 
     def __init__(self, sizes: Sequence[int], trees: int = TREES, depth: int = DEPTH) -> None:
@@ -81,17 +82,17 @@ class Trees:
         random_trees.tree_splits(self.sizes, self.fields, self.cuts)
 
     def leaves(self, places: Array) -> NDArray[np.int64]:
-        """The leaf (n, trees) of rows of places (n, fields): in (0, 1), or the number of a category."""
+        """Leaves (n, trees) of rows of positions (n, fields): in (0, 1), or the index of a category."""
         out = np.zeros((len(places), len(self.fields)), dtype=np.int64)
         random_trees.tree_leaves(places, self.sizes, self.fields, self.cuts, out)
         return out
 
 
 class RandomTreeDesign(Design):
-    """A design of d numbers, then a 1 for each leaf and each bin that the record is in, and 0 elsewhere.
+    """A design of d numbers, followed by indicators of the leaves and the bins of the record.
 
-    Before the moments are released it is in none. After that a record with a gap is one too, for the leaves:
-    whoever sums rows up leaves out its linear part.
+    Before the moments are released all indicators are 0. After that a record with missing values is usable
+    too, for its leaves; sums over rows leave out its linear part.
     """
 
     def __init__(
@@ -105,14 +106,14 @@ class RandomTreeDesign(Design):
         d, sizes = len(self.names), fields_of(self.names)
         self.trees = Trees(sizes, trees, depth)
         self.width = d + trees * 2**depth + marks_of(sizes)
-        # As many rows as fit into a cache.
+        # As many rows as fit into the processor's cache.
         self.chunk = min(max(_CACHED // self.width, 32), self.chunk)
         self.clipped, self.ready = np.empty((1, d)), np.empty((1, self.width))
         self._gaps = False
         self._one = (np.empty((1, d)), np.empty((1, len(sizes))), np.empty((1, trees), dtype=np.int64))
 
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
-        """As of a design, and the leaves of each row."""
+        """As `Design.prepare`, with the leaves of each row."""
         n, d = raw.shape
         trees = self.trees
         if n == 1:
@@ -127,15 +128,15 @@ class RandomTreeDesign(Design):
         if not self.standardised:
             ready[:, d:] = 0.0
             return
-        # A standard deviation is cap / CAP long.
+        # A standard deviation has the length cap / CAP.
         how = (self._scale, self._shift, self.mean, self.factor, self.cap, CAP / self.cap)
         random_trees.tree_places(raw, trees.sizes, *how, places)
         random_trees.tree_marks(places, trees.sizes, trees.fields, trees.cuts, BINS, leaves, ready)
         gaps = usable == 0.0
         if gaps.any():
-            # A record without a known feature is not usable.
+            # A record without any known feature is not usable.
             usable[gaps] = np.isfinite(raw[gaps]).any(axis=1)
 
     def whole(self, x: Any) -> bool:
-        """As of a design: a record with a gap is not whole, whatever its leaves are."""
+        """As `Design.whole`: a record with a missing value is not whole, whatever its leaves are."""
         return super().whole(x) and not self._gaps

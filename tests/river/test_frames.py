@@ -309,7 +309,7 @@ def test_an_array_cannot_meet_names() -> None:
     model.learn_one({"a": 1.0}, True)
     before = frozen(model)
     for call in (lambda: model.learn_many(X, y), lambda: model.score_many(X), lambda: model.predict_many(X)):
-        with pytest.raises(RecordError, match=r"by names such as 'a'.*data frame"):
+        with pytest.raises(RecordError, match=r"names such as 'a'.*data frame"):
             call()
     assert frozen(model) == before
     with pytest.raises(RecordError, match="give a data frame"):
@@ -331,7 +331,7 @@ def test_labels_beyond_what_floats_tell_apart() -> None:
 def test_two_columns_of_one_name() -> None:
     model = auc.PairOGD()
     X = pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"])
-    with pytest.raises(RecordError, match="two columns of one name"):
+    with pytest.raises(RecordError, match="two columns of the same name"):
         model.learn_many(X, pd.Series([True, False]))
     assert model.weights == {}
 

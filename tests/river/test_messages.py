@@ -27,8 +27,8 @@ PRIVATE = auc.PairFTRL(1.0, 1e-4, 50, features=["a"])
         (X["a"], Y, r"a Series is one column.*X\.to_frame\(\)"),
         (pl.Series([0.5, 1.0]), Y, r"a Series is one column.*X\.to_frame\(\)"),
         (pl.LazyFrame({"a": [0.5, 1.0]}), Y, r"until it is collected.*X\.collect\(\)"),
-        ([{"a": 0.5}], Y, r"a list is no data frame.*DataFrame"),
-        ({"a": 0.5}, Y, r"a dict is no data frame.*learn_one"),
+        ([{"a": 0.5}], Y, r"a list is not a data frame.*DataFrame"),
+        ({"a": 0.5}, Y, r"a dict is not a data frame.*learn_one"),
     ],
 )
 def test_what_is_no_frame_or_no_labels(model: Any, frame: Any, labels: Any, message: str) -> None:
@@ -46,12 +46,10 @@ def test_what_is_no_frame_or_no_labels(model: Any, frame: Any, labels: Any, mess
 def test_a_whole_number_beyond_floats(number: int) -> None:
     """A private learner takes a null slot, and says nothing."""
     for call in (lambda m: m.score_one({"a": number}), lambda m: m.learn_one({"a": number}, True)):
-        with pytest.raises(
-            RecordError, match=r"'a' is a whole number beyond the range of a float.*logarithm"
-        ):
+        with pytest.raises(RecordError, match=r"'a' is an integer beyond the range of a float.*logarithm"):
             call(auc.PairOGD())
     frame = pd.DataFrame({"a": [0.5, number]})
-    with pytest.raises(RecordError, match=r"'a' in row 1 is a whole number beyond the range of a float"):
+    with pytest.raises(RecordError, match=r"'a' in row 1 is an integer beyond the range of a float"):
         auc.PairOGD().learn_many(frame, Y)
     model = auc.PairFTRL(1.0, 1e-4, 50, features=["a"])
     model.learn_one({"a": number}, True)

@@ -50,7 +50,7 @@ BAD_VALUES = [
     ([1.0], "is not a number"),
     ({}, "is not a number"),
     (1j, "is not a number"),
-    (10**400, "is a whole number beyond the range of a float"),
+    (10**400, "is an integer beyond the range of a float"),
     (np.array([1.0, 2.0]), "is not a number"),
     (1e51, "beyond the limit"),
 ]

@@ -137,9 +137,9 @@ def test_a_declared_negative_leaves_no_third() -> None:
     [
         ({"positive": None}, "marks an unknown label"),
         ({"positive": np.float64("nan")}, "marks an unknown label"),
-        ({"positive": [1]}, "no label"),
-        ({"negative": (1,)}, "no label"),
-        ({"negative": float("nan")}, "no label"),
+        ({"positive": [1]}, "not a label"),
+        ({"negative": (1,)}, "not a label"),
+        ({"negative": float("nan")}, "not a label"),
         ({"negative": 1}, "both True"),
     ],
 )

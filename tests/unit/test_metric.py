@@ -355,7 +355,7 @@ def test_arrays() -> None:
     assert frozen(one) == frozen(many)
     out = many.transform_many(X)
     assert out.tolist() == [list(one.transform_one(dict(enumerate(row))).values()) for row in X.tolist()]
-    with pytest.raises(RecordError, match="by names such as 'f0'"):
+    with pytest.raises(RecordError, match="names such as 'f0'"):
         taught(metric.PairOGD()).transform_many(X)
 
 
