@@ -182,7 +182,7 @@ class Reservoir(Buffer):
         it fills all. The random draws are determined by the learner's `seed`. Not for private learners.
     max_uses
         For private learners: number of slots after which a record in it is blanked, which bounds the effect
-        of one record. None: `size`; never for output perturbation, where the effect of a record fades. FIFO
+        of one record. None: `size`; for output perturbation, where the effect of a record decays, never. FIFO
         is better.
 
     Raises

@@ -115,8 +115,8 @@ class PairFTRL(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see T
     `privacy.SecondMoments`, for declared classes
         Second moments of the records, and the sum and the count of each class, are summed over blocks and
         released under noise. They give the scatter within and between classes, and these a metric in closed
-        form: the log-likelihood ratio of differences, for normal classes of one covariance. Its rank is the
-        number of classes that stand out of the noise, less one; until two do, it is the identity.
+        form: the log-likelihood ratio of differences, for normal classes of one covariance. Its rank is one
+        less than the number of classes whose sums exceed the noise; with fewer than two, it is the identity.
     `privacy.PairGradients`
         The algorithm of `streampair.auc.PairFTRL` for the loss ``phi(s (1 - u'Wu))`` of a pair, with
         ``u = x - x'`` and s = 1 for two records of one class, else -1.

@@ -112,7 +112,7 @@ def regret(rows: Rows, ax: Axes | None = None) -> Axes:
     ax = _axes(ax, "events", "average regret")
     ax.fill_between(
         times,
-        # A logarithm has no place for zero.
+        # The band must stay above 0 on a logarithmic axis.
         [max(value - error, value / 10.0) for value, error in zip(values, errors, strict=True)],
         [value + error for value, error in zip(values, errors, strict=True)],
         alpha=0.2,
@@ -142,7 +142,7 @@ def privacy(rows: Rows, ax: Axes | None = None) -> Axes:
     spent = [row["privacy_epsilon_spent"] for row in kept]
     ax = _axes(ax, "events", "epsilon" if delta is None else f"epsilon at delta {delta:g}")
     times = [row["events"] for row in kept]
-    # What is spent is spent until the next release.
+    # The spend is constant between two releases.
     ax.step(times, spent, where="post", label="spent")
     if budget is not None:
         ax.axhline(budget, linestyle="--", color="grey", linewidth=1, label="budget")
@@ -166,8 +166,8 @@ def auc(
     Parameters
     ----------
     rows
-        Readings, or what `replay` writes as scores (``offset``, ``id`` and ``score`` in each row), or the
-        file of either.
+        Readings, or the scores that `replay` writes (``offset``, ``id`` and ``score`` in each row), or the
+        path of a file of either.
     labels
         For scores: whether each event has the label that ranks high, by its id or its offset (a list has
         offsets 0, 1, ...). Events without a score or a label are left out.
@@ -190,7 +190,7 @@ def auc(
     kept = _read(rows)
     if labels is None:
         if any("score" in row for row in kept):
-            raise _nothing("a label", "give labels=, for scores say nothing of them")
+            raise _nothing("a label", "give labels=: scores have none")
         name = "prequential_auc"
         points = [(row["events"], row[name]) for row in kept if row.get(name) is not None]
     else:
@@ -207,7 +207,7 @@ def auc(
 def _prequential(
     rows: Sequence[Mapping[str, Any]], labels: Mapping[Any, bool] | Sequence[bool], window: int
 ) -> list[tuple[int, float]]:
-    """At most 200 points: number of events with score and label, and the AUC of the latest."""
+    """Return at most 200 points: number of events with a score and a label, and AUC of the latest."""
     table: Mapping[Any, bool] = labels if isinstance(labels, Mapping) else dict(enumerate(labels))
     look: Callable[[Hashable], bool | None] = table.get
     usable = []
@@ -234,7 +234,7 @@ def _read(rows: Rows) -> list[Mapping[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SourceError(
             f"{path} cannot be read: {why}", fix="give the file of a recorded run", retriable=False
         ) from None
@@ -246,7 +246,7 @@ def _read(rows: Rows) -> list[Mapping[str, Any]]:
         row = _json(line)
         if not isinstance(row, dict):
             raise SourceError(
-                f"line {number} of {path} is no JSON object",
+                f"line {number} of {path} is not a JSON object",
                 fix="give the file of a recorded run, one reading a line",
                 retriable=False,
             )
@@ -255,7 +255,7 @@ def _read(rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def _json(text: str) -> Any:
-    """What the text says; None if it is no JSON."""
+    """Parse a text as JSON; None if it is not valid."""
     try:
         return json.loads(text)
     except ValueError:
@@ -263,7 +263,7 @@ def _json(text: str) -> Any:
 
 
 def _of_lane(path: Path, lanes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Readings of the one lane of a run that has a list for each name."""
+    """Return the readings of the only lane of a run whose history has a list for each name."""
     if len(lanes) != 1:
         raise SourceError(
             f"{path} is a run of {len(lanes)} lanes",

@@ -1,9 +1,9 @@
 """Stateless transformers, which are safe in front of a private learner.
 
-Each output depends on one record only, and no record makes them raise. An unusable record comes out as a
-value that a private learner takes for a null record and any other learner refuses (docs/privacy 7.1). A
-text that can be read as a number is that number, in a record as in a frame, because one text in a column of a
-CSV file makes texts of all its numbers.
+Each output depends on one record only, and no record makes them raise. An unusable record is mapped to a
+value that a private learner takes as a null record and any other learner refuses (docs/privacy 7.1). A text
+that can be read as a number is that number, in a record as in a frame, since readers of CSV files return a
+column with one text as texts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 
 def _is_word(text: str) -> bool:
-    """Whether a text reads as no number at all, infinite ones and NaN included."""
+    """Whether a text cannot be read as a number, including infinities and NaN."""
     return isinstance(_features.label(text), str)
 
 
@@ -181,8 +181,8 @@ class RandomFourier(base.MiniBatchTransformer):
     Parameters
     ----------
     components
-        Number of features that come out, even, at least 2. More of them approximate the kernel better; a
-        private learner pays for each with noise, and with a longer warm-up.
+        Number of output features, even, at least 2. More of them approximate the kernel better; for a private
+        learner each adds noise, and lengthens the warm-up.
     gamma
         Inverse squared width of the kernel, from 1e-12 to 1e12: with features of order 1, about 1 / d.
     seed
@@ -198,12 +198,12 @@ class RandomFourier(base.MiniBatchTransformer):
     Notes
     -----
     A function of one record, nothing is fitted: in front of a private learner it changes no guarantee
-    (docs/privacy 7). The frequencies of a feature depend on its name and the seed alone, so neither the
-    order of the features nor what came before matters, and the bits are the same on every processor.
+    (docs/privacy 7). The frequencies of a feature depend on its name and the seed alone, not on the order of
+    the features or on earlier records, and their bits are the same on every processor.
 
     Scale the features first, for example with `Bounds`. A feature that is missing counts as 0. A record
-    that has none of the features, or one that is not a finite number, comes out as NaN everywhere: a learner
-    refuses it, a private one takes its null slot.
+    that has none of the features, or one that is not a finite number, becomes NaN in all columns: a learner
+    refuses it, and a private learner takes a null record.
 
     References
     ----------
@@ -296,7 +296,7 @@ class Hashing(base.MiniBatchTransformer):
     hash. A text that cannot be read as a number is the feature ``name=text`` with the value 1. Every record
     has all columns, also those that are 0: the schema must not depend on the records in front of a private
     learner. (River's `FeatureHasher` leaves out zeros, which a private learner takes for missing values;
-    without a seed it hashes differently after each start.)
+    without a seed it hashes differently in each process.)
 
     Parameters
     ----------
@@ -314,8 +314,8 @@ class Hashing(base.MiniBatchTransformer):
     -----
     A function of one record, without state: in front of a private learner it changes no guarantee
     (docs/privacy 7). Scale numbers first, for example with `Bounds`. A record without features, or with a
-    value that is neither text nor a finite number, comes out as NaN everywhere: a learner refuses it, a
-    private one takes its null slot.
+    value that is neither text nor a finite number, becomes NaN in all columns: a learner refuses it, and a
+    private learner takes a null record.
 
     References
     ----------
@@ -343,7 +343,7 @@ class Hashing(base.MiniBatchTransformer):
             number = _features.real(value)
             if number is None and isinstance(value, str) and _is_word(value):
                 number = 1.0
-                # The length keeps a name with "=" in it from looking like another name and its text.
+                # The length distinguishes a name with "=" in it from another name and its text.
                 token = f"{len(token)}:{token}={value}"
             if number is None:
                 return [math.nan] * self.size
@@ -375,27 +375,27 @@ class OneHot(base.MiniBatchTransformer):
 
     A column is 1 if the record has that value, else 0. Nothing is fitted, and every record has all columns:
     the schema must not depend on the records in front of a private learner. An undeclared or missing value
-    gives 0 in all columns of its field. Undeclared fields pass unchanged. (River's `OneHotEncoder` makes its
-    columns of the values that it has seen.)
+    gives 0 in all columns of its field. Undeclared fields pass unchanged. (River's `OneHotEncoder` has a
+    column for each value that it has seen.)
 
     Parameters
     ----------
     categories
-        ``{field: [value, ...]}``: texts, whole numbers or truth values. They must be public: declared from
-        knowledge of what the field can be, never collected from the stream.
+        ``{field: [value, ...]}``: texts, integers or booleans. They must be public: declared from knowledge
+        of what the field can be, never collected from the stream.
 
     Raises
     ------
     ConfigError
-        If a field has no value, a value comes twice or is none of these, or two columns had one name.
+        If a field has no value, a value is repeated or has another type, or two columns have the same name.
 
     Notes
     -----
     A function of one record, without state: in front of a private learner it changes no guarantee
-    (docs/privacy 7). Columns are named ``field=value``, behind the fields that pass; a field that passes
-    and has such a name is dropped. What is no record, or has no field at all, comes out as NaN everywhere: a
-    learner refuses it, a private one takes its null slot. In a frame, cells of the fields that pass become
-    NaN where they are no numbers.
+    (docs/privacy 7). Columns are named ``field=value``, after the fields that pass; a field that passes
+    and has such a name is dropped. A value that is not a record, or an empty record, becomes NaN in all
+    columns: a learner refuses it, and a private learner takes a null record. In a frame, cells of the fields
+    that pass become NaN unless they are numbers.
 
     Examples
     --------
@@ -464,7 +464,7 @@ class OneHot(base.MiniBatchTransformer):
 
 
 class Guarded(base.Transformer):
-    """Wrapper around a transformer that catches its errors: a record on which it raises comes out empty.
+    """Wrapper around a transformer that catches its errors: a record on which it raises becomes empty.
 
     Some stateless transformers of River raise on some records: `compose.Select` if a feature is missing,
     `preprocessing.Normalizer` on text. In front of a private learner, such a record would take no slot. The

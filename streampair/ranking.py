@@ -20,9 +20,9 @@ from streampair.privacy.mechanism_options import MechanismOptions
 
 __all__ = ["Forest", "NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
-# A relevance beyond this size is refused like infinity: up to it no product in any kernel overflows, with the
-# largest features, weights and steps there can be. Where the slope of the loss grows with the margin, a
-# gradient grows with the square of the relevance, and its squared norm with the fourth power.
+# Largest size of a relevance. Up to it no product in any kernel overflows, with the largest features, weights
+# and steps. If the slope of the loss grows with the margin, a gradient grows with the square of the
+# relevance, and its squared norm with the fourth power.
 _MAX_RELEVANCE = 1e50
 _MAX_RELEVANCE_SQUARED = 1e10
 
@@ -421,6 +421,6 @@ class Forest(RegressorMixin, ForestLearner):
         return self._relevance(self.score_one(x))
 
     def predict_many(self, X: Any) -> Any:
-        """Predictions for the rows: of a frame as a series of the same kind with its index, or an array."""
+        """Predictions for the rows: for a frame a series of its library with its index, else an array."""
         table, scores = self._table_scores(X)
         return table.series(np.array([self._relevance(score) for score in scores.tolist()]), self._y_name)

@@ -27,10 +27,10 @@ __all__ = ["BINS", "LEVELS", "Quality", "placements", "quality_of"]
 BINS = 32
 LEVELS = 10
 SHARES = (0.01,)
-_MOST = 10_000  # events that are looked at
-_WATCHED = 1_000  # of them, for the drift
-_PART = 32  # events on either side of a cut, at least
-_CONFIDENCE = 0.002  # that nothing has changed where a drift is seen: River's
+_MOST = 10_000  # most events used
+_WATCHED = 1_000  # most events used for drift detection
+_PART = 32  # fewest events on either side of a cut
+_CONFIDENCE = 0.002  # significance level of ADWIN's test, as in River
 
 
 @dataclass(frozen=True)
@@ -131,16 +131,16 @@ def quality_of(
 
 
 class _Ranked(NamedTuple):
-    """Events from the highest score down.
+    """Events in decreasing order of their scores.
 
     Attributes
     ----------
     order
-        Their places.
+        Indices of the events.
     labels
-        In this order.
+        Labels in this order.
     hits, seen
-        Positives, and all, down to the end of each run of equal scores.
+        Number of positives, and of all events, down to the end of each run of equal scores.
     """
 
     order: NDArray[np.intp]
@@ -162,7 +162,7 @@ def _placed(ranked: _Ranked) -> Floats:
     out = np.empty(len(order))
     runs = np.diff(seen, prepend=0.0).astype(np.intp)
     for positive, others in ((True, seen - hits), (False, hits)):
-        # Of the others those below a run, and half of those in it.
+        # Events of the other class below a run, plus half of those in it.
         below = others[-1] - 0.5 * (others + np.append(0.0, others[:-1]))
         share = np.repeat(below / others[-1], runs)[flags == positive]
         out[order[flags == positive]] = share if positive else 1.0 - share
@@ -205,7 +205,7 @@ def placements(scores: Floats, labels: Flags) -> Floats:
 def _drifts(values: Floats) -> bool:
     """ADWIN's test (Bifet and Gavalda 2007, 3.2) over all cuts of the events in two, on their placements.
 
-    As `river.drift.ADWIN` does it, with which the tests compare; that takes two seconds to import.
+    Equivalent to `river.drift.ADWIN`, which the tests compare with and which takes two seconds to import.
     """
     n = len(values)
     first = np.arange(_PART, n - _PART + 1)

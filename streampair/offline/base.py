@@ -46,19 +46,19 @@ class Problem:
     Parameters
     ----------
     rows, labels
-        Records in the unit ball, (n, d), and +1 or -1, or numbers of classes, (n,): secret.
+        Records in the unit ball, (n, d), and labels +1 or -1, or class numbers, (n,): secret.
     loss, form
-        The pair loss, and how labels and weights make its margin.
+        The pair loss, and the form of its margin.
     radius
-        R of the ball of the weights.
+        Radius R of the ball of the weights.
     dim
-        Coordinates of the weights.
+        Number of coordinates of the weights.
     seed
-        Of noise and coins; None: keys of the operating system.
+        Seed of noise and sampling; None: keys of the operating system.
     start
-        Where a descent begins, (dim,), in the ball: no function of the table.
+        Initial weights of a descent, (dim,), in the ball: no function of the table.
     share
-        What part of the budget learning has: of mu^2, or for delta 0 of epsilon.
+        Share of the budget that learning has: of mu^2, or of epsilon if delta is 0.
     """
 
     rows: Floats
@@ -88,12 +88,12 @@ class Problem:
 
     @property
     def smoothness(self) -> float:
-        """L of the pair loss.
+        """Smoothness L of the pair loss.
 
         Raises
         ------
         ConfigError
-            If it has none.
+            If the loss is not smooth.
         """
         return self.loss.smoothness(1.0, self.radius, form=self.form)
 
@@ -123,7 +123,7 @@ class Problem:
 
 
 def validated(learner: Any, X: Any, *y: Any, reset: bool = True) -> Any:
-    """Numbers, (n, d), and labels if there are any, as scikit-learn checks them: perhaps not finite.
+    """Validate features (n, d), and labels if given, as scikit-learn does; values need not be finite.
 
     Raises
     ------
@@ -243,7 +243,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
             tags.classifier_tags.poor_score = True  # noise outweighs what a few records say
         return tags
 
-    #: Of the ball of the weights: logistic pair sums take exponentials of scores.
+    #: Largest radius of the ball of the weights: logistic pair sums take exponentials of scores.
     _largest_radius: ClassVar[float] = 100.0
     #: What the warning about unscaled features advises.
     _scale_fix: ClassVar[str] = "scale the features, or give bounds=(low, high), which are taken as public"

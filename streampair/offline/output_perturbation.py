@@ -60,7 +60,7 @@ class Network:
 
 
 def clipped(rows: Floats, clip: float) -> Floats:
-    """Rows shortened to a norm of `clip`."""
+    """Rows clipped to a norm of `clip`."""
     norms = np.linalg.norm(rows, axis=1)
     out: Floats = rows * np.minimum(1.0, clip / np.maximum(norms, 1e-300))[:, None]
     return out
