@@ -420,7 +420,7 @@ def test_a_worker_that_hangs_or_dies_is_noticed(visit: Open, tmp_path: Path) -> 
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            url = next(line.split()[1] for line in process.stderr if line.startswith("page: "))
+            url = next(line.split()[1] for line in process.stderr if line.startswith("dashboard: "))
             page = visit(url, expect="connections that are refused")
             says(page, "Live: running")
             next(line for line in process.stderr if "metrics stay up" in line)

@@ -29,25 +29,24 @@ from streampair_connectors.observability import logs
 __all__ = ["app", "main"]
 
 # Click keeps the lines below \\b; other lines are wrapped.
-_INTRODUCTION = """Learn to rank from a stream of labelled events, one at a time, privately if you ask for it.
+_INTRODUCTION = """Online learning to rank from labelled events, with differential privacy or without.
 
-`demo` shows it at work and needs nothing else. For a topic of your own write a configuration (one TOML file,
-see `check --help`), let `check` look at it, then `run` it. Every command has --help, and --json for machines.
+`demo` needs nothing else. For a topic of your own, write a configuration (one TOML file, see `check --help`),
+run `check` on it, then `run` it. Every command has --help, and --json for machines.
 
-Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.
+Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.
 """
 
-_CHECK = """Look at everything that `run` needs, and say what it would do: learner, privacy, state, topics.
+_CHECK = """Check everything that `run` needs, and print what it would do: learner, privacy, state, topics.
 
-Changes nothing, but for the topics that --create-topics makes. Exit code 1 if `run` would not start; each
-thing that is missing is named with its fix. This is the smallest configuration, docs/configuration.md has
-every key:
+Changes nothing, except for topics that --create-topics makes. Exit code 1 if `run` would not start; each
+problem is printed with its fix. A minimal configuration (docs/configuration.md has every key):
 
 \b
   app = "fraud"                              # also the consumer group
   kafka.bootstrap_servers = "localhost:9092"
   input.topic = "payments"                   # of JSON objects
-  input.label = "is_fraud"                   # their field with the label
+  input.label = "is_fraud"                   # the field with the label
   learner.class = "streampair.auc.PairOGD"   # or auc.PairFTRL: private
 """
 
@@ -63,7 +62,7 @@ app = typer.Typer(
 )
 
 budget_app = typer.Typer(
-    help="Privacy: what it will cost, what is spent, and the card.",
+    help="Privacy budget: forecast, spend, and privacy card.",
     epilog="Example: streampair budget plan --n 1e6 --d 20",
     no_args_is_help=True,
 )
@@ -71,11 +70,11 @@ budget_app = typer.Typer(
 Runs = Annotated[
     int | None,
     typer.Option(
-        min=4, help="Runs on each of the two streams: more show more. Without it 200 to 4000, as mu needs."
+        min=4, help="Runs on each of the two streams; more give a tighter bound. Default: 200 to 4000, by mu."
     ),
 ]
 Slots = Annotated[
-    int | None, typer.Option(min=4, help="Records in a run. Without it a few more than the buffer holds.")
+    int | None, typer.Option(min=4, help="Records in a run. Default: by the size of the buffer.")
 ]
 CreateTopics = Annotated[
     bool,
@@ -85,8 +84,8 @@ CreateTopics = Annotated[
         "input only if topics.input_partitions is set. Topics that exist stay as they are.",
     ),
 ]
-LogLevel = Annotated[str, typer.Option(help="Least level that is logged: debug, info, warning or error.")]
-LogFormat = Annotated[str, typer.Option(help="Of the log: json, one object a line, or text, for people.")]
+LogLevel = Annotated[str, typer.Option(help="Lowest level that is logged: debug, info, warning or error.")]
+LogFormat = Annotated[str, typer.Option(help="Format of the log: json (one object a line) or text.")]
 
 
 def _version(show: bool) -> None:
@@ -105,24 +104,24 @@ def _common(
 
 
 @app.command(
-    short_help="See it at work: three learners on one stream.",
+    short_help="Run a demonstration: three learners on one topic.",
     epilog="Example: streampair demo --seed 7 --rate 500",
 )
 def demo(
     rate: Annotated[float, typer.Option(min=1.0, help="Events a second.")] = 400.0,
-    seed: Annotated[int, typer.Option(help="Shuffles the order of the events.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order of the events.")] = 0,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Name the page that shows it live, and keep it up afterwards.")
+        bool, typer.Option("--serve", help="Print the dashboard's address, and serve it until Ctrl-C.")
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of page and metrics; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, help="Port of dashboard and metrics; 0 takes a free one.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """See it at work: three learners on one topic, one not private, one private, one of River's own.
+    """Run a demonstration: three learners on one topic, one not private, one private, one of River's own.
 
-    Needs no Kafka and no configuration: a broker runs inside, and River's Phishing data are the events. Takes
-    a few seconds; the table at its end is computed from the scores read back from the output topics.
+    Needs neither Kafka nor a configuration: it starts an in-process broker, and the events are River's
+    Phishing data. Takes a few seconds. The table at the end is computed from the scores in the output topics.
     """
     from streampair_connectors.cli.demo import run_demo
 
@@ -169,12 +168,12 @@ def run(
     """Score each event of a Kafka topic, then learn from it, until stopped.
 
     Scores go to the topic APP-scores, events that cannot be used to APP-dead-letters, the state to
-    APP-TOPIC-log, metrics to http://127.0.0.1:9464/metrics, and http://127.0.0.1:9464 is a page that shows it
-    live: all of them can be configured. Ctrl-C or SIGTERM: finish the batch, commit, leave the group; the
-    next start goes on there.
+    APP-TOPIC-log, metrics to http://127.0.0.1:9464/metrics, and http://127.0.0.1:9464 is the dashboard; all
+    of them can be configured. On Ctrl-C or SIGTERM it finishes the batch, commits and leaves the group; the
+    next start continues there.
 
-    Logs are one JSON object a line on standard error, or text with --log-format text. With --json the final
-    state follows on standard output.
+    Logs are written to standard error, one JSON object a line, or text with --log-format text. With --json
+    the final state is written to standard output.
     """
     from streampair_connectors.observability.metric_definitions import lane_order
     from streampair_connectors.observability.server import MetricsServer
@@ -219,7 +218,7 @@ def run(
 
 
 @app.command(
-    short_help="Do what `run` does, on a file, without Kafka.",
+    short_help="Score and learn from a file, without Kafka.",
     epilog="Example: streampair replay fraud.toml history.csv.gz --output scores.jsonl",
 )
 def replay(
@@ -227,7 +226,7 @@ def replay(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="Events: CSV with a header, or JSON lines; .gz too; - for standard input."
+            metavar="FILE", help="Events: CSV with a header, or JSON lines; also .gz; - is standard input."
         ),
     ],
     output: Annotated[
@@ -236,23 +235,21 @@ def replay(
     dead_letters: Annotated[
         Path | None,
         typer.Option(
-            help="Write bad events here. Without it: APP-dead-letters.jsonl, made when there are any."
+            help="Write bad events here. Default: APP-dead-letters.jsonl, created if there are any."
         ),
     ] = None,
     record: Annotated[
         Path | None, typer.Option("--record", help="Write the run here, for `streampair report`.")
     ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve page and metrics, and keep them up until Ctrl-C.")
-    ] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve dashboard and metrics until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Do what `run` does, on a file, without Kafka: score each event, then learn from it.
+    """Score each event of a file, then learn from it, as `run` does with a topic.
 
-    The model starts fresh and is not kept. What a private one spends is in the summary, in no account: it
-    comes on top of what `run` spends on the same records. Scores are JSON lines. The summary (AUC, regret,
-    epsilon) follows on standard error; with --json it is the last line of standard output. Ctrl-C ends after
-    the current batch, with the summary so far. Exit code 1 if nothing was learned.
+    The model starts fresh and is not kept. The spend of a private learner is in the summary and in no
+    account: it adds to what `run` spends on the same records. Scores are JSON lines. The summary (AUC,
+    regret, epsilon) is written to standard error; with --json it is the last line of standard output. Ctrl-C
+    ends after the current batch, with the summary so far. Exit code 1 if nothing was learned.
     """
     from streampair_connectors.cli.replay import replay_file
 
@@ -272,7 +269,7 @@ def replay(
 
 
 @app.command(
-    short_help="Attack the configured private learner: does its claim hold?",
+    short_help="Attack the configured private learner with a canary, to test its claim.",
     epilog="Example: streampair audit fraud.toml --runs 1000",
 )
 def audit(
@@ -281,11 +278,12 @@ def audit(
     slots: Slots = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attack the configured private learner: does its claim hold?
+    """Attack the configured private learner with a canary, to test its claim.
 
-    It learns many times from two made-up streams that differ in one record, the canary. How well its
-    releases tell the two apart bounds from below what it gives away (mu): shown beside what it claims, with a
-    verdict. Reads no data, spends no budget, changes nothing. Exit code 1 if the claim does not hold.
+    Copies of the learner are run many times on two synthetic streams that differ in one record, the canary.
+    How well an attack distinguishes the two by the releases gives a lower bound of mu, which is printed
+    beside the claimed mu, with a verdict. Reads no data, spends no budget, changes nothing. Exit code 1 if
+    the claim is violated.
     """
     from streampair_connectors.cli.audit import audit_config, audit_dict, audit_lines
 
@@ -302,7 +300,7 @@ def audit(
 
 @budget_app.command(
     "show",
-    short_help="Show what an application has spent.",
+    short_help="Show the privacy budget that an application has spent.",
     epilog="Example: streampair budget show fraud.toml",
 )
 def budget_show(
@@ -310,14 +308,14 @@ def budget_show(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="Of all applications in the store: those that read the same records add up."
+            "--all", help="Add up all applications in the store, whose spends on the same records compose."
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each private lane (one partition) of an application has spent, and what is left.
+    """Show the spent and the remaining budget of each private lane (one partition) of an application.
 
-    Read from the store, as of the last commits; a worker may run meanwhile. Changes nothing.
+    Reads the store, as of the last commits, also while a worker runs. Changes nothing.
     """
     from streampair_connectors.stores.spending import read_stored, show_budget
 
@@ -332,18 +330,20 @@ def budget_show(
 
 @budget_app.command(
     "plan",
-    short_help="Show what privacy will cost, before any data.",
+    short_help="Forecast noise and accuracy of each private learner, without data.",
     epilog="Example: streampair budget plan --n 1e6 --d 20 --positive-rate 0.01",
 )
 def budget_plan(
     n: Annotated[float, typer.Option("--n", help="Records in the stream, such as 1e6.")],
     d: Annotated[int | None, typer.Option("--d", help="Features of a record.")] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", help="Or count those that this configuration declares.")
+        Path | None, typer.Option("--config", help="Count the features that this configuration declares.")
     ] = None,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of a record: smaller protects more.")] = 1.0,
+    epsilon: Annotated[
+        float, typer.Option(help="Privacy budget of a record; smaller is more private.")
+    ] = 1.0,
     delta: Annotated[
-        float | None, typer.Option(help="The delta at which epsilon holds. Without it one over n.")
+        float | None, typer.Option(help="The delta at which epsilon holds. Default: 1/n.")
     ] = None,
     positive_rate: Annotated[float, typer.Option(help="Guessed share of positives.")] = 0.5,
     auc: Annotated[
@@ -351,10 +351,10 @@ def budget_plan(
     ] = 0.85,
     family: Annotated[str, typer.Option(help="Learners to compare: auc, ranking or metric.")] = "auc",
     level: Annotated[
-        float | None, typer.Option(help="Level to reach: from how many records on will the model do so?")
+        float | None, typer.Option(help="Level to reach; prints the number of records that it takes.")
     ] = None,
     entity: Annotated[
-        int | None, typer.Option(help="Protect an entity: records of one that are learned from.")
+        int | None, typer.Option(help="Protect entities with at most this many learned records each.")
     ] = None,
     separation: Annotated[int, typer.Option(help="Slots between two records of one entity.")] = 1,
     gain: Annotated[
@@ -362,9 +362,9 @@ def budget_plan(
     ] = 0.05,
     as_json: AsJson = False,
 ) -> None:
-    """Show what privacy will cost: noise, expected AUC and settings of each private learner, and the best.
+    """Forecast noise, expected AUC and settings of each private learner, and recommend one.
 
-    Reads no data: what is guessed wrong makes the forecast wrong, never the guarantee.
+    Reads no data: a wrong guess makes the forecast wrong, and never the guarantee.
     """
     from streampair.privacy import EntityLimit, plan
     from streampair_connectors.cli.plan import as_dict, show_plan
@@ -400,7 +400,7 @@ def _features_of(d: int | None, config: Path | None) -> int:
     names = load_config(config).input.feature_names()
     if names is None:
         raise ConfigError(
-            f"{config} declares no features: every event may have others",
+            f"{config} declares no features, so their number is not known",
             fix="add input.features, or give --d",
         )
     return len(names)
@@ -409,12 +409,12 @@ def _features_of(d: int | None, config: Path | None) -> int:
 add_report(app)
 app.command(
     "reproduce",
-    short_help="Compute a paper's tables again, beside the published ones.",
+    short_help="Reproduce a paper's tables, beside the published values.",
     epilog="Example: streampair reproduce xue2021 --data data/ --quick",
 )(reproduce.reproduce)
 budget_app.command(
     "card",
-    short_help="Show the privacy card: what is promised, for whom, and how.",
+    short_help="Show the privacy card: guarantee, unit of protection, mechanism.",
     epilog="Example: streampair budget card fraud.toml --html card.html",
 )(card.card)
 app.add_typer(budget_app, name="budget")

@@ -47,7 +47,7 @@ _PATIENCE_SECONDS = 120.0
 
 @dataclass
 class _Scores:
-    """What has been read back for one application."""
+    """Scores read back for one application."""
 
     config: Config
     worker: Worker
@@ -65,11 +65,11 @@ def run_demo(*, rate: float, seed: int, serve: bool, port: int, console: Console
     rate
         Events a second.
     seed
-        Shuffles the order of the 1250 events.
+        Seed of the order of the 1250 events.
     serve, port
-        Keep the page and the metrics up afterwards, on this port.
+        Whether to serve dashboard and metrics until Ctrl-C, and their port.
     console
-        Where the bar and the table go.
+        Console of the progress bar and the table.
 
     Returns
     -------
@@ -160,7 +160,7 @@ class _Demo:
                 soft_wrap=True,
             )
             if self._serve:
-                self._console.print(f"page: {server.url}/", highlight=False, soft_wrap=True)
+                self._console.print(f"dashboard: {server.url}/", highlight=False, soft_wrap=True)
             await self._stream(apps, workers)
             for scored in apps:
                 scored.worker.stop()
@@ -169,7 +169,7 @@ class _Demo:
             self._print(result)
             if self._serve:
                 self._console.print(
-                    f"metrics stay up at {server.url}/metrics until Ctrl-C, and the page at {server.url}/",
+                    f"metrics stay up at {server.url}/metrics until Ctrl-C, the dashboard at {server.url}/",
                     highlight=False,
                     soft_wrap=True,
                 )
@@ -180,7 +180,7 @@ class _Demo:
             await server.stop()
 
     async def _stream(self, apps: list[_Scores], workers: list[asyncio.Task[None]]) -> None:
-        """Produce, and read everything back, until all is there."""
+        """Produce all events, and read labels and scores back until all have arrived."""
         produce = asyncio.create_task(self._produce(apps))
         collect = asyncio.create_task(self._collect(apps))
         stopped = asyncio.create_task(self._stopping.wait())
@@ -205,7 +205,7 @@ class _Demo:
             await ended(*tasks)
 
     async def _produce(self, apps: list[_Scores]) -> None:
-        """Send the events at a steady rate, once all three applications hold their lane."""
+        """Send the events at a steady rate, once all three applications have opened their lane."""
         while not all(a.worker.lanes for a in apps):  # noqa: ASYNC110  # an event could not be unset
             await asyncio.sleep(0.02)
         producer = Producer(self._kafka, max_message_bytes=1_000_000)
@@ -227,7 +227,7 @@ class _Demo:
             await producer.stop()
 
     async def _collect(self, apps: list[_Scores]) -> None:
-        """Read labels and scores back from the topics, and show how it goes."""
+        """Read labels and scores back from the topics, and show progress."""
         source = Partition(TOPIC, 0)
         outputs = {Partition(a.config.output_topic, 0): a for a in apps}
         reader = Reader(self._kafka, [source, *outputs])

@@ -21,9 +21,9 @@ __all__ = ["AsJson", "ConfigPath", "errors", "run_until_signal", "settle"]
 
 ConfigPath = Annotated[
     Path,
-    typer.Argument(metavar="CONFIG", help="The configuration, a TOML file (see `streampair check --help`)."),
+    typer.Argument(metavar="CONFIG", help="Configuration file, TOML (see `streampair check --help`)."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 # Threshold of Python's garbage collector for the youngest generation: a batch of a thousand records is freed

@@ -73,7 +73,7 @@ def replay_file(
             else None
         )
         if server is not None:
-            console.print(f"metrics: {server.url}/metrics\npage: {server.url}/", highlight=False)
+            console.print(f"metrics: {server.url}/metrics\ndashboard: {server.url}/", highlight=False)
         start = time.perf_counter()
         with _progress() as progress:
             task = progress.add_task("replay", total=None, events=0, rate="")
@@ -110,7 +110,7 @@ def replay_file(
             # From here on Ctrl-C ends the command normally, even before the message is printed.
             with contextlib.suppress(KeyboardInterrupt):
                 console.print(
-                    f"metrics stay up at {server.url}/metrics until Ctrl-C, and the page at {server.url}/",
+                    f"metrics stay up at {server.url}/metrics until Ctrl-C, the dashboard at {server.url}/",
                     highlight=False,
                 )
                 threading.Event().wait()
