@@ -32,8 +32,8 @@ from streampair.engine.recovery import (
     accept,
     check,
     check_replay,
-    lost_span,
     refuse_key,
+    replay_impossible,
 )
 from streampair.engine.reservations import Reservations, payload_digest
 from streampair.engine.snapshot import Snapshot, since_of, summary
@@ -326,10 +326,14 @@ class LaneLog:
         if self.source is not None:
             self.source.load(known.source)
         if known.tip.scores != self._scores_digest():
-            raise lost_span("a replay from the last snapshot gives other scores than the last commit has")
+            raise replay_impossible(
+                "a replay from the last snapshot gives other scores than the last commit has"
+            )
         if account is not None:
             if account.settled != known.tip.slots:
-                raise lost_span(f"a replay ends at slot {account.settled}, and the log at {known.tip.slots}")
+                raise replay_impossible(
+                    f"a replay ends at slot {account.settled}, and the log at {known.tip.slots}"
+                )
             account.replayed()
         self._snapshot_due = not self.replayable
 

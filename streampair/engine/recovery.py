@@ -41,8 +41,8 @@ __all__ = [
     "check",
     "check_replay",
     "forks_to_accept",
-    "lost_span",
     "refuse_key",
+    "replay_impossible",
     "verify_log",
 ]
 
@@ -476,17 +476,19 @@ def check_replay(known: RecoveredState, facts: ExternalState) -> None:
         )
     begin, end = replay
     if facts.spans is None and begin < facts.start:
-        raise lost_span(f"the records from offset {begin} to {min(facts.start, end)} are gone from the topic")
+        raise replay_impossible(
+            f"the records from offset {begin} to {min(facts.start, end)} are gone from the topic"
+        )
     for each in known.ranges:
         start = (facts.spans or {}).get(each.partition, (each.first, 0))[0]
         if each.first < start:
-            raise lost_span(
+            raise replay_impossible(
                 f"the records from offset {each.first} to {min(start, each.end)} of partition "
                 f"{each.partition} are gone from the topic"
             )
 
 
-def lost_span(problem: str) -> SnapshotError:
+def replay_impossible(problem: str) -> SnapshotError:
     """The error of a replay from the snapshot to the tip that is impossible."""
     return SnapshotError(
         f"{problem}, so the state of the last commit cannot be made again from the last snapshot",
