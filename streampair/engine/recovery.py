@@ -599,7 +599,7 @@ def accept(
             diverged = register.sequence <= chain.sequence
             forks += register.forks if diverged else max(register.forks - before, 0)
             account.ledger.generation = max(account.ledger.generation, register.generation)
-        account.ledger.accept(forks, start)
+        account.ledger.charge_forks(forks, start)
         ledger, charged = account.ledger.to_state(), (before, account.ledger.charged)
     forks = charged[1] - charged[0]
     lost = register is not None and register.void and not known.void

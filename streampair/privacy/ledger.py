@@ -184,7 +184,7 @@ class Ledger:
         self.attempt += 1
         self._open(path if waivable and path is not None else [])
 
-    def accept(self, forks: int, start: int) -> None:
+    def charge_forks(self, forks: int, start: int) -> None:
         """Charge forks that cannot be shown to be repetitions, and continue from `start`.
 
         Parameters

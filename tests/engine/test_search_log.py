@@ -173,8 +173,8 @@ def what_voids_is_told_by_attempts_alone(patch: pytest.MonkeyPatch) -> None:
 
 @twin
 def an_acceptance_costs_one_fork(patch: pytest.MonkeyPatch) -> None:
-    accept = Ledger.accept
-    patch.setattr(Ledger, "accept", lambda self, forks, *a, **k: accept(self, min(forks, 1), *a, **k))
+    charge = Ledger.charge_forks
+    patch.setattr(Ledger, "charge_forks", lambda self, forks, *a, **k: charge(self, min(forks, 1), *a, **k))
 
 
 @pytest.mark.parametrize("name", TWINS)
