@@ -3,6 +3,7 @@
     auc             learners that rank positives above negatives: PairOGD, and PairFTRL with a guarantee
     ranking         the same for real-valued relevance
     metric          learners of distances, for the steps that follow in a pipeline
+    models          models as files: export a fitted learner, save, load, score
     offline         learners of a whole table, with scikit-learn's interface (the extra `offline`)
     losses          pair losses and the constants that privacy needs of them
     buffers         which past records a new one is paired with
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         evaluation,
         losses,
         metric,
+        models,
         offline,
         plots,
         preprocessing,
@@ -53,6 +55,7 @@ __all__ = [
     "evaluation",
     "losses",
     "metric",
+    "models",
     "offline",
     "plots",
     "preprocessing",

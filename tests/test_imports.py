@@ -41,7 +41,7 @@ ONLY_IN = {
 FLOORS = (
     (
         *("errors", "kernels", "losses buffers schedules", "records", "privacy", "base"),
-        *("auc ranking metric preprocessing offline", "assurance plots reproduce", "connectors"),
+        *("auc ranking metric preprocessing offline", "assurance models plots reproduce", "connectors"),
     ),
     ("errors", "kernels", "losses", "evaluation", "engine", "connectors"),
 )

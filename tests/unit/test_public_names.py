@@ -16,6 +16,7 @@ PUBLIC = [
     "evaluation",
     "losses",
     "metric",
+    "models",
     "offline",
     "plots",
     "preprocessing",

@@ -1,0 +1,335 @@
+"""Models as files: what a fitted learner needs to score, as JSON that any language can read (docs/models.md).
+
+A model scores and never learns. Its scores have the bits of the learner's at the moment of the export. It
+holds what may be published: of a private learner releases and public facts, never records, sums or noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair.errors import ConfigError, SnapshotError
+from streampair.models.exporting import document_of
+from streampair.models.format import (
+    Document,
+    LinearModel,
+    decode,
+    encode,
+    plain_metadata,
+)
+from streampair.models.scoring import probabilities, scorer_of
+from streampair.records.frames import Table
+
+__all__ = ["Model", "dumps", "export", "load", "loads", "save"]
+
+Array = NDArray[np.float64]
+
+
+class Model:
+    """A fitted model that scores records and learns nothing; `export` and `load` make one.
+
+    Attributes
+    ----------
+    metadata
+        Public facts that the caller adds, as JSON can hold them: application, digest of the configuration,
+        positions. They are saved with the model.
+
+    Notes
+    -----
+    Scores and probabilities have the same bits as those of the learner at the moment of the export, and the
+    same records raise `RecordError`. A model is for one thread at a time: scoring uses memory of its own.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc, models
+    >>> learner = auc.PairOGD()
+    >>> for x, y in datasets.Phishing().take(500):
+    ...     learner.learn_one(x, y)
+    >>> model = models.export(learner)
+    >>> model.class_name, model.kind, model.slots, model.privacy
+    ('auc.PairOGD', 'linear', 500, None)
+    >>> model.score_one(x) == learner.score_one(x)
+    True
+    """
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self.metadata: dict[str, Any] = document.metadata
+        self._scorer = scorer_of(document)
+
+    def __repr__(self) -> str:
+        return f"Model({self.class_name}, {len(self.features)} features, {self.slots} slots)"
+
+    @property
+    def class_name(self) -> str:
+        """Class of the learner, such as ``"auc.PairOGD"``."""
+        return self._document.class_name
+
+    @property
+    def kind(self) -> str:
+        """How a score is computed: ``"linear"`` or ``"metric"``."""
+        tag = type(self._document).__struct_config__.tag
+        assert isinstance(tag, str)
+        return tag
+
+    @property
+    def features(self) -> tuple[Any, ...]:
+        """Names of the features, in the order of the weights."""
+        return self._document.features
+
+    @property
+    def slots(self) -> int:
+        """Number of records by then; of a private learner with those that could not be used."""
+        return self._document.slots
+
+    @property
+    def time(self) -> int | None:
+        """What the caller gave as its time, in milliseconds since the epoch; None: unknown."""
+        return self._document.time
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """Guarantee and spend at the export, as in `PrivacyReport`; None: the learner is not private."""
+        promise = self._document.privacy
+        return None if promise is None else msgspec.structs.asdict(promise)
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """Labels that `predict_proba_one` knows, the one that ranks high last; empty if there are none."""
+        labels = getattr(self._document, "labels", None)
+        if labels is None:
+            return ()
+        return (labels.positive,) if labels.negative is None else (labels.negative, labels.positive)
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record: higher ranks higher; of a metric the distance from the neutral record.
+
+        Parameters
+        ----------
+        x
+            Values by feature name, as the learner takes them.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        """
+        return self._scorer.score_one(x)
+
+    def score_many(self, X: Any) -> Any:
+        """Scores (n,) of several records.
+
+        Parameters
+        ----------
+        X
+            Data frame or NumPy array (n, d), as the learner takes them; or a list of records.
+
+        Returns
+        -------
+        series or array
+            Of a frame as a series of the same kind with its index, of an array or a list as an array.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+
+        Examples
+        --------
+        >>> from streampair import auc, models
+        >>> learner = auc.PairOGD()
+        >>> for a, y in [(1.0, True), (0.0, False)] * 10:
+        ...     learner.learn_one({"a": a}, y)
+        >>> low, high = models.export(learner).score_many([{"a": 0.0}, {"a": 1.0}])
+        >>> bool(low < high)
+        True
+        """
+        if isinstance(X, list | tuple):
+            return self._scorer.score_records(X)
+        table = Table(X, names=self.features, read=self._scorer.read_cell)
+        table.check_names(self.features)
+        return table.series(self._scorer.score_rows(table.columns, table.rows), None)
+
+    def predict_proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
+        """Probability of each known label, of a classifier.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        ConfigError
+            If the learner is no classifier.
+        """
+        document = self._document
+        if not isinstance(document, LinearModel) or document.labels is None or document.probability is None:
+            raise ConfigError(f"{self.class_name} gives no probabilities", fix="use score_one")
+        p = float(probabilities(document.probability, np.array([self.score_one(x)]))[0])
+        labels = document.labels
+        return (
+            {labels.positive: p}
+            if labels.negative is None
+            else {labels.negative: 1.0 - p, labels.positive: p}
+        )
+
+    def predict_one(self, x: Mapping[Any, Any]) -> Any:
+        """The predicted label, of a classifier; the score, of a learner of relevances.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        ConfigError
+            If the learner predicts nothing: a metric compares records.
+        """
+        document = self._document
+        if not isinstance(document, LinearModel):
+            raise ConfigError(f"{self.class_name} predicts nothing", fix="use score_one")
+        if document.labels is None:
+            return self.score_one(x)
+        p = self.predict_proba_one(x)[document.labels.positive]
+        return document.labels.positive if p > 0.5 else document.labels.negative
+
+
+def export(
+    learner: Any,
+    slots: int | None = None,
+    time: int | None = None,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> Model:
+    """The model of a learner at this moment; the learner may go on, and the model stays as it is.
+
+    Parameters
+    ----------
+    learner
+        A learner of `streampair.auc`, `streampair.ranking` or `streampair.metric`.
+    slots
+        Number of records by then, unusable ones included. None: what the learner has counted.
+    time
+        Milliseconds since the epoch: of the export, or of the newest record.
+    metadata
+        Public facts to be saved with the model: texts, finite numbers, True, False, None, lists, and dicts
+        with text keys.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such learner, a subclass with methods of its own, or has names or labels that JSON cannot
+        hold.
+
+    Notes
+    -----
+    Post-processing (docs/privacy, Lemma 4): of a private learner the model holds published weights, released
+    moments, declared parameters, the number of slots, and the account of the budget. It holds no record, no
+    sum without noise, no noise key, no seed, and no count that depends on what was in the records.
+
+    Examples
+    --------
+    >>> from river import datasets
+    >>> from streampair import auc, models
+    >>> learner = auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1250)
+    >>> for x, y in datasets.Phishing():
+    ...     learner.learn_one(x, y)
+    >>> model = models.export(learner, metadata={"application": "phishing"})
+    >>> model.slots, round(model.privacy["epsilon_spent"], 6), model.privacy["kind"]
+    (1250, 1.0, 'holds')
+    """
+    document = document_of(learner, slots, time, plain_metadata({} if metadata is None else metadata))
+    # Through bytes, so that what cannot be written is found now.
+    return Model(decode(encode(document)))
+
+
+def dumps(model: Any) -> bytes:
+    """The JSON of a model, or of the model of a learner.
+
+    Raises
+    ------
+    ConfigError
+        As `export`, or if `metadata` holds what JSON cannot.
+
+    Examples
+    --------
+    >>> from streampair import auc, models
+    >>> data = models.dumps(auc.PairOGD())
+    >>> models.loads(data).score_one({"a": 1.0})
+    0.0
+    """
+    if not isinstance(model, Model):
+        model = export(model)
+    return encode(msgspec.structs.replace(model._document, metadata=plain_metadata(model.metadata)))
+
+
+def loads(data: bytes) -> Model:
+    """The model in JSON that `dumps` has written. All of it is checked, and nothing in it is run.
+
+    Raises
+    ------
+    SnapshotError
+        If the data are no model, damaged, cut short, or of another version.
+
+    Examples
+    --------
+    >>> from streampair import auc, models
+    >>> models.loads(models.dumps(auc.PairOGD())[:-9])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    streampair.errors.SnapshotError: this is not a model: it is damaged or cut short (...
+    """
+    try:
+        return Model(decode(bytes(data)))
+    except ValueError as error:
+        raise SnapshotError(
+            f"the model is damaged ({error})", fix="load an undamaged copy, or export the learner again"
+        ) from None
+
+
+def save(model: Any, path: str | Path) -> None:
+    """Write a model, or the model of a learner, to a file, which is replaced at once or not at all.
+
+    Raises
+    ------
+    ConfigError
+        As `dumps`.
+    OSError
+        If the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from streampair import auc, models
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     models.save(auc.PairOGD(), Path(folder) / "model.json")
+    ...     models.load(Path(folder) / "model.json")
+    Model(auc.PairOGD, 0 features, 0 slots)
+    """
+    data, target = dumps(model), Path(path)
+    part = target.with_name(f".{target.name}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def load(path: str | Path) -> Model:
+    """The model in a file that `save` has written.
+
+    Raises
+    ------
+    SnapshotError
+        As `loads`.
+    OSError
+        If the file cannot be read.
+    """
+    return loads(Path(path).read_bytes())

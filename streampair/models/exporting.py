@@ -1,0 +1,161 @@
+"""From a learner to the fields of its model file."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from river import compose
+
+from streampair.base.learner import Learner
+from streampair.base.mixins import ClassifierMixin, TransformerMixin
+from streampair.base.online import OnlinePairLearner
+from streampair.base.private import PrivateLearner
+from streampair.errors import ConfigError
+from streampair.kernels import platt
+from streampair.kernels import state as layout
+from streampair.models.format import (
+    Curve,
+    Document,
+    Labels,
+    LinearModel,
+    MetricModel,
+    Promise,
+    Scaling,
+    plain_label,
+    plain_names,
+)
+from streampair.privacy.pipeline_check import class_name
+from streampair.records.design import Design
+
+__all__ = ["document_of"]
+
+# What scores and predictions are computed by: no file describes the methods of a subclass.
+_METHODS = (
+    "score_one",
+    "score_many",
+    "_score_rows",
+    "_proba",
+    "predict_one",
+    "predict_proba_one",
+    "_published",
+)
+
+
+def document_of(learner: Any, slots: int | None, time: int | None, metadata: dict[str, Any]) -> Document:
+    """The model of a learner at this moment.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be exported.
+    """
+    _check_exportable(learner)
+    common: dict[str, Any] = {
+        "class_name": class_name(learner).removeprefix("streampair."),
+        "features": plain_names(learner.feature_names),
+        "slots": _whole("slots", learner.records if slots is None else slots),
+        "time": None if time is None else _whole("time", time),
+        "privacy": _promise_of(learner),
+        "metadata": metadata,
+    }
+    scaling = _scaling_of(learner) if isinstance(learner, PrivateLearner) else None
+    if isinstance(learner, TransformerMixin):
+        root = learner._map()
+        return MetricModel(
+            **common, scaling=scaling, root=None if root is None else tuple(map(tuple, root.tolist()))
+        )
+    return LinearModel(
+        **common,
+        **_classifier_parts(learner),
+        scaling=scaling,
+        weights=tuple(learner.weights_vector.tolist()),
+    )
+
+
+def _check_exportable(learner: Any) -> None:
+    if isinstance(learner, compose.Pipeline):
+        raise ConfigError(
+            "a pipeline cannot be exported, since a model file has no place for its other steps",
+            fix="export its last step, and give the model what the steps before it return",
+        )
+    run = learner.run if isinstance(learner, PrivateLearner) else None
+    forest = run is not None and type(run.design) is not Design
+    if forest or not isinstance(learner, OnlinePairLearner | PrivateLearner):
+        raise ConfigError(
+            f"a {type(learner).__name__} cannot be exported",
+            fix="use a learner of streampair.auc, streampair.ranking or streampair.metric",
+        )
+    for name in _METHODS:
+        method = getattr(type(learner), name, None)
+        if method is not None and not method.__module__.startswith("streampair."):
+            raise ConfigError(
+                f"a {type(learner).__name__} cannot be exported, since its {name} is not streampair's",
+                fix="use a learner of streampair.auc, streampair.ranking or streampair.metric",
+            )
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= int(value) < 2**63:
+        raise ConfigError(f"{name} is {value!r}", fix=f"give {name} as a whole number of 0 or more")
+    return int(value)
+
+
+def _promise_of(learner: Learner) -> Promise | None:
+    if not isinstance(learner, PrivateLearner):
+        return None
+    summary = learner.privacy_summary
+    names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "unit", "kind", "horizon")
+    return Promise(
+        **{name: getattr(summary, name) for name in names},
+        adjacency=learner.settings.relation.adjacency,
+        # The reasons of a void guarantee may depend on what is in the records.
+        guarantee="void" if summary.kind == "void" else summary.guarantee,
+    )
+
+
+def _scaling_of(learner: PrivateLearner) -> Scaling:
+    run = learner.run
+    if run is None:
+        return Scaling((), None, None, None)
+    design, bounds = run.design, learner.settings.bounds
+    return Scaling(
+        bounds=tuple(_pair(bounds.get(name, (-1.0, 1.0))) for name in design.names),
+        mean=tuple(design.mean.tolist()) if design.standardised else None,
+        factor=tuple(design.factor.tolist()) if design.standardised else None,
+        cap=float(design.cap) if math.isfinite(design.cap) else None,
+    )
+
+
+def _pair(bounds: Any) -> tuple[float, float]:
+    low, high = bounds
+    return float(low), float(high)
+
+
+def _classifier_parts(learner: Any) -> dict[str, Any]:
+    """Labels and probability of a classifier."""
+    if not isinstance(learner, ClassifierMixin):
+        return {"labels": None, "probability": None}
+    positive = plain_label(learner.positive)
+    assert positive is not None
+    labels = Labels(positive, None if learner._unnamed else plain_label(learner._negative))
+    return {"labels": labels, "probability": _curve_of(learner)}
+
+
+def _curve_of(learner: Any) -> Curve:
+    if isinstance(learner, PrivateLearner):
+        link = learner._run.link
+        return Curve(offset=float(link.offset), slope=float(link.slope), centre=0.0, spread=1.0)
+    return platt_curve(learner._state)
+
+
+def platt_curve(state: Any) -> Curve:
+    """The curve in the scalars of a learner's state."""
+    centre, spread = float(state[layout.CENTRE]), float(state[layout.SPREAD])
+    return Curve(
+        offset=float(state[layout.OFFSET]),
+        slope=float(state[layout.SLOPE]),
+        centre=centre,
+        # A spread that is rounding alone counts as none, as in the kernel.
+        spread=spread if spread > platt.EQUAL * abs(centre) else 0.0,
+    )

@@ -1,0 +1,250 @@
+"""Scores of a model file: from a record to its vector, and from the vector to the score."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair.errors import RecordError
+from streampair.kernels import metric, numerics, vectors
+from streampair.models.format import Curve, Document, LinearModel, MetricModel, Scaling
+from streampair.records import features
+from streampair.records.design import Design, check_finite, check_scored
+
+__all__ = ["Scorer", "design_of", "probabilities", "scorer_of"]
+
+Array = NDArray[np.float64]
+
+
+def design_of(names: Sequence[Hashable], scaling: Scaling, design: type[Design] = Design) -> Design:
+    """The design of a private learner, from what it has published.
+
+    Raises
+    ------
+    ValueError
+        If the names are not in the order of a design.
+    """
+    made = design(names, dict(zip(names, scaling.bounds, strict=True)))
+    if list(made.names) != list(names):
+        raise ValueError("the features are not in order")
+    made.cap = math.inf if scaling.cap is None else scaling.cap
+    if scaling.mean is not None and scaling.factor is not None:
+        made.standardise(np.array(scaling.mean), np.array(scaling.factor))
+    return made
+
+
+class _RawVectors:
+    """Records of a learner without privacy: raw values, 0 for what is missing."""
+
+    read_cell = staticmethod(features.as_number)
+
+    def __init__(self, names: Sequence[Hashable], limit: float) -> None:
+        self.names, self._limit = tuple(names), limit
+        self._index = {name: i for i, name in enumerate(self.names)}
+
+    def one(self, x: Mapping[Any, Any]) -> Array:
+        """Vector (d,) of a record."""
+        whole = features.packed(self.names, [x], self._limit)
+        if whole is not None:
+            row: Array = whole[0]
+            return row
+        values = features.read_record(x, self._limit)
+        return np.array([values.get(name, 0.0) for name in self.names], dtype=np.float64)
+
+    def many(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        """Vectors (n, d) of records that have exactly the features; None if one has not."""
+        return features.packed(self.names, xs, self._limit)
+
+    def rows(self, columns: list[Hashable], rows: Array) -> Array:
+        """Vectors (n, d) of the raw rows (n, columns) of a frame."""
+        bad = vectors.unusable_row(rows, self._limit)
+        if bad:
+            i, j = divmod(bad - 1, rows.shape[1])
+            raise features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=self._limit)
+        return features.arrange(columns, rows, self.names, self._index)
+
+    @staticmethod
+    def scores(weights: Array, rows: Array) -> Array:
+        """Linear scores (n,) of what `rows` or `many` returned."""
+        out = np.zeros(len(rows))
+        vectors.score_many(weights, rows, out)
+        return out
+
+
+class _ScaledVectors:
+    """Records of a private learner: scaled, standardised, in the unit ball."""
+
+    read_cell = staticmethod(features.number)
+
+    def __init__(self, design: Design) -> None:
+        self._design = design
+
+    def one(self, x: Mapping[Any, Any]) -> Array:
+        """Vector (d,) of a record: a view of scratch."""
+        return self._design.of(x)
+
+    def many(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        """Raw rows (n, d) of records that have exactly the features; None if one has not."""
+        return features.packed(self._design.names, xs)
+
+    def rows(self, columns: list[Hashable], rows: Array) -> Array:
+        """Raw rows (n, d) in the order of the features, checked."""
+        index = self._design.index
+        check_finite(columns, rows, [j for j, name in enumerate(columns) if name in index])
+        return self._design.arranged(columns, rows)
+
+    def prepared(self, rows: Array) -> Array:
+        """Vectors (n, d) of what `rows` returned."""
+        return self._design.prepared(rows)
+
+    def scores(self, weights: Array, rows: Array) -> Array:
+        """Linear scores (n,) of what `rows` or `many` returned."""
+        out = np.zeros(len(rows))
+        self._design.scores(weights, rows, out)
+        return out
+
+
+class _NoVectors:
+    """Records of a private learner that knows no features yet."""
+
+    read_cell = staticmethod(features.number)
+
+    @staticmethod
+    def one(x: Mapping[Any, Any]) -> Array:
+        """Empty vector, if the record can be scored."""
+        check_scored(x)
+        return np.empty(0)
+
+    @staticmethod
+    def many(xs: Sequence[Mapping[Any, Any]]) -> Array | None:
+        """None: records are taken one by one."""
+        return None
+
+    @staticmethod
+    def rows(columns: list[Hashable], rows: Array) -> Array:
+        """Array without columns, if the rows can be scored."""
+        check_finite(columns, rows, list(range(len(columns))))
+        return np.empty((len(rows), 0))
+
+    @staticmethod
+    def prepared(rows: Array) -> Array:
+        """The same array."""
+        return rows
+
+    @staticmethod
+    def scores(weights: Array, rows: Array) -> Array:
+        """Zeros."""
+        return np.zeros(len(rows))
+
+
+_Vectors = _RawVectors | _ScaledVectors | _NoVectors
+
+
+def _vectors_of(document: Document, scaling: Scaling | None, limit: float) -> _Vectors:
+    if scaling is None:
+        return _RawVectors(document.features, limit)
+    return _ScaledVectors(design_of(document.features, scaling)) if document.features else _NoVectors()
+
+
+class Scorer(abc.ABC):
+    """Scores records by one kind of model.
+
+    Parameters
+    ----------
+    read_cell
+        Gives the number in a cell of an object column; raises if there is none.
+    """
+
+    def __init__(self, read_cell: Callable[[Any], float]) -> None:
+        self.read_cell = read_cell
+
+    @abc.abstractmethod
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record."""
+
+    @abc.abstractmethod
+    def score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        """Scores (n,) of the raw rows (n, columns) of a frame."""
+
+    def score_records(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """Scores (n,) of records; an error names the first that cannot be used."""
+        out = np.empty(len(xs))
+        for i, x in enumerate(xs):
+            try:
+                out[i] = self.score_one(x)
+            except RecordError as error:
+                raise RecordError(
+                    f"in record {i}, {error.problem}", fix=error.fix, stage=error.stage
+                ) from None
+        return out
+
+
+class _LinearScorer(Scorer):
+    def __init__(self, made: _Vectors, weights: Array) -> None:
+        super().__init__(made.read_cell)
+        self._vectors, self._weights = made, weights
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        return float(vectors.dot(self._weights, self._vectors.one(x)))
+
+    def score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        return self._vectors.scores(self._weights, self._vectors.rows(columns, rows))
+
+    def score_records(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        rows = self._vectors.many(xs)
+        return super().score_records(xs) if rows is None else self._vectors.scores(self._weights, rows)
+
+
+class _MetricScorer(Scorer):
+    def __init__(self, made: _Vectors, root: Array | None) -> None:
+        super().__init__(made.read_cell)
+        self._vectors, self._root = made, root
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        row = self._vectors.one(x)
+        if self._root is None:
+            values = list(features.read_record(x, read=self.read_cell).values())
+        else:
+            values = [vectors.dot(line, row) for line in self._root]
+        return math.sqrt(math.fsum(value * value for value in values))
+
+    def score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        out = self._vectors.rows(columns, rows)
+        if self._root is None:
+            out = rows
+        else:
+            designs = out if isinstance(self._vectors, _RawVectors) else self._vectors.prepared(out)
+            out = np.empty_like(designs)
+            metric.map_rows(self._root, designs, out)
+        return np.array([math.sqrt(math.fsum(row * row)) for row in out])
+
+
+def scorer_of(document: Document) -> Scorer:
+    """What scores by a model, of any kind.
+
+    Raises
+    ------
+    ValueError
+        If the parts of the model do not fit together.
+    """
+    if isinstance(document, LinearModel):
+        made = _vectors_of(document, document.scaling, vectors.MAX_ABS)
+        return _LinearScorer(made, np.array(document.weights, dtype=np.float64))
+    assert isinstance(document, MetricModel)
+    made = _vectors_of(document, document.scaling, vectors.MAX_ABS_METRIC)
+    return _MetricScorer(made, None if document.root is None else np.array(document.root))
+
+
+def probabilities(curve: Curve, scores: Array) -> Array:
+    """Probabilities (n,) of scores."""
+    odds = np.full(len(scores), curve.offset)
+    if curve.spread > 0.0:
+        odds += curve.slope * ((scores - curve.centre) / curve.spread)
+    out = np.empty(len(scores))
+    numerics.sigmoid_many(odds, out)
+    return out
