@@ -24,6 +24,7 @@ __all__ = [
     "Explanation",
     "ForestLearner",
     "ForestRows",
+    "check_trees",
     "columns_of",
     "exported",
     "pairs_moved",
@@ -291,7 +292,7 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
     texts = _floats(saved["texts"], (lengths[0],)) if lengths[0] else np.empty(0)
     leaves = _floats(saved["leaves"], (lengths[1],))
     used, links = _whole_numbers(saved["used"], (trees,)), _whole_numbers(saved["nodes"], (lengths[3],))
-    _check_trees(used, links.reshape(trees, nodes, 2), d)
+    check_trees(used, links.reshape(trees, nodes, 2), d)
     if (leaves[1::2] < 0.0).any():
         raise ValueError("sums of squares below 0")
     y_name, negative = saved["y_name"], learner._checked_label(saved)
@@ -353,7 +354,7 @@ def _whole_numbers(value: Any, shape: tuple[int, ...]) -> Bits:
     return value
 
 
-def _check_trees(used: Bits, nodes: Bits, d: int) -> None:
+def check_trees(used: Bits, nodes: Bits, d: int) -> None:
     """Raise ValueError if a descent could leave its tree or the columns: children come after parents."""
     trees, most, _ = nodes.shape
     if not ((used >= 1) & (used <= most)).all():

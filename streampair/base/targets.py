@@ -288,6 +288,11 @@ class RelevanceTarget(Target):
             stage="label",
         )
 
+    @property
+    def middle_and_half(self) -> tuple[float, float]:
+        """Of the declared range: `relevance` is ``middle + half * label``."""
+        return self._middle, self._half
+
     def relevance(self, label: float) -> float:
         """The relevance that a label stands for."""
         return self._middle + self._half * label

@@ -15,16 +15,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.errors import ConfigError, SnapshotError
+from streampair.auc import MulticlassForest
+from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.models.exporting import document_of
 from streampair.models.format import (
+    Curve,
     Document,
-    LinearModel,
+    Labels,
+    MetricModel,
     decode,
     encode,
     plain_metadata,
 )
-from streampair.models.scoring import probabilities, scorer_of
+from streampair.models.scoring import ForestScorer, probabilities, scorer_of
 from streampair.records.frames import Table
 
 __all__ = ["Model", "dumps", "export", "load", "loads", "save"]
@@ -64,6 +67,10 @@ class Model:
         self._document = document
         self.metadata: dict[str, Any] = document.metadata
         self._scorer = scorer_of(document)
+        self._labels: Labels | None = getattr(document, "labels", None)
+        self._curve: Curve | None = getattr(document, "probability", None)
+        learner = self._scorer.learner if isinstance(self._scorer, ForestScorer) else None
+        self._multiclass = learner if isinstance(learner, MulticlassForest) else None
 
     def __repr__(self) -> str:
         return f"Model({self.class_name}, {len(self.features)} features, {self.slots} slots)"
@@ -75,7 +82,7 @@ class Model:
 
     @property
     def kind(self) -> str:
-        """How a score is computed: ``"linear"`` or ``"metric"``."""
+        """How a score is computed: ``"linear"``, ``"metric"``, ``"forest"`` or ``"random_forest"``."""
         tag = type(self._document).__struct_config__.tag
         assert isinstance(tag, str)
         return tag
@@ -103,11 +110,13 @@ class Model:
 
     @property
     def classes(self) -> tuple[Any, ...]:
-        """Labels that `predict_proba_one` knows, the one that ranks high last; empty if there are none."""
-        labels = getattr(self._document, "labels", None)
-        if labels is None:
+        """Labels that `predict_proba_one` knows, of two the one that ranks high last; else empty."""
+        if self._multiclass is not None:
+            return self._multiclass.classes
+        if self._labels is None:
             return ()
-        return (labels.positive,) if labels.negative is None else (labels.negative, labels.positive)
+        positive, negative = self._labels.positive, self._labels.negative
+        return (positive,) if negative is None else (negative, positive)
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record: higher ranks higher; of a metric the distance from the neutral record.
@@ -156,7 +165,11 @@ class Model:
             return self._scorer.score_records(X)
         table = Table(X, names=self.features, read=self._scorer.read_cell)
         table.check_names(self.features)
-        return table.series(self._scorer.score_rows(table.columns, table.rows), None)
+        try:
+            scores = self._scorer.score_rows(table.columns, table.rows)
+        except RecordError:  # names the first cell of a row, in what order its frame has
+            scores = self._scorer.score_rows(*table.columns_and_rows())
+        return table.series(scores, None)
 
     def predict_proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
         """Probability of each known label, of a classifier.
@@ -168,19 +181,16 @@ class Model:
         ConfigError
             If the learner is no classifier.
         """
-        document = self._document
-        if not isinstance(document, LinearModel) or document.labels is None or document.probability is None:
+        if self._multiclass is not None:
+            return self._multiclass.predict_proba_one(x)
+        if self._labels is None or self._curve is None:
             raise ConfigError(f"{self.class_name} gives no probabilities", fix="use score_one")
-        p = float(probabilities(document.probability, np.array([self.score_one(x)]))[0])
-        labels = document.labels
-        return (
-            {labels.positive: p}
-            if labels.negative is None
-            else {labels.negative: 1.0 - p, labels.positive: p}
-        )
+        p = float(probabilities(self._curve, np.array([self.score_one(x)]))[0])
+        positive, negative = self._labels.positive, self._labels.negative
+        return {positive: p} if negative is None else {negative: 1.0 - p, positive: p}
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
-        """The predicted label, of a classifier; the score, of a learner of relevances.
+        """The predicted label, of a classifier, None if it is not known yet; else the predicted relevance.
 
         Raises
         ------
@@ -189,13 +199,16 @@ class Model:
         ConfigError
             If the learner predicts nothing: a metric compares records.
         """
-        document = self._document
-        if not isinstance(document, LinearModel):
+        if self._multiclass is not None:
+            return self._multiclass.predict_one(x)
+        if self._labels is not None:
+            p = self.predict_proba_one(x)[self._labels.positive]
+            return self._labels.positive if p > 0.5 else self._labels.negative
+        if isinstance(self._document, MetricModel):
             raise ConfigError(f"{self.class_name} predicts nothing", fix="use score_one")
-        if document.labels is None:
-            return self.score_one(x)
-        p = self.predict_proba_one(x)[document.labels.positive]
-        return document.labels.positive if p > 0.5 else document.labels.negative
+        score = self.score_one(x)
+        relevance = getattr(self._document, "relevance", None)
+        return score if relevance is None else relevance.middle + relevance.half * score
 
 
 def export(

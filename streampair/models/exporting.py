@@ -5,28 +5,39 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from river import compose
 
+from streampair.auc import MulticlassForest
+from streampair.base.forest import ForestLearner
 from streampair.base.learner import Learner
-from streampair.base.mixins import ClassifierMixin, TransformerMixin
+from streampair.base.mixins import ClassifierMixin, RegressorMixin, TransformerMixin
 from streampair.base.online import OnlinePairLearner
 from streampair.base.private import PrivateLearner
+from streampair.base.targets import RelevanceTarget
 from streampair.errors import ConfigError
 from streampair.kernels import platt
 from streampair.kernels import state as layout
+from streampair.models.forest import forest_parts
 from streampair.models.format import (
+    Classes,
     Curve,
     Document,
+    ForestModel,
     Labels,
     LinearModel,
     MetricModel,
+    Packed,
     Promise,
+    RandomForestModel,
+    Relevance,
     Scaling,
     plain_label,
     plain_names,
 )
 from streampair.privacy.pipeline_check import class_name
-from streampair.records.design import Design
+from streampair.records.random_trees import RandomTreeDesign
 
 __all__ = ["document_of"]
 
@@ -65,12 +76,43 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
         return MetricModel(
             **common, scaling=scaling, root=None if root is None else tuple(map(tuple, root.tolist()))
         )
-    return LinearModel(
+    if isinstance(learner, ForestLearner):
+        return ForestModel(
+            **common, **_two_classes(learner), **_other_targets(learner), **forest_parts(learner)
+        )
+    linear: dict[str, Any] = {
         **common,
-        **_classifier_parts(learner),
-        scaling=scaling,
-        weights=tuple(learner.weights_vector.tolist()),
-    )
+        **_two_classes(learner),
+        "scaling": scaling,
+        "weights": tuple(learner.weights_vector.tolist()),
+    }
+    run = learner.run if isinstance(learner, PrivateLearner) else None
+    if run is not None and isinstance(run.design, RandomTreeDesign):
+        return RandomForestModel(**linear, **_tree_parts(run.design, run.weights))
+    return LinearModel(**linear)
+
+
+def _tree_parts(design: RandomTreeDesign, weights: NDArray[np.float64]) -> dict[str, Any]:
+    """Trees of a private forest; weights of its bins are 0, for they only serve the fit."""
+    trees, d = design.trees, len(design.names)
+    leaves = weights[d : d + trees.fields.size].reshape(trees.fields.shape)
+    return {
+        "field_sizes": tuple(trees.sizes.tolist()),
+        "split_fields": Packed.integers(trees.fields),
+        "split_values": Packed.floats(trees.cuts),
+        "leaf_weights": Packed.floats(leaves),
+    }
+
+
+def _other_targets(learner: ForestLearner) -> dict[str, Any]:
+    """Classes or relevance of a forest."""
+    classes = relevance = None
+    if isinstance(learner, MulticlassForest):
+        classes = Classes(tuple(map(plain_label, learner.classes)), plain_label(learner.positive))
+    elif isinstance(learner, RegressorMixin):
+        assert isinstance(learner._task, RelevanceTarget)
+        relevance = Relevance(*learner._task.middle_and_half)
+    return {"classes": classes, "relevance": relevance}
 
 
 def _check_exportable(learner: Any) -> None:
@@ -79,9 +121,7 @@ def _check_exportable(learner: Any) -> None:
             "a pipeline cannot be exported, since a model file has no place for its other steps",
             fix="export its last step, and give the model what the steps before it return",
         )
-    run = learner.run if isinstance(learner, PrivateLearner) else None
-    forest = run is not None and type(run.design) is not Design
-    if forest or not isinstance(learner, OnlinePairLearner | PrivateLearner):
+    if not isinstance(learner, OnlinePairLearner | ForestLearner | PrivateLearner):
         raise ConfigError(
             f"a {type(learner).__name__} cannot be exported",
             fix="use a learner of streampair.auc, streampair.ranking or streampair.metric",
@@ -132,12 +172,11 @@ def _pair(bounds: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _classifier_parts(learner: Any) -> dict[str, Any]:
-    """Labels and probability of a classifier."""
+def _two_classes(learner: Any) -> dict[str, Any]:
+    """Labels and probability of a classifier of two classes."""
     if not isinstance(learner, ClassifierMixin):
         return {"labels": None, "probability": None}
     positive = plain_label(learner.positive)
-    assert positive is not None
     labels = Labels(positive, None if learner._unnamed else plain_label(learner._negative))
     return {"labels": labels, "probability": _curve_of(learner)}
 
@@ -146,10 +185,12 @@ def _curve_of(learner: Any) -> Curve:
     if isinstance(learner, PrivateLearner):
         link = learner._run.link
         return Curve(offset=float(link.offset), slope=float(link.slope), centre=0.0, spread=1.0)
+    if isinstance(learner, ForestLearner):
+        return Curve(0.0, 1.0, 0.0, 1.0) if learner._pairs is None else platt_curve(learner._tail)
     return platt_curve(learner._state)
 
 
-def platt_curve(state: Any) -> Curve:
+def platt_curve(state: NDArray[np.float64]) -> Curve:
     """The curve in the scalars of a learner's state."""
     centre, spread = float(state[layout.CENTRE]), float(state[layout.SPREAD])
     return Curve(

@@ -7,19 +7,29 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from streampair.errors import ConfigError, SnapshotError
 
 __all__ = [
     "FORMAT",
     "VERSION",
+    "Classes",
     "Curve",
     "Document",
+    "Experts",
+    "ForestModel",
+    "KnownModel",
     "Labels",
     "LinearModel",
     "MetricModel",
+    "Packed",
     "Promise",
+    "RandomForestModel",
+    "Relevance",
     "Scaling",
+    "Splits",
     "decode",
     "encode",
     "plain_label",
@@ -35,6 +45,60 @@ Label = str | bool | int | float
 Numbers = tuple[float, ...]
 # Deeper than any use; Python's own stack is far deeper.
 _MOST_DEPTH = 20
+
+
+class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array: its bytes in base64, row by row, little-endian.
+
+    Attributes
+    ----------
+    dtype
+        ``"<f8"``, numbers of 64 bits, or ``"<i4"``, whole numbers of 32 bits.
+    shape
+        Lengths of its axes.
+    data
+        Its bytes.
+    """
+
+    dtype: Literal["<f8", "<i4"]
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def floats(cls, values: NDArray[Any]) -> Packed:
+        """Pack an array as numbers of 64 bits."""
+        return cls("<f8", values.shape, np.ascontiguousarray(values, dtype="<f8").tobytes())
+
+    @classmethod
+    def integers(cls, values: NDArray[Any]) -> Packed:
+        """Pack an array as whole numbers of 32 bits."""
+        return cls("<i4", values.shape, np.ascontiguousarray(values, dtype="<i4").tobytes())
+
+    def array(self, name: str, dtype: str, *shape: int) -> NDArray[Any]:
+        """The array, of this type and shape, in the machine's own byte order.
+
+        Raises
+        ------
+        ValueError
+            If it is of another type, shape or length.
+        """
+        if self.dtype != dtype or self.shape != shape:
+            raise ValueError(f"{name} has another type or shape")
+        if len(self.data) != math.prod(shape) * np.dtype(dtype).itemsize:
+            raise ValueError(f"{name} has another length than its shape says")
+        return np.frombuffer(self.data, dtype=dtype).reshape(shape).astype(dtype[1:])
+
+    def numbers(self, name: str, *shape: int) -> NDArray[np.float64]:
+        """The array of finite numbers; ValueError if it is none."""
+        array: NDArray[np.float64] = self.array(name, "<f8", *shape)
+        if not np.isfinite(array).all():
+            raise ValueError(f"a number in {name} is not finite")
+        return array
+
+    def whole(self, name: str, *shape: int) -> NDArray[np.int32]:
+        """The array of whole numbers; ValueError if it is none."""
+        array: NDArray[np.int32] = self.array(name, "<i4", *shape)
+        return array
 
 
 class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,6 +129,34 @@ class Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     positive: Label
     negative: Label | None
+
+
+class Classes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Labels of a classifier of any number of classes.
+
+    Attributes
+    ----------
+    labels
+        The known classes.
+    positive
+        The class whose score is the score of a record; it may be unknown yet.
+    """
+
+    labels: tuple[Label, ...]
+    positive: Label
+
+
+class Relevance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From a score to a predicted relevance: ``middle + half * score``.
+
+    Attributes
+    ----------
+    middle, half
+        The middle of the declared range, and half of its length.
+    """
+
+    middle: float
+    half: float
 
 
 class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,7 +297,167 @@ class MetricModel(Document, tag="metric", kw_only=True):
                 _check_length("a row of root", row, d)
 
 
-_Known = LinearModel | MetricModel
+class RandomForestModel(LinearModel, tag="random_forest", kw_only=True):
+    """The score is linear in the features, plus a weight for the leaf of each data-independent tree.
+
+    A tree is complete: node 1 is the root, and the children of node i are 2 i and 2 i + 1. Node 0 is none.
+
+    Attributes
+    ----------
+    field_sizes
+        How many features a field has, in order: 1, or the number of its categories.
+    split_fields, split_values
+        Field and threshold of each node, (trees, nodes); of a field of categories the number of a hash.
+    leaf_weights
+        (trees, nodes): of the leaf that is node ``nodes + i``.
+    """
+
+    field_sizes: tuple[int, ...]
+    split_fields: Packed
+    split_values: Packed
+    leaf_weights: Packed
+
+    def check(self) -> None:
+        """Raise ValueError if the parts do not fit together."""
+        super().check()
+        if self.scaling is None:
+            raise ValueError("scaling is missing")
+        if min(self.field_sizes, default=0) < 1 or sum(self.field_sizes) != len(self.features):
+            raise ValueError("field_sizes do not add up to the features")
+        fields, values, _ = self.arrays()
+        nodes = fields.shape[1]
+        if nodes & (nodes - 1):
+            raise ValueError("a tree is not complete")
+        if not ((fields >= 0) & (fields < len(self.field_sizes))).all():
+            raise ValueError("a node splits by a field that does not exist")
+        sizes = np.array(self.field_sizes)[fields]
+        if not ((sizes == 1) | ((values >= 0.0) & (values < MOST_HASHES) & (values % 1.0 == 0.0))).all():
+            raise ValueError("a node splits by a hash that does not exist")
+
+    def arrays(self) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
+        """Fields, values and leaf weights; ValueError if one is damaged."""
+        shape = self.split_fields.shape
+        if len(shape) != 2 or not 1 <= shape[0] <= 1000 or not 2 <= shape[1] <= 2**16:
+            raise ValueError("split_fields has another shape")
+        return (
+            self.split_fields.whole("split_fields", *shape),
+            self.split_values.numbers("split_values", *shape),
+            self.leaf_weights.numbers("leaf_weights", *shape),
+        )
+
+
+class Splits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Trees of a forest that grows: the nodes of the first tree, then those of the second, and so on.
+
+    Attributes
+    ----------
+    sizes
+        Number of nodes of each tree, (trees,).
+    columns
+        Feature by which a node splits, (nodes,); ``~column`` if it splits texts by a hash; 0 in a leaf.
+    values
+        Threshold of a node, (nodes,), perhaps -infinity; the number of a hash if it splits texts.
+    children
+        Number within its tree of the left child, (nodes,); the right one follows it. 0: a leaf.
+    """
+
+    sizes: Packed
+    columns: Packed
+    values: Packed
+    children: Packed
+
+
+class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Weights of the experts, of each class in turn.
+
+    Attributes
+    ----------
+    stack
+        (classes, 4): the score is the sum of the experts' scores with these weights.
+    linear
+        (classes, features, 4): weights of standardised values.
+    texts
+        (classes, buckets, 4): weights of texts, by the buckets of the model.
+    leaves
+        Of the experts 1, 2 and 3: (classes, nodes), where a tree counts with its first nodes below the cut.
+    """
+
+    stack: Packed
+    linear: Packed
+    texts: Packed
+    leaves: tuple[Packed, Packed, Packed]
+
+
+class ForestModel(Document, tag="forest", kw_only=True):
+    """The score is that of an online forest.
+
+    Attributes
+    ----------
+    labels, probability
+        Of a classifier of two classes, else None.
+    classes
+        Of a classifier of any number of classes, else None.
+    relevance
+        Of a regression, else None.
+    label_mean, label_variance
+        Of a regression: ``label_mean + sqrt(label_variance) * score`` is the score; else None.
+    text_features
+        Numbers of the features that have had texts.
+    buckets
+        Numbers of the buckets of texts that have weights, ascending.
+    mean, variance
+        Of each feature, (features,).
+    cuts
+        An expert descends to nodes of numbers below its cut.
+    splits
+        The trees.
+    experts
+        Their weights.
+    """
+
+    labels: Labels | None
+    probability: Curve | None
+    classes: Classes | None
+    relevance: Relevance | None
+    label_mean: float | None
+    label_variance: float | None
+    text_features: tuple[int, ...]
+    buckets: tuple[int, ...]
+    mean: Packed
+    variance: Packed
+    cuts: tuple[int, int, int]
+    splits: Splits
+    experts: Experts
+
+    def check(self) -> None:
+        """Raise ValueError if the parts do not fit together; the trees are checked where they are built."""
+        super().check()
+        _check_classifier(self.labels, self.probability)
+        if sum(part is not None for part in (self.labels, self.classes, self.relevance)) != 1:
+            raise ValueError("it has more or less than one of labels, classes and relevance")
+        if not len({self.relevance is None, self.label_mean is None, self.label_variance is None}) == 1:
+            raise ValueError("of relevance, label_mean and label_variance one is missing")
+        if self.label_variance is not None and self.label_variance < 0.0:
+            raise ValueError("label_variance is below 0")
+        if self.classes is not None and len(set(self.classes.labels)) != len(self.classes.labels):
+            raise ValueError("a class occurs twice")
+        for name, values, most in (
+            ("text_features", self.text_features, len(self.features)),
+            ("buckets", self.buckets, MOST_BUCKETS),
+        ):
+            if list(values) != sorted(set(values)) or not all(0 <= value < most for value in values):
+                raise ValueError(f"{name} are out of range, or not in order")
+
+    @property
+    def blocks(self) -> int:
+        """Number of classes with weights of their own."""
+        return 1 if self.classes is None else max(len(self.classes.labels), 1)
+
+
+KnownModel = LinearModel | MetricModel | ForestModel | RandomForestModel
+
+MOST_HASHES = 8
+MOST_BUCKETS = 4096
 
 
 def _check_length(name: str, values: Sequence[Any], length: int) -> None:
@@ -251,7 +503,7 @@ def encode(document: Document) -> bytes:
     """
     try:
         document.check()
-        _check_finite(msgspec.to_builtins(document))
+        _check_finite(msgspec.to_builtins(document, builtin_types=(bytes,)))
         return msgspec.json.encode(document)
     except (ValueError, TypeError, OverflowError, msgspec.MsgspecError) as error:
         raise ConfigError(
@@ -277,7 +529,7 @@ class _Head(msgspec.Struct):
     version: int
 
 
-def decode(data: bytes) -> LinearModel | MetricModel:
+def decode(data: bytes) -> KnownModel:
     """The model in JSON, all of it checked.
 
     Raises
@@ -305,7 +557,7 @@ def decode(data: bytes) -> LinearModel | MetricModel:
             fix="use the release that wrote it, or a newer one",
         )
     try:
-        document: LinearModel | MetricModel = msgspec.json.decode(data, type=_Known)
+        document: KnownModel = msgspec.json.decode(data, type=KnownModel)
         document.check()
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise SnapshotError(
@@ -334,16 +586,16 @@ def plain_names(names: Sequence[Hashable]) -> tuple[Name, ...]:
     return tuple(names)  # type: ignore[arg-type]  # checked
 
 
-def plain_label(label: Any) -> Label | None:
-    """A label as text, a number, True or False; None stays.
+def plain_label(label: Any) -> Label:
+    """A label as text, a number, True or False.
 
     Raises
     ------
     ConfigError
         If it is anything else.
     """
-    plain = label.item() if hasattr(label, "item") else label
-    if plain is None or type(plain) in (str, bool, int, float):
+    plain = label.item() if isinstance(label, np.generic) else label
+    if type(plain) in (str, bool, int, float):
         return plain  # type: ignore[no-any-return]
     raise ConfigError(
         f"the label {label!r} is a {type(label).__name__}, which a model file cannot hold",

@@ -10,18 +10,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.base.forest import ForestLearner
 from streampair.errors import RecordError
 from streampair.kernels import metric, numerics, vectors
-from streampair.models.format import Curve, Document, LinearModel, MetricModel, Scaling
+from streampair.models.forest import forest_of
+from streampair.models.format import (
+    Curve,
+    Document,
+    ForestModel,
+    LinearModel,
+    MetricModel,
+    RandomForestModel,
+    Scaling,
+)
 from streampair.records import features
 from streampair.records.design import Design, check_finite, check_scored
+from streampair.records.random_trees import RandomTreeDesign
 
-__all__ = ["Scorer", "design_of", "probabilities", "scorer_of"]
+__all__ = ["ForestScorer", "Scorer", "design_of", "probabilities", "scorer_of"]
 
 Array = NDArray[np.float64]
 
 
-def design_of(names: Sequence[Hashable], scaling: Scaling, design: type[Design] = Design) -> Design:
+def design_of(
+    names: Sequence[Hashable],
+    scaling: Scaling,
+    new: Callable[[Sequence[Hashable], Mapping[Hashable, tuple[float, float]]], Design] = Design,
+) -> Design:
     """The design of a private learner, from what it has published.
 
     Raises
@@ -29,7 +44,7 @@ def design_of(names: Sequence[Hashable], scaling: Scaling, design: type[Design] 
     ValueError
         If the names are not in the order of a design.
     """
-    made = design(names, dict(zip(names, scaling.bounds, strict=True)))
+    made = new(names, dict(zip(names, scaling.bounds, strict=True)))
     if list(made.names) != list(names):
         raise ValueError("the features are not in order")
     made.cap = math.inf if scaling.cap is None else scaling.cap
@@ -224,6 +239,53 @@ class _MetricScorer(Scorer):
         return np.array([math.sqrt(math.fsum(row * row)) for row in out])
 
 
+class ForestScorer(Scorer):
+    """Scores records by a forest that never learns.
+
+    Parameters
+    ----------
+    learner
+        The forest.
+    """
+
+    def __init__(self, learner: ForestLearner) -> None:
+        super().__init__(learner._read_cell)
+        self.learner = learner
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record."""
+        return self.learner.score_one(x)
+
+    def score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        """Scores (n,) of the raw rows (n, columns) of a frame; a text is its code."""
+        return self.learner._score_rows(columns, rows)
+
+    def score_records(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """Scores (n,) of records."""
+        rows = self.learner._packed(xs)
+        return super().score_records(xs) if rows is None else self.score_rows(list(self.learner._names), rows)
+
+
+def _random_forest_scorer(document: RandomForestModel) -> Scorer:
+    fields, values, leaves = document.arrays()
+    trees, nodes = fields.shape
+    assert document.scaling is not None
+
+    def new(names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> RandomTreeDesign:
+        return RandomTreeDesign(names, bounds, trees, nodes.bit_length() - 1)
+
+    design = design_of(document.features, document.scaling, new)
+    assert isinstance(design, RandomTreeDesign)
+    if design.trees.sizes.tolist() != list(document.field_sizes):
+        raise ValueError("field_sizes are not those of the features")
+    design.trees.fields[...], design.trees.cuts[...] = fields, values
+    weights = np.zeros(design.width)
+    d = len(document.features)
+    weights[:d] = document.weights
+    weights[d : d + leaves.size] = leaves.ravel()
+    return _LinearScorer(_ScaledVectors(design), weights)
+
+
 def scorer_of(document: Document) -> Scorer:
     """What scores by a model, of any kind.
 
@@ -232,6 +294,10 @@ def scorer_of(document: Document) -> Scorer:
     ValueError
         If the parts of the model do not fit together.
     """
+    if isinstance(document, ForestModel):
+        return ForestScorer(forest_of(document))
+    if isinstance(document, RandomForestModel):
+        return _random_forest_scorer(document)
     if isinstance(document, LinearModel):
         made = _vectors_of(document, document.scaling, vectors.MAX_ABS)
         return _LinearScorer(made, np.array(document.weights, dtype=np.float64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import random
@@ -14,7 +15,7 @@ import pytest
 from harness.learners import KEY, NAMES, every_learner, label, stream, taught
 from river import compose, linear_model, preprocessing
 
-from streampair import auc, metric, models, privacy, ranking
+from streampair import auc, losses, metric, models, privacy, ranking
 from streampair.errors import ConfigError, RecordError, SnapshotError
 
 
@@ -44,12 +45,6 @@ def records(model: Any) -> list[Any]:
     return [*whole, *gaps, *new, *far, *odd, {**whole[0], "new": math.inf}, {"f0": True}, {"other": 1}, 3]
 
 
-def without_forests(model: Any) -> None:
-    """Skip a forest, which cannot be exported yet."""
-    if "Forest" in type(model).__name__:
-        pytest.skip("forests cannot be exported")
-
-
 def compare(learner: Any, model: models.Model, xs: list[Any]) -> None:
     """All that a model does with one record, against the learner: bits and errors."""
     for x in xs:
@@ -62,7 +57,6 @@ def compare(learner: Any, model: models.Model, xs: list[Any]) -> None:
 @pytest.mark.parametrize("count", [0, 2, 130, 330])
 @every_learner
 def test_a_loaded_model_scores_as_the_learner(model: Any, count: int) -> None:
-    without_forests(model)
     learner = taught(model.clone(), count)
     loaded = models.loads(models.dumps(learner))
     assert loaded.slots == learner.records
@@ -80,7 +74,6 @@ def test_a_loaded_model_scores_as_the_learner(model: Any, count: int) -> None:
 
 @every_learner
 def test_a_model_stays_when_its_learner_goes_on(model: Any) -> None:
-    without_forests(model)
     learner = taught(model.clone(), 130)
     exported = models.export(learner)
     xs = [x for x, _ in stream(learner, 20, seed=3)]
@@ -193,6 +186,109 @@ def test_a_model_that_predicts_nothing_says_so() -> None:
         distances.predict_one({"f0": 1.0})
 
 
+# ---- forests ---------------------------------------------------------------------------------------------
+
+
+def mixed(n: int, seed: int) -> list[dict[str, Any]]:
+    """Records with texts and gaps, and a name that comes late."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(n):
+        x: dict[str, Any] = {
+            "amount": rng.expovariate(0.1),
+            "hour": rng.randrange(24),
+            "night": rng.random() < 0.3,
+        }
+        x["country"] = rng.choice(["NL", "BE", "DE", "FR", "LU"])
+        if rng.random() < 0.2:
+            del x["amount"]
+        if rng.random() < 0.1:
+            x["country"] = rng.randrange(9)  # a number in a column of texts
+        if i > n // 2 and rng.random() < 0.5:
+            x["agent"] = f"agent {rng.randrange(50)}"
+        rows.append(x)
+    return rows
+
+
+def target(learner: Any, x: dict[str, Any]) -> Any:
+    risk = x.get("amount", 40.0) / 20.0 + (x["country"] == "NL") - 0.1 * x["hour"] * x["night"]
+    if isinstance(learner, ranking.Forest):
+        return min(max(risk, 0.0), 4.0)
+    return (
+        ("low", "middle", "high")[int(min(max(risk, 0.0), 2.0))] if learner.positive == "high" else risk > 1.0
+    )
+
+
+FORESTS = {
+    "logistic": lambda: auc.Forest(5, 63, seed=1),
+    "even": lambda: auc.Forest(4, 30, seed=2),
+    "deep": lambda: auc.Forest(3, 2000, seed=3),
+    "stump": lambda: auc.Forest(2, 1, seed=4),
+    "pairs": lambda: auc.Forest(5, 63, loss=losses.Logistic(), seed=5),
+    "classes": lambda: auc.MulticlassForest(5, 63, positive="high", seed=6),
+    "regression": lambda: ranking.Forest(5, 63, relevance=(0, 4), seed=7),
+    "free": lambda: ranking.Forest(5, 63, seed=8),
+}
+
+
+@pytest.mark.parametrize("count", [0, 1, 60, 1500])
+@pytest.mark.parametrize("name", FORESTS)
+def test_a_forest_of_texts_and_gaps(name: str, count: int) -> None:
+    learner = FORESTS[name]()
+    for x in mixed(count, seed=1):
+        learner.learn_one(x, target(learner, x))
+    loaded = models.loads(models.dumps(learner))
+    xs = mixed(60, seed=2)
+    odd: list[Any] = [
+        {"country": "a new one"},
+        {"hour": "a text"},
+        {"hour": 1e60},
+        {"amount": math.nan},
+        {"z": "z"},
+        {},
+    ]
+    compare(learner, loaded, [*xs, *odd, {"amount": None}, {"country": b"bytes"}])
+    assert loaded.score_many(xs).tolist() == [learner.score_one(x) for x in xs]
+    frame = pd.DataFrame(xs).astype({"country": object})
+    pd.testing.assert_series_equal(loaded.score_many(frame), learner.score_many(frame), check_exact=True)
+    if name == "classes":
+        assert loaded.classes == learner.classes
+
+
+def test_a_forest_keeps_no_record() -> None:
+    """A leaf keeps the value of a record for its next split: it is no part of the model."""
+    learner = taught(auc.Forest(5, 63, seed=1), 300)
+    fields = json.loads(models.dumps(learner))
+    children = np.frombuffer(base64.b64decode(fields["splits"]["children"]["data"]), "<i4")
+    for name, dtype in (("columns", "<i4"), ("values", "<f8")):
+        values = np.frombuffer(base64.b64decode(fields["splits"][name]["data"]), dtype)
+        assert not values[children == 0].any()
+        assert values[children > 0].any()
+
+
+def test_a_private_forest_of_categories() -> None:
+    """Its trees are those of the file: categories of one field, gaps, and values beyond their bounds."""
+    names = ["amount", *(f"country={c}" for c in ("BE", "DE", "NL"))]
+    learner = auc.PrivateForest(40.0, 1e-3, warmup=100, trees=5, depth=3, features=names, noise_key=KEY)
+    rng = random.Random(0)
+    rows = []
+    for _ in range(2000):
+        country = rng.choice(["BE", "DE", "NL", "none"])
+        x = {"amount": rng.gauss(0.0, 0.6), **{name: float(name.endswith(country)) for name in names[1:]}}
+        rows.append({name: value for name, value in x.items() if rng.random() > 0.1})
+        learner.learn_one(rows[-1], rng.random() < 0.3 + 0.4 * (country == "NL"))
+    loaded = models.loads(models.dumps(learner))
+    assert loaded.kind == "random_forest"
+    leaves = json.loads(models.dumps(learner))["leaf_weights"]
+    assert np.frombuffer(base64.b64decode(leaves["data"])).any()
+    compare(learner, loaded, [*rows[:200], {"other": 1.0}, {"amount": math.nan}, {"amount": 1e9}, {}])
+    frame = pd.DataFrame(rows[:200])
+    with pytest.raises(RecordError):
+        learner.score_many(frame)  # NaN in a frame is no gap of a private learner
+    filled = frame.fillna(0.25)
+    pd.testing.assert_series_equal(loaded.score_many(filled), learner.score_many(filled), check_exact=True)
+
+
 # ---- what a private model holds --------------------------------------------------------------------------
 
 
@@ -214,7 +310,6 @@ def test_a_private_model_holds_nothing_raw(model: Any) -> None:
     """No value of a record, and no count that depends on what was in it."""
     if model.privacy is None:
         pytest.skip("not private")
-    without_forests(model)
     learner = model.clone()
     rows = stream(learner, 150)
     for i, (x, y) in enumerate(rows):
@@ -233,7 +328,16 @@ def test_a_private_model_holds_nothing_raw(model: Any) -> None:
     parts = {
         "linear": {"labels", "probability", "scaling", "weights"},
         "metric": {"scaling", "root"},
-        "random_forest": {"labels", "probability", "scaling", "weights", "sizes", "fields", "cuts", "leaves"},
+        "random_forest": {
+            "labels",
+            "probability",
+            "scaling",
+            "weights",
+            "field_sizes",
+            "split_fields",
+            "split_values",
+            "leaf_weights",
+        },
     }
     assert set(fields) == common | parts[fields["kind"]]
     assert KEY.hex() not in text
@@ -256,6 +360,12 @@ SAMPLES: dict[str, Any] = {
     "auc.PairOGD": taught(auc.PairOGD(), 40),
     "auc.PairFTRL": taught(auc.PairFTRL(warmup=20, mechanism=privacy.PairGradients(), noise_key=KEY), 40),
     "metric.PairOGD": taught(metric.PairOGD(), 40),
+    "auc.Forest": taught(auc.Forest(3, 31, seed=1), 40),
+    "auc.MulticlassForest": taught(auc.MulticlassForest(3, 31, positive=2, seed=1), 40),
+    "ranking.Forest": taught(ranking.Forest(3, 31, seed=1), 40),
+    "auc.PrivateForest": taught(
+        auc.PrivateForest(40.0, 1e-3, warmup=20, trees=3, depth=2, noise_key=KEY), 40
+    ),
 }
 
 
@@ -278,7 +388,7 @@ def test_what_is_no_model_is_refused() -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_cut_model_is_refused(name: str) -> None:
     data = models.dumps(SAMPLES[name])
-    for length in range(0, len(data), 7):
+    for length in range(0, len(data), max(7, len(data) // 100)):
         with pytest.raises(SnapshotError, match="Fix: "):
             models.loads(data[:length])
 
@@ -289,6 +399,37 @@ def test_a_newer_model_is_refused() -> None:
         data = json.dumps({**fields, "version": version, "kind": "new"}).encode()
         with pytest.raises(SnapshotError, match=f"the model has version {version}, this release reads"):
             models.loads(data)
+
+
+def packed(values: list[Any], dtype: str = "<f8") -> str:
+    return base64.b64encode(np.array(values, dtype).tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "value"),
+    [
+        ("children", 0, 0x7FFFFFFF),  # beyond the tree
+        ("children", 0, -3),
+        ("children", 1, 1),  # its own child
+        ("columns", 0, 5),
+        ("columns", 0, -6),
+        ("columns", 0, -1),  # a hash, whose number the threshold is not
+        ("values", 0, math.nan),
+        ("values", 0, math.inf),
+    ],
+)
+def test_trees_that_a_record_could_leave_are_refused(name: str, node: int, value: Any) -> None:
+    learner = auc.Forest(3, 31, seed=1)
+    for x, y in stream(learner, 300):
+        learner.learn_one({f: 100.0 * v for f, v in x.items()}, y)
+    fields = json.loads(models.dumps(learner))
+    part = fields["splits"][name]
+    values = np.frombuffer(base64.b64decode(part["data"]), part["dtype"]).copy()
+    assert values[0] != 0
+    values[node] = value
+    part["data"] = packed(values.tolist(), part["dtype"])
+    with pytest.raises(SnapshotError, match="is damaged"):
+        models.loads(json.dumps(fields).encode())
 
 
 def set_at(fields: Any, path: str, value: Any) -> Any:
@@ -329,6 +470,40 @@ def set_at(fields: Any, path: str, value: Any) -> Any:
         ("auc.PairFTRL", "scaling.factor", [1.0]),
         ("auc.PairFTRL", "scaling.cap", 0.0),
         ("auc.PairFTRL", "features", ["f4", "f3", "f2", "f1", "f0"]),
+        ("auc.Forest", "mean.dtype", "object"),
+        ("auc.Forest", "mean.shape", [6]),
+        ("auc.Forest", "mean.shape", [-5]),
+        ("auc.Forest", "mean.data", "AAAA"),
+        ("auc.Forest", "mean.data", "no base64!"),
+        ("auc.Forest", "mean.data", packed([math.nan] * 5)),
+        ("auc.Forest", "variance.data", packed([-1.0] * 5)),
+        ("auc.Forest", "experts.stack.data", packed([math.inf] * 4)),
+        ("auc.Forest", "cuts", [31, 31, 32]),
+        ("auc.Forest", "cuts", [0, 0, 0]),
+        ("auc.Forest", "cuts", [31, 127, 40_000]),
+        ("auc.Forest", "text_features", [5]),
+        ("auc.Forest", "text_features", [-1]),
+        ("auc.Forest", "buckets", [1]),
+        ("auc.Forest", "buckets", [4096]),
+        ("auc.Forest", "relevance", {"middle": 0.0, "half": 1.0}),
+        ("auc.Forest", "labels", None),
+        ("auc.Forest", "label_mean", 0.0),
+        ("auc.Forest", "splits.sizes.shape", []),
+        ("auc.Forest", "splits.sizes.data", packed([0, 1, 1], "<i4")),
+        ("auc.Forest", "splits.sizes.data", packed([1, 1, 2**31 - 1], "<i4")),
+        ("auc.Forest", "features", ["f0", "f1", "f2", "f3"]),
+        ("auc.MulticlassForest", "classes.labels", [1, 1, 3]),
+        ("auc.MulticlassForest", "classes.labels", [1, 2]),
+        ("auc.MulticlassForest", "classes.positive", None),
+        ("ranking.Forest", "label_variance", -1.0),
+        ("ranking.Forest", "label_variance", None),
+        ("auc.PrivateForest", "scaling", None),
+        ("auc.PrivateForest", "field_sizes", [5]),
+        ("auc.PrivateForest", "field_sizes", [1, 1, 1, 1]),
+        ("auc.PrivateForest", "split_fields.data", packed([5] * 12, "<i4")),
+        ("auc.PrivateForest", "split_values.data", packed([math.nan] * 12)),
+        ("auc.PrivateForest", "leaf_weights.data", packed([math.inf] * 12)),
+        ("auc.PrivateForest", "leaf_weights.shape", [4, 3]),
         ("metric.PairOGD", "root", [[1.0]]),
         ("metric.PairOGD", "root.2", [1.0]),
         ("metric.PairOGD", "root.2.2", math.nan),

@@ -1,0 +1,194 @@
+"""Online forests as model files: from a learner to the fields, and back to a state that scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import auc, ranking
+from streampair.base.forest import ForestLearner, check_trees, columns_of, sections_of
+from streampair.kernels import forest
+from streampair.models.format import Experts, ForestModel, Packed, Splits
+
+__all__ = ["forest_of", "forest_parts"]
+
+Array = NDArray[np.float64]
+
+
+def _cuts(nodes: int) -> tuple[int, int, int]:
+    """Cuts of the experts 1, 2 and 3."""
+    one, two, three = (int(forest.forest_cut(k, nodes)) for k in (1, 2, 3))
+    return one, two, three
+
+
+def _leaf_views(block: Array, trees: int, nodes: int) -> list[Array]:
+    """Views of the node weights of the experts 1, 2 and 3 in a block, (trees, cut)."""
+    leaves, views, start = sections_of(block)["leaves"], [], 0
+    for cut in _cuts(nodes):
+        end = start + 2 * trees * cut
+        views.append(leaves[start:end].reshape(trees, cut, 2)[:, :, 0])
+        start = end
+    return views
+
+
+def _text_view(block: Array) -> Array:
+    """View of the text weights in a block, (buckets, experts)."""
+    texts: Array = sections_of(block)["texts"].reshape(-1, 2, forest.EXPERTS)[:, 0]
+    return texts
+
+
+def _used(sizes: NDArray[Any], most: int) -> NDArray[np.bool_]:
+    """Which of the first `most` nodes of each tree exist, (trees, most)."""
+    used: NDArray[np.bool_] = np.arange(most) < sizes[:, None]
+    return used
+
+
+def forest_parts(learner: ForestLearner) -> dict[str, Any]:
+    """What a forest scores by, as fields of its model; what it only learns by is left out."""
+    state, blocks, trees, nodes = learner._state, learner._blocks(), learner.trees, learner.nodes
+    columns, sections = columns_of(state), sections_of(state)
+    counts, squares = columns["counts"], columns["squares"]
+    variance = np.divide(squares, counts, out=np.zeros_like(squares), where=counts > 0.0)
+    sizes = sections["used"].astype(np.int64)
+    cells = sections["nodes"].reshape(trees, nodes, 2)[_used(sizes, nodes)]
+    links = np.ascontiguousarray(cells).view(np.int32).reshape(-1, 4)
+    # A leaf keeps a value of a record for its next split.
+    inner = links[:, 3] > 0
+    texts = [_text_view(block) for block in blocks] if learner._coded else []
+    buckets = (
+        np.flatnonzero(np.any([view.any(axis=1) for view in texts], axis=0)) if texts else np.empty(0, int)
+    )
+    leaves = [
+        np.array([view[_used(sizes, view.shape[1])] for view in views])
+        for views in zip(*(_leaf_views(block, trees, nodes) for block in blocks), strict=True)
+    ]
+    squared = state[forest.FOREST_TASK] == 1.0
+    records = float(state[forest.FOREST_RECORDS])
+    stack = slice(forest.FOREST_STACK, forest.FOREST_STACK + forest.EXPERTS)
+    return {
+        "label_mean": float(state[forest.FOREST_MEAN]) if squared else None,
+        "label_variance": (float(state[forest.FOREST_SPREAD]) / max(records, 1.0)) if squared else None,
+        "text_features": tuple(learner._coded),
+        "buckets": tuple(buckets.tolist()),
+        "mean": Packed.floats(columns["means"]),
+        "variance": Packed.floats(variance),
+        "cuts": _cuts(nodes),
+        "splits": Splits(
+            sizes=Packed.integers(sizes),
+            columns=Packed.integers(np.where(inner, links[:, 2], 0)),
+            values=Packed.floats(np.where(inner, cells[:, 0], 0.0)),
+            children=Packed.integers(np.where(inner, links[:, 3], 0)),
+        ),
+        "experts": Experts(
+            stack=Packed.floats(np.array([block[stack] for block in blocks])),
+            linear=Packed.floats(np.array([columns_of(block)["weights"] for block in blocks])),
+            texts=Packed.floats(
+                np.array([view[buckets] for view in texts])
+                if texts
+                else np.empty((len(blocks), 0, forest.EXPERTS))
+            ),
+            leaves=(Packed.floats(leaves[0]), Packed.floats(leaves[1]), Packed.floats(leaves[2])),
+        ),
+    }
+
+
+def forest_of(document: ForestModel) -> ForestLearner:
+    """A learner that scores by a model; it is never to learn.
+
+    Raises
+    ------
+    ValueError
+        If the parts do not fit together.
+    """
+    trees, nodes, d, blocks = _size_of(document), document.cuts[2], len(document.features), document.blocks
+    if not 1 <= nodes <= 32_767 or document.cuts != _cuts(nodes):
+        raise ValueError("cuts are out of range")
+    splits, experts = document.splits, document.experts
+    sizes = splits.sizes.whole("sizes", trees)
+    if not ((sizes >= 1) & (sizes <= nodes)).all():
+        raise ValueError("a tree has too many nodes")
+    learner = _new(document, trees, nodes)
+    header = learner._header()
+    if document.label_mean is not None:
+        header[forest.FOREST_MEAN], header[forest.FOREST_SPREAD] = (
+            document.label_mean,
+            document.label_variance,
+        )
+        header[forest.FOREST_RECORDS] = 1.0  # of which the spread is the variance
+    learner._allocate(document.features, header, capacity=d, coded=document.text_features)
+    for label in () if document.classes is None else document.classes.labels:
+        assert isinstance(learner, auc.MulticlassForest)
+        learner._admit(label)
+    columns, sections = columns_of(learner._state), sections_of(learner._state)
+    columns["counts"][:] = 1.0
+    columns["means"][:] = document.mean.numbers("mean", d)
+    columns["squares"][:] = document.variance.numbers("variance", d)
+    if (columns["squares"] < 0.0).any():
+        raise ValueError("a variance is below 0")
+    sections["used"][:] = sizes
+    sections["nodes"].view(np.int64)[:] = _nodes_of(splits, sizes, nodes, d).ravel()
+    stack = experts.stack.numbers("stack", blocks, forest.EXPERTS)
+    linear = experts.linear.numbers("linear", blocks, d, forest.EXPERTS)
+    buckets = list(document.buckets)
+    texts = experts.texts.numbers("texts", blocks, len(buckets), forest.EXPERTS)
+    if buckets and not document.text_features:
+        raise ValueError("there are weights of texts without a feature of texts")
+    leaves = [
+        part.numbers("leaves", blocks, int(np.minimum(sizes, cut).sum()))
+        for part, cut in zip(experts.leaves, document.cuts, strict=True)
+    ]
+    for i, block in enumerate(learner._blocks()):
+        block[forest.FOREST_STACK : forest.FOREST_STACK + forest.EXPERTS] = stack[i]
+        columns_of(block)["weights"][...] = linear[i]
+        if buckets:
+            _text_view(block)[buckets] = texts[i]
+        for view, part in zip(_leaf_views(block, trees, nodes), leaves, strict=True):
+            view[_used(sizes, view.shape[1])] = part[i]
+    return learner
+
+
+def _size_of(document: ForestModel) -> int:
+    shape = document.splits.sizes.shape
+    if len(shape) != 1 or not 1 <= shape[0] <= 1000:
+        raise ValueError("sizes has another shape")
+    return shape[0]
+
+
+def _new(document: ForestModel, trees: int, nodes: int) -> ForestLearner:
+    """A learner of this size that has learned nothing."""
+    most = max(len(document.features), 1)
+    if document.classes is not None:
+        return auc.MulticlassForest(
+            trees,
+            nodes,
+            positive=document.classes.positive,
+            max_classes=max(len(document.classes.labels), 2),
+            seed=0,
+            max_features=most,
+        )
+    if document.relevance is not None:
+        return ranking.Forest(trees, nodes, seed=0, max_features=most)
+    return auc.Forest(trees, nodes, seed=0, max_features=most)
+
+
+def _nodes_of(splits: Splits, sizes: NDArray[np.int32], nodes: int, d: int) -> NDArray[np.int64]:
+    """Nodes as a state has them, (trees, nodes, 2): checked, for a descent must end in a leaf."""
+    count = int(sizes.sum())
+    columns, children = splits.columns.whole("columns", count), splits.children.whole("children", count)
+    values: Array = splits.values.array("values", "<f8", count)
+    if np.isnan(values).any() or (values == math.inf).any():
+        raise ValueError("a threshold is no number")
+    if (values[columns < 0] % 1.0 != 0.0).any():
+        raise ValueError("the number of a hash is not whole")
+    links = np.zeros((count, 4), dtype=np.int32)
+    links.view(np.float64)[:, 0] = values
+    links[:, 2], links[:, 3] = columns, children
+    out = np.zeros((len(sizes), nodes, 2), dtype=np.int64)
+    out[_used(sizes, nodes)] = links.view(np.int64)
+    if (children < 0).any():
+        raise ValueError("a child has a number below 0")
+    check_trees(sizes.astype(np.int64), out, d)
+    return out
