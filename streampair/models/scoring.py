@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
+import struct
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -61,13 +62,22 @@ class _RawVectors:
     def __init__(self, names: Sequence[Hashable], limit: float) -> None:
         self.names, self._limit = tuple(names), limit
         self._index = {name: i for i, name in enumerate(self.names)}
+        self._row = np.empty(len(self.names))
+        self._take = features.getter(self.names)
+        self._pack = struct.Struct(f"{len(self.names)}d").pack_into
 
     def one(self, x: Mapping[Any, Any]) -> Array:
-        """Vector (d,) of a record."""
-        whole = features.packed(self.names, [x], self._limit)
-        if whole is not None:
-            row: Array = whole[0]
-            return row
+        """Vector (d,) of a record: perhaps a view of scratch."""
+        if type(x) is dict and len(x) == len(self.names) > 0:
+            try:
+                self._pack(self._row.data, 0, *self._take(x))
+            except Exception:  # a name that is missing, or a value that struct refuses
+                return self._checked(x)
+            if vectors.first_beyond(self._row, self._limit) < 0:
+                return self._row
+        return self._checked(x)
+
+    def _checked(self, x: Mapping[Any, Any]) -> Array:
         values = features.read_record(x, self._limit)
         return np.array([values.get(name, 0.0) for name in self.names], dtype=np.float64)
 

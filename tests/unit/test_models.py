@@ -6,17 +6,21 @@ import base64
 import json
 import math
 import random
+import re
+import typing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from harness import pages
 from harness.learners import KEY, NAMES, every_learner, label, stream, taught
 from river import compose, linear_model, preprocessing
 
 from streampair import auc, losses, metric, models, privacy, ranking
 from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.models import format
 
 
 def outcome(function: Any, x: Any) -> Any:
@@ -281,12 +285,65 @@ def test_a_private_forest_of_categories() -> None:
     assert loaded.kind == "random_forest"
     leaves = json.loads(models.dumps(learner))["leaf_weights"]
     assert np.frombuffer(base64.b64decode(leaves["data"])).any()
+    agree_with_the_page(learner, [x for x in rows[:200] if x])
     compare(learner, loaded, [*rows[:200], {"other": 1.0}, {"amount": math.nan}, {"amount": 1e9}, {}])
     frame = pd.DataFrame(rows[:200])
     with pytest.raises(RecordError):
         learner.score_many(frame)  # NaN in a frame is no gap of a private learner
     filled = frame.fillna(0.25)
     pd.testing.assert_series_equal(loaded.score_many(filled), learner.score_many(filled), check_exact=True)
+
+
+# ---- the page --------------------------------------------------------------------------------------------
+
+
+def reader() -> dict[str, Any]:
+    """The functions of the program in docs/models.md."""
+    (block,) = (block for block in pages.blocks("docs/models.md") if block.title == "reader.py")
+    functions: dict[str, Any] = {}
+    exec(block.text, functions)
+    return functions
+
+
+def agree_with_the_page(learner: Any, xs: list[Any]) -> None:
+    functions, fields = reader(), json.loads(models.dumps(learner))
+    for x in xs:
+        assert functions["score"](fields, x) == pytest.approx(learner.score_one(x), rel=1e-9, abs=1e-9)
+        if fields.get("probability") is not None:
+            p = learner.predict_proba_one(x)[learner.positive]
+            assert functions["probability"](fields, x) == pytest.approx(p, rel=1e-9, abs=1e-9)
+
+
+@every_learner
+def test_the_page_is_enough_to_score(model: Any) -> None:
+    for count in (0, 130, 330):
+        learner = taught(model.clone(), count)
+        agree_with_the_page(learner, [x for x in records(learner)[:27] if x])
+
+
+@pytest.mark.parametrize("name", FORESTS)
+def test_the_page_is_enough_to_score_texts_and_gaps(name: str) -> None:
+    learner = FORESTS[name]()
+    for x in mixed(1500, seed=1):
+        learner.learn_one(x, target(learner, x))
+    agree_with_the_page(learner, mixed(60, seed=2))
+
+
+def test_every_field_is_on_the_page() -> None:
+    page = pages.text_of("docs/models.md")
+    kinds = typing.get_args(format.KnownModel)
+    structs = (
+        *kinds,
+        format.Promise,
+        format.Curve,
+        format.Scaling,
+        format.Splits,
+        format.Experts,
+        format.Packed,
+    )
+    for struct in structs:
+        for name in struct.__struct_encode_fields__:
+            assert re.search(rf"`(\w+\.)?{name}[.`]", page), name
 
 
 # ---- what a private model holds --------------------------------------------------------------------------
