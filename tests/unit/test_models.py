@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import math
 import random
 import re
+import sys
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,9 @@ import pandas as pd
 import pytest
 from harness import pages
 from harness.learners import KEY, NAMES, every_learner, label, stream, taught
+from harness.support import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
 from river import compose, linear_model, preprocessing
 
 from streampair import auc, losses, metric, models, privacy, ranking
@@ -400,7 +406,7 @@ def test_a_private_model_holds_nothing_raw(model: Any) -> None:
     assert KEY.hex() not in text
 
 
-def test_neighbours_in_a_null_slot_have_one_form() -> None:
+def test_a_null_record_shows_in_no_count() -> None:
     """Whether a record could be used shows in no count of a model."""
     sizes = []
     for x in ({"f0": 0.5}, {"f0": math.nan}):
@@ -409,6 +415,35 @@ def test_neighbours_in_a_null_slot_have_one_form() -> None:
         fields = json.loads(models.dumps(learner))
         sizes.append({name: fields[name] for name in ("slots", "features", "privacy", "scaling")})
     assert sizes[0] == sizes[1]
+
+
+# ---- files of earlier releases ---------------------------------------------------------------------------
+
+GOLDEN = ROOT / "tests" / "golden"
+RELEASES = sorted(GOLDEN.glob("*/models"))
+assert RELEASES
+
+
+@pytest.fixture(scope="module")
+def golden() -> Iterator[Any]:
+    """The script that wrote them."""
+    sys.path.insert(0, str(GOLDEN))
+    yield importlib.import_module("make_models")
+    sys.path.remove(str(GOLDEN))
+
+
+@pytest.mark.parametrize("path", [path for folder in RELEASES for path in sorted(folder.glob("*.*.json"))])
+def test_a_file_of_an_earlier_release_scores_as_it_did(golden: Any, path: Path) -> None:
+    model, name = models.load(path), path.name.removesuffix(".json")
+    assert golden.results(model, name) == json.loads((path.parent / "expected.json").read_text())[name]
+    assert (model.time, model.metadata) == (1_700_000_000_000, {"application": name})
+    assert json.loads(models.dumps(model)) == json.loads(path.read_text())
+
+
+def test_every_result_has_its_file() -> None:
+    for folder in RELEASES:
+        expected = json.loads((folder / "expected.json").read_text())
+        assert {f"{name}.json" for name in expected} == {path.name for path in folder.glob("*.*.json")}
 
 
 # ---- what is no model ------------------------------------------------------------------------------------
@@ -424,6 +459,23 @@ SAMPLES: dict[str, Any] = {
         auc.PrivateForest(40.0, 1e-3, warmup=20, trees=3, depth=2, noise_key=KEY), 40
     ),
 }
+LOADED = {name: models.loads(models.dumps(learner)) for name, learner in SAMPLES.items()}
+
+
+VALUES = st.one_of(
+    st.floats(),
+    st.integers(-(2**70), 2**70),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=3),
+    st.sampled_from(["1", " 2e3 ", "nan", b"1", np.float32(0.5), np.int64(3), 1j]),
+)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@given(x=st.dictionaries(st.sampled_from([*NAMES, "new", 3]), VALUES))
+def test_any_record_has_the_score_or_the_error_of_the_learner(name: str, x: dict[Any, Any]) -> None:
+    compare(SAMPLES[name], LOADED[name], [x])
 
 
 def test_what_is_no_model_is_refused() -> None:
