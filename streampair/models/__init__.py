@@ -7,7 +7,7 @@ holds what may be published: of a private learner releases and public facts, nev
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,30 @@ class Model:
         except RecordError:  # names the first cell of a row, in what order its frame has
             scores = self._scorer.score_rows(*table.columns_and_rows())
         return table.series(scores, None)
+
+    def score_rows(self, columns: Sequence[Hashable], rows: Array) -> Array:
+        """Scores (n,) of an array (n, d) whose columns have these names.
+
+        Parameters
+        ----------
+        columns
+            Names of the columns, in any order; those that the model does not know are checked and ignored.
+        rows
+            Numbers, as doubles in C order. NaN is a missing feature of a forest, else a `RecordError`.
+
+        Raises
+        ------
+        RecordError
+            If a value cannot be used; it names the first.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from streampair import auc, models
+        >>> models.export(auc.PairOGD()).score_rows(["a", "b"], np.zeros((2, 2)))
+        array([0., 0.])
+        """
+        return self._scorer.score_rows(list(columns), np.require(rows, np.float64, ["C", "A", "W"]))
 
     def predict_proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
         """Probability of each known label, of a classifier.

@@ -103,13 +103,15 @@ def forest_of(document: ForestModel) -> ForestLearner:
     ValueError
         If the parts do not fit together.
     """
-    trees, nodes, d, blocks = _size_of(document), document.cuts[2], len(document.features), document.blocks
-    if not 1 <= nodes <= 32_767 or document.cuts != _cuts(nodes):
+    trees, d, blocks = _size_of(document), len(document.features), document.blocks
+    most = document.cuts[2]
+    if not 1 <= most <= 32_767 or document.cuts != _cuts(most):
         raise ValueError("cuts are out of range")
     splits, experts = document.splits, document.experts
     sizes = splits.sizes.whole("sizes", trees)
-    if not ((sizes >= 1) & (sizes <= nodes)).all():
+    if not ((sizes >= 1) & (sizes <= most)).all():
         raise ValueError("a tree has too many nodes")
+    nodes = int(sizes.max())  # no tree will grow
     learner = _new(document, trees, nodes)
     header = learner._header()
     if document.label_mean is not None:

@@ -78,6 +78,9 @@ def test_a_loaded_model_scores_as_the_learner(model: Any, count: int) -> None:
     assert loaded.score_many(usable).tolist() == [learner.score_one(x) for x in usable]
     whole = [x for x in usable if x.keys() == set(NAMES)]
     assert loaded.score_many(whole).tolist() == [learner.score_one(x) for x in whole]
+    columns = ["new", *sorted(NAMES, reverse=True)]
+    rows = np.array([[1.0, *(x[name] for name in columns[1:])] for x in whole])
+    assert loaded.score_rows(columns, rows).tolist() == [learner.score_one({**x, "new": 1.0}) for x in whole]
     for frame in (pd.DataFrame(whole), pd.DataFrame(whole)[["f3", "f1"]], pd.DataFrame(whole).assign(z=1.0)):
         pd.testing.assert_series_equal(loaded.score_many(frame), learner.score_many(frame), check_exact=True)
 
