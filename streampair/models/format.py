@@ -322,6 +322,8 @@ class RandomForestModel(LinearModel, tag="random_forest", kw_only=True):
         super().check()
         if self.scaling is None:
             raise ValueError("scaling is missing")
+        if self.scaling.mean is not None and self.scaling.cap is None:
+            raise ValueError("cap is missing")  # the places of values are in units of it
         if min(self.field_sizes, default=0) < 1 or sum(self.field_sizes) != len(self.features):
             raise ValueError("field_sizes do not add up to the features")
         fields, values, _ = self.arrays()

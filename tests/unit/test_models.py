@@ -610,6 +610,7 @@ def set_at(fields: Any, path: str, value: Any) -> Any:
         ("ranking.Forest", "label_variance", -1.0),
         ("ranking.Forest", "label_variance", None),
         ("auc.PrivateForest", "scaling", None),
+        ("auc.PrivateForest", "scaling.cap", None),
         ("auc.PrivateForest", "field_sizes", [5]),
         ("auc.PrivateForest", "field_sizes", [1, 1, 1, 1]),
         ("auc.PrivateForest", "split_fields.data", packed([5] * 12, "<i4")),
