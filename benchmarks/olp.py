@@ -2,14 +2,14 @@
 
     python benchmarks/olp.py [--folds 5]
 
-The published AUC is .916 +- .003, that of `streampair reproduce yang2021` .922. OLP takes a step for each
-record against a buffer of 200; here its buffer, its steps, its passes, its preprocessing and what is
-published of its iterates are changed, one at a time. The first line is what `streampair reproduce` runs:
+The published AUC is .916 +- .003, that of `python -m benchmarks.papers yang2021` .922. OLP takes a step
+for each record against a buffer of 200; here its buffer, its steps, its passes, its preprocessing and what is
+published of its iterates are changed, one at a time. The first line is what `benchmarks/papers` runs:
 steps of c / sqrt(t), as in the programs of the authors, over one pass, where these make three. Each line has
 the AUC on the fold left out, with the best of a few step sizes and radii in hindsight: the best that this
 protocol could have reported.
 
-The columns: the mean of all iterates weighted by the steps, which `streampair reproduce` takes; the mean of
+The columns: the mean of all iterates weighted by the steps, which `benchmarks/papers` takes; the mean of
 the last half; the last iterate; and what the programs of the authors report: means of the iterates between
 one moment and the next, at 2^4, 2^4.5, 2^5, ... steps, and of these moments the best.
 """
@@ -84,7 +84,7 @@ def main() -> None:
     raw = frame.to_numpy(dtype=float)
     plain, count = scaled(raw), len(y)
     variants = {
-        "as streampair reproduce": (plain, count, 200, FILLED, "falling", 1),
+        "as in benchmarks/papers": (plain, count, 200, FILLED, "falling", 1),
         "constant steps": (plain, count, 200, FILLED, "constant", 1),
         "three passes": (plain, count, 200, FILLED, "falling", 3),
         "places independent": (plain, count, 200, INDEPENDENT, "falling", 1),

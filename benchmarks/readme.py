@@ -39,7 +39,7 @@ BLOCKS = {
     "forest-pairs": ["python benchmarks/forest.py --pairs"],
     "private-forest": ["python benchmarks/private_forest.py"],
     "private-forest-gram": ["python benchmarks/private_forest.py --gram"],
-    "yang2021": ["streampair reproduce yang2021"],
+    "yang2021": ["python -m benchmarks.papers yang2021"],
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
     "broker-run": ["python benchmarks/broker_run.py"],
     "replay": ["python benchmarks/replay.py"],
@@ -77,7 +77,7 @@ HEADLINES = [
     ),
     ("make utility", "adult: {} and {}.", _held_out("adult")),
     (
-        "streampair reproduce yang2021",
+        "python -m benchmarks.papers yang2021",
         "{} of {} published AUCs of Yang et al. (2021) come out within one standard deviation.",
         r"^(\d+) of (\d+) cells within one published standard deviation",
     ),
@@ -91,7 +91,7 @@ def run(command: str) -> str:
         words[:1] = [sys.executable, "-m", "streampair_connectors"]
     done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if (
-        words[1:3] != ["-m", "streampair_connectors"] or done.returncode != 1
+        words[1:3] != ["-m", "benchmarks.papers"] or done.returncode != 1
     ):  # 1: a cell is off, as the table says
         done.check_returncode()
     return done.stdout.rstrip()

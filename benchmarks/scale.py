@@ -18,11 +18,11 @@ import math
 
 import numpy as np
 from _sets import DATA
-from streampair_connectors.cli.paper_tables import rows_of
+from papers import protocol
+from papers.data_sets import rows_of
 
 from streampair import losses, offline
 from streampair.privacy.contraction import paper_warmup
-from streampair.reproduce import protocol
 
 SCALES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 WITHOUT_NOISE = 1e6

@@ -12,7 +12,6 @@
     evaluation      rolling AUC and regret
     privacy         accounting, plans, reports and audits
     plots           regret, privacy and AUC of a recorded run, with matplotlib
-    reproduce       the papers' tables, computed again
     errors          every error that this package raises
 
 Examples

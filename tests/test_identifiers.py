@@ -13,7 +13,9 @@ BANNED = {
     *("told", "shown", "beside", "held", "own", "asked", "given", "door", "twin", "woods", "noted"),
     "at",  # of NumPy's ufuncs it is a method; in kernels it is an index
 }
-FILES = sorted([*(ROOT / "streampair").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")])
+FILES = sorted(
+    f for part in ("streampair", "connectors", "benchmarks/papers") for f in (ROOT / part).rglob("*.py")
+)
 
 
 def defined(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -32,8 +32,11 @@ def where(block: pages.Block) -> str:
     "block", [b for b in pages.all_blocks("python") if b.page not in FOLLOWED], ids=where
 )
 def test_programs_run_as_they_stand(block: pages.Block, tmp_path: Path) -> None:
+    folder = (
+        support.ROOT if "from benchmarks." in block.text else tmp_path
+    )  # those need a clone, as their page says
     told = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block.text], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-W", "error", "-c", block.text], capture_output=True, text=True, cwd=folder
     )
     assert told.returncode == 0, told.stderr
     if (after := block.following) is not None and after.language == "text":
@@ -88,10 +91,13 @@ def commands(block: pages.Block) -> list[str]:
 
 
 def command_line(words: list[str]) -> None:
-    """Parse a call of `streampair` to its last option, and run nothing."""
+    """Parse a call of `streampair` or `benchmarks.papers` to its last option, and run nothing."""
     from streampair_connectors.cli.app import app
 
-    command: Any = typer.main.get_command(app)
+    from benchmarks.papers.__main__ import app as papers
+
+    command: Any = typer.main.get_command(papers if words[:1] == ["benchmarks.papers"] else app)
+    words = words[1:] if words[:1] == ["benchmarks.papers"] else words
     while hasattr(command, "commands"):
         command, words = command.commands[words[0]], words[1:]
     command.make_context(command.name, words)
@@ -109,6 +115,9 @@ def test_commands_exist(command: str) -> None:
         assert subprocess.run(dry, capture_output=True, env=environment).returncode == 0
     elif program == "streampair":
         command_line(arguments)
+    elif program == "python":
+        assert arguments[:2] == ["-m", "benchmarks.papers"]
+        command_line(arguments[1:])
     elif program == "kafka-acls.sh":  # tests/broker/test_security.py does what it says
         assert {"--add", "--allow-principal", "--operation"} <= set(arguments)
     elif program == "python3":
@@ -121,7 +130,15 @@ def test_commands_exist(command: str) -> None:
         pytest.fail(f"nobody checks the command {command!r}")
 
 
-@pytest.mark.parametrize("wrong", [["run"], ["run", "a.toml", "--fast"], ["budget", "plan", "--n", "many"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["run"],
+        ["run", "a.toml", "--fast"],
+        ["budget", "plan", "--n", "many"],
+        ["benchmarks.papers", "all", "--fast"],
+    ],
+)
 def test_a_wrong_call_is_caught(wrong: list[str]) -> None:
     with pytest.raises(Exception, match=r"Missing|No such option|valid number"):
         command_line(wrong)

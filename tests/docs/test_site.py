@@ -67,7 +67,7 @@ def test_formulas_are_mathml(site: Path) -> None:
 
 def test_the_command_line_is_all_there(site: Path) -> None:
     page = (site / "api" / "cli.html").read_text(encoding="utf-8")
-    for command in ("run", "check", "replay", "demo", "audit", "budget-plan", "budget-show", "reproduce"):
+    for command in ("run", "check", "replay", "demo", "audit", "budget-plan", "budget-show"):
         assert f'id="streampair-{command}"' in page, command
 
 

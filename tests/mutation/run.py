@@ -31,7 +31,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("streampair", "connectors", "tests", "pyproject.toml", "README.md", "docs")
+PARTS = ("streampair", "connectors", "benchmarks", "tests", "pyproject.toml", "README.md", "docs")
 SECONDS = 240.0
 FORKS = multiprocessing.get_context("forkserver")
 LIBRARIES = [
@@ -66,7 +66,7 @@ def tested(tree: Path, arguments: list[str], jit: bool, output: Path, told: Conn
         os.environ.pop("NUMBA_CACHE_DIR", None)
     numba.core.config.reload_config()
     sys.path[:0] = paths
-    for name in ("streampair", "streampair_connectors"):
+    for name in ("streampair", "streampair_connectors", "benchmarks.papers"):
         found = importlib.util.find_spec(name)
         if found is None or not str(found.origin).startswith(str(tree)):
             raise ImportError(f"the copy is not what is imported: {found}")

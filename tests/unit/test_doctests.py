@@ -1,4 +1,4 @@
-"""Every example in a docstring of the package runs."""
+"""Every example in a docstring runs: of the package, and of `benchmarks.papers`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import pkgutil
 
 import pytest
 
+import benchmarks.papers
 import streampair
 
 
 def _modules() -> list[str]:
-    found = pkgutil.walk_packages(streampair.__path__, "streampair.")
+    found = [
+        *pkgutil.walk_packages(streampair.__path__, "streampair."),
+        *pkgutil.walk_packages(benchmarks.papers.__path__, "benchmarks.papers."),
+    ]
     return ["streampair", *(m.name for m in found if not m.name.endswith("__main__"))]
 
 

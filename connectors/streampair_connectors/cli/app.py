@@ -18,7 +18,7 @@ from rich.console import Console
 
 from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
-from streampair_connectors.cli import card, reproduce
+from streampair_connectors.cli import card
 from streampair_connectors.cli.options import AsJson, ConfigPath, run_until_signal
 from streampair_connectors.cli.options import errors as _errors
 from streampair_connectors.cli.report import add_report
@@ -407,11 +407,6 @@ def _features_of(d: int | None, config: Path | None) -> int:
 
 
 add_report(app)
-app.command(
-    "reproduce",
-    short_help="Reproduce a paper's tables, beside the published values.",
-    epilog="Example: streampair reproduce xue2021 --data data/ --quick",
-)(reproduce.reproduce)
 budget_app.command(
     "card",
     short_help="Show the privacy card: guarantee, unit of protection, mechanism.",

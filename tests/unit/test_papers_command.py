@@ -1,22 +1,26 @@
-"""`streampair reproduce` on made-up sets of the right shape: the protocol, not the figures."""
+"""`python -m benchmarks.papers` on made-up sets of the right shape: the protocol, not the figures."""
 
 from __future__ import annotations
 
 import dataclasses
 import gzip
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from streampair_connectors.cli import paper_tables
-from streampair_connectors.cli.app import app
-from streampair_connectors.cli.paper_tables import read_set
+import typer
+from harness.support import ROOT
 from typer.testing import CliRunner
 
+from benchmarks.papers import manifest, measuring, protocol, runs, yang2021
+from benchmarks.papers.__main__ import app
+from benchmarks.papers.data_sets import read_set
 from streampair.errors import ConfigError, SourceError
-from streampair.reproduce import manifest, measuring, protocol, yang2021
 
 LABELS = {"diabetes": ["-1", "1"], "german": ["2", "1"], "letter": [*"NA"], "usps": ["7", "2"]}
 
@@ -39,8 +43,35 @@ def write(folder: Path, name: str, n: int, *, packed: bool = True) -> None:
         (folder / f"{name}.csv").write_text(text)
 
 
+def test_the_module_is_run_by_its_name(tmp_path: Path) -> None:
+    """What made a page is told in it, without the user's paths."""
+    options = ["--data", str(tmp_path), f"--cache={tmp_path / 'cells.jsonl'}", "--quick", "--seeds", "1"]
+    command = [sys.executable, "-m", "benchmarks.papers", "kang2021", *options]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    assert "Made by `python -m benchmarks.papers kang2021 --quick --seeds 1`." in result.stdout
+    assert str(tmp_path) not in result.stdout
+
+
+def test_the_help_reads_well() -> None:
+    """An example that can be called, a word on everything, and nothing cut off at 80 columns."""
+    command: Any = typer.main.get_command(app)
+    result = CliRunner().invoke(
+        app, ["--help"], env={"COLUMNS": "80"}, prog_name="python -m benchmarks.papers"
+    )
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "..." not in result.stdout
+    assert result.stdout.startswith("Usage: python -m benchmarks.papers [OPTIONS] [PAPER]")
+    for parameter in command.params:
+        assert parameter.help, f"{parameter.name} says nothing"
+        names = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]
+        assert all(name in result.stdout for name in names)
+    (example,) = re.findall(r"Example: python -m benchmarks\.papers (.*)", result.stdout)
+    command.make_context("benchmarks.papers", example.split())
+
+
 def call(*arguments: object, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+    result = CliRunner().invoke(app, [*map(str, arguments)])
     assert result.exit_code == code, result.output
     return result
 
@@ -148,8 +179,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return measure(job, data, seed)
 
     monkeypatch.setattr(measuring, "measure", counted)
-    paper_tables._sample.cache_clear()
-    paper_tables._digest.cache_clear()
+    runs._sample.cache_clear()
+    runs._digest.cache_clear()
     return made
 
 
@@ -162,7 +193,7 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, few: list[Any]) -> N
     assert "| diabetes | DPGDSC | 60 | 1 | 1/n | 0.6446 |" in told
     assert "Not compared: " in told
     assert "has no diabetic_retinopathy.csv.gz" in told
-    assert "Made by `streampair reproduce" in told
+    assert "Made by `python -m benchmarks.papers`." in told
     lines = cache.read_text().splitlines()
     assert len(lines) == len(few) == 12  # two cells of one set, three variants, two seeds
     few.clear()
@@ -181,8 +212,8 @@ def test_other_data_are_measured_anew(tmp_path: Path, few: list[Any]) -> None:
     arguments = ["xue2021", "--data", tmp_path, "--cache", tmp_path / "c", "--seeds", 2]
     call(*arguments)
     write(tmp_path, "diabetes", 130)
-    paper_tables._sample.cache_clear()
-    paper_tables._digest.cache_clear()
+    runs._sample.cache_clear()
+    runs._digest.cache_clear()
     few.clear()
     call(*arguments)
     assert len(few) == 12

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from streampair.reproduce.manifest import VARIANTS, Paper
-from streampair.reproduce.results import COLUMNS, Result, columns, counted, places
+from .manifest import VARIANTS, Paper
+from .results import COLUMNS, Result, columns, counted, places
 
 __all__ = ["page", "plot"]
 

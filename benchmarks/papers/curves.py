@@ -11,8 +11,9 @@ import numpy as np
 
 from streampair import auc, losses
 from streampair.errors import ConfigError
-from streampair.reproduce import yang2021
-from streampair.reproduce.protocol import (
+
+from . import yang2021
+from .protocol import (
     Outcome,
     Sample,
     fitted,
@@ -162,7 +163,7 @@ def theorem_2(
 
     Examples
     --------
-    >>> from streampair.reproduce.curves import theorem_2
+    >>> from benchmarks.papers.curves import theorem_2
     >>> same = dict(dim=8, steps=5, sigma=0.1, lipschitz=3.93, smoothness=4.0, curvature=0.01, start=0.1)
     >>> theorem_2(n=10**6, **same) < theorem_2(n=100, **same)
     True

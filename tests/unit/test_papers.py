@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.papers import curves, manifest, measuring, pages, protocol, relations, results
 from streampair import losses, offline
 from streampair.errors import ConfigError
-from streampair.reproduce import curves, manifest, measuring, pages, protocol, relations, results
 
 
 def made(n: int = 120, d: int = 3, name: str = "diabetes") -> protocol.Sample:
@@ -349,7 +349,7 @@ def test_pages_have_tables_and_plots() -> None:
     text = "\n".join(results.markdown(paper, rows))
     assert text.count("\n| diabetes |") == 28
     assert "### Figure 4: AUC" in text
-    page = pages.page([(paper, rows)], "streampair reproduce <all>")
+    page = pages.page([(paper, rows)], "python -m benchmarks.papers <all>")
     assert page.count("<svg") == 2
     assert "&lt;all&gt;" in page
     assert page.count("<tr>") == len(cells) + 1

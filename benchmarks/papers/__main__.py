@@ -1,4 +1,9 @@
-"""`streampair reproduce`: the papers' tables and figures, compared with this library's results."""
+"""The papers' tables and figures, computed again and compared with the printed values.
+
+    python -m benchmarks.papers [PAPER] --data DIR [--quick] [--check] [--seeds 20] [--output md|html]
+
+It runs in the root of a clone. DIR has the data sets of the papers; `docs/papers.md` describes the results.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,24 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-
-from streampair.errors import ConfigError
 from streampair_connectors.cli.options import AsJson, errors
 
-__all__ = ["reproduce"]
+from streampair.errors import ConfigError
 
+__all__ = ["app", "reproduce"]
+
+_COMMAND = "python -m benchmarks.papers"
 _QUICK_SEEDS, _SEEDS = 2, 20
 
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
+
+@app.command(epilog=f"Example: {_COMMAND} xue2021 --data data/ --quick")
 def reproduce(
     paper: Annotated[
         str,
@@ -66,7 +80,7 @@ def reproduce(
 
 
 def _table(data: Path, methods: str, sets: str, *, repeats: int, jobs: int, as_json: bool) -> None:
-    from streampair_connectors.cli.paper_tables import as_dicts, reproduce_yang2021, table_lines
+    from .runs import as_dicts, reproduce_yang2021, table_lines
 
     cells = reproduce_yang2021(
         data, methods.split(","), sets.split(","), repeats=repeats, jobs=jobs, console=Console(stderr=True)
@@ -91,9 +105,9 @@ def _manifest(
     jobs: int,
     as_json: bool,
 ) -> None:
-    from streampair.reproduce import manifest, results
-    from streampair.reproduce.pages import page
-    from streampair_connectors.cli.paper_tables import default_cache, reproduced, result_dict
+    from . import manifest, results
+    from .pages import page
+    from .runs import default_cache, reproduced, result_dict
 
     if output not in ("md", "html"):
         raise ConfigError(f"output is {output!r}", fix="give md or html")
@@ -127,11 +141,15 @@ def _manifest(
 
 def _command() -> str:
     """Return the command line, without the user's paths."""
-    words, skip = ["streampair", "reproduce"], False
-    arguments = sys.argv[sys.argv.index("reproduce") + 1 :] if "reproduce" in sys.argv else []
-    for argument in arguments:
+    words, skip = [_COMMAND], False
+    called = Path(sys.argv[0]).resolve() == Path(__file__).resolve()  # a test calls `app` in its own process
+    for argument in sys.argv[1:] if called else []:
         if skip or argument.split("=")[0] in ("--data", "--cache"):
             skip = not skip and "=" not in argument
             continue
         words.append(argument)
     return " ".join(words)
+
+
+if __name__ == "__main__":
+    app(prog_name=_COMMAND)

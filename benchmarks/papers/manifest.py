@@ -1,4 +1,4 @@
-"""Manifests of the papers' tables and figures, cell by cell: one file each, in `papers/`."""
+"""Manifests of the papers' tables and figures, cell by cell: one file each, in `manifests/`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from streampair.errors import ConfigError
@@ -137,7 +137,7 @@ def load(name: str) -> Paper:
 
     Examples
     --------
-    >>> from streampair.reproduce import manifest
+    >>> from benchmarks.papers import manifest
     >>> paper = manifest.load("xue2021")
     >>> cell = next(c for c in paper.cells if c.place == "Table 4" and c.algorithm == "DPGDSC")
     >>> cell.data, cell.n, cell.epsilon, cell.published
@@ -145,7 +145,7 @@ def load(name: str) -> Paper:
     """
     if name not in PAPERS:
         raise ConfigError(f"no paper {name!r} is here", fix=f"use {', '.join(PAPERS)}, or all")
-    text = resources.files("streampair.reproduce").joinpath("papers", f"{name}.toml").read_text("utf-8")
+    text = (Path(__file__).parent / "manifests" / f"{name}.toml").read_text("utf-8")
     return read(tomllib.loads(text))
 
 

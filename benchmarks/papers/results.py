@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streampair.reproduce.manifest import VARIANTS, Cell, Paper
-from streampair.reproduce.protocol import Outcome
+from .manifest import VARIANTS, Cell, Paper
+from .protocol import Outcome
 
 __all__ = ["Result", "Summary", "lacking", "markdown", "result", "summary", "verdict"]
 
@@ -66,8 +66,8 @@ def summary(outcomes: Sequence[Outcome]) -> Summary:
 
     Examples
     --------
-    >>> from streampair.reproduce.protocol import Outcome
-    >>> from streampair.reproduce.results import summary
+    >>> from benchmarks.papers.protocol import Outcome
+    >>> from benchmarks.papers.results import summary
     >>> found = summary([Outcome(0.5), Outcome(0.7)])
     >>> round(found.mean, 3), round(found.stderr, 3), found.seeds
     (0.6, 0.1, 2)
@@ -155,7 +155,7 @@ def lacking(results: Iterable[Result]) -> Iterator[str]:
 
     Examples
     --------
-    >>> from streampair.reproduce import manifest, results
+    >>> from benchmarks.papers import manifest, results
     >>> cell = manifest.load("xue2021").cells[0]
     >>> same = results.Summary(0.7, 0.01, 20)
     >>> list(results.lacking([results.Result(cell, dict.fromkeys(manifest.VARIANTS, same))]))

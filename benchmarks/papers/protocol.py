@@ -105,7 +105,7 @@ def sample(name: str, columns: Sequence[Sequence[str]], labels: Sequence[str]) -
 
     Examples
     --------
-    >>> from streampair.reproduce.protocol import sample
+    >>> from benchmarks.papers.protocol import sample
     >>> sample("diabetes", [["0", "1", "2"], ["a", "", "a"]], ["1", "-1", "1"]).rows.shape
     (3, 3)
     """
@@ -161,7 +161,7 @@ def split(data: Sample, n: int, seed: int) -> tuple[Sample, Sample]:
 
 
 def learned(job: Mapping[str, Any], data: Sample, seed: int) -> Outcome:
-    """AUC, accuracy or objective of one fit: see `streampair.reproduce.measuring.measure`."""
+    """AUC, accuracy or objective of one fit: see `measuring.measure`."""
     if job["measure"] not in ("AUC", "accuracy", "objective"):
         raise ConfigError(f"no protocol measures {job['measure']!r}", fix="take another manifest")
     known, others = split(data, job["n"], seed)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.reproduce.protocol import Outcome, Sample, learner_of
+
+from .protocol import Outcome, Sample, learner_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

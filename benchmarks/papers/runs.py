@@ -1,10 +1,8 @@
-"""Implementation of `streampair reproduce`: read data sets, measure, compare with the paper."""
+"""Runs the measurements of the papers: several at once, and each once, as a file keeps what was measured."""
 
 from __future__ import annotations
 
-import csv
 import functools
-import gzip
 import hashlib
 import json
 import math
@@ -13,79 +11,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import streampair
 from streampair.errors import ConfigError, SourceError, StreampairError
-from streampair.reproduce import manifest, measuring, protocol, relations, yang2021
-from streampair.reproduce.results import Result, result
+
+from . import manifest, measuring, protocol, relations, yang2021
+from .data_sets import read_set, rows_of
+from .results import Result, result
 
 __all__ = [
     "Measurements",
     "as_dicts",
     "default_cache",
-    "read_set",
     "reproduce_yang2021",
     "reproduced",
     "result_dict",
-    "rows_of",
     "table_lines",
 ]
-
-
-def rows_of(folder: Path, name: str) -> list[list[str]]:
-    """The texts of `NAME.csv.gz` or `NAME.csv`, without its header: the label is the last of a row.
-
-    Raises
-    ------
-    SourceError
-        If the file is not there, or is no table.
-    """
-    path = next((p for p in (folder / f"{name}.csv.gz", folder / f"{name}.csv") if p.exists()), None)
-    if path is None:
-        raise SourceError(
-            f"{folder} has no {name}.csv.gz and no {name}.csv",
-            fix="point --data at a folder with the sets, or choose those it has with --sets",
-            retriable=False,
-        )
-    try:
-        with cast("IO[str]", gzip.open(path, "rt") if path.suffix == ".gz" else path.open("rt")) as lines:
-            _, *rows = csv.reader(lines)
-        if len({len(row) for row in rows}) != 1 or len(rows[0]) < 2:
-            raise ValueError("its rows differ in length, or have no feature")
-    except (OSError, EOFError, ValueError) as error:
-        raise _no_table(path, error) from None
-    return rows
-
-
-def read_set(folder: Path, name: str) -> yang2021.DataSet:
-    """Read `NAME.csv.gz` or `NAME.csv`: a header, then numbers, the label last.
-
-    Raises
-    ------
-    SourceError
-        If the file is not there, or a cell but the last is no number.
-    """
-    rows = rows_of(folder, name)
-    try:
-        numbers = np.array([row[:-1] for row in rows], dtype=np.float64)
-        if not np.isfinite(numbers).all():
-            raise ValueError("a cell is missing")
-    except ValueError as error:
-        raise _no_table(folder / f"{name}.csv", error) from None
-    return yang2021.binary(name, numbers, [row[-1] for row in rows])
-
-
-def _no_table(path: Path, error: Exception) -> SourceError:
-    return SourceError(
-        f"{path} cannot be read as numbers with a label last ({error})",
-        fix="give a CSV with a header line, numeric features and the label in the last column",
-        retriable=False,
-    )
 
 
 def reproduce_yang2021(
@@ -158,6 +104,8 @@ def table_lines(cells: Sequence[yang2021.Cell]) -> Iterator[str]:
 _QUICK_METRIC, _QUICK_RISK, _QUICK_TABLES = 256, 512, ("diabetes", "german")
 _LEFT_OUT = "left out of a quick look"
 _TUNED = ("tuned AUC", "time to AUC")
+# Files of this package that no measured value depends on.
+_NOT_MEASURING = ("__main__.py", "manifest.py", "pages.py", "results.py", "runs.py")
 
 
 def default_cache() -> Path:
@@ -169,11 +117,11 @@ def default_cache() -> Path:
 @functools.cache
 def _program() -> str:
     """Return a digest of everything that a measurement may depend on."""
-    folder = Path(streampair.__file__).parent
     seen = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        if path.name not in ("pages.py", "results.py", "manifest.py"):  # presentation, not measurement
-            seen.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    for folder in (Path(streampair.__file__).parent, Path(__file__).parent):
+        for path in sorted(folder.rglob("*.py")):
+            if path.parent != Path(__file__).parent or path.name not in _NOT_MEASURING:
+                seen.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
     return seen.hexdigest()
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from streampair.errors import StreampairError
-from streampair.reproduce import curves, protocol, relations
+
+from . import curves, protocol, relations
 
 __all__ = ["measure"]
 
