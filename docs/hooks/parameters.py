@@ -5,6 +5,7 @@ griffe gives all of them those of the first, and knows none of the fields that a
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from contextlib import suppress
@@ -35,6 +36,13 @@ def correct(thing: griffe.Class | griffe.Function) -> None:
                     parameter.value = None if own.default is own.empty else repr(own.default)
 
 
+def method(owner: griffe.Class, name: str, shared: griffe.Function) -> griffe.Function:
+    """A function of a module as a method of a class."""
+    out = copy.copy(shared)
+    out.name, out.parent = name, owner
+    return out
+
+
 class Parameters(griffe.Extension):
     """Corrects every class and function of a package once all of it is loaded."""
 
@@ -43,7 +51,12 @@ class Parameters(griffe.Extension):
         self._walk(pkg)
 
     def _walk(self, thing: griffe.Object) -> None:
-        for member in thing.members.values():
+        for name, member in thing.members.items():
+            if isinstance(member, griffe.Attribute) and isinstance(thing, griffe.Class):
+                # A function of the module that several classes have as a method.
+                shared = thing.module.members.get(str(member.value))
+                if isinstance(shared, griffe.Function):
+                    thing.members[name] = method(thing, name, shared)
             if member.is_alias:
                 continue
             if isinstance(member, griffe.Class | griffe.Function):

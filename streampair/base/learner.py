@@ -125,6 +125,8 @@ class Learner(base.Estimator):
 
     _task: Target
     _y_name: Any = None
+    # The label that predictions of a classifier show for what ranks low; None: it is not known yet.
+    _negative: Any = None
     # Whether predictions lack a label that ranks low, until one is learned.
     _unnamed: bool = False
 

@@ -41,50 +41,64 @@ def _symmetric(coordinates: Array, d: int) -> Array:
     return out
 
 
-class _Scorer(Learner):
-    """Gives each record a score that is linear in its features."""
+# Methods of several mixins, which have no other base in common than `Learner`.
 
-    # The label that predictions of a classifier show for what ranks low; None: it is not known yet.
-    _negative: Any = None
 
-    def score_learn_many(self, X: Any, y: Any) -> Any:
-        """Scores of the rows, each under the model before it, and learn them: `score_one`, then `learn_one`,
-        row by row, bit for bit.
+def _score_learn_many(self: Learner, X: Any, y: Any) -> Any:
+    """Scores of the rows, each under the model before it, and learn them: `score_one`, then `learn_one`,
+    row by row, bit for bit.
 
-        What an evaluation of a stream needs (predict, then learn), in one call of compiled code for the
-        learners that are not private.
+    What an evaluation of a stream needs (predict, then learn), in one call of compiled code for the
+    learners that are not private.
 
-        Parameters
-        ----------
-        X, y
-            As of `learn_many`.
+    Parameters
+    ----------
+    X, y
+        As of `learn_many`.
 
-        Returns
-        -------
-        series or array
-            Of a frame as a series of the same kind with its index, of an array as one. For a private learner
-            NaN where a row cannot be scored: it takes its slot as in `learn_one`, and the others are as they
-            would be without it.
+    Returns
+    -------
+    series or array
+        Of a frame as a series of the same kind with its index, of an array as one. For a private learner
+        NaN where a row cannot be scored: it takes its slot as in `learn_one`, and the others are as they
+        would be without it.
 
-        Raises
-        ------
-        RecordError
-            If any cell or label cannot be used; then no row has been learned. Not for a private learner.
+    Raises
+    ------
+    RecordError
+        If any cell or label cannot be used; then no row has been learned. Not for a private learner.
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from streampair import auc
-        >>> X = np.array([[1.0], [0.0], [1.0], [0.5], [1.0]])
-        >>> auc.PairOGD().score_learn_many(X, np.array([True, False, True, False, True])).round(2)
-        array([0.  , 0.  , 0.  , 0.  , 0.33])
-        """
-        table, scores = self._with_rows(X, y, self._score_learn_rows)
-        return table.series(np.empty(0) if scores is None else scores, None)
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair import auc
+    >>> X = np.array([[1.0], [0.0], [1.0], [0.5], [1.0]])
+    >>> auc.PairOGD().score_learn_many(X, np.array([True, False, True, False, True])).round(2)
+    array([0.  , 0.  , 0.  , 0.  , 0.33])
+    """
+    table, scores = self._with_rows(X, y, self._score_learn_rows)
+    return table.series(np.empty(0) if scores is None else scores, None)
+
+
+def _probabilities_of(self: Learner, scores: Array) -> Array:
+    """Probabilities of the `positive` label, (n,), that the model gives now for these scores (n,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair import auc
+    >>> model = auc.PairOGD()
+    >>> for a, y in [(0.9, True), (0.1, False)] * 20:
+    ...     model.learn_one({"a": a}, y)
+    >>> x = {"a": 0.9}
+    >>> model.probabilities_of(np.array([model.score_one(x)]))[0] == model.predict_proba_one(x)[True]
+    np.True_
+    """
+    return self._probas(np.asarray(scores, dtype=np.float64))
 
 
 @dataclass(eq=False, repr=False)
-class MulticlassClassifierMixin(_Scorer, base.MiniBatchClassifier):
+class MulticlassClassifierMixin(Learner, base.MiniBatchClassifier):
     """Tells classes apart, and ranks the records of one of them above all others; River's classifier."""
 
     _: KW_ONLY
@@ -93,25 +107,12 @@ class MulticlassClassifierMixin(_Scorer, base.MiniBatchClassifier):
     def _make_task(self) -> OneClassTarget:
         return OneClassTarget(self.positive)
 
-    def probabilities_of(self, scores: Array) -> Array:
-        """Probabilities of the `positive` label, (n,), that the model gives now for these scores (n,).
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from streampair import auc
-        >>> model = auc.PairOGD()
-        >>> for a, y in [(0.9, True), (0.1, False)] * 20:
-        ...     model.learn_one({"a": a}, y)
-        >>> x = {"a": 0.9}
-        >>> model.probabilities_of(np.array([model.score_one(x)]))[0] == model.predict_proba_one(x)[True]
-        np.True_
-        """
-        return self._probas(np.asarray(scores, dtype=np.float64))
+    score_learn_many = _score_learn_many
+    probabilities_of = _probabilities_of
 
 
 @dataclass(eq=False, repr=False)
-class ClassifierMixin(_Scorer, base.MiniBatchClassifier):
+class ClassifierMixin(Learner, base.MiniBatchClassifier):
     """Ranks the records of one label above those of another; River's classifier.
 
     Where labels are neither True and False nor 1 and 0 and no `negative` is declared, every label of the type
@@ -177,7 +178,8 @@ class ClassifierMixin(_Scorer, base.MiniBatchClassifier):
         low = {} if self._unnamed else {self._negative: 1.0 - p}
         return table.frame(low | {self.positive: p})
 
-    probabilities_of = MulticlassClassifierMixin.probabilities_of
+    score_learn_many = _score_learn_many
+    probabilities_of = _probabilities_of
 
     def predict_many(self, X: Any) -> Any:
         """Predicted labels of the rows, as a series with the frame's index, or an array."""
@@ -197,7 +199,7 @@ class PrivateClassifierMixin(ClassifierMixin):
 
 
 @dataclass(eq=False, repr=False)
-class RegressorMixin(_Scorer, base.MiniBatchRegressor):
+class RegressorMixin(Learner, base.MiniBatchRegressor):
     """Ranks records by a real-valued relevance; River's regressor."""
 
     _: KW_ONLY
@@ -205,6 +207,8 @@ class RegressorMixin(_Scorer, base.MiniBatchRegressor):
 
     def _make_task(self) -> RelevanceTarget:
         return RelevanceTarget(self.relevance)
+
+    score_learn_many = _score_learn_many
 
     def predict_one(self, x: Mapping[Any, Any]) -> float:
         """The score: higher ranks higher. Only differences are learned, so its zero means nothing."""
