@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 
 from streampair.base import validation
-from streampair.base.mixins import PrivateClassifierMixin
+from streampair.base.mixins import ClassifierMixin
 from streampair.base.private import PrivateGradientLearner, PrivateLearner
 from streampair.privacy.mechanism_options import MechanismOptions
 
@@ -13,7 +13,7 @@ __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
 
 
 @dataclass(eq=False, repr=False)
-class PairFTRL(PrivateClassifierMixin, PrivateLearner):
+class PairFTRL(ClassifierMixin, PrivateLearner):
     """Private online AUC maximisation: FTRL on pairs with correlated noise.
 
     Follow the regularised leader (FTRL): the model is computed from sums over the stream. The sums have noise
@@ -112,12 +112,13 @@ class PairFTRL(PrivateClassifierMixin, PrivateLearner):
 
     _: KW_ONLY
     mechanism: MechanismOptions | None = None
+    auc_share: float | None = None
 
     _select = validation.select_ftrl
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(PrivateClassifierMixin, PrivateGradientLearner):
+class OnPairStrC(ClassifierMixin, PrivateGradientLearner):
     """Private online AUC maximisation by output perturbation, for strongly convex losses.
 
     Algorithm 1 of Huai et al. (2020). Gradient descent on pairs runs without noise, in secret, and its
@@ -198,12 +199,13 @@ class OnPairStrC(PrivateClassifierMixin, PrivateGradientLearner):
     calibration: str = "tight"
     allocation: str = "minimal"
     positive_rate: float | str | None = None
+    auc_share: float | None = None
 
     _select = validation.select_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(PrivateClassifierMixin, PrivateGradientLearner):
+class OnPairC(ClassifierMixin, PrivateGradientLearner):
     """Private online AUC maximisation by output perturbation, for convex losses.
 
     Algorithm 2 of Huai et al. (2020): `OnPairStrC` on the loss plus ``alpha / 2 |w - w_0|^2``, where alpha
@@ -244,12 +246,13 @@ class OnPairC(PrivateClassifierMixin, PrivateGradientLearner):
     calibration: str = "tight"
     allocation: str = "minimal"
     positive_rate: float | str | None = None
+    auc_share: float | None = None
 
     _select = validation.select_centred_output_perturbation
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(PrivateClassifierMixin, PrivateGradientLearner):
+class NoisyOGD(ClassifierMixin, PrivateGradientLearner):
     """Private online gradient descent on pairs by gradient perturbation; a baseline.
 
     One pass, in which the noisy iterate is the only state. It needs far more data than `PairFTRL`.
@@ -296,5 +299,6 @@ class NoisyOGD(PrivateClassifierMixin, PrivateGradientLearner):
     _: KW_ONLY
     l2: float = 0.0
     positive_rate: float | str | None = None
+    auc_share: float | None = None
 
     _select = validation.select_gradient_perturbation

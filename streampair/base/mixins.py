@@ -22,7 +22,6 @@ from streampair.records.frames import Table
 __all__ = [
     "ClassifierMixin",
     "MulticlassClassifierMixin",
-    "PrivateClassifierMixin",
     "RegressorMixin",
     "TransformerMixin",
 ]
@@ -188,14 +187,6 @@ class ClassifierMixin(Learner, base.MiniBatchClassifier):
         # As they are: NumPy alone would make a text of a number that stands with a text.
         labels = np.array([low, high], dtype=None if type(low) is type(high) else object)
         return table.series(labels[(self._probas(scores) > 0.5).astype(np.intp)], self._y_name)
-
-
-@dataclass(eq=False, repr=False)
-class PrivateClassifierMixin(ClassifierMixin):
-    """A private classifier, which may show an AUC for a share of mu^2."""
-
-    _: KW_ONLY
-    auc_share: float | None = None
 
 
 @dataclass(eq=False, repr=False)
