@@ -10,7 +10,7 @@ from streampair import buffers, losses, schedules
 from streampair.base import validation
 from streampair.base.mixins import TransformerMixin
 from streampair.base.online import MetricRule, OnlinePairLearner
-from streampair.base.private import PrivateGradientLearner, PrivateLearner
+from streampair.base.private import PrivateLearner
 from streampair.privacy.mechanism_options import MechanismOptions
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
@@ -170,7 +170,7 @@ class PairFTRL(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see T
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc]  # see Transformer
+class OnPairStrC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: output perturbation for strongly convex losses.
 
     The algorithm of `streampair.auc.OnPairStrC` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'``
@@ -217,6 +217,9 @@ class OnPairStrC(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc
     delta: float = field()
     horizon: int = field()
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
     l2: float = 1e-3
     releases: int | None = None
     calibration: str = "tight"
@@ -226,7 +229,7 @@ class OnPairStrC(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc]  # see Transformer
+class OnPairC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: output perturbation for convex losses.
 
     The algorithm of `streampair.auc.OnPairC` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'`` and
@@ -273,6 +276,9 @@ class OnPairC(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc]  
     delta: float = field()
     horizon: int = field()
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
     l2: float | None = None
     releases: int | None = None
     calibration: str = "tight"
@@ -282,7 +288,7 @@ class OnPairC(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc]  
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc]  # see Transformer
+class NoisyOGD(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
     """Private metric learning: gradient perturbation; a baseline.
 
     The algorithm of `streampair.auc.NoisyOGD` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'``
@@ -324,6 +330,9 @@ class NoisyOGD(TransformerMixin, PrivateGradientLearner):  # type: ignore[misc] 
     """
 
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
     l2: float = 0.0
 
     _select = validation.select_gradient_perturbation

@@ -14,7 +14,7 @@ from streampair.base import validation
 from streampair.base.forest import ForestLearner
 from streampair.base.mixins import RegressorMixin
 from streampair.base.online import OGDRule, OnlinePairLearner
-from streampair.base.private import PrivateGradientLearner, PrivateLearner
+from streampair.base.private import PrivateLearner
 from streampair.base.targets import RelevanceTarget
 from streampair.privacy.mechanism_options import MechanismOptions
 
@@ -185,7 +185,7 @@ class PairFTRL(RegressorMixin, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(RegressorMixin, PrivateGradientLearner):
+class OnPairStrC(RegressorMixin, PrivateLearner):
     """Private ranking by a real-valued relevance: output perturbation for strongly convex losses.
 
     The algorithm of `streampair.auc.OnPairStrC` for relevances y in [-1, 1]. The margin of a pair is
@@ -234,6 +234,9 @@ class OnPairStrC(RegressorMixin, PrivateGradientLearner):
     delta: float = field()
     horizon: int = field()
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
     l2: float = 1e-3
     releases: int | None = None
     calibration: str = "tight"
@@ -243,7 +246,7 @@ class OnPairStrC(RegressorMixin, PrivateGradientLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(RegressorMixin, PrivateGradientLearner):
+class OnPairC(RegressorMixin, PrivateLearner):
     """Private ranking by a real-valued relevance: output perturbation for convex losses.
 
     The algorithm of `streampair.auc.OnPairC` for relevances y in [-1, 1]. The margin of a pair is
@@ -292,6 +295,9 @@ class OnPairC(RegressorMixin, PrivateGradientLearner):
     delta: float = field()
     horizon: int = field()
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
     l2: float | None = None
     releases: int | None = None
     calibration: str = "tight"
@@ -301,7 +307,7 @@ class OnPairC(RegressorMixin, PrivateGradientLearner):
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(RegressorMixin, PrivateGradientLearner):
+class NoisyOGD(RegressorMixin, PrivateLearner):
     """Private ranking by a real-valued relevance: gradient perturbation; a baseline.
 
     The algorithm of `streampair.auc.NoisyOGD` for relevances y in [-1, 1]. The margin of a pair is
@@ -345,6 +351,9 @@ class NoisyOGD(RegressorMixin, PrivateGradientLearner):
     """
 
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
     l2: float = 0.0
 
     _select = validation.select_gradient_perturbation

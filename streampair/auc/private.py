@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
 
+from streampair import buffers, losses
 from streampair.base import validation
 from streampair.base.mixins import ClassifierMixin
-from streampair.base.private import PrivateGradientLearner, PrivateLearner
+from streampair.base.private import PrivateLearner
 from streampair.privacy.mechanism_options import MechanismOptions
 
 __all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
@@ -118,7 +119,7 @@ class PairFTRL(ClassifierMixin, PrivateLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairStrC(ClassifierMixin, PrivateGradientLearner):
+class OnPairStrC(ClassifierMixin, PrivateLearner):
     """Private online AUC maximisation by output perturbation, for strongly convex losses.
 
     Algorithm 1 of Huai et al. (2020). Gradient descent on pairs runs without noise, in secret, and its
@@ -194,6 +195,9 @@ class OnPairStrC(ClassifierMixin, PrivateGradientLearner):
     delta: float = field()
     horizon: int = field()
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
     l2: float = 1e-3
     releases: int | None = None
     calibration: str = "tight"
@@ -205,7 +209,7 @@ class OnPairStrC(ClassifierMixin, PrivateGradientLearner):
 
 
 @dataclass(eq=False, repr=False)
-class OnPairC(ClassifierMixin, PrivateGradientLearner):
+class OnPairC(ClassifierMixin, PrivateLearner):
     """Private online AUC maximisation by output perturbation, for convex losses.
 
     Algorithm 2 of Huai et al. (2020): `OnPairStrC` on the loss plus ``alpha / 2 |w - w_0|^2``, where alpha
@@ -241,6 +245,9 @@ class OnPairC(ClassifierMixin, PrivateGradientLearner):
     delta: float = field()
     horizon: int = field()
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
     l2: float | None = None
     releases: int | None = None
     calibration: str = "tight"
@@ -252,7 +259,7 @@ class OnPairC(ClassifierMixin, PrivateGradientLearner):
 
 
 @dataclass(eq=False, repr=False)
-class NoisyOGD(ClassifierMixin, PrivateGradientLearner):
+class NoisyOGD(ClassifierMixin, PrivateLearner):
     """Private online gradient descent on pairs by gradient perturbation; a baseline.
 
     One pass, in which the noisy iterate is the only state. It needs far more data than `PairFTRL`.
@@ -297,6 +304,9 @@ class NoisyOGD(ClassifierMixin, PrivateGradientLearner):
     """
 
     _: KW_ONLY
+    loss: losses.PairLoss | None = None
+    buffer: buffers.Buffer | None = None
+    clip: float | None = None
     l2: float = 0.0
     positive_rate: float | str | None = None
     auc_share: float | None = None

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair import buffers, losses
+from streampair import losses
 from streampair.base.dp_session import Counts, Identity, PrivateSession, UninitializedSession
 from streampair.base.learner import Learner
 from streampair.base.mini_batch import PreparedBatch, refuse_rows, score_error
@@ -32,7 +32,6 @@ from streampair.records import features as _features
 from streampair.records.frames import Table, label_type
 
 __all__ = [
-    "PrivateGradientLearner",
     "PrivateLearner",
     "PrivateMiniBatchMixin",
     "current_standing",
@@ -935,13 +934,3 @@ class PrivateLearner(PrivateMiniBatchMixin):
     def __setstate__(self, saved: dict[str, Any]) -> None:
         self.__init__(**saved["params"])  # type: ignore[misc]
         self._import(saved["saved"])
-
-
-@dataclass(eq=False, repr=False)
-class PrivateGradientLearner(PrivateLearner):
-    """A private learner that has no other way than gradients of pairs."""
-
-    _: KW_ONLY
-    loss: losses.PairLoss | None = None
-    buffer: buffers.Buffer | None = None
-    clip: float | None = None
