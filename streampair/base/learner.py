@@ -123,6 +123,9 @@ class Learner(base.Estimator):
     #: Whether predictions may show a label that a record brought, and nobody declared.
     _learns_labels: ClassVar[bool] = True
 
+    # Attributes that `_bind` and `_import` rebuild: scratch, spare capacity, compiled accessors.
+    _derived: ClassVar[frozenset[str]] = frozenset()
+
     _task: Target
     _y_name: Any = None
     # The label that predictions of a classifier show for what ranks low; None: it is not known yet.
@@ -147,6 +150,9 @@ class Learner(base.Estimator):
         ------
         ConfigError
         """
+
+    def _bind(self) -> None:
+        """Rebuild the attributes in `_derived` that follow from the parameters."""
 
     # ---- what an engine provides -----------------------------------------------------------------------
 
@@ -448,6 +454,39 @@ class Learner(base.Estimator):
                     f"this one has {name}={params.get(name)}",
                     fix="construct the learner with the parameters that the state was saved with",
                 )
+
+    def to_state(self) -> dict[str, object]:
+        """Everything that the learner has learned, as plain values and arrays.
+
+        Raises
+        ------
+        SnapshotError
+            If a feature name is neither text nor a number.
+        """
+        out = self._checked_export()
+        if not isinstance(self._y_name, str):
+            out["y_name"] = None
+        return out
+
+    def load_state(self, state: Mapping[str, object]) -> None:
+        """Continue, bit for bit, from what `to_state` of a learner with the same parameters returned.
+
+        Raises
+        ------
+        SnapshotError
+            If the state is of another learner or another version, or damaged; then nothing has changed.
+        """
+        self._checked_import(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Includes attributes that callers have set.
+        attributes = {name: value for name, value in self.__dict__.items() if name not in self._derived}
+        return {"own": attributes, "saved": self._export()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state["own"])
+        self._bind()
+        self._import(state["saved"])
 
     def clone(self, new_params: dict[str, Any] | None = None, include_attributes: bool = False) -> Self:
         """A fresh learner with the same parameters, or with those in `new_params`.

@@ -39,12 +39,10 @@ from streampair.records import features
 __all__ = [
     "ColumnsMixin",
     "MetricRule",
-    "MiniBatchMixin",
     "OAMRule",
     "OGDRule",
     "OnlinePairLearner",
     "SPAUCRule",
-    "StatefulLearner",
     "UpdateRule",
 ]
 
@@ -218,58 +216,13 @@ class SPAUCRule(UpdateRule):
         return ClassMeans(), online_auc.online_auc_learn, online_auc.online_auc_learn_many
 
 
-class StatefulLearner(Learner):
-    """A learner without a privacy budget, whose state can be copied and restored freely."""
-
-    #: Attributes that `_bind` and `_import` rebuild: scratch, spare capacity, compiled accessors.
-    _derived: ClassVar[frozenset[str]] = frozenset()
-    _y_name: Any
-
-    @abc.abstractmethod
-    def _bind(self) -> None:
-        """Rebuild the attributes that follow from the parameters."""
-
-    def to_state(self) -> dict[str, object]:
-        """Everything that the learner has learned, as plain values and arrays.
-
-        Raises
-        ------
-        SnapshotError
-            If a feature name is neither text nor a number.
-        """
-        out = self._checked_export()
-        if not isinstance(self._y_name, str):
-            out["y_name"] = None
-        return out
-
-    def load_state(self, state: Mapping[str, object]) -> None:
-        """Continue, bit for bit, from what `to_state` of a learner with the same parameters returned.
-
-        Raises
-        ------
-        SnapshotError
-            If the state is of another learner or another version, or damaged; then nothing has changed.
-        """
-        self._checked_import(state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Includes attributes that callers have set.
-        attributes = {name: value for name, value in self.__dict__.items() if name not in self._derived}
-        return {"own": attributes, "saved": self._export()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state["own"])
-        self._bind()
-        self._import(state["saved"])
-
-
 @lru_cache(maxsize=1024)
 def _packer(count: int) -> Callable[..., None]:
     """A function that packs `count` places, and then as many values."""
     return struct.Struct(f"{count}q{count}d").pack_into
 
 
-class ColumnsMixin(StatefulLearner):
+class ColumnsMixin(Learner):
     """Assigns each feature name a column, in order of arrival."""
 
     _derived: ClassVar[frozenset[str]] = frozenset(
@@ -356,102 +309,6 @@ class ColumnsMixin(StatefulLearner):
         return gathered
 
 
-class MiniBatchMixin(ColumnsMixin):
-    """Scores and learns a batch in one call of compiled code."""
-
-    takes_nulls: ClassVar[bool] = True
-
-    _state: Array
-    _memory: BufferStorage
-    _high: Any
-    _low: Any
-    # Largest size of a feature.
-    _limit: float
-    # Whether `prepare_many` may score and learn in one call.
-    _in_one: bool
-    _learn_many: Callable[[Array, Array, Array, Array], int]
-
-    def prepare_many(
-        self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
-    ) -> StreamingBatch | None:
-        """Records that can be scored and learned one after the other, in one call of compiled code.
-
-        Parameters
-        ----------
-        xs
-            Records with exactly the known features.
-        ys
-            Their labels.
-        nulls
-            Indices of records that are scored and not learned, whatever their labels; and of what is no
-            record, which is refused.
-
-        Returns
-        -------
-        StreamingBatch or None
-            None where one of the records has other features, where the memory has no room or cannot hold a
-            value, and for a metric: then they are to be taken one by one. Nothing has changed yet.
-        """
-        refused: dict[int, RecordError] = {}
-
-        def other(i: int) -> Sequence[float] | None:
-            error = score_error(self, xs[i])
-            if error is None:
-                return None
-            refused[i] = error
-            return zeros
-
-        zeros = (0.0,) * self._d
-        rows = features.packed_each(self._names, xs, self._most, other) if self._in_one else None
-        return None if rows is None else self._ready(rows, ys, nulls, refused)
-
-    def prepare_rows(
-        self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
-    ) -> StreamingBatch | None:
-        """`prepare_many` of the rows of an array (n, d) whose columns have these names."""
-        usable = self._usable_rows(columns, rows, self._most) if self._in_one else None
-        if usable is None:
-            return None
-        rows, refused = usable
-        return self._ready(features.arrange(columns, rows, self._names, self._index), ys, nulls, refused)
-
-    @property
-    def _most(self) -> float:
-        return min(self._limit, self._memory.limit)
-
-    def _ready(
-        self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
-    ) -> StreamingBatch | None:
-        try:
-            self._memory.check_room(len(rows))
-        except RecordError:
-            return None
-        labels = encode_labels(self, ys, nulls, refused)
-        low = low_label(self, ys, labels)
-
-        def learn(part: Array, part_labels: Array, scores: Array) -> int:
-            failed = self._learn_many(self._state, part, part_labels, scores)
-            if low is not None and not failed:
-                self._learn_label(low)
-            return failed
-
-        published = self._published()  # a view that stays valid, since there are no new names
-        return StreamingBatch(rows, labels, learn, lambda: published, self._vectors_of, refused, self._names)
-
-    def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
-        """Usable records as rows (n, d): missing features are 0, unknown ones are ignored."""
-        columns, values = getattr(xs, "names", None), getattr(xs, "values", None)
-        if columns is not None and isinstance(values, np.ndarray):
-            rows = features.arrange(columns, values, self._names, self._index)
-            flat = rows.ravel()
-            square = float(flat @ flat)  # NaN where there is one: in one call, of which most are for few rows
-            return np.nan_to_num(rows, nan=0.0) if square != square else rows
-        packed, names = features.packed(self._names, xs), self._names
-        return (
-            np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if packed is None else packed
-        )
-
-
 _NO_SCORES: Array = np.empty(0)
 #: A record that has at most one in so many of the known features is learned by its own features alone.
 _FEW = 4
@@ -470,12 +327,14 @@ def _number(name: str, value: Any, *, low: float, open_low: bool, high: float = 
     return float(value)
 
 
-class OnlinePairLearner(MiniBatchMixin):
+class OnlinePairLearner(ColumnsMixin):
     """Online pair learner whose state is one flat array, updated by a compiled kernel.
 
     A subclass is a dataclass of its parameters and names its `_rule`: which kernels step, on which weights,
     and where the records are kept that new ones are paired with.
     """
+
+    takes_nulls: ClassVar[bool] = True
 
     _rule: ClassVar[UpdateRule]
     _derived: ClassVar[frozenset[str]] = (
@@ -485,7 +344,7 @@ class OnlinePairLearner(MiniBatchMixin):
                 *("_task", "_high", "_low", "_limit", "_in_one", "_few_learn"),
             )
         )
-        | MiniBatchMixin._derived
+        | ColumnsMixin._derived
     )
 
     # The values of a leaf that has no such parameter.
@@ -498,11 +357,16 @@ class OnlinePairLearner(MiniBatchMixin):
 
     # Of a classifier.
     positive: Any
-    _negative: Any
+    _high: Any
+    _low: Any
+    # Largest size of a feature.
+    _limit: float
+    # Whether `prepare_many` may score and learn in one call.
     _in_one: bool
     # Whether a record is learned by its own features alone, if they are few.
     _few_learn: bool
     _memory: BufferStorage
+    _state: Array
     # (state, label) -> 0, or 1 + the column that cannot be used.
     _learn: Callable[[Array, float], int]
     # (state, rows, labels, scores or none) -> 0, or 1 + the flat index of the value that cannot be used.
@@ -819,6 +683,86 @@ class OnlinePairLearner(MiniBatchMixin):
     def _design_rows(self, columns: list[Any], rows: Array) -> Array:
         self._check_rows(columns, rows)
         return features.arrange(columns, rows, self._names, self._index)
+
+    def prepare_many(
+        self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
+    ) -> StreamingBatch | None:
+        """Records that can be scored and learned one after the other, in one call of compiled code.
+
+        Parameters
+        ----------
+        xs
+            Records with exactly the known features.
+        ys
+            Their labels.
+        nulls
+            Indices of records that are scored and not learned, whatever their labels; and of what is no
+            record, which is refused.
+
+        Returns
+        -------
+        StreamingBatch or None
+            None where one of the records has other features, where the memory has no room or cannot hold a
+            value, and for a metric: then they are to be taken one by one. Nothing has changed yet.
+        """
+        refused: dict[int, RecordError] = {}
+
+        def other(i: int) -> Sequence[float] | None:
+            error = score_error(self, xs[i])
+            if error is None:
+                return None
+            refused[i] = error
+            return zeros
+
+        zeros = (0.0,) * self._d
+        rows = features.packed_each(self._names, xs, self._most, other) if self._in_one else None
+        return None if rows is None else self._ready(rows, ys, nulls, refused)
+
+    def prepare_rows(
+        self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
+    ) -> StreamingBatch | None:
+        """`prepare_many` of the rows of an array (n, d) whose columns have these names."""
+        usable = self._usable_rows(columns, rows, self._most) if self._in_one else None
+        if usable is None:
+            return None
+        rows, refused = usable
+        return self._ready(features.arrange(columns, rows, self._names, self._index), ys, nulls, refused)
+
+    @property
+    def _most(self) -> float:
+        return min(self._limit, self._memory.limit)
+
+    def _ready(
+        self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
+    ) -> StreamingBatch | None:
+        try:
+            self._memory.check_room(len(rows))
+        except RecordError:
+            return None
+        labels = encode_labels(self, ys, nulls, refused)
+        low = low_label(self, ys, labels)
+
+        def learn(part: Array, part_labels: Array, scores: Array) -> int:
+            failed = self._learn_many(self._state, part, part_labels, scores)
+            if low is not None and not failed:
+                self._learn_label(low)
+            return failed
+
+        published = self._published()  # a view that stays valid, since there are no new names
+        return StreamingBatch(rows, labels, learn, lambda: published, self._vectors_of, refused, self._names)
+
+    def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """Usable records as rows (n, d): missing features are 0, unknown ones are ignored."""
+        columns, values = getattr(xs, "names", None), getattr(xs, "values", None)
+        if columns is not None and isinstance(values, np.ndarray):
+            rows = features.arrange(columns, values, self._names, self._index)
+            flat = rows.ravel()
+            square = float(flat @ flat)  # NaN where there is one: in one call, of which most are for few rows
+            return np.nan_to_num(rows, nan=0.0) if square != square else rows
+        packed, names = features.packed(self._names, xs), self._names
+        return (
+            np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if packed is None else packed
+        )
 
     # ---- scores ----------------------------------------------------------------------------------------
 
