@@ -140,11 +140,12 @@ class Forest(ClassifierMixin, ForestLearner):
         """
         if self._pairs is not None or not self._in_one:
             return super().predict_proba_one(x)
-        if self._coded or type(x) is not dict or len(x) != self._expected:
+        columns = self._columns
+        if self._coded or type(x) is not dict or len(x) != columns.expected:
             gaps = self._read(x, grow=False)
         else:
             try:
-                self._pack(*self._take(x))
+                columns.pack(*columns.take(x))
                 gaps = False
             except Exception:  # an unknown name, or a value that struct refuses
                 gaps = self._read(x, grow=False)
@@ -445,21 +446,21 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
                 fix="name one of `classes`",
                 stage="label",
             )
-        out = np.empty(self._d + 1)
+        out = np.empty(self._columns.count + 1)
         forest.forest_explain(self._state, self._blocks()[number], out)
         *parts, baseline = out.tolist()
-        return Explanation(baseline, dict(zip(self._names, parts, strict=True)))
+        return Explanation(baseline, dict(zip(self._columns.names, parts, strict=True)))
 
     @property
     def feature_importances(self) -> dict[Any, float]:
         """How much each feature moves scores, as shares that add up to 1; the mean of the classes."""
-        total = np.zeros(self._d)
+        total = np.zeros(self._columns.count)
         for block in self._blocks():
-            out = np.empty(self._d)
+            out = np.empty(self._columns.count)
             forest.forest_importances(self._state, block, out)
             total += out / (out.sum() or 1.0)
         whole = float(total.sum())
-        return dict(zip(self._names, (total / whole if whole > 0.0 else total).tolist(), strict=True))
+        return dict(zip(self._columns.names, (total / whole if whole > 0.0 else total).tolist(), strict=True))
 
     # ---- many records ----------------------------------------------------------------------------------
 
@@ -549,7 +550,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
 
     def _published(self) -> Array:
         if self._positive_number is None:
-            return np.zeros(self._d)
+            return np.zeros(self._columns.count)
         block = self._blocks()[self._positive_number]
         stack = block[forest.FOREST_STACK : forest.FOREST_STACK + forest.EXPERTS]
         weights: Array = (columns_of(block)["weights"] * stack).sum(axis=1)
@@ -573,9 +574,8 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
             fresh._admit(label)
         for block, saved_block in zip(fresh._others, others, strict=True):
             restore_block(block, saved_block)
-        for name in ("_index", "_tuple", "_d", "_record", "_gathered", "_state", "_coded", "_tail"):
-            setattr(self, name, getattr(fresh, name))
-        self._expected = -1  # what packs whole records is made when one comes
+        self._columns, self._state = fresh._columns, fresh._state
+        self._coded, self._tail = fresh._coded, fresh._tail
         self._others, self._classes, self._numbers = fresh._others, fresh._classes, fresh._numbers
         self._y_name = fresh._y_name
 

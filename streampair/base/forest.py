@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
-from streampair.base.mini_batch import encode_labels, low_label, score_error
-from streampair.base.online import ColumnsMixin
+from streampair.base.columns import Columns
+from streampair.base.learner import Learner
+from streampair.base.mini_batch import encode_labels, low_label, refuse_rows, score_error
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import forest, numerics, platt, vectors
 from streampair.kernels import state as layout
@@ -183,7 +184,8 @@ def pairs_moved(learner: ForestLearner, before: Array, cap: int, d: int) -> None
 
 def pairs_widened(learner: ForestLearner, d: int) -> None:
     """Mark the new columns, from d on, as missing in the sampled records."""
-    _, kept = _pairs_of(learner._tail, learner.trees, int(learner._state[forest.FOREST_CAP]), learner._d)
+    cap = int(learner._state[forest.FOREST_CAP])
+    _, kept = _pairs_of(learner._tail, learner.trees, cap, learner._columns.count)
     kept[:, :, d:] = np.array([np.nan]).view(np.int64)
 
 
@@ -392,7 +394,7 @@ class Explanation(NamedTuple):
     features: dict[Any, float]
 
 
-class ForestLearner(ColumnsMixin):
+class ForestLearner(Learner):
     """Base of the online forests: random trees with leaf weights fitted online."""
 
     #: A text is a feature like any other.
@@ -402,16 +404,12 @@ class ForestLearner(ColumnsMixin):
     _squared: ClassVar[bool] = False
     _guided: ClassVar[bool] = True  # gains say which columns are drawn more often
     _brisk: ClassVar[bool] = True  # fitted to records of two classes, it steps quicker where things move
-    _derived: ClassVar[frozenset[str]] = (
-        frozenset(
-            (
-                *("_state", "_coded", "_pairs", "_tail"),
-                *("_task", "_high", "_low", "_in_one", "_watching", "_watched"),
-            )
+    _derived: ClassVar[frozenset[str]] = frozenset(
+        (
+            *("_state", "_columns", "_coded", "_pairs", "_tail"),
+            *("_task", "_high", "_low", "_in_one", "_watching", "_watched"),
         )
-        | ColumnsMixin._derived
     )
-    _missing: ClassVar[float] = math.nan
 
     trees: int
     nodes: int
@@ -433,6 +431,7 @@ class ForestLearner(ColumnsMixin):
         task = self._make_task()
         self._pairs: losses.PairLoss | None = task.checked_loss(getattr(self, "loss", None))
         self._task, self._high, self._low = task, task.high, task.low
+        self._columns = Columns(missing=math.nan)
         cls, base = type(self), ForestLearner
         self._in_one = cls.score_one is base.score_one and cls.learn_one is base.learn_one
         # For so many more records the numbers that each column had as texts; None: it has other texts.
@@ -476,18 +475,18 @@ class ForestLearner(ColumnsMixin):
             state[forest.FOREST_DECIDED],
         ) = capacity, texts, 0.0
         self._state, self._coded = state, coded
-        self._no_columns()
+        self._columns.clear()
         self._widen(names)
 
     def _widen(self, names: Sequence[Hashable]) -> None:
         """Assign the next columns, which exist and are empty, to new names."""
-        self._add_columns(
+        self._columns.add(
             names,
             self._state,
             forest.FOREST_HEADER + forest.RECORD_AT * int(self._state[forest.FOREST_CAP]),
         )
         for block in self._blocks():
-            block[forest.FOREST_D] = self._d
+            block[forest.FOREST_D] = self._columns.count
         self._state[[forest.FOREST_READY, forest.FOREST_FEW]] = 0.0
 
     def _know(self, new: list[Hashable], coded_names: Sequence[Hashable]) -> None:
@@ -498,9 +497,10 @@ class ForestLearner(ColumnsMixin):
         RecordError
             If there would be too many names; then nothing has changed.
         """
-        d, names = self._d, self._d + len(new)
+        d, names = self._columns.count, self._columns.count + len(new)
         later = dict(zip(_features.in_order(new), range(d, names), strict=True))
-        coded = {*self._coded, *((later if name in later else self._index)[name] for name in coded_names)}
+        index = self._columns.index
+        coded = {*self._coded, *((later if name in later else index)[name] for name in coded_names)}
         if not new and len(coded) == len(self._coded):
             return
         if names > self.max_features:
@@ -524,8 +524,8 @@ class ForestLearner(ColumnsMixin):
 
     def _move(self, capacity: int, coded: tuple[int, ...]) -> None:
         """Copy into a larger state, with room for more columns or for texts."""
-        before, d, kept = self._blocks(), self._d, self._tail
-        self._allocate(self._names, self._state[: forest.FOREST_HEADER], capacity, coded)
+        before, d, kept = self._blocks(), self._columns.count, self._tail
+        self._allocate(self._columns.names, self._state[: forest.FOREST_HEADER], capacity, coded)
         for old, block in zip(before, self._blocks(), strict=True):
             columns, sections = columns_of(old), sections_of(old)
             for name, view in columns_of(block).items():
@@ -550,21 +550,22 @@ class ForestLearner(ColumnsMixin):
         RecordError
             If a value cannot be used, as far as it is looked at here: the kernel looks at all numbers.
         """
+        columns = self._columns
         try:
-            if type(x) is not dict or len(x) != self._expected:
+            if type(x) is not dict or len(x) != columns.expected:
                 raise KeyError
             if self._coded:
-                row = list(self._take(x))
+                row = list(columns.take(x))
                 for j in self._coded:
                     if type(row[j]) is str:
                         row[j] = _features.as_code(row[j])
-                self._pack(*row)
+                columns.pack(*row)
             else:
-                self._pack(*self._take(x))
+                columns.pack(*columns.take(x))
         except Exception:  # an unknown name, or a value that struct refuses
             if type(x) is dict and x and self._pairs is None:
-                if self._expected < 0:
-                    self._prepare(x)
+                if columns.expected < 0:
+                    columns.prepare(x)
                 if self._write(x):
                     return True
             self._read_checked(x, grow=grow)
@@ -573,22 +574,21 @@ class ForestLearner(ColumnsMixin):
 
     def _read_checked(self, x: Any, *, grow: bool) -> None:
         """Pack a record value by value: the slow path, for new names and texts."""
-        values, index = self._values(x), self._index
+        values, columns = self._values(x), self._columns
         if grow:
-            new = [name for name in values if name not in index]
+            new = [name for name in values if name not in columns.index]
             self._know(new, [name for name in values if isinstance(x[name], str)])
-            index = self._index
-        if self._expected < 0:
-            self._prepare(values)
-        self._write({name: value for name, value in values.items() if name in index})
+        if columns.expected < 0:
+            columns.prepare(values)
+        self._write({name: value for name, value in values.items() if name in columns.index})
 
     def _write(self, values: Mapping[Any, Any]) -> bool:
         """Put a record with gaps into the state; False if a name is unknown, or a value is no number."""
         if self._pairs is not None:  # its partners have gaps of their own
-            return self._scatter(values)
-        gathered = self._gather(values)
+            return self._columns.scatter(values)
+        gathered = self._columns.gather(values)
         if gathered:
-            forest.forest_scatter(self._state, self._gathered, len(values))
+            forest.forest_scatter(self._state, self._columns.gathered, len(values))
         return gathered
 
     @staticmethod
@@ -612,7 +612,7 @@ class ForestLearner(ColumnsMixin):
 
     def _watch(self, x: Mapping[Any, Any]) -> None:
         """Watch the texts of a record, to warn of numbers stored as text, which would be categories."""
-        for name in (self._names[j] for j in self._coded):
+        for name in (self._columns.names[j] for j in self._coded):
             text, numbers = x.get(name), self._watched.setdefault(name, set())
             if isinstance(text, str) and numbers is not None:
                 try:
@@ -657,11 +657,12 @@ class ForestLearner(ColumnsMixin):
             If a feature or the label cannot be used; then nothing has changed.
         """
         label = 1.0 if y is self._high else -1.0 if y is self._low else self._task.label(y)
-        if self._coded or type(x) is not dict or len(x) != self._expected:
+        columns = self._columns
+        if self._coded or type(x) is not dict or len(x) != columns.expected:
             gaps = self._read(x, grow=True)  # which may make another state
         else:
             try:  # as in `_read`: a call more is some per cent of a record
-                self._pack(*self._take(x))
+                columns.pack(*columns.take(x))
                 gaps = False
             except Exception:
                 gaps = self._read(x, grow=True)
@@ -700,10 +701,10 @@ class ForestLearner(ColumnsMixin):
             If a feature cannot be used.
         """
         self.score_one(x)
-        out = np.empty(self._d + 1)
+        out = np.empty(self._columns.count + 1)
         forest.forest_explain(self._state, self._state, out)
         *parts, baseline = out.tolist()
-        return Explanation(baseline, dict(zip(self._names, parts, strict=True)))
+        return Explanation(baseline, dict(zip(self._columns.names, parts, strict=True)))
 
     @property
     def feature_importances(self) -> dict[Any, float]:
@@ -712,20 +713,20 @@ class ForestLearner(ColumnsMixin):
         Its linear weights, for a standard deviation, and the splits that it decides: the difference of the
         means of the leaves on both sides, halved at each level.
         """
-        out = np.empty(self._d)
+        out = np.empty(self._columns.count)
         forest.forest_importances(self._state, self._state, out)
         total = float(out.sum())
-        return dict(zip(self._names, (out / total if total > 0.0 else out).tolist(), strict=True))
+        return dict(zip(self._columns.names, (out / total if total > 0.0 else out).tolist(), strict=True))
 
     # ---- many records ----------------------------------------------------------------------------------
 
     def _arranged(self, columns: Sequence[Hashable], rows: Array) -> Array:
         """Rows (n, columns) in the order of the features, (n, d); absent columns are missing."""
-        if tuple(columns) == self._names:
+        if tuple(columns) == self._columns.names:
             return rows
-        out = np.full((len(rows), self._d), math.nan)
+        out = np.full((len(rows), self._columns.count), math.nan)
         for j, column in enumerate(columns):
-            position = self._index.get(column)
+            position = self._columns.index.get(column)
             if position is not None:
                 out[:, position] = rows[:, j]
         return out
@@ -747,7 +748,7 @@ class ForestLearner(ColumnsMixin):
         forest.forest_learn_many(self._state, self._arranged(columns, rows), labels, scores)
 
     def _know_columns(self, columns: Sequence[Hashable], rows: Array) -> None:
-        new = [name for name in columns if name not in self._index]
+        new = [name for name in columns if name not in self._columns.index]
         self._know(new, [columns[j] for j in np.flatnonzero(_features.which(rows).any(axis=0)).tolist()])
 
     def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
@@ -799,11 +800,11 @@ class ForestLearner(ColumnsMixin):
         return None if rows is None else self._ready(rows, ys, nulls, refused)
 
     def _packed(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
-        return self._coded_rows(xs) if self._coded else _features.packed(self._names, xs)
+        return self._coded_rows(xs) if self._coded else _features.packed(self._columns.names, xs)
 
     def _packed_each(self, xs: Sequence[Mapping[Any, Any]], refused: dict[int, RecordError]) -> Array | None:
         """Rows of the records, zeros for one that is refused; None if one has other features."""
-        rows = np.zeros((len(xs), self._d))
+        rows = np.zeros((len(xs), self._columns.count))
         for i, x in enumerate(xs):
             row = self._packed([x])
             if row is not None:
@@ -816,18 +817,19 @@ class ForestLearner(ColumnsMixin):
         return rows if len(xs) else None
 
     def _coded_rows(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
-        rows = np.empty((len(xs), self._d))
-        if self._expected < 0 and len(xs) and type(xs[0]) is dict:
-            self._prepare(xs[0])
+        columns = self._columns
+        rows = np.empty((len(xs), columns.count))
+        if columns.expected < 0 and len(xs) and type(xs[0]) is dict:
+            columns.prepare(xs[0])
         try:
             for row, x in zip(rows, xs, strict=True):
-                if type(x) is not dict or len(x) != self._d:
+                if type(x) is not dict or len(x) != columns.count:
                     return None
-                values = list(self._take(x))
+                values = list(columns.take(x))
                 for j in self._coded:
                     if type(values[j]) is str:
                         values[j] = _features.as_code(values[j])
-                struct.pack_into(f"{self._d}d", row.data, 0, *values)
+                struct.pack_into(f"{columns.count}d", row.data, 0, *values)
         except Exception:  # a name that is missing, or a value that struct refuses
             return None
         return (
@@ -838,7 +840,9 @@ class ForestLearner(ColumnsMixin):
         self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
     ) -> ForestRows | None:
         """`prepare_many` of the rows of an array (n, d) of numbers whose columns have these names."""
-        usable = self._usable_rows(columns, rows, vectors.MAX_ABS) if self._in_one else None
+        if not self._in_one or not self._columns.match(columns):
+            return None
+        usable = refuse_rows(self, columns, rows, vectors.MAX_ABS)
         if usable is None:
             return None
         rows, refused = usable
@@ -854,7 +858,7 @@ class ForestLearner(ColumnsMixin):
     def _row_of(self, x: Mapping[Any, Any]) -> Array:
         """A usable record as a row (d,)."""
         values = self._values(x)
-        return np.array([values.get(name, math.nan) for name in self._names])
+        return np.array([values.get(name, math.nan) for name in self._columns.names])
 
     # ---- what others look at ---------------------------------------------------------------------------
 
@@ -882,7 +886,7 @@ class ForestLearner(ColumnsMixin):
     @property
     def feature_names(self) -> tuple[Hashable, ...]:
         """Known feature names, in the order of the columns."""
-        return self._names
+        return self._columns.names
 
     @property
     def pair_loss(self) -> losses.PairLoss:
@@ -902,13 +906,15 @@ class ForestLearner(ColumnsMixin):
     def design(self, x: Mapping[Any, Any]) -> Array:
         """Known features of x in the order of the columns, (d,): missing ones and texts 0."""
         values = self._values(x)
-        out: Array = np.nan_to_num(np.array([values.get(name, 0.0) for name in self._names]), nan=0.0)
+        out: Array = np.nan_to_num(np.array([values.get(name, 0.0) for name in self._columns.names]), nan=0.0)
         return out
 
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
-        rows = _features.packed(self._names, xs)
-        return np.array([self.design(x) for x in xs]).reshape(len(xs), self._d) if rows is None else rows
+        rows = _features.packed(self._columns.names, xs)
+        if rows is not None:
+            return rows
+        return np.array([self.design(x) for x in xs]).reshape(len(xs), self._columns.count)
 
     # ---- state -----------------------------------------------------------------------------------------
 

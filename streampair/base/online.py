@@ -5,10 +5,7 @@ from __future__ import annotations
 import abc
 import math
 import secrets
-import struct
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
-from operator import itemgetter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -23,12 +20,13 @@ from streampair.base.buffer_storage import (
     PerClassBuffer,
     RowBuffer,
 )
+from streampair.base.columns import Columns
 from streampair.base.learner import Learner
 from streampair.base.mini_batch import StreamingBatch, encode_labels, low_label, refuse_rows, score_error
 from streampair.base.targets import Target
 from streampair.base.validation import check_int
 from streampair.errors import ConfigError, RecordError
-from streampair.kernels import history, least_squares, metric, ogd, online_auc, platt, sparse, symmetric
+from streampair.kernels import history, least_squares, metric, ogd, online_auc, platt, symmetric
 from streampair.kernels import state as layout
 from streampair.kernels import vectors as vectors_kernels
 from streampair.kernels.ogd import ogd_proba, ogd_score
@@ -37,7 +35,6 @@ from streampair.kernels.vectors import score_many
 from streampair.records import features
 
 __all__ = [
-    "ColumnsMixin",
     "MetricRule",
     "OAMRule",
     "OGDRule",
@@ -216,99 +213,6 @@ class SPAUCRule(UpdateRule):
         return ClassMeans(), online_auc.online_auc_learn, online_auc.online_auc_learn_many
 
 
-@lru_cache(maxsize=1024)
-def _packer(count: int) -> Callable[..., None]:
-    """A function that packs `count` places, and then as many values."""
-    return struct.Struct(f"{count}q{count}d").pack_into
-
-
-class ColumnsMixin(Learner):
-    """Assigns each feature name a column, in order of arrival."""
-
-    _derived: ClassVar[frozenset[str]] = frozenset(
-        ("_index", "_tuple", "_d", "_expected", "_take", "_pack", "_record", "_gathered")
-    )
-
-    #: Value of a known feature that a record lacks.
-    _missing: ClassVar[float] = 0.0
-
-    _index: dict[Hashable, int]
-    _tuple: tuple[Hashable, ...] | None
-    _d: int
-    # How many features a record has that `_take` and `_pack` write; -1 while they are not made.
-    _expected: int
-    _take: Callable[[Any], tuple[Any, ...]]
-    _pack: Callable[..., None]
-    _record: Array  # where the state has the record, (d,)
-    _gathered: Array  # scratch (m,): places of values, then values
-
-    def _no_columns(self) -> None:
-        """Forget all names."""
-        self._index, self._gathered = {}, np.empty(0)
-
-    def _add_columns(self, names: Iterable[Hashable], state: Array, start: int) -> None:
-        """Assign the next columns to new names; the record begins at `start` of the state, which has room."""
-        index = self._index
-        for name in names:
-            index[name] = len(index)
-        self._d, self._tuple, self._expected = len(index), None, -1
-        self._record = state[start : start + self._d]
-
-    @property
-    def _names(self) -> tuple[Hashable, ...]:
-        """Known names, in the order of their columns."""
-        if self._tuple is None:
-            self._tuple = tuple(self._index)
-        return self._tuple
-
-    def _usable_rows(
-        self, columns: Sequence[Hashable], rows: Array, most: float
-    ) -> tuple[Array, dict[int, RecordError]] | None:
-        """Rows (n, d), zeros for refused ones, and errors by index; None: take them one by one.
-
-        Parameters
-        ----------
-        columns
-            Names of the columns, in any order.
-        rows
-            Values (n, d); they are not changed.
-        most
-            Largest size of a value.
-        """
-        if len(columns) != self._d or not all(map(self._index.__contains__, columns)):
-            return None
-        return refuse_rows(self, columns, rows, most)
-
-    def _prepare(self, x: Mapping[Any, Any]) -> None:
-        """Build the packing call for records with exactly the known features, if x is one."""
-        if len(x) == self._d and x.keys() == self._index.keys():
-            place: Any = self._record
-            # Bound to the record's memory, so that packing needs no argument list.
-            self._pack = partial(struct.Struct(f"{self._d}d").pack_into, memoryview(place), 0)
-            self._take = features.getter(self._names)
-            self._expected = self._d
-
-    def _gather(self, values: Mapping[Any, Any]) -> bool:
-        """Gather places and values of a record; False if a name is unknown or a value is no number."""
-        count = len(values)
-        if len(self._gathered) < 2 * count:
-            self._gathered = np.empty(4 * count)
-        try:
-            # The quickest way from names to places.
-            places = itemgetter(*values)(self._index) if count > 1 else [self._index[name] for name in values]
-            _packer(count)(self._gathered.data, 0, *places, *values.values())
-        except Exception:  # an unknown name, or any error of a value
-            return False
-        return True
-
-    def _scatter(self, values: Mapping[Any, Any]) -> bool:
-        """Write a record; False, with nothing written, if a name is unknown or a value is no number."""
-        gathered = self._gather(values)
-        if gathered:
-            sparse.scatter(self._gathered, len(values), self._missing, self._record)
-        return gathered
-
-
 _NO_SCORES: Array = np.empty(0)
 #: A record that has at most one in so many of the known features is learned by its own features alone.
 _FEW = 4
@@ -327,7 +231,7 @@ def _number(name: str, value: Any, *, low: float, open_low: bool, high: float = 
     return float(value)
 
 
-class OnlinePairLearner(ColumnsMixin):
+class OnlinePairLearner(Learner):
     """Online pair learner whose state is one flat array, updated by a compiled kernel.
 
     A subclass is a dataclass of its parameters and names its `_rule`: which kernels step, on which weights,
@@ -337,14 +241,11 @@ class OnlinePairLearner(ColumnsMixin):
     takes_nulls: ClassVar[bool] = True
 
     _rule: ClassVar[UpdateRule]
-    _derived: ClassVar[frozenset[str]] = (
-        frozenset(
-            (
-                *("_state", "_root", "_memory", "_learn", "_learn_many"),
-                *("_task", "_high", "_low", "_limit", "_in_one", "_few_learn"),
-            )
+    _derived: ClassVar[frozenset[str]] = frozenset(
+        (
+            *("_state", "_columns", "_root", "_memory", "_learn", "_learn_many"),
+            *("_task", "_high", "_low", "_limit", "_in_one", "_few_learn"),
         )
-        | ColumnsMixin._derived
     )
 
     # The values of a leaf that has no such parameter.
@@ -367,6 +268,7 @@ class OnlinePairLearner(ColumnsMixin):
     _few_learn: bool
     _memory: BufferStorage
     _state: Array
+    _columns: Columns
     # (state, label) -> 0, or 1 + the column that cannot be used.
     _learn: Callable[[Array, float], int]
     # (state, rows, labels, scores or none) -> 0, or 1 + the flat index of the value that cannot be used.
@@ -383,6 +285,7 @@ class OnlinePairLearner(ColumnsMixin):
         """Set what the hot path needs, from rule and parameters."""
         rule, task = self._rule, self._make_task()
         self._task, self._high, self._low = task, task.high, task.low
+        self._columns = Columns()
         loss = task.checked_loss(rule.loss(self))
         self._loss = losses.Hinge() if loss is None else loss
         self._policy = rule.policy(self)
@@ -441,13 +344,13 @@ class OnlinePairLearner(ColumnsMixin):
         state[layout.CAP], state[layout.FEW] = capacity, 0.0
         self._memory.attach(state)
         self._state = state
-        self._no_columns()
+        self._columns.clear()
         self._widen(names)
 
     def _widen(self, names: Sequence[Hashable]) -> None:
         """Assign the next columns, which exist and are 0, to new names."""
-        self._add_columns(names, self._state, layout.HEADER)
-        self._state[layout.D] = self._d
+        self._columns.add(names, self._state, layout.HEADER)
+        self._state[layout.D] = self._columns.count
 
     def _memory_at(self, capacity: int) -> int:
         """Start of the buffer's region: after scalars, record, gradient and three weight vectors."""
@@ -458,7 +361,7 @@ class OnlinePairLearner(ColumnsMixin):
         cap = int(self._state[layout.CAP])
         shape = self._rule.shape(cap)
         cells = math.prod(shape)
-        used = tuple(slice(n) for n in self._rule.shape(self._d))
+        used = tuple(slice(n) for n in self._rule.shape(self._columns.count))
         starts = (layout.HEADER + cap + i * cells for i in (1, 2, 3))
         return {
             name: self._state[start : start + cells].reshape(shape)[used]
@@ -470,7 +373,7 @@ class OnlinePairLearner(ColumnsMixin):
         return self._state[self._memory_at(int(self._state[layout.CAP])) :]
 
     def _grow(self, new: list[Hashable]) -> None:
-        names = self._d + len(new)
+        names = self._columns.count + len(new)
         if names > self.max_features:
             raise RecordError(
                 f"the record has new feature names, and with them there would be {names}, "
@@ -479,15 +382,16 @@ class OnlinePairLearner(ColumnsMixin):
             )
         capacity = int(self._state[layout.CAP])
         if names > capacity:
-            self._move(names if not self._d else min(max(names, 2 * capacity), self.max_features))
+            self._move(names if not self._columns.count else min(max(names, 2 * capacity), self.max_features))
         else:
             self._memory.widen()
         self._widen(features.in_order(new))
 
     def _move(self, capacity: int) -> None:
         """Copy into a larger state. Doubling keeps all copying linear in the number of names."""
-        vectors, region, d, before = self._vectors(), self._region(), self._d, int(self._state[layout.CAP])
-        self._allocate(self._names, self._state[: layout.HEADER], capacity)
+        vectors, region, d = self._vectors(), self._region(), self._columns.count
+        before = int(self._state[layout.CAP])
+        self._allocate(self._columns.names, self._state[: layout.HEADER], capacity)
         for name, view in self._vectors().items():
             view[...] = vectors[name]
         self._memory.move(region, before, self._region(), capacity, d)
@@ -498,33 +402,33 @@ class OnlinePairLearner(ColumnsMixin):
         Returns
         -------
         int
-            0; or, of a record that has few of many features, how many: it is in `_gathered`, and not packed.
+            0; or, of a record that has few of many features, how many: it is gathered, and not packed.
         """
         few = self._few_learn if grow else self._rule.linear
         if type(x) is dict and x:
-            if few and len(x) * _FEW <= self._d:
-                if self._gather(x):
+            if few and len(x) * _FEW <= self._columns.count:
+                if self._columns.gather(x):
                     return len(x)
             else:
-                if self._expected < 0:
-                    self._prepare(x)
-                if self._scatter(x):
+                if self._columns.expected < 0:
+                    self._columns.prepare(x)
+                if self._columns.scatter(x):
                     return 0
         values = features.read_record(x, self._limit)
         if grow:
-            new = [name for name in values if name not in self._index]
+            new = [name for name in values if name not in self._columns.index]
             if new:
                 self._memory.check_room(1)
                 beyond = self._beyond_limit(values)
                 if beyond is not None:
                     raise beyond
                 self._grow(new)
-        index = self._index
+        index = self._columns.index
         known = {name: value for name, value in values.items() if name in index}
-        if few and 0 < len(known) * _FEW <= self._d:
-            self._gather(known)
+        if few and 0 < len(known) * _FEW <= self._columns.count:
+            self._columns.gather(known)
             return len(known)
-        self._scatter(known)
+        self._columns.scatter(known)
         return 0
 
     def _unusable(self, x: Mapping[Any, Any]) -> RecordError:
@@ -564,7 +468,7 @@ class OnlinePairLearner(ColumnsMixin):
             If the learner is not new, or cannot have these weights.
         """
         metric = not self._rule.linear
-        if type(self._rule) not in (OGDRule, MetricRule) or self.records or self._names:
+        if type(self._rule) not in (OGDRule, MetricRule) or self.records or self._columns.names:
             raise ConfigError(
                 f"a {type(self).__name__} begins at weights only as a new PairOGD",
                 fix="make a new PairOGD, and let it begin there before it learns",
@@ -582,7 +486,7 @@ class OnlinePairLearner(ColumnsMixin):
                 fix=f"make the learner with radius={norm:.3g} or more",
             )
         self._grow(names)
-        index = self._index
+        index = self._columns.index
         start = np.zeros(self._rule.shape(len(names)))
         for name, value in weights.items():
             start[(index[name[0]], index[name[1]]) if metric else index[name]] = value
@@ -637,14 +541,15 @@ class OnlinePairLearner(ColumnsMixin):
             If a feature or the label cannot be used; then nothing has changed.
         """
         label = 1.0 if y is self._high else -1.0 if y is self._low else self._task.label(y)
+        columns = self._columns
         try:
-            if type(x) is not dict or len(x) != self._expected:
+            if type(x) is not dict or len(x) != columns.expected:
                 raise KeyError
-            self._pack(*self._take(x))
+            columns.pack(*columns.take(x))
         except Exception:  # an unknown name, or a value that struct refuses
             count = self._pack_slowly(x, grow=True)
             if count:
-                if sparse_learn(self._state, self._gathered, count, label):
+                if sparse_learn(self._state, columns.gathered, count, label):
                     raise self._unusable(x) from None
                 if self._unnamed and label < 0.0:
                     self._learn_label(y)
@@ -659,12 +564,12 @@ class OnlinePairLearner(ColumnsMixin):
     def _learn_rows(
         self, columns: list[Hashable], rows: Array, labels: Array, scores: Array = _NO_SCORES
     ) -> None:
-        new = [name for name in columns if name not in self._index]
+        new = [name for name in columns if name not in self._columns.index]
         if new:
             self._memory.check_room(len(rows))
             self._check_rows(columns, rows, self._memory.limit)
             self._grow(new)
-        arranged = features.arrange(columns, rows, self._names, self._index)
+        arranged = self._columns.arrange(columns, rows)
         if self._learn_many(self._state, arranged, labels, scores):
             self._check_rows(columns, rows, self._memory.limit)
 
@@ -682,7 +587,7 @@ class OnlinePairLearner(ColumnsMixin):
 
     def _design_rows(self, columns: list[Any], rows: Array) -> Array:
         self._check_rows(columns, rows)
-        return features.arrange(columns, rows, self._names, self._index)
+        return self._columns.arrange(columns, rows)
 
     def prepare_many(
         self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
@@ -714,19 +619,21 @@ class OnlinePairLearner(ColumnsMixin):
             refused[i] = error
             return zeros
 
-        zeros = (0.0,) * self._d
-        rows = features.packed_each(self._names, xs, self._most, other) if self._in_one else None
+        zeros = (0.0,) * self._columns.count
+        rows = features.packed_each(self._columns.names, xs, self._most, other) if self._in_one else None
         return None if rows is None else self._ready(rows, ys, nulls, refused)
 
     def prepare_rows(
         self, columns: Sequence[Hashable], rows: Array, ys: Sequence[Any], *, nulls: Sequence[int] = ()
     ) -> StreamingBatch | None:
         """`prepare_many` of the rows of an array (n, d) whose columns have these names."""
-        usable = self._usable_rows(columns, rows, self._most) if self._in_one else None
+        if not self._in_one or not self._columns.match(columns):
+            return None
+        usable = refuse_rows(self, columns, rows, self._most)
         if usable is None:
             return None
         rows, refused = usable
-        return self._ready(features.arrange(columns, rows, self._names, self._index), ys, nulls, refused)
+        return self._ready(self._columns.arrange(columns, rows), ys, nulls, refused)
 
     @property
     def _most(self) -> float:
@@ -749,17 +656,20 @@ class OnlinePairLearner(ColumnsMixin):
             return failed
 
         published = self._published()  # a view that stays valid, since there are no new names
-        return StreamingBatch(rows, labels, learn, lambda: published, self._vectors_of, refused, self._names)
+        return StreamingBatch(
+            rows, labels, learn, lambda: published, self._vectors_of, refused, self._columns.names
+        )
 
     def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Usable records as rows (n, d): missing features are 0, unknown ones are ignored."""
         columns, values = getattr(xs, "names", None), getattr(xs, "values", None)
         if columns is not None and isinstance(values, np.ndarray):
-            rows = features.arrange(columns, values, self._names, self._index)
+            rows = self._columns.arrange(columns, values)
             flat = rows.ravel()
             square = float(flat @ flat)  # NaN where there is one: in one call, of which most are for few rows
             return np.nan_to_num(rows, nan=0.0) if square != square else rows
-        packed, names = features.packed(self._names, xs), self._names
+        names = self._columns.names
+        packed = features.packed(names, xs)
         return (
             np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if packed is None else packed
         )
@@ -774,14 +684,15 @@ class OnlinePairLearner(ColumnsMixin):
         RecordError
             If a feature cannot be used.
         """
+        columns = self._columns
         try:
-            if type(x) is not dict or len(x) != self._expected:
+            if type(x) is not dict or len(x) != columns.expected:
                 raise KeyError
-            self._pack(*self._take(x))
+            columns.pack(*columns.take(x))
         except Exception:  # an unknown name, or a value that struct refuses
             count = self._pack_slowly(x, grow=False)
             if count:
-                score: float = sparse_score(self._state, self._gathered, count)
+                score: float = sparse_score(self._state, columns.gathered, count)
             else:
                 score = ogd_score(self._state)
         else:
@@ -791,22 +702,23 @@ class OnlinePairLearner(ColumnsMixin):
         return score
 
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
-        if any(name not in self._index for name in columns):
+        if any(name not in self._columns.index for name in columns):
             self._check_rows(columns, rows)
         out = np.zeros(len(rows))
-        if score_many(self._published(), features.arrange(columns, rows, self._names, self._index), out):
+        if score_many(self._published(), self._columns.arrange(columns, rows), out):
             self._check_rows(columns, rows)
         return out
 
     def proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
         """`ClassifierMixin.predict_proba_one` with two calls fewer; a call is 5 % of a step."""
+        columns = self._columns
         try:
-            if type(x) is not dict or len(x) != self._expected:
+            if type(x) is not dict or len(x) != columns.expected:
                 raise KeyError
-            self._pack(*self._take(x))
+            columns.pack(*columns.take(x))
         except Exception:  # an unknown name, or a value that struct refuses
             count = self._pack_slowly(x, grow=False)
-            p = sparse_proba(self._state, self._gathered, count) if count else ogd_proba(self._state)
+            p = sparse_proba(self._state, columns.gathered, count) if count else ogd_proba(self._state)
         else:
             p = ogd_proba(self._state)
         if p != p:
@@ -829,7 +741,7 @@ class OnlinePairLearner(ColumnsMixin):
     @property
     def feature_names(self) -> tuple[Hashable, ...]:
         """Known feature names, in the order of the columns."""
-        return self._names
+        return self._columns.names
 
     @property
     def pair_loss(self) -> losses.PairLoss:
@@ -854,14 +766,14 @@ class OnlinePairLearner(ColumnsMixin):
     def design(self, x: Mapping[Any, Any]) -> Array:
         """Known features of x in the order of the columns, (d,): missing ones 0, unknown ones left out."""
         values = features.read_record(x, self._limit)
-        return np.array([values.get(name, 0.0) for name in self._names], dtype=np.float64)
+        return np.array([values.get(name, 0.0) for name in self._columns.names], dtype=np.float64)
 
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
-        rows = features.packed(self._names, xs, self._limit)
+        rows = features.packed(self._columns.names, xs, self._limit)
         if rows is not None:
             return rows
-        out = np.empty((len(xs), self._d))
+        out = np.empty((len(xs), self._columns.count))
         for i, x in enumerate(xs):
             out[i] = self.design(x)
         return out
@@ -872,7 +784,7 @@ class OnlinePairLearner(ColumnsMixin):
         state = self._state
         link = np.array([state[getattr(layout, name)] for name in _LINK])
         return {
-            "names": list(self._names),
+            "names": list(self._columns.names),
             "scalars": {name: float(state[getattr(layout, name)]) for name in _SCALARS},
             **({"link": link} if state[layout.LINK] else {}),
             **{name: view.copy() for name, view in self._vectors().items()},

@@ -64,7 +64,7 @@ def gradient(model: Any, x: dict[str, float], y: float) -> np.ndarray:
     copy = pickle.loads(pickle.dumps(model))
     copy.learn_one(x, y)
     cap = int(copy._state[state.CAP])
-    return copy._state[state.HEADER + cap : state.HEADER + cap + copy._d].copy()
+    return copy._state[state.HEADER + cap : state.HEADER + cap + copy._columns.count].copy()
 
 
 def explicit(w: np.ndarray, past: np.ndarray, labels: np.ndarray, x: np.ndarray, y: float) -> np.ndarray:

@@ -14,7 +14,6 @@ from harness.learners import LEARNERS
 from river import feature_extraction
 
 from streampair import auc, buffers, losses, metric, ranking
-from streampair.base.online import ColumnsMixin
 from streampair.errors import RecordError
 
 D = 90
@@ -137,7 +136,7 @@ def test_a_forest_has_the_bits_of_records_with_all_their_gaps(make: Any) -> None
 
 
 # A metric sums its norms over the room that it has, so there the last bits depend on the room.
-GROWING = [model for model in LEARNERS if isinstance(model, ColumnsMixin) and hasattr(model, "score_many")]
+GROWING = [model for model in LEARNERS if model.privacy is None and hasattr(model, "score_many")]
 
 
 @pytest.mark.parametrize(
