@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ __all__ = [
     "ExactGradients",
     "FTRLPlan",
     "FTRLState",
+    "GradientPlan",
+    "GradientState",
     "check_strategy",
     "choose_strategy",
     "empty_buffer",
@@ -109,9 +112,11 @@ class ExactGradients:
     ----------
     vectors
         The iterate and the published average, (2, dim): functions of the releases.
+    average
+        The second of them.
     """
 
-    __slots__ = ("__cells", "_scratch", "buffer", "release", "scalars")
+    __slots__ = ("__cells", "_scratch", "average", "buffer", "release", "scalars", "vectors")
 
     def __init__(self, release: Release, buffer: PairBuffer, scalars: list[float], dim: int) -> None:
         self.release = release
@@ -119,13 +124,9 @@ class ExactGradients:
         self.scalars = np.array(scalars)
         # The third row is the loop's own: the exact gradient, or with noise in each the noisy one.
         self._scratch = np.zeros((3, dim))
+        self.vectors: Floats = self._scratch[:2]
+        self.average: Floats = self.vectors[1]
         self.__cells = np.zeros(dim, dtype=np.int64)
-
-    @property
-    def vectors(self) -> Floats:
-        """Iterate and average: views."""
-        view: Floats = self._scratch[:2]
-        return view
 
     def cells(self, row: Floats, label: Floats, steps: int) -> NDArray[np.int64]:
         """The exact value of this slot, (dim,), which noise is added to: only for the chain that keys it."""
@@ -144,25 +145,16 @@ class ExactGradients:
         return self.__cells
 
 
-TOEPLITZ_LIMIT = 4096
-"""Longest horizon for which `strategy="auto"` takes the square root, whose memory grows with the run."""
-
-StrategyName = Literal["auto", "toeplitz", "blt"]
-
-_LONGEST_FIT = 4097
-_CHUNK = 1024
-
-
-@dataclass(frozen=True, eq=False)
-class FTRLPlan:
-    """Calibrated plan of FTRL with correlated noise (docs/privacy 4.3).
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GradientPlan(abc.ABC):
+    """What the plans of `FTRL` and of gradient perturbation have in common.
 
     Parameters
     ----------
     mu
         Budget in mu-GDP of one record over all releases.
     dim
-        Coordinates d.
+        Coordinates d of the weights.
     influence
         The buffer.
     clip, diameter, radius
@@ -172,16 +164,19 @@ class FTRLPlan:
         0: D is the same, and norms up to twice the clip pass. For decreasing losses and centred records.
     horizon
         Learning steps, None for no end.
-    strategy
-        The matrix C.
-    grid
-        gamma, a power of two.
-    sensitivity
-        `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run; of an entity the sum over its records.
     forks, window
         Number of second views that the budget covers, and the releases of each (docs/privacy 8).
     relation
         The neighbouring relation.
+
+    Attributes
+    ----------
+    grid
+        gamma, a power of two.
+    sensitivity
+        l2 sensitivity over the whole run; of an entity the sum over its records.
+    sigma
+        Noise std of each coordinate.
     """
 
     mu: float
@@ -190,16 +185,132 @@ class FTRLPlan:
     clip: float
     diameter: float
     radius: float
-    tangent: bool
-    horizon: int | None
+    tangent: bool = False
+    horizon: int | None = None
+    forks: int = 0
+    window: int = 0
+    relation: Relation = ONE_RECORD
+    grid: float = field(init=False)
+    sensitivity: float = field(init=False)
+    sigma: float = field(init=False)
+
+    #: What is released, and the lemma on its noise, for the card.
+    RELEASED: ClassVar[str]
+    LEMMA: ClassVar[str]
+
+    @classmethod
+    def arguments(cls, settings: Settings) -> dict[str, Any]:
+        """What the settings of a learner say of its plan, without the strategy and whether it is tangent."""
+        dim = settings.dim
+        assert dim is not None
+        return {
+            "mu": settings.mu_learning,
+            "dim": dim,
+            "influence": settings.buffer.influence,
+            "diameter": settings.loss.diameter(1.0, settings.radius, settings.clip, form=settings.form),
+            "clip": settings.clip,
+            "radius": settings.radius,
+            "horizon": settings.learning,
+            "forks": settings.forks,
+            "window": settings.window,
+            "relation": settings.relation,
+        }
+
+    def _moves(self) -> Floats:
+        """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its slot on."""
+        return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
+
+    @abc.abstractmethod
+    def _window_norm(self, window: int) -> float:
+        """Largest norm of what one record moves in `window` consecutive releases."""
+
+    def fork_mu2(self, window: int) -> float:
+        """Upper bound of what a second view of `window` consecutive releases adds to mu^2."""
+        return (self._window_norm(window) / self.sigma) ** 2
+
+    def release(self) -> Release:
+        """The release with its sensitivity, noise and cost, for the card."""
+        replace = self.sensitivity / self.sigma
+        # Blanking takes away gradients of at most the clip, which moves by less than the diameter.
+        share = 1.0 if self.tangent else min(self.clip / self.diameter, 1.0)
+        return Release(
+            name=self.RELEASED,
+            domain="records in the unit ball, with a label",
+            relation=self.relation,
+            lemma=f"docs/privacy, Lemma {61 if self.influence.uses == 0 else 11} and {self.LEMMA}",
+            sensitivity=self.sensitivity,
+            sigma=self.sigma,
+            replace=replace,
+            blank=share * replace,
+            releases=self.horizon,
+            coordinates=self.dim,
+            grid=self.grid,
+        )
+
+
+class GradientState(MechanismState):
+    """State of a mechanism that releases gradients of pairs.
+
+    Attributes
+    ----------
+    gate
+        The gradients, with iterates and buffer.
+    """
+
+    gate: ExactGradients
+    steps: int = 0
+
+    @property
+    def average(self) -> Floats:
+        """The published weights, the t-weighted average of the iterates, shape (d,): a view."""
+        return self.gate.average
+
+    @property
+    def releases(self) -> int:
+        """Number of models released so far."""
+        return self.steps
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records included."""
+        return self.gate.buffer.filled(self.steps)
+
+    def card(self) -> tuple[Release, ...]:
+        """The gradients, or their running sum."""
+        return (self.gate.release,)
+
+
+TOEPLITZ_LIMIT = 4096
+"""Longest horizon for which `strategy="auto"` takes the square root, whose memory grows with the run."""
+
+StrategyName = Literal["auto", "toeplitz", "blt"]
+
+_LONGEST_FIT = 4097
+_CHUNK = 1024
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FTRLPlan(GradientPlan):
+    """Calibrated plan of FTRL with correlated noise (docs/privacy 4.3).
+
+    Parameters
+    ----------
+    mu, dim, influence, clip, diameter, radius, tangent, horizon, forks, window, relation
+        As in `GradientPlan`.
+    strategy
+        The matrix C.
+    grid
+        gamma, a power of two.
+    sensitivity
+        `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run; of an entity the sum over its records.
+    """
+
     strategy: Toeplitz | BLT
     grid: float
     sensitivity: float
-    forks: int = 0
-    window: int = 4096
-    relation: Relation = ONE_RECORD
-    sigma: float = field(init=False)
 
+    RELEASED: ClassVar = "running sum of the gradients"
+    LEMMA: ClassVar = "Lemma 16"
     FITTED: ClassVar = ("strategy", "mu", "diameter", "grid", "sensitivity", "sigma")
 
     def __post_init__(self) -> None:
@@ -215,36 +326,10 @@ class FTRLPlan:
             return 0.0
         return pattern_sensitivity(self.strategy, self._moves(), steps=steps) / self.sigma
 
-    def _moves(self) -> Floats:
-        return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
-
     def _window_norm(self, window: int) -> float:
         if self.influence.together:
             return pattern_sensitivity(self.strategy, self._moves())
         return window_sensitivity(self.strategy, self._moves(), window=window)
-
-    def fork_mu2(self, window: int) -> float:
-        """Upper bound of what a second view of `window` consecutive releases adds to mu^2."""
-        return (self._window_norm(window) / self.sigma) ** 2
-
-    def release(self) -> Release:
-        """The release with its sensitivity, noise and cost, for the card."""
-        replace = self.sensitivity / self.sigma
-        # Blanking takes away gradients of at most the clip, which moves by less than the diameter.
-        share = 1.0 if self.tangent else min(self.clip / self.diameter, 1.0)
-        return Release(
-            name="running sum of the gradients",
-            domain="records in the unit ball, with a label",
-            relation=self.relation,
-            lemma=f"docs/privacy, Lemma {61 if self.influence.uses == 0 else 11} and Lemma 16",
-            sensitivity=self.sensitivity,
-            sigma=self.sigma,
-            replace=replace,
-            blank=share * replace,
-            releases=self.horizon,
-            coordinates=self.dim,
-            grid=self.grid,
-        )
 
     def rates(self, start: int, count: int) -> Floats:
         """Step sizes of slots `start + 1, ..., start + count`: `R / sqrt(t C (C + sqrt(d) sigma_N))`.
@@ -331,8 +416,9 @@ def plan_ftrl(
     grid = grid_step(chosen, pattern, diameter, dim)
     sensitivity = pattern_sensitivity(chosen, influence.moves(horizon, diameter, grid * math.sqrt(dim)))
     return FTRLPlan(
-        mu, dim, influence, clip, diameter, radius, tangent, horizon, chosen, grid, sensitivity, forks,
-        window, relation,
+        mu=mu, dim=dim, influence=influence, clip=clip, diameter=diameter, radius=radius, tangent=tangent,
+        horizon=horizon, strategy=chosen, grid=grid, sensitivity=sensitivity, forks=forks, window=window,
+        relation=relation,
     )  # fmt: skip
 
 
@@ -408,7 +494,7 @@ class SummedGradients(ExactGradients):
         )  # fmt: skip
 
 
-class FTRLState(MechanismState):
+class FTRLState(GradientState):
     """State of one run: noisy sum, iterates, buffer and noise memory (docs/privacy 4.3, 7).
 
     Parameters
@@ -420,14 +506,12 @@ class FTRLState(MechanismState):
     """
 
     plan: FTRLPlan
+    gate: SummedGradients
 
     def __init__(self, plan: FTRLPlan, buffer: PairBuffer) -> None:
         self.plan = plan
-        self.steps = 0
-        self.gate = SummedGradients(
-            plan.release(), buffer, [plan.clip, plan.radius, plan.grid, plan.sigma], plan.dim
-        )
-        self._average: Floats = self.gate.vectors[1]
+        scalars = [plan.clip, plan.radius, plan.grid, plan.sigma]
+        self.gate = SummedGradients(plan.release(), buffer, scalars, plan.dim)
         strategy = plan.strategy
         self._noise: BLTNoise | ToeplitzNoise
         if isinstance(strategy, BLT):
@@ -438,28 +522,9 @@ class FTRLState(MechanismState):
         self._rates_from = 0
 
     @property
-    def average(self) -> Floats:
-        """The published weights, the t-weighted average of the iterates, shape (d,): a view."""
-        return self._average
-
-    @property
-    def releases(self) -> int:
-        """Number of models released so far."""
-        return self.steps
-
-    @property
     def released(self) -> Floats:
         """The last noisy sum of the gradients, (d,), before the projection."""
         return np.asarray(self.gate.total * self.plan.grid, dtype=np.float64)
-
-    @property
-    def buffer_records(self) -> int:
-        """Places of the buffer in use, null records included."""
-        return self.gate.buffer.filled(self.steps)
-
-    def card(self) -> tuple[Release, ...]:
-        """The running sum of the gradients."""
-        return (self.gate.release,)
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
@@ -572,20 +637,10 @@ class FTRL(Mechanism):
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLState:
         """A new state; a saved strategy is used unchanged, since another fit would be another mechanism."""
-        assert settings.dim is not None
         plan = plan_ftrl(
-            settings.mu_learning,
-            dim=settings.dim,
-            influence=settings.buffer.influence,
-            diameter=settings.loss.diameter(1.0, settings.radius, settings.clip, form=settings.form),
-            clip=settings.clip,
-            radius=settings.radius,
+            **GradientPlan.arguments(settings),
             tangent=settings.tangent,
-            horizon=settings.learning,
             strategy=self.strategy if saved is None else strategy_from(saved["strategy"], settings.learning),
-            forks=settings.forks,
-            window=settings.window,
-            relation=settings.relation,
         )
         return self.run(with_numbers(plan, saved), empty_buffer(settings, seed))
 

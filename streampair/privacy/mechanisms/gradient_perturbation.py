@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,9 +13,7 @@ from streampair.kernels import dp_steps
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Mechanism,
-    MechanismState,
     Relation,
-    Release,
     ScoreRequest,
     Settings,
     check_overflow,
@@ -23,7 +21,13 @@ from streampair.privacy.mechanisms.base import (
     with_numbers,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
-from streampair.privacy.mechanisms.ftrl import Batch, ExactGradients, empty_buffer
+from streampair.privacy.mechanisms.ftrl import (
+    Batch,
+    ExactGradients,
+    GradientPlan,
+    GradientState,
+    empty_buffer,
+)
 from streampair.privacy.noise import ChainedNoise
 from streampair.privacy.sensitivity import Influence
 
@@ -44,42 +48,18 @@ __all__ = [
 _CHUNK = 1024
 
 
-@dataclass(frozen=True, eq=False)
-class GradientPerturbationPlan:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GradientPerturbationPlan(GradientPlan):
     """Calibrated plan of gradient perturbation: noise in every gradient (docs/privacy 4.2).
 
     Parameters
     ----------
-    mu
-        Budget in mu-GDP of one record over all releases.
-    dim
-        Coordinates of the weights.
-    influence
-        The buffer.
-    diameter, clip, radius
-        Replacement diameter D, per-pair clip and radius R of the weights.
-    horizon
-        Learning steps, None for no end.
-    forks, window
-        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
-    relation
-        The neighbouring relation.
+    mu, dim, influence, clip, diameter, radius, tangent, horizon, forks, window, relation
+        As in `streampair.privacy.mechanisms.ftrl.GradientPlan`.
     """
 
-    mu: float
-    dim: int
-    influence: Influence
-    diameter: float
-    clip: float
-    radius: float
-    horizon: int | None
-    forks: int = 0
-    window: int = 0
-    relation: Relation = ONE_RECORD
-    grid: float = field(init=False)
-    sensitivity: float = field(init=False)
-    sigma: float = field(init=False)
-
+    RELEASED: ClassVar = "each averaged gradient"
+    LEMMA: ClassVar = "Lemma 15"
     FITTED: ClassVar = ("mu", "diameter", "grid", "sensitivity", "sigma")
 
     def __post_init__(self) -> None:
@@ -92,10 +72,6 @@ class GradientPerturbationPlan:
         object.__setattr__(self, "sigma", total / self.mu)
         check_overflow(20.0 * self.sigma / self.grid, "noise")
 
-    def _moves(self) -> Floats:
-        """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its slot on."""
-        return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
-
     def _window_norm(self, window: int) -> float:
         """The largest norm of `window` consecutive moves."""
         sums = np.concatenate([[0.0], np.cumsum(self._moves() ** 2)])
@@ -107,27 +83,6 @@ class GradientPerturbationPlan:
     def mu_spent(self, steps: int) -> float:
         """mu of the first `steps` releases: that of the record that is in most of them."""
         return float(np.linalg.norm(self._moves()[: max(steps, 0)])) / self.sigma
-
-    def fork_mu2(self, window: int) -> float:
-        """`mu^2` of releasing `window` slots once more under other noise (docs/privacy 8)."""
-        return (self._window_norm(window) / self.sigma) ** 2
-
-    def release(self) -> Release:
-        """The release with its sensitivity, noise and cost, for the card."""
-        replace = self.sensitivity / self.sigma
-        return Release(
-            name="each averaged gradient",
-            domain="records in the unit ball, with a label",
-            relation=self.relation,
-            lemma="docs/privacy, Lemma 11 and Lemma 15",
-            sensitivity=self.sensitivity,
-            sigma=self.sigma,
-            replace=replace,
-            blank=min(self.clip / self.diameter, 1.0) * replace,
-            releases=self.horizon,
-            coordinates=self.dim,
-            grid=self.grid,
-        )
 
     def rates(self, start: int, count: int) -> Floats:
         """Step sizes of slots `start + 1, ...`: `R / sqrt(t (C^2 + d sigma^2))`, with the horizon for t."""
@@ -173,8 +128,9 @@ def plan_gradient_perturbation(
     (2.25, 1.0)
     """
     return GradientPerturbationPlan(
-        mu, dim, influence, diameter, clip, radius, horizon, forks, window, relation
-    )
+        mu=mu, dim=dim, influence=influence, clip=clip, diameter=diameter, radius=radius, horizon=horizon,
+        forks=forks, window=window, relation=relation,
+    )  # fmt: skip
 
 
 class NoisyGradients(ExactGradients):
@@ -216,7 +172,7 @@ class NoisyGradients(ExactGradients):
         )  # fmt: skip
 
 
-class GradientPerturbationState(MechanismState):
+class GradientPerturbationState(GradientState):
     """State of gradient perturbation: the noisy iterate and the buffer (docs/privacy 4.2).
 
     Parameters
@@ -230,36 +186,17 @@ class GradientPerturbationState(MechanismState):
     """
 
     plan: GradientPerturbationPlan
+    gate: NoisyGradients
 
     def __init__(self, plan: GradientPerturbationPlan, buffer: PairBuffer, l2: float = 0.0) -> None:
         self.plan = plan
-        self.steps = 0
-        self.gate = NoisyGradients(plan.release(), buffer, [plan.clip, plan.radius, plan.grid, l2], plan.dim)
-        self._average: Floats = self.gate.vectors[1]
-
-    @property
-    def average(self) -> Floats:
-        """The published weights, the t-weighted average of the iterates, shape (p,): a view."""
-        return self._average
-
-    @property
-    def releases(self) -> int:
-        """Number of models released so far."""
-        return self.steps
+        scalars = [plan.clip, plan.radius, plan.grid, l2]
+        self.gate = NoisyGradients(plan.release(), buffer, scalars, plan.dim)
 
     @property
     def released(self) -> Floats:
         """The noisy gradient of the last slot, (p,), before the projection: for the audit."""
         return self.gate.last
-
-    @property
-    def buffer_records(self) -> int:
-        """Places of the buffer in use, null records included."""
-        return self.gate.buffer.filled(self.steps)
-
-    def card(self) -> tuple[Release, ...]:
-        """The gradients."""
-        return (self.gate.release,)
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
@@ -336,19 +273,7 @@ class GradientPerturbation(Mechanism):
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> GradientPerturbationState:
         """A new state; the fitted numbers are those of `saved`, if given."""
-        assert settings.dim is not None
-        plan = plan_gradient_perturbation(
-            settings.mu_learning,
-            dim=settings.dim,
-            influence=settings.buffer.influence,
-            diameter=settings.loss.diameter(1.0, settings.radius, settings.clip, form=settings.form),
-            clip=settings.clip,
-            radius=settings.radius,
-            horizon=settings.learning,
-            forks=settings.forks,
-            window=settings.window,
-            relation=settings.relation,
-        )
+        plan = plan_gradient_perturbation(**GradientPlan.arguments(settings))
         return GradientPerturbationState(with_numbers(plan, saved), empty_buffer(settings, seed), self.l2)
 
     def describe(self, settings: Settings) -> str:
