@@ -45,3 +45,12 @@ def test_a_module_says_what_is_public(name: str) -> None:
                 if attribute.startswith("_") or not (callable(value) or isinstance(value, property)):
                     continue
                 assert inspect.getdoc(getattr(thing, attribute)), f"{name}.{public}.{attribute}"
+
+
+@pytest.mark.parametrize("name", ["auc", "metric", "ranking"])
+def test_a_learner_is_made_of_at_most_four_classes_of_the_package(name: str) -> None:
+    """Itself, its mixin, what it learns with, and `Learner`: whoever reads a learner opens no more."""
+    module = importlib.import_module(f"streampair.{name}")
+    for public in module.__all__:
+        own = [c.__name__ for c in getattr(module, public).__mro__ if c.__module__.startswith("streampair.")]
+        assert len(own) <= 4, own
