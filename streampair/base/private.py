@@ -33,7 +33,6 @@ from streampair.records.frames import Table, label_type
 
 __all__ = [
     "PrivateLearner",
-    "PrivateMiniBatchMixin",
     "current_standing",
     "export_state",
     "load_atomically",
@@ -218,162 +217,8 @@ Array = NDArray[np.float64]
 _NOBODY = Origins()
 
 
-class PrivateMiniBatchMixin(Learner):
-    """Scores and learns a batch in one go, whatever its records are."""
-
-    takes_nulls: ClassVar[bool] = True
-
-    _run: Any
-    _admission: Any
-    _vectors_of: Any
-    _note_label: Any
-    # Whether `take` is that of `PrivateLearner`, and so are the two calls that it stands for.
-    _one_packing: bool
-
-    def _noise_of_weights(self) -> Array | None:
-        state = self._run.state
-        return None if state is None else state.noise
-
-    def prepare_many(
-        self,
-        xs: Sequence[Mapping[Any, Any]],
-        ys: Sequence[Any],
-        origins: Origins = _NOBODY,
-        *,
-        nulls: Sequence[int] = (),
-    ) -> PreparedBatch | None:
-        """`take` of one record after the other: the same bits, and the work of a batch.
-
-        Parameters
-        ----------
-        xs
-            Records. Those that have no score are refused: each is a null slot, as of `learn_null`.
-        ys
-            Their labels; None and NaN: no label, a null slot.
-        origins
-            Where they come from.
-        nulls
-            Indices of records that are scored, whatever their labels, and then as of `learn_null`.
-
-        Returns
-        -------
-        PreparedBatch or None
-            None, with nothing changed, before the features are known, for a metric, and where a record that
-            is not whole may name its own entity: then they are to be taken one by one.
-        """
-        run = self._run
-        if not self._one_packing or not isinstance(run, PrivateSession):
-            return None
-        design = run.design
-        refused: dict[int, RecordError] = {}
-        ignored: dict[int, int] = {}
-
-        def other(i: int) -> Sequence[float] | None:
-            if self._admission is not None and origins is _NOBODY:
-                return None  # it may name its own entity
-            error = score_error(self, xs[i])
-            if error is not None:
-                refused[i] = error
-                return (0.0,) * len(design.names)
-            ignored[i] = design.read_learned(xs[i])
-            values: list[float] = design.raw[0].tolist()
-            return values
-
-        rows = _features.packed_each(run.names, xs, vectors.MAX_FINITE, other)
-        return None if rows is None else self._ready(run, rows, ys, origins, nulls, refused, ignored)
-
-    def prepare_rows(
-        self,
-        columns: Sequence[Any],
-        rows: Array,
-        ys: Sequence[Any],
-        origins: Origins = _NOBODY,
-        *,
-        nulls: Sequence[int] = (),
-    ) -> PreparedBatch | None:
-        """`prepare_many` of the rows of an array (n, d) whose columns have these names.
-
-        Returns
-        -------
-        PreparedBatch or None
-            None, with nothing changed, where these are not the known features, too.
-        """
-        run = self._run_of(columns)
-        if run is None:
-            return None
-        usable = refuse_rows(self, columns, rows, vectors.MAX_FINITE)
-        if usable is None:
-            return None
-        rows, refused = usable
-        return self._ready(run, run.design.arranged(columns, rows), ys, origins, nulls, refused, {})
-
-    def _run_of(self, columns: Sequence[Any]) -> PrivateSession | None:
-        """The run, if it takes rows of these columns at once: of exactly the known features."""
-        run = self._run
-        if not self._one_packing or not isinstance(run, PrivateSession) or len(columns) != len(run.names):
-            return None
-        return run if all(map(run.design.index.__contains__, columns)) else None
-
-    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
-        """As in the base, but a row that cannot be scored costs itself alone: NaN, and a null slot."""
-        if self._admission is not None:
-            raise ConfigError("score_learn_many does not know entities", fix="use score_one and learn_one")
-        scores = np.full(len(rows), np.nan)
-        run = self._run_of(columns)
-        if run is not None and (np.abs(rows) <= vectors.MAX_FINITE).all():
-            run.take_many(run.design.arranged(columns, rows), labels, scores=scores)
-            return scores
-        for i in range(len(rows)):
-            with contextlib.suppress(RecordError):
-                scores[i : i + 1] = self._score_rows(columns, rows[i : i + 1])
-            self._learn_rows(columns, rows[i : i + 1], labels[i : i + 1])
-        return scores
-
-    def _ready(
-        self,
-        run: PrivateSession,
-        rows: Array,
-        ys: Sequence[Any],
-        origins: Origins,
-        nulls: Sequence[int],
-        refused: Mapping[int, RecordError],
-        ignored: Mapping[int, int],
-    ) -> PreparedBatch:
-        task = self._task
-        high, low = task.high, task.low
-        labels = np.array([1.0 if y is high else -1.0 if y is low else task.label_or_null(y) for y in ys])
-        away = {*nulls, *refused}
-        for i in np.flatnonzero(np.isnan(labels)).tolist():
-            if i not in away:
-                self._note_label(ys[i])
-        null = None
-        if nulls or refused:
-            null = np.zeros(len(rows), dtype=np.bool_)
-            null[[*nulls, *refused]] = True
-        # Features that are not in the set, of the records that are learned.
-        unknown = np.zeros(len(rows), dtype=np.int64)
-        unknown[list(ignored)] = list(ignored.values())
-        if null is not None:
-            unknown[null] = 0
-
-        def learn(part: slice, scores: Array) -> list[bool] | None:
-            run.counts.ignored_features += int(unknown[part].sum())
-            blank = None if null is None else null[part]
-            admitted = run.take_many(rows[part], labels[part], origins.part(part), scores, blank)
-            return None if admitted is None else admitted.tolist()
-
-        return PreparedBatch(
-            *(len(rows), learn, lambda: run.weights, self._vectors_of, refused),
-            names=run.names,
-            rows=None if ignored else rows,
-            slots_until_release=lambda: (
-                max(run.settings.warmup - run.slots, 0) or run.state.slots_until_release
-            ),
-        )
-
-
 @dataclass(eq=False, repr=False)
-class PrivateLearner(PrivateMiniBatchMixin):
+class PrivateLearner(Learner):
     """A learner that takes every record as a slot and releases models under calibrated noise.
 
     A leaf names, as its `_select`, which mechanism its parameters ask for (`base.validation`).
@@ -394,6 +239,8 @@ class PrivateLearner(PrivateMiniBatchMixin):
     entity: EntityLimit | None = None
 
     _select: ClassVar[Callable[[Any, int | None], Mechanism]]
+
+    takes_nulls: ClassVar[bool] = True
 
     # Predictions show labels that were declared, and none that a record brought.
     _learns_labels: ClassVar[bool] = False
@@ -646,6 +493,145 @@ class PrivateLearner(PrivateMiniBatchMixin):
     def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
         self._run.take_frame(columns, rows, labels)
 
+    # ---- mini-batches ----------------------------------------------------------------------------------
+
+    def prepare_many(
+        self,
+        xs: Sequence[Mapping[Any, Any]],
+        ys: Sequence[Any],
+        origins: Origins = _NOBODY,
+        *,
+        nulls: Sequence[int] = (),
+    ) -> PreparedBatch | None:
+        """`take` of one record after the other: the same bits, and the work of a batch.
+
+        Parameters
+        ----------
+        xs
+            Records. Those that have no score are refused: each is a null slot, as of `learn_null`.
+        ys
+            Their labels; None and NaN: no label, a null slot.
+        origins
+            Where they come from.
+        nulls
+            Indices of records that are scored, whatever their labels, and then as of `learn_null`.
+
+        Returns
+        -------
+        PreparedBatch or None
+            None, with nothing changed, before the features are known, for a metric, and where a record that
+            is not whole may name its own entity: then they are to be taken one by one.
+        """
+        run = self._run
+        if not self._one_packing or not isinstance(run, PrivateSession):
+            return None
+        design = run.design
+        refused: dict[int, RecordError] = {}
+        ignored: dict[int, int] = {}
+
+        def other(i: int) -> Sequence[float] | None:
+            if self._admission is not None and origins is _NOBODY:
+                return None  # it may name its own entity
+            error = score_error(self, xs[i])
+            if error is not None:
+                refused[i] = error
+                return (0.0,) * len(design.names)
+            ignored[i] = design.read_learned(xs[i])
+            values: list[float] = design.raw[0].tolist()
+            return values
+
+        rows = _features.packed_each(run.names, xs, vectors.MAX_FINITE, other)
+        return None if rows is None else self._ready(run, rows, ys, origins, nulls, refused, ignored)
+
+    def prepare_rows(
+        self,
+        columns: Sequence[Any],
+        rows: Array,
+        ys: Sequence[Any],
+        origins: Origins = _NOBODY,
+        *,
+        nulls: Sequence[int] = (),
+    ) -> PreparedBatch | None:
+        """`prepare_many` of the rows of an array (n, d) whose columns have these names.
+
+        Returns
+        -------
+        PreparedBatch or None
+            None, with nothing changed, where these are not the known features, too.
+        """
+        run = self._run_of(columns)
+        if run is None:
+            return None
+        usable = refuse_rows(self, columns, rows, vectors.MAX_FINITE)
+        if usable is None:
+            return None
+        rows, refused = usable
+        return self._ready(run, run.design.arranged(columns, rows), ys, origins, nulls, refused, {})
+
+    def _run_of(self, columns: Sequence[Any]) -> PrivateSession | None:
+        """The run, if it takes rows of these columns at once: of exactly the known features."""
+        run = self._run
+        if not self._one_packing or not isinstance(run, PrivateSession) or len(columns) != len(run.names):
+            return None
+        return run if all(map(run.design.index.__contains__, columns)) else None
+
+    def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
+        """As in the base, but a row that cannot be scored costs itself alone: NaN, and a null slot."""
+        if self._admission is not None:
+            raise ConfigError("score_learn_many does not know entities", fix="use score_one and learn_one")
+        scores = np.full(len(rows), np.nan)
+        run = self._run_of(columns)
+        if run is not None and (np.abs(rows) <= vectors.MAX_FINITE).all():
+            run.take_many(run.design.arranged(columns, rows), labels, scores=scores)
+            return scores
+        for i in range(len(rows)):
+            with contextlib.suppress(RecordError):
+                scores[i : i + 1] = self._score_rows(columns, rows[i : i + 1])
+            self._learn_rows(columns, rows[i : i + 1], labels[i : i + 1])
+        return scores
+
+    def _ready(
+        self,
+        run: PrivateSession,
+        rows: Array,
+        ys: Sequence[Any],
+        origins: Origins,
+        nulls: Sequence[int],
+        refused: Mapping[int, RecordError],
+        ignored: Mapping[int, int],
+    ) -> PreparedBatch:
+        task = self._task
+        high, low = task.high, task.low
+        labels = np.array([1.0 if y is high else -1.0 if y is low else task.label_or_null(y) for y in ys])
+        away = {*nulls, *refused}
+        for i in np.flatnonzero(np.isnan(labels)).tolist():
+            if i not in away:
+                self._note_label(ys[i])
+        null = None
+        if nulls or refused:
+            null = np.zeros(len(rows), dtype=np.bool_)
+            null[[*nulls, *refused]] = True
+        # Features that are not in the set, of the records that are learned.
+        unknown = np.zeros(len(rows), dtype=np.int64)
+        unknown[list(ignored)] = list(ignored.values())
+        if null is not None:
+            unknown[null] = 0
+
+        def learn(part: slice, scores: Array) -> list[bool] | None:
+            run.counts.ignored_features += int(unknown[part].sum())
+            blank = None if null is None else null[part]
+            admitted = run.take_many(rows[part], labels[part], origins.part(part), scores, blank)
+            return None if admitted is None else admitted.tolist()
+
+        return PreparedBatch(
+            *(len(rows), learn, lambda: run.weights, self._vectors_of, refused),
+            names=run.names,
+            rows=None if ignored else rows,
+            slots_until_release=lambda: (
+                max(run.settings.warmup - run.slots, 0) or run.state.slots_until_release
+            ),
+        )
+
     # ---- who it is --------------------------------------------------------------------------------------
 
     def bind_noise(self, name: str, digests: list[bytes] | None = None, *, key: Any = None) -> None:
@@ -697,6 +683,10 @@ class PrivateLearner(PrivateMiniBatchMixin):
 
     def _published(self) -> Array:
         return self._run.weights
+
+    def _noise_of_weights(self) -> Array | None:
+        state = self._run.state
+        return None if state is None else state.noise
 
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
         return self._run.scores(columns, rows)
