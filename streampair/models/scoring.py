@@ -273,7 +273,11 @@ class ForestScorer(Scorer):
     def score_records(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Scores (n,) of records."""
         rows = self.learner._packed(xs)
-        return super().score_records(xs) if rows is None else self.score_rows(list(self.learner._names), rows)
+        return (
+            super().score_records(xs)
+            if rows is None
+            else self.score_rows(list(self.learner.feature_names), rows)
+        )
 
 
 def _random_forest_scorer(document: RandomForestModel) -> Scorer:

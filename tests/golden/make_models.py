@@ -1,7 +1,7 @@
 """Model files as a release writes them, for later releases: ``python tests/golden/make_models.py FOLDER``.
 
-Run it with the release whose files are to be kept, and never again. `tests/unit/test_models.py` reads each
-file and compares the scores.
+Run it with the release whose files are to be kept, and never again. `tests/unit/test_model_files.py` reads
+each file and compares the scores.
 """
 
 from __future__ import annotations

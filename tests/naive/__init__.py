@@ -42,7 +42,17 @@ from naive.dp_steps import (
     score_sums,
 )
 from naive.entities import admitted, cell, table
-from naive.forest import Classes, Forest, PairForest, Text, importances, pair_places, parts, places
+from naive.forest import (
+    Classes,
+    Forest,
+    PairForest,
+    Text,
+    forest_cut,
+    importances,
+    pair_places,
+    parts,
+    places,
+)
 from naive.hashing import blake2b, hash_chain
 from naive.history import FullHistory, history_gradient, history_store
 from naive.least_squares import LeastSquares
@@ -95,6 +105,7 @@ from naive.vectors import (
     Vector,
     ball,
     dot,
+    first_beyond,
     first_unusable,
     project_ball,
     rows_of_columns,
@@ -154,7 +165,9 @@ __all__ = [
     "entropy",
     "exp_negative",
     "fifo_influence",
+    "first_beyond",
     "first_unusable",
+    "forest_cut",
     "fourier",
     "ftrl",
     "ftrl_turns",

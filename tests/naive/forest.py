@@ -14,6 +14,11 @@ from naive.platt import Link
 CUTS = (0, 31, 127, 10**9)
 
 
+def forest_cut(expert: int, nodes: int) -> int:
+    """How many nodes of a tree an expert sees."""
+    return min(CUTS[expert], nodes)
+
+
 def places(trees: int, nodes: int, cap: int, texts: int) -> list[int]:
     """Where the sections begin, and where the last ends."""
     lengths = [

@@ -29,6 +29,11 @@ def first_unusable(x: list[float], limit: float = 1e50) -> int:
     return next((i for i, v in enumerate(x) if math.isnan(v) or abs(v) > limit), -1)
 
 
+def first_beyond(x: list[float], limit: float) -> int:
+    """Index of the first value that is not finite or beyond a limit; -1 if there is none."""
+    return first_unusable(x, limit)
+
+
 def unusable_row(rows: list[list[float]], limit: float) -> int:
     """1 + the flat index of the first such value; 0 if there is none."""
     return 1 + first_unusable([v for row in rows for v in row], limit)

@@ -165,11 +165,15 @@ CASES = {
     "sin_octant": Case(naive.sin_octant, lambda rng: (rng.uniform(0, OCTANT),), 1e-15),
     "cos_octant": Case(naive.cos_octant, lambda rng: (rng.uniform(0, OCTANT),), 1e-15),
     "sin_cos": Case(naive.sin_cos, lambda rng: (rng.normal() * 100,), 1e-14),
+    "forest_cut": Case(naive.forest_cut, lambda rng: (int(rng.integers(0, 4)), int(rng.integers(1, 300)))),
     "uniform": Case(naive.uniform, lambda rng: tuple(rng.integers(0, 2**40, 3).tolist())),
     "dot": Case(naive.dot, lambda rng: tuple(rng.normal(size=(2, 11))), 1e-13),
     "project_ball": Case(naive.project_ball, lambda rng: (rng.normal(size=5), 1.5), 1e-13, "first"),
     "first_unusable": Case(
         naive.first_unusable, lambda rng: (rng.choice([0.5, 1e49, -1e50, 2e50, math.nan, -math.inf], 4),)
+    ),
+    "first_beyond": Case(
+        naive.first_beyond, lambda rng: (rng.choice([0.5, 0.99, -1.0, 1.5, math.nan, -math.inf], 4), 1.0)
     ),
     "unusable_row": Case(
         naive.unusable_row,
