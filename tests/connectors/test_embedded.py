@@ -268,10 +268,11 @@ def topics(broker: EmbeddedBroker) -> EmbeddedBroker:
 GOOD = [json.dumps({"f": i % 5, "y": i % 2 == 0}).encode() for i in range(50)]
 
 
-def test_the_group_is_never_trusted(topics: EmbeddedBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scope", ["application", "partition"])
+def test_the_group_is_never_trusted(topics: EmbeddedBroker, tmp_path: Path, scope: str) -> None:
     """Without an account a store that was restored from a backup wins over the newer offset of the group."""
     state, backup = tmp_path / "state", tmp_path / "backup"
-    config = app(topics, state)
+    config = app(topics, state, learner={"scope": scope})
 
     async def body() -> None:
         await fill(topics, "in", GOOD[:20])
