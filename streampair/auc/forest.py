@@ -469,7 +469,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     ) -> None:
         self._check_rows(columns, rows)
         self._know_columns(columns, rows)
-        self._take_rows(self._arranged(columns, rows), labels, self._further, scores)
+        self._take_rows(self._columns.arrange(columns, rows), labels, self._further, scores)
 
     def _take_rows(
         self, rows: Array, labels: Array, further: Mapping[int, Any], scores: Array | None = None
@@ -492,7 +492,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
 
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
         self._check_rows(columns, rows)
-        return self._ranked(self._arranged(columns, rows))
+        return self._ranked(self._columns.arrange(columns, rows))
 
     def _ranked(self, rows: Array) -> Array:
         """`score_one` of rows (n, d) of the columns."""
@@ -506,7 +506,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     def _rows_scores(self, columns: list[Hashable], rows: Array) -> Array:
         """(n, classes)."""
         self._check_rows(columns, rows)
-        return self._class_scores(self._arranged(columns, rows))
+        return self._class_scores(self._columns.arrange(columns, rows))
 
     def _class_scores(self, rows: Array) -> Array:
         """Scores (n, classes) of rows (n, d) of the columns."""

@@ -86,8 +86,8 @@ class Columns:
         return len(names) == self.count and all(map(self.index.__contains__, names))
 
     def arrange(self, names: Sequence[Hashable], rows: Array) -> Array:
-        """Rows (n, len(names)) in the order of the columns, (n, d): a missing one is 0."""
-        return features.arrange(names, rows, self.names, self.index)
+        """Rows (n, len(names)) in the order of the columns, (n, d); absent ones are `missing`."""
+        return features.arrange(names, rows, self.names, self.index, self._missing)
 
     def prepare(self, x: Mapping[Any, Any]) -> None:
         """Build `take` and `pack` for records with exactly the known features, if x is one."""

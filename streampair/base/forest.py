@@ -720,17 +720,6 @@ class ForestLearner(Learner):
 
     # ---- many records ----------------------------------------------------------------------------------
 
-    def _arranged(self, columns: Sequence[Hashable], rows: Array) -> Array:
-        """Rows (n, columns) in the order of the features, (n, d); absent columns are missing."""
-        if tuple(columns) == self._columns.names:
-            return rows
-        out = np.full((len(rows), self._columns.count), math.nan)
-        for j, column in enumerate(columns):
-            position = self._columns.index.get(column)
-            if position is not None:
-                out[:, position] = rows[:, j]
-        return out
-
     @staticmethod
     def _check_rows(columns: Sequence[Hashable], rows: Array) -> None:
         good = np.abs(rows) <= vectors.MAX_ABS
@@ -745,7 +734,7 @@ class ForestLearner(Learner):
     ) -> None:
         self._check_rows(columns, rows)
         self._know_columns(columns, rows)
-        forest.forest_learn_many(self._state, self._arranged(columns, rows), labels, scores)
+        forest.forest_learn_many(self._state, self._columns.arrange(columns, rows), labels, scores)
 
     def _know_columns(self, columns: Sequence[Hashable], rows: Array) -> None:
         new = [name for name in columns if name not in self._columns.index]
@@ -759,12 +748,12 @@ class ForestLearner(Learner):
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
         self._check_rows(columns, rows)
         out = np.empty(len(rows))
-        forest.forest_score_many(self._state, self._arranged(columns, rows), out)
+        forest.forest_score_many(self._state, self._columns.arrange(columns, rows), out)
         return out
 
     def _design_rows(self, columns: list[Any], rows: Array) -> Array:
         self._check_rows(columns, rows)
-        out: Array = np.nan_to_num(self._arranged(columns, rows), nan=0.0)
+        out: Array = np.nan_to_num(self._columns.arrange(columns, rows), nan=0.0)
         return out
 
     def prepare_many(
@@ -846,7 +835,7 @@ class ForestLearner(Learner):
         if usable is None:
             return None
         rows, refused = usable
-        arranged = np.ascontiguousarray(self._arranged(columns, rows))
+        arranged = np.ascontiguousarray(self._columns.arrange(columns, rows))
         return self._ready(arranged, ys, nulls, refused)
 
     def _ready(

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn
 
+import msgspec
+
 from streampair import __version__
 from streampair.engine.records import LogAppend
 from streampair.engine.reservations import Reservations
@@ -179,11 +181,9 @@ class RecoveredState:
     def source(self) -> SourceState | None:
         """Where a lane that reads a whole topic goes on; None: at the start, or it reads one partition."""
         source = None if self.tip is None else self.tip.source
-        if source is None and not self.ahead:
-            return None
         if source is None:
-            return SourceState([], self.ahead)
-        return SourceState(source.positions, self.ahead, source.producer_times)
+            return SourceState([], self.ahead) if self.ahead else None
+        return msgspec.structs.replace(source, ahead=self.ahead)
 
     @property
     def span(self) -> tuple[int | None, int] | None:

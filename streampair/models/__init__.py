@@ -300,7 +300,7 @@ def dumps(model: Any) -> bytes:
     0.0
     """
     if not isinstance(model, Model):
-        model = export(model)
+        return encode(document_of(model, None, None, {}))
     return encode(msgspec.structs.replace(model._document, metadata=plain_metadata(model.metadata)))
 
 

@@ -39,7 +39,7 @@ from streampair.models.format import (
 from streampair.privacy.pipeline_check import class_name
 from streampair.records.random_trees import RandomTreeDesign
 
-__all__ = ["document_of"]
+__all__ = ["document_of", "scaling_of"]
 
 # What scores and predictions are computed by: no file describes the methods of a subclass.
 _METHODS = (
@@ -70,7 +70,7 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
         "privacy": _promise_of(learner),
         "metadata": metadata,
     }
-    scaling = _scaling_of(learner) if isinstance(learner, PrivateLearner) else None
+    scaling = scaling_of(learner) if isinstance(learner, PrivateLearner) else None
     if isinstance(learner, TransformerMixin):
         root = learner._map()
         return MetricModel(
@@ -154,7 +154,8 @@ def _promise_of(learner: Learner) -> Promise | None:
     )
 
 
-def _scaling_of(learner: PrivateLearner) -> Scaling:
+def scaling_of(learner: PrivateLearner) -> Scaling:
+    """How a private learner scales its features: declared bounds and released moments."""
     run = learner.run
     if run is None:
         return Scaling((), None, None, None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 import math
-import struct
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.base.columns import Columns
 from streampair.base.forest import ForestLearner
 from streampair.errors import RecordError
 from streampair.kernels import metric, numerics, vectors
@@ -60,30 +60,32 @@ class _RawVectors:
     read_cell = staticmethod(features.as_number)
 
     def __init__(self, names: Sequence[Hashable], limit: float) -> None:
-        self.names, self._limit = tuple(names), limit
-        self._index = {name: i for i, name in enumerate(self.names)}
-        self._row = np.empty(len(self.names))
-        self._take = features.getter(self.names)
-        self._pack = struct.Struct(f"{len(self.names)}d").pack_into
+        self._limit = limit
+        self._columns = Columns()
+        self._columns.add(names, np.empty(len(names)), 0)
 
     def one(self, x: Mapping[Any, Any]) -> Array:
         """Vector (d,) of a record: perhaps a view of scratch."""
-        if type(x) is dict and len(x) == len(self.names) > 0:
-            try:
-                self._pack(self._row.data, 0, *self._take(x))
-            except Exception:  # a name that is missing, or a value that struct refuses
-                return self._checked(x)
-            if vectors.first_beyond(self._row, self._limit) < 0:
-                return self._row
+        columns = self._columns
+        if type(x) is dict and x:
+            if columns.expected < 0:
+                columns.prepare(x)
+            if len(x) == columns.expected:
+                try:
+                    columns.pack(*columns.take(x))
+                except Exception:  # a name that is missing, or a value that struct refuses
+                    return self._checked(x)
+                if vectors.first_beyond(columns.record, self._limit) < 0:
+                    return columns.record
         return self._checked(x)
 
     def _checked(self, x: Mapping[Any, Any]) -> Array:
         values = features.read_record(x, self._limit)
-        return np.array([values.get(name, 0.0) for name in self.names], dtype=np.float64)
+        return np.array([values.get(name, 0.0) for name in self._columns.names], dtype=np.float64)
 
     def many(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
         """Vectors (n, d) of records that have exactly the features; None if one has not."""
-        return features.packed(self.names, xs, self._limit)
+        return features.packed(self._columns.names, xs, self._limit)
 
     def rows(self, columns: list[Hashable], rows: Array) -> Array:
         """Vectors (n, d) of the raw rows (n, columns) of a frame."""
@@ -91,7 +93,7 @@ class _RawVectors:
         if bad:
             i, j = divmod(bad - 1, rows.shape[1])
             raise features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=self._limit)
-        return features.arrange(columns, rows, self.names, self._index)
+        return self._columns.arrange(columns, rows)
 
     @staticmethod
     def scores(weights: Array, rows: Array) -> Array:

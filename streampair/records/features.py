@@ -400,9 +400,16 @@ def packed_each(
 
 
 def arrange(
-    columns: Sequence[Hashable], rows: Array, names: Sequence[Hashable], index: Mapping[Hashable, int]
+    columns: Sequence[Hashable],
+    rows: Array,
+    names: Sequence[Hashable],
+    index: Mapping[Hashable, int],
+    missing: float = 0.0,
 ) -> Array:
-    """Return rows with their columns in the order of `names`: absent ones are 0, unknown ones left out."""
+    """Return rows with their columns in the order of `names`.
+
+    Absent ones are `missing`, unknown ones left out.
+    """
     if list(columns) == list(names):
         return rows
     known = [j for j, column in enumerate(columns) if column in index]
@@ -411,6 +418,6 @@ def arrange(
         order = np.empty(len(names), dtype=np.intp)
         order[place] = known
         return np.take(rows, order, axis=1)
-    out = np.zeros((rows.shape[0], len(names)))
+    out = np.full((rows.shape[0], len(names)), missing)
     out[:, [index[columns[j]] for j in known]] = rows[:, known]
     return out

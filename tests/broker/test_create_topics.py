@@ -84,15 +84,15 @@ def test_an_input_that_one_lane_reads_gets_the_brokers_timestamps(
     for scope, append_time in (("application", True), ("partition", False)):
         settings = "[topics]\ninput_partitions = 2"
         app = App(apache_kafka, tmp_path, unique("app"), settings=settings, scope=scope)
-        told = findings(streampair("check", app.path, "--create-topics", "--json", code=0))
-        assert ("timestamps" in told) is append_time
+        report = findings(streampair("check", app.path, "--create-topics", "--json", code=0))
+        assert ("timestamps" in report) is append_time
         assert asyncio.run(has_append_time(load_config(app.path).require_kafka(), app.input)) is append_time
     app = App(apache_kafka, tmp_path, unique("app"), learner=PAIR_FTRL, partitions=2, scope="application")
     app.create_topics()
-    told = findings(streampair("check", app.path, "--json", code=0))["timestamps"]
-    assert told["warning"]
-    assert "the report says that the order is not covered" in told["text"]
-    assert f"--alter --topic {app.input} --add-config message.timestamp.type=LogAppendTime" in told["text"]
+    report = findings(streampair("check", app.path, "--json", code=0))["timestamps"]
+    assert report["warning"]
+    assert "the report says that the order is not covered" in report["text"]
+    assert f"--alter --topic {app.input} --add-config message.timestamp.type=LogAppendTime" in report["text"]
 
 
 def test_what_exists_stays_as_it_is(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:

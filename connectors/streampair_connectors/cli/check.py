@@ -15,7 +15,7 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, KafkaConfig
 from streampair_connectors.kafka.topics import (
     FLAG,
-    append_time_advice,
+    append_time_command,
     create_missing,
     missing_rights,
     missing_topic,
@@ -329,7 +329,7 @@ async def _check_append_time(config: Config, report: Report, partitions: int) ->
         report.good("timestamps", "set by the broker: the order over partitions is a function of the topic")
         return
     found = "set by producers: a late record may stand elsewhere in another run"
-    advice = f"To have the broker set them: {append_time_advice(config)}"
+    advice = f"To have the broker set them: {append_time_command(config)}"
     if is_private(config):
         report.doubtful("timestamps", f"{found}, and the report says that the order is not covered. {advice}")
     else:

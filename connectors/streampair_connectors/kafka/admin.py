@@ -162,7 +162,7 @@ async def create_topics(
     wanted: Mapping[str, int],
     replication_factor: int | None,
     *,
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, Mapping[str, str]],
 ) -> dict[str, int | SourceError]:
     """Create topics, and wait until each of their partitions has a leader.
 
@@ -173,7 +173,7 @@ async def create_topics(
     replication_factor
         Of all topics; None: the cluster's default.
     settings
-        Of all topics.
+        By topic; without an entry a topic has the cluster's.
 
     Returns
     -------
@@ -201,7 +201,7 @@ async def create_topics(
         default = replication_factor is None
         factor = -1 if default else replication_factor
         topics = [
-            NewTopic(name, count, factor, {} if default else None, dict(settings or {}))
+            NewTopic(name, count, factor, {} if default else None, dict(settings.get(name, {})))
             for name, count in wanted.items()
         ]
         answer = await within(config, admin.create_topics(topics))

@@ -73,7 +73,7 @@ class LogTopic:
         found = (await describe_topics(self._config)).get(self.name)
         if found is None:
             made = await create_topics(
-                self._config, {self.name: partitions}, replication_factor, settings=SETTINGS
+                self._config, {self.name: partitions}, replication_factor, settings={self.name: SETTINGS}
             )
             outcome = made[self.name]
             if isinstance(outcome, SourceError):

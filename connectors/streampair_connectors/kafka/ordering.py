@@ -17,9 +17,10 @@ from typing import NamedTuple
 from streampair.engine import OrderedRecord
 from streampair_connectors.kafka.client import RecordLike
 
-__all__ = ["BUCKET_MS", "TopicOrder"]
+__all__ = ["BUCKET_MS", "TopicOrder", "has_append_times"]
 
 BUCKET_MS = 50
+_LOG_APPEND_TIME = 1  # as a record's `timestamp_type`
 _SETTLE_MS = 20  # between the append of a record and its visibility on every replica
 
 
@@ -169,3 +170,8 @@ class TopicOrder:
 def size_of_record(record: RecordLike) -> int:
     """Bytes of key and value."""
     return len(record.value or b"") + len(record.key or b"")
+
+
+def has_append_times(records: Sequence[RecordLike]) -> bool:
+    """Return whether the broker has set the timestamps of all records (LogAppendTime)."""
+    return all(getattr(record, "timestamp_type", None) == _LOG_APPEND_TIME for record in records)

@@ -14,7 +14,7 @@ __all__ = [
     "FLAG",
     "Creation",
     "TopicFacts",
-    "append_time_advice",
+    "append_time_command",
     "check_topics",
     "create_missing",
     "missing_rights",
@@ -35,6 +35,15 @@ def output_topics(config: Config) -> dict[str, str]:
     if config.output.model_topic is not None:
         topics["output.model_topic"] = config.output.model_topic
     return topics
+
+
+def topic_settings(config: Config, name: str) -> dict[str, str]:
+    """Return the settings with which a topic of the application is to be created."""
+    if name == config.output.model_topic:
+        return {"cleanup.policy": "compact"}  # the newest model of each lane stays
+    if name == config.input.topic and config.learner.whole_topic:
+        return {"message.timestamp.type": "LogAppendTime"}  # then the order is a function of the topic
+    return {}
 
 
 @dataclass(frozen=True)
@@ -76,17 +85,8 @@ async def create_missing(config: Config, existing: Mapping[str, int]) -> Creatio
             wanted[output] = partitions if topics.output_partitions is None else topics.output_partitions
     if not wanted:
         return Creation({}, {})
-    # Models are compacted, so that the newest of each lane stays. The order of a whole topic needs the
-    # timestamps of the broker.
-    special = {config.output.model_topic: {"cleanup.policy": "compact"}}
-    if config.learner.whole_topic:
-        special[config.input.topic] = {"message.timestamp.type": "LogAppendTime"}
-    results: dict[str, int | SourceError] = {}
-    for group, policy in [({n: c for n, c in wanted.items() if n not in special}, None)] + [
-        ({n: wanted[n]}, special[n]) for n in wanted if n in special
-    ]:
-        if group:
-            results |= await kafka.create_topics(settings, group, topics.replication_factor, settings=policy)
+    special = {name: topic_settings(config, name) for name in wanted}
+    results = await kafka.create_topics(settings, wanted, topics.replication_factor, settings=special)
     return Creation(
         {name: count for name, count in results.items() if not isinstance(count, SourceError)},
         {name: error for name, error in results.items() if isinstance(error, SourceError)},
@@ -152,8 +152,8 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
     )
 
 
-def append_time_advice(config: Config) -> str:
-    """Return how to make the order of a whole topic a function of the topic (docs/privacy 8.4)."""
+def append_time_command(config: Config) -> str:
+    """Return the command that makes the order of a whole topic a function of the topic (docs/privacy 8.4)."""
     name, servers = config.input.topic, config.require_kafka().bootstrap_servers
     return (
         f"kafka-configs.sh --bootstrap-server {servers} --alter --topic {name} "

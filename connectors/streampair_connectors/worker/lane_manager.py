@@ -25,6 +25,7 @@ from streampair.privacy import NoiseKey
 from streampair_connectors.codecs.records import Decoder, Encoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Partition, RecordLike, RecordReader
+from streampair_connectors.kafka.ordering import has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metrics import Telemetry
@@ -33,11 +34,9 @@ from streampair_connectors.stores.base import other_scope_fix
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
-__all__ = ["OpenLane", "Opener", "external_state", "has_append_times"]
+__all__ = ["OpenLane", "Opener", "external_state"]
 
 log = get_logger(__name__)
-
-_LOG_APPEND_TIME = 1  # as a record's `timestamp_type`
 
 # A snapshot is due when the replay from the last one would take _REPLAY_SECONDS, or after _SNAPSHOT_SECONDS:
 # the records since then must still be in the topic at the next start. Lanes replay one after the other and
@@ -486,8 +485,3 @@ class Opener:
             )
             for number, record in enumerate(records)
         ]
-
-
-def has_append_times(records: Sequence[RecordLike]) -> bool:
-    """Return whether the broker has set the timestamps of all records (LogAppendTime)."""
-    return all(getattr(record, "timestamp_type", None) == _LOG_APPEND_TIME for record in records)

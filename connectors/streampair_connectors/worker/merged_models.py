@@ -22,6 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import ConfigError, RecordError
+from streampair.models.exporting import scaling_of
+from streampair.models.format import Scaling
+from streampair.models.scoring import design_of
 from streampair.records.design import Design
 from streampair.records.features import read_record
 from streampair_connectors import kafka
@@ -32,7 +35,6 @@ __all__ = [
     "LaneModel",
     "MergedModel",
     "Promise",
-    "Scale",
     "decode_model",
     "encode_model",
     "merge",
@@ -42,26 +44,6 @@ __all__ = [
 FORMAT: Literal[1] = 1
 
 Array = NDArray[np.float64]
-
-
-class Scale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Feature scaling of a private lane.
-
-    Attributes
-    ----------
-    bounds
-        Declared (low, high) of each feature; values are scaled from there to [-1, 1].
-    mean, factor
-        Scaled values are centred with `mean` and multiplied by `factor`, as released by the warm-up; None
-        before it, or without one.
-    cap
-        Standardised values are clipped to it; None: no limit.
-    """
-
-    bounds: tuple[tuple[float, float], ...]
-    mean: tuple[float, ...] | None
-    factor: tuple[float, ...] | None
-    cap: float | None
 
 
 class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,7 +89,7 @@ class LaneModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: int
     features: tuple[str, ...]
     weights: tuple[float, ...]
-    scale: Scale | None
+    scale: Scaling | None
     privacy: Promise | None
 
     @property
@@ -165,14 +147,7 @@ def model_of(
         return None
     scale, promise, report = None, None, getattr(learner, "privacy", None)
     if report is not None:
-        design: Design = learner.run.design
-        bounds = learner.settings.bounds
-        scale = Scale(
-            bounds=tuple(_pair(bounds.get(name, (-1.0, 1.0))) for name in names),
-            mean=_numbers(design.mean) if design.standardised else None,
-            factor=_numbers(design.factor) if design.standardised else None,
-            cap=design.cap if math.isfinite(design.cap) else None,
-        )
+        scale = scaling_of(learner)
         promise = Promise(**{field: getattr(report, field) for field in Promise.__struct_fields__})
         slots = learner.slots
     return LaneModel(
@@ -192,11 +167,6 @@ def model_of(
 
 def _numbers(values: Array) -> tuple[float, ...]:
     return tuple(map(float, values))
-
-
-def _pair(bounds: Any) -> tuple[float, float]:
-    low, high = bounds
-    return float(low), float(high)
 
 
 def encode_model(model: LaneModel) -> bytes:
@@ -295,20 +265,16 @@ class MergedModel:
 
 
 def _design(lane: LaneModel) -> Design | None:
-    scale = lane.scale
-    if scale is None:
+    if lane.scale is None:
         return None
-    design = Design(lane.features, dict(zip(lane.features, scale.bounds, strict=True)))
-    if design.names != lane.features:
+    try:
+        return design_of(lane.features, lane.scale)
+    except ValueError:
         raise RecordError(
             f"the features of {lane.key.decode()} are not in order",
             fix="use the release that wrote the model",
             stage="decode",
-        )
-    design.cap = math.inf if scale.cap is None else scale.cap
-    if scale.mean is not None and scale.factor is not None:
-        design.standardise(np.array(scale.mean), np.array(scale.factor))
-    return design
+        ) from None
 
 
 def merge(models: Iterable[LaneModel]) -> MergedModel:

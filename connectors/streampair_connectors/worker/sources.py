@@ -10,9 +10,9 @@ from streampair.engine import OrderedRecord
 from streampair.engine.source import Positions
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair_connectors.kafka import Consumer, Partition, RecordLike
-from streampair_connectors.kafka.ordering import TopicOrder
+from streampair_connectors.kafka.ordering import TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
-from streampair_connectors.worker.lane_manager import OpenLane, has_append_times
+from streampair_connectors.worker.lane_manager import OpenLane
 
 __all__ = ["PartitionSource", "Source", "TopicSource"]
 
