@@ -185,8 +185,8 @@ class Consumer:
         except kafka_errors.KafkaError as error:
             raise self.error or self._translate(error) from None
         finally:
-            end_poll(self._consumer)
-            self._busy_since = time.monotonic()
+            # The client's own clock: it drops a member that pauses too long, and a later one would show less.
+            self._busy_since = end_poll(self._consumer)
         return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
 
     def _busy(self) -> float:

@@ -133,8 +133,10 @@ def rejoin(consumer: AIOKafkaConsumer) -> None:
     consumer._coordinator.request_rejoin()
 
 
-def end_poll(consumer: AIOKafkaConsumer) -> None:
+def end_poll(consumer: AIOKafkaConsumer) -> float:
     """Mark the poll as ended, which the client forgets after a failed one.
+
+    Returns the moment, by `time.monotonic`, from which the client counts the pause until the next poll.
 
     It would then count the member as polling forever, and `max_poll_interval_seconds` would have no effect:
     the first poll of a group without offsets fails.
@@ -142,6 +144,7 @@ def end_poll(consumer: AIOKafkaConsumer) -> None:
     state = consumer._subscription
     if state._fetch_count:
         state._fetch_count, state._last_fetch_ended = 0, time.monotonic()
+    return float(state._last_fetch_ended)
 
 
 def abandon_membership(consumer: AIOKafkaConsumer) -> None:
