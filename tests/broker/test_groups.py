@@ -16,6 +16,7 @@ import pytest
 from harness.admin import add_partitions
 from harness.applications import PAIR_FTRL, App, Inside, events, produce, same
 from harness.kafka import Cluster
+from harness.stalls import Stalls
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import Consumer, Partition, StaticMemberConflicts, ended, read_register
@@ -178,12 +179,16 @@ def test_a_member_that_is_replaced_once_is_told_so_and_no_more(apache_kafka: Clu
         old = await Member(apache_kafka, topic, "same", takeovers=takeovers).start()
         await until("its partition", lambda: old.held == {0})
         new = await Member(apache_kafka, topic, "same").start()
-        # It goes as soon as it is noticed: the two would take the partition from each other again and again.
-        await until("the takeover", lambda: takeovers._times[-1] > 0.0 or old.error)
-        await new.stop()
-        await until("the old one is back", lambda: len(old.assignments) == 2 or old.error)
-        assert old.error is None
-        await old.stop()
+        try:
+            # It goes as soon as it has the partition: the two would take it from each other again and again.
+            await until("the new one has it", lambda: new.held == {0})
+            await new.stop()
+            await until("the takeover", lambda: takeovers._times[-1] > 0.0 or old.error)
+            await until("the old one is back", lambda: len(old.assignments) == 2 or old.error)
+            assert old.error is None
+        finally:
+            await new.stop()
+            await old.stop()
 
     asyncio.run(body())
 
@@ -364,42 +369,52 @@ def test_static_members_that_were_away_get_the_added_partitions(
     asyncio.run(body())
 
 
-@pytest.mark.parametrize("paced", [True, False], ids=["paced", "twin"])
+@pytest.mark.parametrize("paced", [True, False], ids=["paced", "mutant"])
 def test_a_learner_slower_than_the_poll_interval(apache_kafka: Cluster, unique: Unique, paced: bool) -> None:
-    """Twenty events of a fifth of a second, a poll is due every second; all twenty at once are too late."""
-    topic = apache_kafka.create_topic(unique("in"))
+    """Twenty events of a fifth of a second, a poll is due every second; all twenty at once are too late.
 
-    async def body() -> None:
+    A machine on which this process itself stands still for a quarter of a second says nothing: once more.
+    """
+
+    async def body() -> tuple[bool, list[int], list[set[int]]]:
+        topic = apache_kafka.create_topic(unique("in"))
         await produce(apache_kafka.bootstrap, topic, [b"{}"] * 20)
         member = Member(apache_kafka, topic, max_poll_interval=1.0)
         consumer, learned, thrown_out = member.consumer, list[int](), False
         await consumer.start()
-        await until("its partition", lambda: member.held == {0})
-        name = member_of(consumer._consumer)
-        pace = Pace(1000, 1.0) if paced else None
-        async with asyncio.timeout(60):
-            while len(learned) < 20 and not thrown_out:
-                found = await consumer.poll(pace.records if pace else 1000, 0.1)
-                for records in found.values():
-                    if pace:
-                        pace.polled()
-                    for record in records:
-                        if pace and pace.over:
-                            consumer.seek(Partition(topic, 0), record.offset)
-                            break
+        try:
+            await until("its partition", lambda: member.held == {0})
+            name = member_of(consumer._consumer)
+            pace = Pace(1000, 1.0) if paced else None
+            async with asyncio.timeout(60):
+                while len(learned) < 20 and not thrown_out:
+                    found = await consumer.poll(pace.records if pace else 1000, 0.1)
+                    for records in found.values():
                         if pace:
-                            await pace.run(lambda: time.sleep(0.2), 1)
-                        else:
-                            await asyncio.to_thread(time.sleep, 0.2)
-                        learned.append(record.offset)
-                thrown_out = member_of(consumer._consumer) != name
-        assert thrown_out != paced
-        if paced:
-            assert learned == list(range(20))
-            assert member.assignments == [{0}]
-        await consumer.stop()
+                            pace.polled()
+                        for record in records:
+                            if pace and pace.over:
+                                consumer.seek(Partition(topic, 0), record.offset)
+                                break
+                            if pace:
+                                await pace.run(lambda: time.sleep(0.2), 1)
+                            else:
+                                await asyncio.to_thread(time.sleep, 0.2)
+                            learned.append(record.offset)
+                    thrown_out = member_of(consumer._consumer) != name
+        finally:
+            await consumer.stop()
+        return thrown_out, learned, member.assignments
 
-    asyncio.run(body())
+    for _ in range(5):
+        with Stalls() as stalls:
+            thrown_out, learned, assignments = asyncio.run(body())
+        if stalls.longest < 0.25:
+            break
+    assert thrown_out != paced, stalls.longest
+    if paced:
+        assert learned == list(range(20))
+        assert assignments == [{0}]
 
 
 def test_a_worker_without_a_partition_is_well(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
