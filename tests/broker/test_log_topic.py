@@ -21,7 +21,7 @@ from streampair_connectors.kafka import (
     LogTopic,
     Message,
     Partition,
-    PartitionProducer,
+    TransactionalProducer,
     describe_topics,
     transactional_id,
 )
@@ -177,7 +177,9 @@ Write = Callable[..., Awaitable[list[int]]]
 async def writer(kafka: Cluster, topic: LogTopic, app: str) -> AsyncIterator[Write]:
     """Writes messages into the first partition of the log, each call in a transaction of its own."""
     partition = Partition(topic.name, 0)
-    producer = PartitionProducer(settings(kafka), app, Partition("in", 0), max_message_bytes=900_000)
+    producer = TransactionalProducer(
+        settings(kafka), transactional_id(app, "in", 0), name="in/0", max_message_bytes=900_000
+    )
     await producer.start()
 
     async def write(*messages: Message) -> list[int]:
@@ -192,7 +194,9 @@ async def writer(kafka: Cluster, topic: LogTopic, app: str) -> AsyncIterator[Wri
 
 async def settle(kafka: Cluster, app: str) -> None:
     """What an owner does before it reads: nothing is under way when this returns."""
-    producer = PartitionProducer(settings(kafka), app, Partition("in", 0), max_message_bytes=900_000)
+    producer = TransactionalProducer(
+        settings(kafka), transactional_id(app, "in", 0), name="in/0", max_message_bytes=900_000
+    )
     await producer.start()
     await producer.stop()
 

@@ -20,9 +20,10 @@ from streampair_connectors.config import KafkaConfig, load_config
 from streampair_connectors.kafka import (
     LogTopic,
     Partition,
-    PartitionProducer,
+    TransactionalProducer,
     group_members,
     read_register,
+    transactional_id,
     write_register_offline,
 )
 from typer.testing import CliRunner
@@ -81,8 +82,11 @@ def killed(app: App, count: int) -> None:
 
 async def take_over(app: App) -> None:
     """What the worker had open when it died is undecided until somebody takes its place."""
-    owner = PartitionProducer(
-        load_config(app.path).require_kafka(), app.name, Partition(app.input, 0), max_message_bytes=900_000
+    owner = TransactionalProducer(
+        load_config(app.path).require_kafka(),
+        transactional_id(app.name, app.input, 0),
+        name=app.input,
+        max_message_bytes=900_000,
     )
     await owner.start()
     await owner.stop()

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -23,7 +23,7 @@ from streampair_connectors.kafka import (
     Committed,
     Message,
     Partition,
-    PartitionProducer,
+    TransactionalProducer,
     read_register,
     transactional_id,
     transactions,
@@ -38,8 +38,21 @@ def config_of(kafka: Cluster, seconds: float = 15.0) -> KafkaConfig:
     return KafkaConfig(bootstrap_servers=kafka.bootstrap, connect_timeout_seconds=seconds)
 
 
-def producer_of(kafka: Cluster, app: str, source: Partition, **options: Any) -> PartitionProducer:
-    return PartitionProducer(config_of(kafka), app, source, max_message_bytes=900_000, **options)
+P = TypeVar("P", bound=TransactionalProducer)
+
+
+def producer_of(kafka: Cluster, app: str, source: Partition, **options: Any) -> TransactionalProducer:
+    return made(TransactionalProducer, config_of(kafka), app, source, **options)
+
+
+def made(kind: type[P], config: KafkaConfig, app: str, source: Partition, **options: Any) -> P:
+    return kind(
+        config,
+        transactional_id(app, *source),
+        name=f"{source.topic}/{source.partition}",
+        max_message_bytes=900_000,
+        **options,
+    )
 
 
 def messages(*values: str) -> list[Message]:
@@ -235,7 +248,7 @@ def test_after_a_takeover_nothing_of_the_old_owner_comes(apache_kafka: Cluster, 
     log, app, group = Partition(apache_kafka.create_topic(unique("log")), 0), unique("app"), unique("group")
     config = config_of(apache_kafka)
 
-    async def own(producer: PartitionProducer, number: int, acknowledged: list[int]) -> None:
+    async def own(producer: TransactionalProducer, number: int, acknowledged: list[int]) -> None:
         """Commit one number after the other, until somebody else takes over."""
         for n in itertools.count(number):
             try:
@@ -252,7 +265,7 @@ def test_after_a_takeover_nothing_of_the_old_owner_comes(apache_kafka: Cluster, 
     async def body() -> None:
         coin = random.Random(5)
         acknowledged: list[int] = []
-        producers: list[PartitionProducer] = []
+        producers: list[TransactionalProducer] = []
         running: asyncio.Task[None] | None = None
         try:
             for _ in range(6):
@@ -364,7 +377,7 @@ def test_kills_of_the_broker_lose_nothing_and_double_nothing(
     asyncio.run(body())
 
 
-class _StopsBeforeTheCommit(PartitionProducer):
+class _StopsBeforeTheCommit(TransactionalProducer):
     """The broker falls silent when all is sent and only the commit is missing."""
 
     broker: KafkaBroker
@@ -420,9 +433,7 @@ def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, uniqu
 
     async def body() -> None:
         assert stoppable_kafka.pid is not None
-        producer = _StopsBeforeTheCommit(
-            config_of(stoppable_kafka), app, source, max_message_bytes=900_000, timeout_seconds=30.0
-        )
+        producer = made(_StopsBeforeTheCommit, config_of(stoppable_kafka), app, source, timeout_seconds=30.0)
         producer.broker = stoppable_kafka
         await producer.start()
         try:
@@ -506,7 +517,7 @@ def test_one_that_is_cancelled_is_not_used_again(apache_kafka: Cluster, unique: 
 # ---- requests that arrive late --------------------------------------------------------------------
 
 
-class _Faulty(PartitionProducer):
+class _Faulty(TransactionalProducer):
     """Fails once when all is sent but the offsets, or dies once when only the commit is missing."""
 
     fails = dies = False
@@ -564,7 +575,7 @@ def late_request(kafka: Cluster, unique: Unique, request_name: str, before: str,
 
     async def body(proxy: LateRequests) -> None:
         config = KafkaConfig(bootstrap_servers=proxy.bootstrap, connect_timeout_seconds=15.0)
-        producer = _Faulty(config, unique("app"), source, max_message_bytes=900_000)
+        producer = made(_Faulty, config, unique("app"), source)
         n = 0
 
         async def step() -> None:
@@ -629,7 +640,7 @@ def test_a_transaction_that_took_too_long_is_fenced(forgetful: KafkaBroker, uniq
     source = Partition(forgetful.create_topic(unique("in")), 0)
     out, app, group = Partition(forgetful.create_topic(unique("out")), 0), unique("app"), unique("group")
 
-    class StandsStill(PartitionProducer):
+    class StandsStill(TransactionalProducer):
         """The machine stands still, until the broker has lost patience, when all is sent but the offsets."""
 
         async def _send(self, *arguments: Any) -> dict[Partition, list[int]]:
@@ -641,9 +652,7 @@ def test_a_transaction_that_took_too_long_is_fenced(forgetful: KafkaBroker, uniq
                         return stored
 
     async def body() -> None:
-        producer = StandsStill(
-            config_of(forgetful), app, source, max_message_bytes=900_000, timeout_seconds=1.0
-        )
+        producer = made(StandsStill, config_of(forgetful), app, source, timeout_seconds=1.0)
         await producer.start()
         try:
             with pytest.raises(FencedError, match="open for more than 1 s"):

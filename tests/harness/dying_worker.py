@@ -56,7 +56,7 @@ class Step(NamedTuple):
 
 
 _CLIENT = "aiokafka:AIOKafkaProducer"
-_WRITER = f"{_HERE}.kafka.transactions:PartitionProducer"
+_WRITER = f"{_HERE}.kafka.transactions:TransactionalProducer"
 _TOPIC = f"{_HERE}.stores.topic:TopicLane"
 _DISK = f"{_HERE}.stores.directory:DiskLane"
 _FILES = f"{_HERE}.stores.directory"

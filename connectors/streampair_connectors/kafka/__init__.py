@@ -29,22 +29,28 @@ from streampair_connectors.kafka.offset_metadata import (
 from streampair_connectors.kafka.producer import Producer, Routes
 from streampair_connectors.kafka.record_reader import RecordReader
 from streampair_connectors.kafka.static_membership import StaticMemberConflicts
-from streampair_connectors.kafka.transactions import PartitionProducer, transactional_id
+from streampair_connectors.kafka.transactions import (
+    Member,
+    TransactionalProducer,
+    scorer_id,
+    transactional_id,
+)
 
 __all__ = [
     "Committed",
     "Consumer",
     "LogTopic",
+    "Member",
     "Message",
     "Missing",
     "Partition",
-    "PartitionProducer",
     "Producer",
     "Reader",
     "RecordLike",
     "RecordReader",
     "Routes",
     "StaticMemberConflicts",
+    "TransactionalProducer",
     "auto_creates_topics",
     "check_codecs",
     "check_register",
@@ -62,6 +68,7 @@ __all__ = [
     "read_all",
     "read_newest",
     "read_register",
+    "scorer_id",
     "size_of",
     "transactional_id",
     "write_register_offline",

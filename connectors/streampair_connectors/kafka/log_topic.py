@@ -121,9 +121,9 @@ class LogTopic:
     async def read(self, partition: int) -> list[tuple[int, bytes | None, bytes]]:
         """Return offset, key and value of all committed records of a partition, in order.
 
-        Call it after `PartitionProducer.start`, when no transaction is in flight; an open one is not waited
-        for. Messages that the producer has split (`split_messages`) are joined, and have the offset of their
-        first part.
+        Call it after `TransactionalProducer.start`, when no transaction is in flight; an open one is not
+        waited for. Messages that the producer has split (`split_messages`) are joined, and have the offset of
+        their first part.
 
         Raises
         ------

@@ -1,7 +1,8 @@
-"""Transactions: outputs, log entries and the group's offset of one input partition, stored atomically.
+"""Transactions: outputs, log entries and the group's offsets, stored atomically.
 
-The client does not fence by the group's generation (KIP-447). So each input partition has its own
-transactional producer, and starting it fences every earlier owner of the partition.
+A lane has a transactional producer of its own, and starting it fences every earlier owner of the lane. A
+scorer, whose partitions move, commits as a member of its group instead: the broker refuses offsets of an
+earlier generation (KIP-447). The client does not send that version of the request, so it is here.
 
 The client repeats a request whose response was lost, with the same epoch. The first copy may still arrive
 during the next transaction: a late EndTxn ends it, a late TxnOffsetCommit resets the offset. Brokers refuse
@@ -26,12 +27,22 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     TxnOffsetCommitRequest,
+)
+from aiokafka.protocol.types import (
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
 )
 from aiokafka.structs import OffsetAndMetadata
 
@@ -50,8 +61,9 @@ from streampair_connectors.kafka.client import (
 )
 from streampair_connectors.kafka.offset_metadata import check_register
 from streampair_connectors.kafka.producer import BATCH_BYTES, split_messages, submit
+from streampair_connectors.kafka.static_membership import FencedInstanceIdError
 
-__all__ = ["PartitionProducer", "transactional_id"]
+__all__ = ["Member", "TransactionalProducer", "scorer_id", "transactional_id"]
 
 # The broker accepts nothing more from this producer: another one was started, the transaction has timed out,
 # or the broker has forgotten the id.
@@ -62,6 +74,11 @@ _FENCED_ERRORS = (
     kafka_errors.InvalidTxnState,
     kafka_errors.UnknownProducerId,
     kafka_errors.OutOfOrderSequenceNumber,
+    # The group has another generation, or this member is not in it.
+    kafka_errors.IllegalGenerationError,
+    kafka_errors.UnknownMemberIdError,
+    kafka_errors.RebalanceInProgressError,
+    FencedInstanceIdError,
 )
 # Errors of the client: AssertionError and IllegalOperation when its sender has failed before.
 _CLIENT_ERRORS = (
@@ -79,6 +96,101 @@ _REQUESTS = (
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
+
+
+class Member(NamedTuple):
+    """A member of a consumer group in one generation: the broker refuses its offsets in the next one."""
+
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+
+
+class _MemberCommitResponse(Response):  # type: ignore[misc]  # untyped base
+    API_KEY = 28
+    API_VERSION = 3
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", CompactString("utf-8")),
+                (
+                    "partitions",
+                    CompactArray(("partition", Int32), ("error_code", Int16), ("tags", TaggedFields)),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+    @property
+    def errors(self) -> list[tuple[str, list[tuple[int, int]]]]:
+        """As of the version that the client knows."""
+        return [(topic, [(number, code) for number, code, _ in found]) for topic, found, _ in self.topics]
+
+
+class _MemberCommitStruct(RequestStruct):  # type: ignore[misc]  # untyped base
+    API_KEY = 28
+    API_VERSION = 3
+    RESPONSE_TYPE = _MemberCommitResponse
+    FLEXIBLE_VERSION = True
+    SCHEMA = Schema(
+        ("transactional_id", CompactString("utf-8")),
+        ("group_id", CompactString("utf-8")),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("generation", Int32),
+        ("member_id", CompactString("utf-8")),
+        ("group_instance_id", CompactString("utf-8")),
+        (
+            "topics",
+            CompactArray(
+                ("topic", CompactString("utf-8")),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                        ("metadata", CompactString("utf-8")),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _MemberCommit(Request[_MemberCommitStruct]):  # type: ignore[misc]  # untyped base
+    """TxnOffsetCommit of version 3 (Kafka 2.5): with member and generation."""
+
+    API_KEY = 28
+
+    def __init__(self, request: TxnOffsetCommitRequest, member: Member) -> None:
+        self._request = request
+        self._member = member
+
+    def build(self, struct: type[_MemberCommitStruct]) -> _MemberCommitStruct:
+        request, member = self._request, self._member
+        topics: list[Any] = [
+            (topic, [(number, offset, -1, metadata, {}) for number, offset, metadata in found], {})
+            for topic, found in request._topics
+        ]
+        return struct(
+            request._transactional_id,
+            request._group_id,
+            request._producer_id,
+            request._producer_epoch,
+            member.generation,
+            member.member_id,
+            member.instance_id,
+            topics,
+            {},
+        )
 
 
 class _Sent(NamedTuple):
@@ -102,45 +214,60 @@ class _Answers:
     def __init__(self, client: AIOKafkaClient) -> None:
         self.lost = False
         self._ends = 0
+        self._member: Member | None = None
         self._send = client.send
         client.send = self._watched_send
 
-    def begin(self) -> None:
-        """Start a new transaction."""
+    def begin(self, member: Member | None) -> None:
+        """Start a new transaction; `member` commits its offsets, None: the producer alone."""
         self._ends = 0
+        self._member = member
 
     async def _watched_send(self, node: int, request: Any, **options: Any) -> Any:
         if isinstance(request, EndTxnRequest):
             self._ends += 1
             self.lost |= self._ends > 1
+        if self._member is not None and isinstance(request, TxnOffsetCommitRequest):
+            request = _MemberCommit(request, self._member)
         try:
             return await self._send(node, request, **options)
         except BaseException:
-            self.lost |= isinstance(request, _REQUESTS)
+            self.lost |= isinstance(request, (*_REQUESTS, _MemberCommit))
             raise
 
 
 def transactional_id(app: str, topic: str, partition: int) -> str:
-    """Return the transactional id of an input partition.
+    """Return the transactional id of a lane.
 
     The parts are hashed with their lengths, so that `a-b`, `c` differs from `a`, `b-c`.
     """
+    return _hashed(app, topic, str(partition))
+
+
+def scorer_id(app: str, topic: str, process: str) -> str:
+    """Return the transactional id of a process that scores; `process` is unique, and of this run only."""
+    return _hashed(app, topic, "scorer", process)
+
+
+def _hashed(*parts: str) -> str:
     digest = hashlib.sha256()
-    for part in (app, topic, str(partition)):
+    for part in parts:
         data = part.encode()
         digest.update(len(data).to_bytes(8, "big") + data)
     return f"streampair-{digest.hexdigest()[:40]}"
 
 
-class PartitionProducer:
-    """Transactional producer, the only writer of the outputs of one input partition.
+class TransactionalProducer:
+    """Transactional producer: the only writer with its id.
 
     Parameters
     ----------
     config
         The cluster.
-    app, source
-        The application and its input partition: together the `transactional_id`.
+    transactional_id
+        Starting a producer fences every other one of this id.
+    name
+        What it writes for, in messages.
     max_message_bytes
         Larger messages are split (`producer.split_messages`).
     timeout_seconds
@@ -153,19 +280,19 @@ class PartitionProducer:
     def __init__(
         self,
         config: KafkaConfig,
-        app: str,
-        source: Partition,
+        transactional_id: str,
         *,
+        name: str,
         max_message_bytes: int,
         timeout_seconds: float = 60.0,
         topics: Collection[str] = (),
     ) -> None:
         self._config = config
-        self._name = f"{source.topic}/{source.partition}"
+        self._name = name
         self._max_message_bytes = max_message_bytes
         self._timeout_seconds = timeout_seconds
         self._topics = topics
-        self.transactional_id = transactional_id(app, source.topic, source.partition)
+        self.transactional_id = transactional_id
         self._producer: AIOKafkaProducer | None = None
         self._answers: _Answers | None = None
         # During a transaction `_producer` is None: `stop` must wait for its end.
@@ -216,6 +343,7 @@ class PartitionProducer:
         group: str,
         offsets: Mapping[Partition, tuple[int, str]],
         seconds: float | None = None,
+        member: Member | None = None,
     ) -> dict[Partition, list[int]]:
         """Store messages and the group's offsets with their registers, atomically.
 
@@ -227,6 +355,8 @@ class PartitionProducer:
             The next offset to read and the register, by input partition.
         seconds
             Time limit for everything before the commit, and again for the commit; None: `timeout_seconds`.
+        member
+            The member of the group that commits the offsets; None: the broker does not compare generations.
 
         Returns
         -------
@@ -239,8 +369,8 @@ class PartitionProducer:
         StoreError
             A register is too long; nothing was sent.
         FencedError
-            Another worker writes for this partition now, or the broker has fenced this producer. Whether the
-            transaction was committed before is unknown.
+            Another worker writes in its place now, the group has another generation than `member`, or the
+            broker has fenced this producer. Whether the transaction was committed before is unknown.
         CommitOutcomeUnknownError
             The commit was sent, but no response arrived.
         SourceError
@@ -256,7 +386,7 @@ class PartitionProducer:
         for _, text in offsets.values():
             check_register(text)
         async with self._lock:
-            return await self._transaction(sends, group, offsets, seconds)
+            return await self._transaction(sends, group, offsets, seconds, member)
 
     async def _transaction(
         self,
@@ -264,6 +394,7 @@ class PartitionProducer:
         group: str,
         offsets: Mapping[Partition, tuple[int, str]],
         seconds: float | None,
+        member: Member | None,
     ) -> dict[Partition, list[int]]:
         sends = [(target, messages) for target, messages in sends if messages]
         producer, answers = self._producer, self._answers
@@ -280,7 +411,7 @@ class PartitionProducer:
         await self._await_coordinator(producer, seconds)
         # After any interruption, a cancellation too, the producer is not used again.
         self._producer = None
-        answers.begin()
+        answers.begin(member)
         sent: list[_Sent] = []
         try:
             try:

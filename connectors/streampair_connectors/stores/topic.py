@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from streampair.engine import Commit, LogAppend
+from streampair.engine.source import partition_label
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import CommitOutcomeUnknownError, ConfigError, SourceError, StoreError
 from streampair_connectors.config import Config
@@ -31,11 +32,12 @@ from streampair_connectors.kafka import (
     LogTopic,
     Message,
     Partition,
-    PartitionProducer,
     RecordReader,
+    TransactionalProducer,
     ended,
     read_register,
     size_of,
+    transactional_id,
 )
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.stores.base import group_offsets, other_scope_fix
@@ -315,10 +317,10 @@ class TopicLane:
         self.waiting_bytes = 0
         self.give_up = asyncio.Event()
         self.on_trouble: Callable[[str], None] = lambda _: None
-        self._producer = PartitionProducer(
+        self._producer = TransactionalProducer(
             config.require_kafka(),
-            config.app,
-            partition,
+            transactional_id(config.app, partition.topic, partition.partition),
+            name=f"{partition.topic}/{partition_label(partition.partition)}",
             max_message_bytes=config.output.max_message_bytes,
             timeout_seconds=config.store.transaction_timeout_seconds,
             topics=(config.output_topic, topic.name),
