@@ -118,6 +118,11 @@ class Model:
         positive, negative = self._labels.positive, self._labels.negative
         return (positive,) if negative is None else (negative, positive)
 
+    @property
+    def multiclass(self) -> bool:
+        """Whether it is a classifier of any number of classes."""
+        return self._multiclass is not None
+
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record: higher ranks higher; of a metric the distance from the neutral record.
 
@@ -284,8 +289,21 @@ def export(
     return Model(decode(encode(document)))
 
 
-def dumps(model: Any) -> bytes:
+def dumps(
+    model: Any,
+    slots: int | None = None,
+    time: int | None = None,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> bytes:
     """The JSON of a model, or of the model of a learner.
+
+    Parameters
+    ----------
+    model
+        A `Model`, or a learner.
+    slots, time, metadata
+        Of the model of a learner, as of `export`.
 
     Raises
     ------
@@ -300,7 +318,7 @@ def dumps(model: Any) -> bytes:
     0.0
     """
     if not isinstance(model, Model):
-        return encode(document_of(model, None, None, {}))
+        return encode(document_of(model, slots, time, plain_metadata({} if metadata is None else metadata)))
     return encode(msgspec.structs.replace(model._document, metadata=plain_metadata(model.metadata)))
 
 

@@ -132,15 +132,15 @@ batch_size = 20
         asyncio.run(produce(self.kafka.bootstrap, self.input, values, partition, **message))
 
     def await_scores(
-        self, offsets: dict[int, int], worker: Running | Inside | None = None
+        self, offsets: dict[int, int], worker: Running | Inside | None = None, *, committed: bool = False
     ) -> list[dict[str, Any]]:
-        """All score records, once every offset below ``offsets[partition]`` has one."""
+        """All score records, or those committed, once every offset below ``offsets[partition]`` has one."""
 
         def complete(rows: list[Any]) -> bool:
             seen = {(row["partition"], row["offset"]) for row in map(_row, rows)}
             return all((p, o) in seen for p, end in offsets.items() for o in range(end))
 
-        work = read_until(self.kafka.bootstrap, self.output, complete)
+        work = read_until(self.kafka.bootstrap, self.output, complete, committed=committed)
         records = asyncio.run(worker.unless_it_ends(work) if worker is not None else work)
         return [_row(record) for record in records]
 
@@ -256,9 +256,16 @@ async def produce(
         await asyncio.gather(*futures)
 
 
-async def read_until(bootstrap: str, topic: str, enough: Any, seconds: float = 90.0) -> list[Any]:
+async def read_until(
+    bootstrap: str, topic: str, enough: Any, seconds: float = 90.0, *, committed: bool = False
+) -> list[Any]:
     """All records of a topic's first partition, as soon as ``enough`` says so of them."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, group_id=None)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
+        group_id=None,
+        isolation_level="read_committed" if committed else "read_uncommitted",
+    )
     async with consumer:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])

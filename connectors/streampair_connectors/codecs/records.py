@@ -489,6 +489,7 @@ class _Score(msgspec.Struct, gc=False):
     score: float | None
     outcome: str
     probabilities: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
+    model_slots: int | msgspec.UnsetType = msgspec.UNSET
 
 
 def _by_class(probabilities: Mapping[Any, float]) -> dict[str, float]:
@@ -524,17 +525,33 @@ class Encoder:
         return self.scores([scored])[0]
 
     def scores(
-        self, scored: Sequence[Scored], places: Sequence[tuple[int, int]] | None = None
+        self,
+        scored: Sequence[Scored],
+        places: Sequence[tuple[int, int]] | None = None,
+        model: int | None = None,
     ) -> list[bytes]:
-        """Return the values of many records; `places`: partition and offset of each, of a whole topic."""
-        return list(map(self._encode, self._rows(scored, places)))
+        """Return the values of many records.
+
+        Parameters
+        ----------
+        scored
+            Outcomes of the records.
+        places
+            Partition and offset of each, of a whole topic; None: of the encoder's partition.
+        model
+            Slots of the published model that scored; None: the lane has scored.
+        """
+        return list(map(self._encode, self._rows(scored, places, model)))
 
     def lines(self, scored: Sequence[Scored]) -> bytes:
         """Return many records as lines of a file."""
         return self._encode_lines(self._rows(scored))
 
     def _rows(
-        self, scored: Sequence[Scored], places: Sequence[tuple[int, int]] | None = None
+        self,
+        scored: Sequence[Scored],
+        places: Sequence[tuple[int, int]] | None = None,
+        model: int | None = None,
     ) -> list[_Score]:
         app, learner, topic, partition = self._lane
         if places is None:
@@ -543,6 +560,7 @@ class Encoder:
             _Score(
                 *(app, learner, topic, *place, s.id, s.score, s.outcome),
                 msgspec.UNSET if s.probabilities is None else _by_class(s.probabilities),
+                msgspec.UNSET if model is None else model,
             )
             for s, place in zip(scored, places, strict=True)
         ]

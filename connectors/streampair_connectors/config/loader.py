@@ -73,11 +73,20 @@ class Config(Table):
     @model_validator(mode="after")
     def _topics(self) -> Config:
         names = [self.input.topic, self.output_topic, self.dead_letter_topic, self.log_topic]
-        names += [] if self.output.model_topic is None else [self.output.model_topic]
+        names += [] if self.model_topic is None else [self.model_topic]
         if len(set(names)) != len(names):
             raise ValueError(
                 f"input, output, dead-letter, log and model topics are {names}: "
                 "different names are needed, or events would be read again"
+            )
+        if self.output.model_topic is not None and not self.learner.whole_topic:
+            raise ValueError(
+                "output.model_topic needs one model for the whole topic; remove learner.scope, or the key"
+            )
+        if "learn" not in self.worker.roles and not self.learner.parallel:
+            raise ValueError(
+                'worker.roles = ["score"] leaves nothing to do: add learner.scoring = "parallel", or remove '
+                "worker.roles"
             )
         return self
 
@@ -90,6 +99,17 @@ class Config(Table):
     def dead_letter_topic(self) -> str:
         """The topic of the dead letters."""
         return self.output.dead_letter_topic or f"{self.app}-dead-letters"
+
+    @property
+    def model_topic(self) -> str | None:
+        """The topic of the published models; None: none is published."""
+        default = f"{self.app}-model" if self.learner.parallel else None
+        return self.output.model_topic or default
+
+    @property
+    def scorers_group(self) -> str:
+        """The consumer group of the workers that score with the published model."""
+        return f"{self.app}.scorers"
 
     @property
     def commit_every_seconds(self) -> float:

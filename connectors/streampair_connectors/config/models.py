@@ -278,7 +278,7 @@ class OutputConfig(Table):
 
     topic: str | None = None
     dead_letter_topic: str | None = None
-    # A compacted topic with the newest model of each lane. Without it no model is published.
+    # Of one partition, with the newest models. Default: APP-model with scoring = "parallel", else none.
     model_topic: str | None = None
     max_message_bytes: Annotated[int, Field(ge=1024)] = 1_048_588  # the default of Kafka's brokers
     # Headers copied from an event to its score; only these, since readers of scores may not read the input.
@@ -321,6 +321,9 @@ class LearnerConfig(Table):
     name: str | None = None
     # One model for all partitions of the input, or one for each of them (a tenant, a region).
     scope: Literal["application", "partition"] = "application"
+    # "inline": the learner scores each event before it learns it. "parallel": every worker scores a share of
+    # the partitions with the newest model in the model topic.
+    scoring: Literal["inline", "parallel"] = "inline"
     noise_key_file: Path | None = None
     noise_key_env: str | None = None
     trust_preprocessing: bool = False
@@ -348,12 +351,21 @@ class LearnerConfig(Table):
                 raise ValueError(
                     "noise_key is a secret: put it in a file and name it as learner.noise_key_file"
                 )
+        if self.parallel and not self.whole_topic:
+            raise ValueError(
+                'scoring = "parallel" needs one model for the whole topic; remove scope = "partition"'
+            )
         return self
 
     @property
     def whole_topic(self) -> bool:
         """Whether one lane reads all partitions of the input."""
         return self.scope == "application"
+
+    @property
+    def parallel(self) -> bool:
+        """Whether workers score with the newest published model."""
+        return self.scoring == "parallel"
 
     def label(self) -> str:
         """Return the name in metrics and on the output topic."""
@@ -490,6 +502,8 @@ class WorkerConfig(Table):
     breaker_window: Annotated[int, Field(ge=1)] = 1000
     stop_timeout_seconds: Annotated[float, Field(gt=0)] = 25.0
     auc_window: Annotated[int, Field(ge=2)] = 1000
+    # With scoring = "parallel": what this worker does. Without "score" it learns, or stands by to learn.
+    roles: Annotated[list[Literal["learn", "score"]], Field(min_length=1)] = ["learn", "score"]
     # How long events may wait without a commit: then /readyz fails, and /livez after three times as long.
     stuck_seconds: Annotated[float, Field(gt=0)] = 60.0
 

@@ -28,13 +28,8 @@ from streampair_connectors.kafka.offset_metadata import (
 )
 from streampair_connectors.kafka.producer import Producer, Routes
 from streampair_connectors.kafka.record_reader import RecordReader
-from streampair_connectors.kafka.static_membership import StaticMemberConflicts
-from streampair_connectors.kafka.transactions import (
-    Member,
-    TransactionalProducer,
-    scorer_id,
-    transactional_id,
-)
+from streampair_connectors.kafka.static_membership import Member, StaticMemberConflicts
+from streampair_connectors.kafka.transactions import TransactionalProducer, scorer_id, transactional_id
 
 __all__ = [
     "Committed",

@@ -100,7 +100,7 @@ async def missing_rights(
     config: KafkaConfig,
     topics: Mapping[str, Sequence[str]],
     *,
-    group: str,
+    groups: Sequence[str],
     transactional_id: str | None,
 ) -> list[Missing]:
     """Return which rights this user lacks, without using any of them or changing anything.
@@ -111,8 +111,8 @@ async def missing_rights(
         How to reach the cluster.
     topics
         Required operations on each topic: `Read`, `Write`, `Describe`, `DescribeConfigs`, ...
-    group
-        The consumer group, with `Read`.
+    groups
+        The consumer groups, with `Read`.
     transactional_id
         A transactional id of the application, with `Write`; None: it uses no transactions.
 
@@ -131,7 +131,7 @@ async def missing_rights(
         await within(config, admin.start())
         work: list[Awaitable[list[Missing]]] = [
             _missing_on_topics(admin, topics),
-            _missing_on_group(admin, group),
+            *(_missing_on_group(admin, group) for group in groups),
         ]
         if transactional_id is not None:
             work.append(_missing_on_transactional_id(admin, transactional_id))

@@ -28,6 +28,7 @@ from streampair_connectors.kafka.client import (
 )
 from streampair_connectors.kafka.static_membership import (
     Assignor,
+    Member,
     StaticMemberConflicts,
     abandon_membership,
     describe_group,
@@ -40,8 +41,8 @@ from streampair_connectors.kafka.whole_topic import FetchClock, WholeTopicAssign
 
 __all__ = ["Consumer", "Reader", "read_all", "read_newest"]
 
-_ORDER_WAIT_MS = 50
-_ORDER_MIN_BYTES = 64 * 1024
+_FETCH_WAIT_MS = 50
+_FETCH_MIN_BYTES = 64 * 1024
 
 
 class Consumer:
@@ -112,9 +113,10 @@ class Consumer:
             max_partition_fetch_bytes=4 * 1024 * 1024,
             max_poll_interval_ms=int(config.max_poll_interval_seconds * 1000),
             metadata_max_age_ms=int(watch_seconds * 1000),
-            # The order over all partitions waits for the end of each, so an idle one has to answer soon.
-            fetch_max_wait_ms=_ORDER_WAIT_MS if whole_topic else 250,
-            fetch_min_bytes=_ORDER_MIN_BYTES if whole_topic else 1,
+            # Fewer, larger fetches: at a moderate rate most of the time is spent on each of them. The order
+            # over all partitions waits for the end of each, so an idle one has to answer soon.
+            fetch_max_wait_ms=_FETCH_WAIT_MS,
+            fetch_min_bytes=_FETCH_MIN_BYTES,
         )
         outer = self
 
@@ -297,6 +299,12 @@ class Consumer:
             )
             self._on_lost(Partition(partition.topic, partition.partition))
             self._consumer.seek(partition, first[partition])
+
+    @property
+    def member(self) -> Member:
+        """This member in its generation. Read it when records are polled, for the commit of their offsets."""
+        coordinator = self._consumer._coordinator
+        return Member(int(coordinator.generation), member_of(self._consumer), self._instance_id)
 
     def settled(self) -> dict[int, int]:
         """As of `FetchClock.settled`, for all partitions that are assigned."""

@@ -51,8 +51,10 @@ class LogTopic:
         self.name = name
         self._lookup = lookup
 
-    async def ensure(self, partitions: int, *, replication_factor: int | None, strict: bool) -> None:
+    async def ensure(self, partitions: int, *, replication_factor: int | None, strict: bool) -> int:
         """Create the topic if it does not exist, check its settings and add missing partitions.
+
+        Returns the number of its partitions.
 
         Parameters
         ----------
@@ -81,8 +83,10 @@ class LogTopic:
             found = outcome
         if found < partitions:
             await add_partitions(self._config, self.name, partitions)
+            found = partitions
         if strict:
             await self._check_settings()
+        return found
 
     async def _check_settings(self) -> None:
         settings = await self._settings()

@@ -117,13 +117,14 @@ class _Fetch(Request[OffsetFetchRequest_v3 | _FetchRequest7]):  # type: ignore[m
 
     API_KEY = 9
 
-    def __init__(self, group: str, topics: Mapping[str, list[int]]) -> None:
+    def __init__(self, group: str, topics: Mapping[str, list[int]], *, stable: bool) -> None:
         self._group = group
         self._topics = topics
+        self._stable = stable
 
     def build(self, struct: Any) -> Any:
         if struct is _FetchRequest7:
-            return struct(self._group, [(t, p, {}) for t, p in self._topics.items()], True, {})
+            return struct(self._group, [(t, p, {}) for t, p in self._topics.items()], self._stable, {})
         return struct(self._group, list(self._topics.items()))
 
 
@@ -132,12 +133,13 @@ class _RetryError(Exception):
 
 
 async def read_register(
-    config: KafkaConfig, group: str, partitions: Iterable[Partition]
+    config: KafkaConfig, group: str, partitions: Iterable[Partition], *, stable: bool = True
 ) -> dict[Partition, Committed | None]:
     """Return the committed offsets of a group for the given partitions.
 
     None: the broker answered without an error that nothing is committed for the partition. It never was, it
-    has expired, or it was deleted.
+    has expired, or it was deleted. With `stable` false, the last ones that are committed, also while a
+    transaction with later ones is pending.
 
     Raises
     ------
@@ -148,7 +150,7 @@ async def read_register(
     requested = sorted(set(partitions))
     if not requested:
         return {}
-    request = _Fetch(group, _by_topic(requested))
+    request = _Fetch(group, _by_topic(requested), stable=stable)
     return await _request_until(
         config, group, request, lambda answer: _parse_committed(config, requested, answer)
     )

@@ -141,9 +141,7 @@ class Producer:
         self._producer: AIOKafkaProducer | None = None
         self._unacknowledged: list[Unacknowledged] = []
         self._futures: list[asyncio.Future[Any]] = []
-        self._routes = Routes({})
-        # Called for each event: no wrapper method.
-        self.target, self.single = self._routes.target, self._routes.single
+        self.routes = Routes({})
         self.unacknowledged_bytes = 0
 
     @property
@@ -178,7 +176,7 @@ class Producer:
         """Return the number of partitions of a topic. Brokers that create topics do so here."""
         assert self._producer is not None
         found = await within(self._config, self._producer.partitions_for(topic))
-        self._routes.learn(topic, len(found))
+        self.routes.learn(topic, len(found))
         return len(found)
 
     async def send(self, target: Partition, messages: list[Message]) -> None:

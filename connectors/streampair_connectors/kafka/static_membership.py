@@ -34,7 +34,9 @@ from streampair_connectors.kafka.client import client_options, stop_quietly, wit
 
 __all__ = [
     "Assignor",
+    "FencedInstanceIdError",
     "Group",
+    "Member",
     "StaticMemberConflicts",
     "abandon_membership",
     "describe_group",
@@ -60,6 +62,14 @@ kafka_errors.kafka_errors.setdefault(FencedInstanceIdError.errno, FencedInstance
 def is_fenced(error: BaseException) -> bool:
     """Whether the error means that another member has taken the id; the client may give it as text only."""
     return isinstance(error, FencedInstanceIdError) or FencedInstanceIdError.__name__ in str(error)
+
+
+class Member(NamedTuple):
+    """A member of a consumer group in one generation: the broker refuses its offsets in the next one."""
+
+    generation: int
+    member_id: str
+    instance_id: str | None = None
 
 
 class StaticMemberConflicts:

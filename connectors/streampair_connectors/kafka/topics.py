@@ -30,17 +30,12 @@ FLAG = "--create-topics"
 
 
 def output_topics(config: Config) -> dict[str, str]:
-    """Return the topics that the application writes to, by their key in the configuration."""
-    topics = {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
-    if config.output.model_topic is not None:
-        topics["output.model_topic"] = config.output.model_topic
-    return topics
+    """Return the topics of scores and dead letters, by their key in the configuration."""
+    return {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
 
 
 def topic_settings(config: Config, name: str) -> dict[str, str]:
     """Return the settings with which a topic of the application is to be created."""
-    if name == config.output.model_topic:
-        return {"cleanup.policy": "compact"}  # the newest model of each lane stays
     if name == config.input.topic and config.learner.whole_topic:
         return {"message.timestamp.type": "LogAppendTime"}  # then the order is a function of the topic
     return {}
@@ -104,11 +99,17 @@ async def missing_rights(config: Config) -> list[kafka.Missing]:
     wanted: dict[str, tuple[str, ...]] = {config.input.topic: ("Read", "Describe", "DescribeConfigs")}
     wanted |= dict.fromkeys(output_topics(config).values(), ("Write", "Describe"))
     name = None
+    internal = ("Read", "Write", "Describe", "DescribeConfigs", "Delete", "Alter")
     if config.store.in_kafka:
-        wanted[config.log_topic] = ("Read", "Write", "Describe", "DescribeConfigs", "Delete", "Alter")
+        wanted[config.log_topic] = internal
+    if config.store.in_kafka or config.learner.parallel:
         name = kafka.transactional_id(config.app, config.input.topic, 0)
-    settings = config.require_kafka()
-    return await kafka.missing_rights(settings, wanted, group=config.app, transactional_id=name)
+    if config.model_topic is not None:
+        wanted[config.model_topic] = internal
+    settings, groups = config.require_kafka(), [config.app]
+    if config.learner.parallel:
+        groups.append(config.scorers_group)
+    return await kafka.missing_rights(settings, wanted, groups=groups, transactional_id=name)
 
 
 def rights_error(config: Config, missing: Sequence[kafka.Missing]) -> SourceError:
@@ -143,8 +144,6 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
         partitions, why = topics.output_partitions, ", and the broker does not create topics automatically"
         fix = f"add {FLAG}"
     command = kafka.creation_command(config.require_kafka(), name, partitions)
-    if key == "output.model_topic":
-        command += " --config cleanup.policy=compact"
     return SourceError(
         f"topic {name!r} ({key}) does not exist{why}",
         fix=f"{fix}, or create it yourself: {command}",

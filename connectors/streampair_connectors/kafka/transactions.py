@@ -61,9 +61,9 @@ from streampair_connectors.kafka.client import (
 )
 from streampair_connectors.kafka.offset_metadata import check_register
 from streampair_connectors.kafka.producer import BATCH_BYTES, split_messages, submit
-from streampair_connectors.kafka.static_membership import FencedInstanceIdError
+from streampair_connectors.kafka.static_membership import FencedInstanceIdError, Member
 
-__all__ = ["Member", "TransactionalProducer", "scorer_id", "transactional_id"]
+__all__ = ["TransactionalProducer", "scorer_id", "transactional_id"]
 
 # The broker accepts nothing more from this producer: another one was started, the transaction has timed out,
 # or the broker has forgotten the id.
@@ -96,14 +96,6 @@ _REQUESTS = (
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
-
-
-class Member(NamedTuple):
-    """A member of a consumer group in one generation: the broker refuses its offsets in the next one."""
-
-    generation: int
-    member_id: str
-    instance_id: str | None = None
 
 
 class _MemberCommitResponse(Response):  # type: ignore[misc]  # untyped base

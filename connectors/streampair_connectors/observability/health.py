@@ -32,6 +32,7 @@ class Health:
         self._app = app
         self._telemetry = telemetry
         self._stopping = False
+        self._ended = False
         self._waiting_since: float | None = None
         self._last_reminder = 0.0
 
@@ -55,6 +56,13 @@ class Health:
         if not self._stopping:
             self._telemetry.health(self._app, "waiting", what, step)
 
+    def awaiting_model(self, topic: str) -> None:
+        """Set the state: a scorer has no model yet."""
+        step = 'start a worker with the role "learn": it publishes a model at its start'
+        log.info("waiting_for_model", app=self._app, topic=topic, next_step=step)
+        if not self._stopping:
+            self._telemetry.health(self._app, "waiting", f"no model in {topic} yet", step)
+
     def running(self) -> None:
         """Set the state: running, perhaps again.
 
@@ -70,15 +78,19 @@ class Health:
 
     def stopping(self) -> None:
         """Set the state: stopping. No later state replaces it until the end."""
+        if self._ended:
+            return
         self._stopping = True
         self._telemetry.health(self._app, "stopping")
         log.info("stopping", app=self._app)
 
     def stopped(self) -> None:
         """Set the state: stopped normally."""
+        self._ended = True
         self._telemetry.health(self._app, "stopped")
         log.info("stopped", app=self._app)
 
     def failed(self, error: StreampairError) -> None:
         """Set the state: failed."""
+        self._ended = True
         self._telemetry.health(self._app, "failed", error.problem, error.fix)

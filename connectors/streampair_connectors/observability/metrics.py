@@ -141,6 +141,11 @@ class Telemetry:
         self._changes = make(Gauge, "configuration_changes")
         self._rebalances = make(Counter, "rebalances_total")
         self._health = make(Gauge, "health")
+        self._scored = make(Counter, "scored_events_total")
+        self._scoring_lag = make(Gauge, "scoring_lag")
+        self._behind = make(Gauge, "events_behind")
+        self._model_slots = make(Gauge, "model_slots")
+        self._model_age = make(Gauge, "model_age_seconds")
 
     def health(self, app: str, state: str, detail: str = "", next_step: str = "") -> None:
         """Set the state of an application (one of `HEALTH_STATES`), its cause and the next step."""
@@ -253,6 +258,30 @@ class Telemetry:
         self._commit.labels(app).observe(seconds)
         self._seconds.labels(app, "commit").inc(seconds)
         self.history.committed(app)
+
+    def scored(self, app: str, count: int, newest: float, learned_ms: int | None) -> None:
+        """Count events that a scorer has committed.
+
+        Parameters
+        ----------
+        app
+            The application.
+        count
+            Number of events.
+        newest
+            Timestamp of the newest, in seconds since the epoch.
+        learned_ms
+            Timestamp of the newest event that the model has learned, in milliseconds; None: none.
+        """
+        self._scored.labels(app).inc(count)
+        if learned_ms:
+            self._model_age.labels(app).set(max(newest - learned_ms / 1000.0, 0.0))
+
+    def scoring(self, app: str, *, lag: int, behind: int, slots: int) -> None:
+        """Publish how far scorers are behind the input, and their model behind them."""
+        self._scoring_lag.labels(app).set(lag)
+        self._behind.labels(app).set(behind)
+        self._model_slots.labels(app).set(slots)
 
     def counted(self, app: str) -> Callable[[str], None]:
         """Return the function that counts a commit of a lane by its outcome (one of `OUTCOMES`)."""

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from streampair.errors import ConfigError, StoreError
 
-__all__ = ["MIN_KEY_BYTES", "OVERHEAD", "Seal"]
+__all__ = ["MIN_KEY_BYTES", "OVERHEAD", "Seal", "is_sealed"]
 
 MIN_KEY_BYTES: Final = 32
 _MAGIC: Final = b"SPS1"
@@ -132,6 +132,11 @@ class Seal:
 
     def __repr__(self) -> str:
         return f"Seal({', '.join(key.hex() for key in self._keys) or 'none'})"
+
+
+def is_sealed(value: bytes) -> bool:
+    """Whether a value was encrypted by `Seal`."""
+    return value.startswith(_MAGIC + _SEALED)
 
 
 def _derived(key: bytes, purpose: bytes, salt: bytes, size: int) -> bytes:

@@ -64,8 +64,6 @@ class OpenLane:
         Dead letters since the last commit, for the log.
     saved_at
         When its last snapshot was made, on the monotonic clock.
-    published_at
-        When its model was last published.
     event_time
         Timestamp of the last processed record, in seconds since the epoch; None: unknown.
     lane_count
@@ -106,7 +104,6 @@ class OpenLane:
         self.last_bad: DeadLetter | None = None
         self.restored = restored
         self.saved_at = time.monotonic()
-        self.published_at = 0.0
         self.event_time: float | None = None
         self._outside: set[str] = set()
         self.lane_count = 1

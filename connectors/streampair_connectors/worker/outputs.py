@@ -1,88 +1,111 @@
-"""Outputs of lanes as messages: scores, dead letters and models, with topic, partition and headers."""
+"""Outputs as messages: scores and dead letters, with topic, partition and headers."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
+from typing import Final
 
-from streampair.engine import LaneOutput, OrderedRecord
+from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Scored
 from streampair.errors import SourceError
+from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Message, Partition, Producer, RecordLike
+from streampair_connectors.kafka import Message, Partition, RecordLike, Routes
 from streampair_connectors.worker.checkpoint import for_each
 from streampair_connectors.worker.flow_control import commit_interval
 from streampair_connectors.worker.lane_manager import OpenLane
-from streampair_connectors.worker.merged_models import encode_model, model_of
 
-__all__ = ["Outputs"]
+__all__ = ["LEARNING_STAGES", "SCORING_STAGES", "OutputMessages", "Outputs"]
 
-_MODEL_SECONDS = 1.0  # between two models of a lane
+LEARNING_STAGES: Final = frozenset({"label", "learn"})
+SCORING_STAGES: Final = frozenset({"decode", "features"})
+"""With `scoring = "parallel"` scorers send the dead letters of these stages, and the lane the others."""
+
 _HEADER_BYTES = 8192  # of an event, forwarded to its score: a trace has a tenth
 _RELEASE_SECONDS = 0.05  # between two releases of outputs
 
+ByTarget = dict[Partition, list[Message]]
 
-class Outputs:
-    """Hands scores and dead letters to the store of their lane, in batches by output partition.
+
+class OutputMessages:
+    """Builds the messages of scores and dead letters, by output partition.
 
     Parameters
     ----------
     config
         Of the application.
-    producer
-        Chooses the partitions of the output topics.
+    routes
+        Choose the partitions of the output topics.
     """
 
-    def __init__(self, config: Config, producer: Producer) -> None:
+    def __init__(self, config: Config, routes: Routes) -> None:
         self._config = config
-        self._producer = producer
-        self._release_seconds = 0.0
+        self._routes = routes
 
-    async def send(self, lane: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
-        """Hand over the outputs of a batch, its log line first."""
-        config, producer = self._config, self._producer
-        if output.line is not None:
-            await lane.store.line(output.line)
-        if len(records) != len(output.scores):  # some records are replayed duplicates
-            by_offset = {record.offset: record for record in records}
-            records = [by_offset[scored.offset] for scored in output.scores]
-        topic = config.output_topic
-        by_target: dict[Partition, list[Message]] = {}
-        messages = self._scores(lane, records, output)
-        if producer.single(topic):
-            by_target[Partition(topic, 0)] = messages
-        else:
-            for message, record in zip(messages, records, strict=True):
-                target = producer.target(topic, message.key, _partition_of(record, lane))
-                by_target.setdefault(target, []).append(message)
-        if output.dead_letters:
-            by_offset = {record.offset: record for record in records}
-            for letter in output.dead_letters:
-                record = by_offset[letter.offset]
-                target = producer.target(config.dead_letter_topic, letter.key, _partition_of(record, lane))
-                headers = lane.encoder.dead_letter(letter, record.headers, _place_of(record))
-                by_target.setdefault(target, []).append(Message(letter.key, letter.value, headers))
-            lane.bad_count += len(output.dead_letters)
-            lane.last_bad = output.dead_letters[-1]
-        for target, messages in by_target.items():
-            await lane.store.send(target, messages)
+    def scores(
+        self,
+        out: ByTarget,
+        encoder: Encoder,
+        records: Sequence[RecordLike],
+        scored: Sequence[Scored],
+        *,
+        partition_of: Callable[[RecordLike], int],
+        places: Sequence[tuple[int, int]] | None = None,
+        model: int | None = None,
+    ) -> None:
+        """Add one message per score, with the key, the event time and the headers of its event.
 
-    def _scores(self, lane: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> list[Message]:
-        """One message per score, with the key, the event time and the headers of its event."""
-        places = [
-            (record.partition, record.position) for record in records if isinstance(record, OrderedRecord)
-        ]
-        keys, values = (
-            [scored.key for scored in output.scores],
-            lane.encoder.scores(output.scores, places or None),
-        )
+        Parameters
+        ----------
+        out
+            Receives them.
+        encoder
+            Of the scores.
+        records, scored
+            The events and their scores, in the same order.
+        partition_of
+            Input partition of an event.
+        places
+            Partition and offset of each event; None: as `encoder` and `scored` say.
+        model
+            Slots of the model that scored; None: the lane has.
+        """
+        keys = [each.key for each in scored]
+        values = encoder.scores(scored, places, model)
         headers = self._forwarded_headers(records)
         if self._config.output.timestamps == "now":
-            return list(map(Message, keys, values, headers))
-        # A producer's clock may be ahead, and brokers refuse future timestamps. 0 and -1: no timestamp.
-        now = round(time.time() * 1000)
-        times = [min(timestamp, now) if (timestamp := record.timestamp) > 0 else None for record in records]
-        return list(map(Message, keys, values, headers, times))
+            messages = list(map(Message, keys, values, headers))
+        else:
+            # A producer's clock may be ahead, and brokers refuse future timestamps. 0 and -1: no timestamp.
+            now = round(time.time() * 1000)
+            times = [
+                min(timestamp, now) if (timestamp := record.timestamp) > 0 else None for record in records
+            ]
+            messages = list(map(Message, keys, values, headers, times))
+        topic, routes = self._config.output_topic, self._routes
+        if routes.single(topic):
+            out.setdefault(Partition(topic, 0), []).extend(messages)
+            return
+        for message, record in zip(messages, records, strict=True):
+            out.setdefault(routes.target(topic, message.key, partition_of(record)), []).append(message)
+
+    def dead_letters(
+        self,
+        out: ByTarget,
+        encoder: Encoder,
+        records: Sequence[RecordLike],
+        letters: Sequence[DeadLetter],
+        *,
+        partition_of: Callable[[RecordLike], int],
+    ) -> None:
+        """Add the messages of dead letters; `records` has their events, among others."""
+        by_offset = {record.offset: record for record in records}
+        for letter in letters:
+            record = by_offset[letter.offset]
+            target = self._routes.target(self._config.dead_letter_topic, letter.key, partition_of(record))
+            headers = encoder.dead_letter(letter, record.headers, _place_of(record))
+            out.setdefault(target, []).append(Message(letter.key, letter.value, headers))
 
     def _forwarded_headers(self, records: Sequence[RecordLike]) -> Sequence[list[tuple[str, bytes]] | None]:
         names, room = self._config.output.headers, self._config.output.max_message_bytes // 4
@@ -95,6 +118,50 @@ class Outputs:
             fits = sum(len(value) for _, value in passed) <= min(room, _HEADER_BYTES)
             headers.append(passed if passed and fits else None)
         return headers
+
+
+class Outputs:
+    """Hands scores and dead letters to the store of their lane, in batches by output partition.
+
+    Parameters
+    ----------
+    config
+        Of the application.
+    routes
+        Choose the partitions of the output topics.
+    """
+
+    def __init__(self, config: Config, routes: Routes) -> None:
+        self._messages = OutputMessages(config, routes)
+        self._parallel = config.learner.parallel
+        every = LEARNING_STAGES | SCORING_STAGES
+        self._letters: Container[str] = LEARNING_STAGES if self._parallel else every
+        self._release_seconds = 0.0
+
+    async def send(self, lane: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
+        """Hand over the outputs of a batch, its log line first."""
+        if output.line is not None:
+            await lane.store.line(output.line)
+        if len(records) != len(output.scores):  # some records are replayed duplicates
+            by_offset = {record.offset: record for record in records}
+            records = [by_offset[scored.offset] for scored in output.scores]
+        out: ByTarget = {}
+
+        def partition_of(record: RecordLike) -> int:
+            return record.partition if isinstance(record, OrderedRecord) else lane.partition
+
+        if not self._parallel:
+            places = [(each.partition, each.position) for each in records if isinstance(each, OrderedRecord)]
+            self._messages.scores(
+                *(out, lane.encoder, records, output.scores), partition_of=partition_of, places=places or None
+            )
+        letters = [letter for letter in output.dead_letters if letter.stage in self._letters]
+        if letters:
+            self._messages.dead_letters(out, lane.encoder, records, letters, partition_of=partition_of)
+            lane.bad_count += len(letters)
+            lane.last_bad = letters[-1]
+        for target, messages in out.items():
+            await lane.store.send(target, messages)
 
     def wait(self, lanes: Collection[OpenLane]) -> float | None:
         """Seconds until `release` is due for the oldest waiting output; None: none waits."""
@@ -129,44 +196,7 @@ class Outputs:
         self._release_seconds += 0.2 * (min(time.monotonic() - begin, 1.0) - self._release_seconds)
         return fenced
 
-    async def model(self, lane: OpenLane, *, due: bool) -> None:
-        """Hand over the published model of the lane, if a model topic is configured.
-
-        Parameters
-        ----------
-        held
-            The lane; the log lines of its learner's releases were handed over before.
-        due
-            Whether to publish without regard to the time of the last model.
-
-        Raises
-        ------
-        ConfigError
-            The learner has no weights to publish.
-        """
-        topic, now = self._config.output.model_topic, time.monotonic()
-        if topic is None or (not due and now < lane.published_at + _MODEL_SECONDS):
-            return
-        logged_lane = lane.logged_lane
-        model = model_of(
-            logged_lane.learner,
-            app=self._config.app,
-            name=logged_lane.name,
-            topic=lane.topic,
-            partition=lane.partition,
-            offset=logged_lane.next_offset,
-            slots=logged_lane.seen,
-        )
-        lane.published_at = now
-        if model is not None:
-            target = self._producer.target(topic, model.key, lane.partition)
-            await lane.store.send(target, [Message(model.key, encode_model(model))])
-
 
 def _place_of(record: RecordLike) -> tuple[int, int] | None:
     """Partition and offset of a record of a whole topic; None: the lane has one partition."""
     return (record.partition, record.position) if isinstance(record, OrderedRecord) else None
-
-
-def _partition_of(record: RecordLike, lane: OpenLane) -> int:
-    return record.partition if isinstance(record, OrderedRecord) else lane.partition

@@ -17,7 +17,13 @@ from typing import Any
 
 from streampair.engine import LaneGauges
 from streampair.engine.snapshot import dated
-from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StreampairError
+from streampair.errors import (
+    CommitOutcomeUnknownError,
+    ConfigError,
+    FencedError,
+    SourceError,
+    StreampairError,
+)
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, Config, KafkaConfig
@@ -38,7 +44,10 @@ from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import is_private, taken_cells, warm_up
 from streampair_connectors.worker.flow_control import Backlog, Commits, Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
+from streampair_connectors.worker.model_topic import ModelPublisher
 from streampair_connectors.worker.outputs import Outputs
+from streampair_connectors.worker.scorer import Scorer
+from streampair_connectors.worker.sessions import run_sessions
 from streampair_connectors.worker.sources import PartitionSource, Source, TopicSource
 
 __all__ = ["Worker"]
@@ -106,7 +115,10 @@ class Worker:
         self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds)
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else StaticMemberConflicts(name)
+        scores = config.learner.parallel and "score" in config.worker.roles
+        self.scorer = Scorer(config, self.telemetry) if scores else None
         self._consumer: Consumer
+        self._models: ModelPublisher
         self._source: Source
         self._producer: Producer
         self._store: Store
@@ -125,6 +137,8 @@ class Worker:
         if not self._stop.is_set():
             self._stop.set()
             self._health.stopping()
+            if self.scorer is not None:
+                self.scorer.stop()
 
     async def run(self) -> None:
         """Process events until `stop`.
@@ -137,27 +151,30 @@ class Worker:
         StoreError, SnapshotError, ConfigError, LaneStoppedError
             As the message says.
         """
-        self._health.starting()
-        pause = 0.5
-        patience = time.monotonic() + self._kafka.connect_timeout_seconds
+        roles = [self._learn()] if "learn" in self.config.worker.roles else []
+        if self.scorer is not None:
+            roles.append(self.scorer.run())
+        tasks = [asyncio.ensure_future(role) for role in roles]
         try:
-            if not await self._warm_up():
-                self._health.stopped()
-                return
-            while True:
-                try:
-                    await self._session()
-                except SourceError as error:
-                    # Before the first connection a missing broker is an error; later the worker waits for it.
-                    late = not self._joined and time.monotonic() >= patience
-                    if not error.retriable or late or self._stop.is_set():
-                        raise
-                    self._health.waiting(str(error.problem))
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._stop.wait(), pause)
-                    pause = min(pause * 2, 10.0)
-                if self._stop.is_set():
-                    break
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            self.stop()  # where one has failed, the other leaves its group in peace
+            await asyncio.wait(tasks)
+        finally:
+            await kafka.ended(*tasks)
+        for task in tasks:
+            task.result()
+
+    async def _learn(self) -> None:
+        self._health.starting()
+        try:
+            if await self._warm_up():
+                await run_sessions(
+                    self._session,
+                    stop=self._stop,
+                    health=self._health,
+                    joined=lambda: self._joined,
+                    connect_seconds=self._kafka.connect_timeout_seconds,
+                )
         except StreampairError as error:
             self._health.failed(error)
             raise
@@ -243,7 +260,10 @@ class Worker:
             else:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
-            self._outputs = Outputs(config, self._producer)
+            self._models = ModelPublisher(config, self._lookup)
+            await self._models.start()
+            await self._check_scoring()
+            self._outputs = Outputs(config, self._producer.routes)
             count = self.telemetry.counted(config.app)
             self._checkpoint = Checkpoint(self._store, self._health.waiting, count)
             self._opener = Opener(
@@ -269,8 +289,28 @@ class Worker:
             await self._drop_lanes()
             self._assigned.clear()
             await self._consumer.stop()
+            await self._models.stop()
             await self._lookup.stop()
             await self._producer.stop()
+
+    async def _check_scoring(self) -> None:
+        """Refuse to give scores where scorers have given them: the scores between both would be lost.
+
+        Raises
+        ------
+        ConfigError
+        """
+        config = self.config
+        if config.learner.parallel or not config.learner.whole_topic:
+            return
+        numbers = [Partition(config.input.topic, number) for number in range(self._partitions)]
+        found = await kafka.read_register(self._kafka, config.scorers_group, numbers)
+        if any(found.values()):
+            raise ConfigError(
+                f"the scores of {config.app!r} are given by the group {config.scorers_group!r}: a lane that "
+                "scores inline would give some twice, or never",
+                fix='set learner.scoring = "parallel", or start under another application name',
+            )
 
     def _partitions_added(self) -> bool:
         """Whether partitions were added to the input topic.
@@ -317,12 +357,16 @@ class Worker:
                     await self._fenced(lane.topic_partition, error)
                 # No records came: commit now instead of waiting for the interval.
                 idle = not batches and wait == _POLL_SECONDS
-                stale = idle and any(lane.snapshot_due for lane in self._lanes.values())
+                stale = idle and any(self._is_due(lane) for lane in self._lanes.values())
                 if self._commit_is_due() or (idle and self._uncommitted) or stale:
                     await self._commit(clean=False)
             if self._backlog.due:
                 self._backlog.update(self._processed, self._lag_total())
             await asyncio.sleep(0)  # let outputs be sent while records keep coming
+
+    def _is_due(self, lane: OpenLane) -> bool:
+        """Whether the lane has something to commit, though no record has come since its last commit."""
+        return lane.snapshot_due or self._models.due(lane)
 
     def _commit_is_due(self) -> bool:
         if not self._uncommitted:
@@ -362,9 +406,10 @@ class Worker:
 
     async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
         """Commit all lanes. False: the outputs were not stored in time, and nothing was saved."""
-        dirty = [lane for lane in self._lanes.values() if lane.dirty or clean or lane.snapshot_due]
+        dirty = [lane for lane in self._lanes.values() if lane.dirty or clean or self._is_due(lane)]
         for lane in dirty:
-            await self._outputs.model(lane, due=clean)
+            if self._models.due(lane):
+                await self._models.publish(lane)
         outcome = await self._checkpoint.run(dirty, clean=clean, give_up=self._give_up, seconds=seconds)
         for lane, error in outcome.fenced:
             await self._fenced(lane.topic_partition, error)
@@ -381,6 +426,7 @@ class Worker:
             lane.report_outside(gauges.outside)
             lane.report_bad(self.telemetry, self.config.dead_letter_topic)
         self._uncommitted = 0
+        self._models.committed()
         self._commits.committed(outcome.seconds)
         self.telemetry.committed(self.config.app, outcome.seconds)
         self._health.running()
@@ -533,6 +579,7 @@ class Worker:
             lane.lane_count = len(self._lanes)
         for partition, task in work.items():
             try:
+                await self._models.begin(task.result())
                 self._position(task.result())
             except (FencedError, CommitOutcomeUnknownError) as error:
                 await self._fenced(partition, error)

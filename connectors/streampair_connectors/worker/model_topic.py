@@ -1,0 +1,404 @@
+"""The model topic: the lane publishes its model with its commits, and scorers follow the newest one.
+
+A message is a model as `streampair.models` writes it. One that is larger than the topic allows has parts, as
+all large messages do (`kafka.producer.split_messages`). With a sealing key it is encrypted. Everything in a
+model may be published (docs/privacy, Lemma 4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from streampair import models
+from streampair.errors import ConfigError, SourceError, StreampairError
+from streampair_connectors.config import Config
+from streampair_connectors.kafka import (
+    LogTopic,
+    Message,
+    Partition,
+    Reader,
+    RecordLike,
+    RecordReader,
+    describe_topics,
+)
+from streampair_connectors.kafka.producer import PART
+from streampair_connectors.observability.logs import get_logger
+from streampair_connectors.stores.encryption import Seal, is_sealed
+from streampair_connectors.worker.lane_manager import OpenLane
+
+__all__ = ["Assembler", "ModelFollower", "ModelPublisher", "PublishedModel", "check_exportable", "read_model"]
+
+log = get_logger(__name__)
+
+DIGEST: Final = "streampair.sha256"
+"""Header of a model: the SHA-256 of the whole message, on each of its parts."""
+
+_SHARE = 0.05  # of the lane's time, at most, for large models
+_MOST_SECONDS = 5.0  # between two models, while records come
+_GROWTH = 1.1  # a model is due when there are more records by this factor
+_THREAD_SECONDS = 0.05  # an export that takes longer runs in a thread
+_TRIM_SECONDS = 10.0
+_POLL_SECONDS = 0.2
+_ABSENT_SECONDS = 1.0  # between two looks whether the topic exists
+
+
+class PublishedModel:
+    """A model of the model topic, and what its lane had learned.
+
+    Attributes
+    ----------
+    model
+        The model.
+    positions
+        By partition, the offset of the first record that it has not learned.
+    scored_until
+        By partition, the offset from which scorers give the scores: those before it are the lane's. None: all
+        scores are the lane's.
+    """
+
+    def __init__(self, model: models.Model) -> None:
+        known = model.metadata
+        self.model = model
+        self.application = known.get("application")
+        self.configuration = known.get("configuration")
+        self.positions = _numbers(known.get("positions", {}))
+        until = known.get("scored_until")
+        self.scored_until = None if until is None else _numbers(until)
+
+    def behind(self, positions: Mapping[int, int]) -> int:
+        """Number of events before these positions that the model has not learned."""
+        return sum(max(offset - self.positions.get(number, 0), 0) for number, offset in positions.items())
+
+
+def _numbers(offsets: Mapping[str, Any]) -> dict[int, int]:
+    return {int(number): int(offset) for number, offset in offsets.items()}
+
+
+class Assembler:
+    """Puts models together from the messages of a model topic.
+
+    Parameters
+    ----------
+    config
+        Of the application that the topic belongs to.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._seal = Seal(config.store.sealing_keys())
+        self._parts: list[bytes] = []
+
+    def add(self, record: RecordLike) -> bytes | None:
+        """Take the next message; return the message of a model if it is whole now."""
+        headers = dict(record.headers)
+        number, count = _part_of(headers.get(PART))
+        if number == 1:
+            self._parts = []
+        if number != len(self._parts) + 1:
+            self._parts = []  # its first parts were deleted, or its writer has died
+            return None
+        self._parts.append(record.value or b"")
+        if number < count:
+            return None
+        data, self._parts = b"".join(self._parts), []
+        # Otherwise they are parts of two writers. The next model is whole.
+        return data if headers.get(DIGEST) == hashlib.sha256(data).digest() else None
+
+    def load(self, data: bytes) -> PublishedModel:
+        """Return the model in a message, checked against the configuration.
+
+        Raises
+        ------
+        StoreError
+            It is sealed with another key.
+        SnapshotError
+            It is no model, or of another version.
+        ConfigError
+            It is the model of another application, or of another configuration.
+        """
+        config = self._config
+        if self._seal.seals:
+            data = self._seal.open(data, _context(config))
+        elif is_sealed(data):
+            raise ConfigError(
+                f"the models in {config.model_topic!r} are sealed, and this worker has no sealing key",
+                fix="set store.sealing_key_file as the worker that learns has it",
+            )
+        found = PublishedModel(models.loads(data))
+        if found.application != config.app:
+            raise ConfigError(
+                f"the topic {config.model_topic!r} has the models of application {found.application!r}",
+                fix="give each application an output.model_topic of its own",
+            )
+        if found.configuration != config.fingerprint():
+            raise ConfigError(
+                f"the model in {config.model_topic!r} was made with other settings of [learner] or [input] "
+                "than this worker has",
+                fix="start all workers of an application with one configuration",
+            )
+        return found
+
+
+def _part_of(header: bytes | None) -> tuple[int, int]:
+    if header is None:
+        return 1, 1
+    number, _, count = header.partition(b"/")
+    return (int(number), int(count)) if number.isdigit() and count.isdigit() else (0, 0)
+
+
+def _context(config: Config) -> bytes:
+    return b"model|" + config.app.encode()
+
+
+async def read_model(config: Config, lookup: RecordReader) -> PublishedModel | None:
+    """Return the newest model of the topic; None: it has none.
+
+    Raises
+    ------
+    SourceError
+        The broker does not answer.
+    StreampairError
+        The model cannot be used, as of `Assembler.load`.
+    """
+    assert config.model_topic is not None
+    place, assembler = Partition(config.model_topic, 0), Assembler(config)
+    first, end = (await lookup.spans([place]))[0]
+    newest = None
+    async with contextlib.aclosing(lookup.span(place, first, end)) as batches:
+        async for records in batches:
+            for record in records:
+                newest = assembler.add(record) or newest
+    return None if newest is None else assembler.load(newest)
+
+
+def check_exportable(learner: Any) -> None:
+    """Refuse a learner whose model cannot be published.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        models.dumps(learner)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the model cannot be published: {error.problem}",
+            fix='use a learner of streampair without other steps; or remove learner.scoring = "parallel" and '
+            "output.model_topic",
+        ) from None
+
+
+class ModelPublisher:
+    """Publishes the model of the lane with its commits.
+
+    Small models are published with every commit, large ones as often as they take a twentieth of the lane's
+    time, at least every five seconds; and whenever there are a tenth more records.
+
+    Parameters
+    ----------
+    config
+        Of the application; without a model topic nothing is published.
+    lookup
+        Reads the topic.
+    clock
+        Monotonic, in seconds.
+    """
+
+    def __init__(
+        self, config: Config, lookup: RecordReader, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config = config
+        self._lookup = lookup
+        self._clock = clock
+        name = config.model_topic
+        self._topic = None if name is None else LogTopic(config.require_kafka(), name)
+        self._seal = Seal(config.store.sealing_keys())
+        self._count = 0  # of models since the lane was opened
+        self._published = 0.0
+        self._seconds = 0.0
+        self._slots = 0
+        self._scored_until: dict[int, int] | None = None
+        # Where a model ended, and how many there were by then. Once there is another one, it can go.
+        self._old: tuple[int, int] | None = None
+        self._trimmed_at = clock()
+        self._trimming: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Create the topic if it does not exist, and check it.
+
+        Raises
+        ------
+        ConfigError
+            It has several partitions.
+        SourceError
+            The cluster does not answer, or does not create the topic.
+        """
+        if self._topic is not None:
+            factor = self._config.topics.replication_factor
+            count = await self._topic.ensure(1, replication_factor=factor, strict=False)
+            if count != 1:
+                raise ConfigError(
+                    f"the model topic {self._topic.name!r} has {count} partitions, so models have no order",
+                    fix="set output.model_topic to a new name, or create this one again with one partition",
+                )
+
+    async def begin(self, lane: OpenLane) -> None:
+        """Begin to publish the model of a lane that is open, and has processed nothing yet.
+
+        Raises
+        ------
+        ConfigError
+            The learner's model cannot be published, or the topic is another application's.
+        """
+        self._count, self._slots, self._old = 0, 0, None
+        if self._topic is None:
+            return
+        check_exportable(lane.logged_lane.learner)
+        if self._config.learner.parallel:
+            known = await read_model(self._config, self._lookup)
+            until = None if known is None else known.scored_until
+            self._scored_until = _positions(lane) if until is None else until
+
+    def due(self, lane: OpenLane) -> bool:
+        """Whether the next commit is to publish a model."""
+        if self._topic is None:
+            return False
+        if not self._count:
+            return True
+        seen, waited = lane.logged_lane.seen, self._clock() - self._published
+        if seen == self._slots:
+            return False
+        return waited >= min(self._seconds / _SHARE, _MOST_SECONDS) or (
+            seen >= _GROWTH * self._slots and waited >= 2 * self._seconds
+        )
+
+    async def publish(self, lane: OpenLane) -> None:
+        """Hand the model over to the store of the lane: it becomes visible with the next commit."""
+        assert self._topic is not None
+        begin, seen = self._clock(), lane.logged_lane.seen
+        if self._seconds > _THREAD_SECONDS:
+            data = await asyncio.to_thread(self._export, lane)
+        else:
+            data = self._export(lane)
+        message = Message(self._config.app.encode(), data, [(DIGEST, hashlib.sha256(data).digest())])
+        await lane.store.send(Partition(self._topic.name, 0), [message])
+        self._published = self._clock()
+        # The first one may compile.
+        self._seconds = self._published - begin if self._count else 0.0
+        self._count, self._slots = self._count + 1, seen
+
+    def _export(self, lane: OpenLane) -> bytes:
+        logged, config = lane.logged_lane, self._config
+        metadata: dict[str, Any] = {
+            "application": config.app,
+            "configuration": config.fingerprint(),
+            "topic": lane.topic,
+            "positions": {str(number): offset for number, offset in _positions(lane).items()},
+        }
+        if self._scored_until is not None:
+            metadata["scored_until"] = {str(p): offset for p, offset in self._scored_until.items()}
+        when = None if lane.event_time is None else round(lane.event_time * 1000)
+        data = models.dumps(logged.learner, logged.seen, when, metadata=metadata)
+        return self._seal.seal(data, _context(config)) if self._seal.seals else data
+
+    def committed(self) -> None:
+        """Delete old models in the background, now and then; the newest stays."""
+        trimming = self._trimming is not None and not self._trimming.done()
+        if self._topic is None or trimming or self._clock() < self._trimmed_at + _TRIM_SECONDS:
+            return
+        self._trimmed_at = self._clock()
+        self._trimming = asyncio.create_task(self._trim(self._topic, self._count))
+
+    async def _trim(self, topic: LogTopic, count: int) -> None:
+        try:
+            old = self._old
+            if old is None or count > old[0]:
+                self._old = count, (await self._lookup.spans([Partition(topic.name, 0)]))[0][1]
+            if old is not None and count > old[0]:
+                await topic.trim(0, old[1])
+        except SourceError as error:
+            log.warning("models_not_trimmed", topic=topic.name, detail=error.problem, next_step=error.fix)
+
+    async def stop(self) -> None:
+        """Wait for what runs in the background."""
+        if self._trimming is not None:
+            await asyncio.wait({self._trimming})
+
+
+def _positions(lane: OpenLane) -> dict[int, int]:
+    source = lane.logged_lane.source
+    known = {} if source is None else source.positions
+    return {
+        number: max(known[number].next_offset, start) if number in known else start
+        for number, (start, _) in lane.spans.items()
+    }
+
+
+class ModelFollower:
+    """Follows a model topic.
+
+    Parameters
+    ----------
+    config
+        Of the application.
+
+    Attributes
+    ----------
+    newest
+        The newest model; None: there was none yet.
+    received
+        When it came, on the monotonic clock.
+    changed
+        Set with each new model.
+    """
+
+    def __init__(self, config: Config) -> None:
+        assert config.model_topic is not None
+        self._kafka, self._topic = config.require_kafka(), config.model_topic
+        self._reader = Reader(config.require_kafka(), [Partition(config.model_topic, 0)])
+        self._assembler = Assembler(config)
+        self.newest: PublishedModel | None = None
+        self.received = 0.0
+        self.changed = asyncio.Event()
+
+    async def follow(self) -> None:
+        """Read models until it is cancelled.
+
+        Raises
+        ------
+        StreampairError
+            The broker does not answer at the start, or a model cannot be used.
+        """
+        try:
+            while True:
+                if self._topic in await describe_topics(self._kafka):  # a worker that learns creates it
+                    break
+                await asyncio.sleep(_ABSENT_SECONDS)
+            await self._reader.start()
+            while True:
+                data = None
+                for records in (await self._reader.poll(_POLL_SECONDS)).values():
+                    for record in records:
+                        data = self._assembler.add(record) or data
+                if data is not None:
+                    await self._take(data)
+        finally:
+            await self._reader.stop()
+
+    async def _take(self, data: bytes) -> None:
+        found = await asyncio.to_thread(self._assembler.load, data)
+        if self.newest is None:
+            await asyncio.to_thread(_compile, found)
+        self.newest, self.received = found, time.monotonic()
+        self.changed.set()
+
+
+def _compile(found: PublishedModel) -> None:
+    """Score once, so that kernels are compiled before events wait for a score."""
+    with contextlib.suppress(StreampairError):
+        found.model.score_many([dict.fromkeys(found.model.features, 0.0)])

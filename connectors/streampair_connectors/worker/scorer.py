@@ -1,0 +1,446 @@
+"""Scorers: they score events with the newest published model, side by side, and hold no state.
+
+The partitions of the input are spread over the group `APP.scorers`. Scores, dead letters and offsets are one
+transaction a batch, which the broker refuses from a member of an earlier generation (KIP-447). So each event
+gets one score, whatever dies. The learner is another member of another group, perhaps of another process, and
+scoring goes on while it is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from streampair.engine.snapshot import dated
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StreampairError
+from streampair_connectors import kafka
+from streampair_connectors.codecs.records import Encoder, json_decoder
+from streampair_connectors.config import Config
+from streampair_connectors.kafka import (
+    Consumer,
+    Member,
+    Partition,
+    RecordLike,
+    RecordReader,
+    Routes,
+    StaticMemberConflicts,
+    TransactionalProducer,
+    scorer_id,
+)
+from streampair_connectors.kafka.topics import check_topics, output_topics
+from streampair_connectors.observability.health import Health
+from streampair_connectors.observability.logs import get_logger
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.worker.factory import taken_cells
+from streampair_connectors.worker.flow_control import Pace
+from streampair_connectors.worker.model_topic import ModelFollower, PublishedModel
+from streampair_connectors.worker.outputs import SCORING_STAGES, ByTarget, OutputMessages
+from streampair_connectors.worker.scoring import score_records
+from streampair_connectors.worker.sessions import run_sessions
+
+__all__ = ["Scorer", "allowed_behind"]
+
+log = get_logger(__name__)
+
+_POLL_SECONDS = 0.2
+_TRANSACTION_SECONDS = 10.0  # as long may a dead scorer's open transaction hold its successor
+_PENDING_SECONDS = 1.0  # then its successor ends that transaction
+_BUFFER_BYTES = 4 * 1024 * 1024  # of a partition; then it is paused
+_BATCH_RECORDS = 2000
+_MODEL_SECONDS = 5.0  # longest wait for a newer model, while many events wait
+_LEAST_BEHIND, _SHARE_BEHIND = 1000, 0.1
+
+
+def allowed_behind(slots: int, share: float) -> int:
+    """Events that a scorer may score with a model that has not learned them.
+
+    Parameters
+    ----------
+    slots
+        Records that the model has learned.
+    share
+        Of the input's partitions that the scorer has.
+    """
+    return round(max(_LEAST_BEHIND, _SHARE_BEHIND * slots) * share)
+
+
+class _Queue:
+    """Records of one partition that wait to be scored."""
+
+    def __init__(self, next_offset: int) -> None:
+        self.records: deque[RecordLike] = deque()
+        self.bytes = 0
+        self.next_offset = next_offset  # of what was handed to a transaction
+        self.paused = False
+
+    def add(self, records: Sequence[RecordLike]) -> None:
+        self.records += records
+        self.bytes += sum(len(record.value or b"") for record in records)
+
+    def take(self, count: int) -> list[RecordLike]:
+        taken = [self.records.popleft() for _ in range(min(count, len(self.records)))]
+        self.bytes -= sum(len(record.value or b"") for record in taken)
+        return taken
+
+
+class Scorer:
+    """Scores the events of one application with the newest model, until it is stopped.
+
+    Parameters
+    ----------
+    config
+        A complete configuration, with `learner.scoring = "parallel"`.
+    telemetry
+        Receives the metrics.
+    """
+
+    def __init__(self, config: Config, telemetry: Telemetry) -> None:
+        self.config = config
+        self._telemetry = telemetry
+        self._kafka = config.require_kafka()
+        self._group = config.scorers_group
+        self._health = Health(self._group, telemetry, config.worker.stuck_seconds)
+        self._stop = asyncio.Event()
+        self._joined = False
+        self._decode = json_decoder(config.input, **taken_cells(config))
+        self._pace = Pace(_BATCH_RECORDS, self._kafka.max_poll_interval_seconds)
+        name = self._kafka.instance_id()
+        self._takeovers = None if name is None else StaticMemberConflicts(name)
+        self._encoder = Encoder(
+            app=config.app, learner=config.learner.label(), topic=config.input.topic, partition=0
+        )
+        self._id = scorer_id(config.app, config.input.topic, uuid.uuid4().hex)
+        self._queues: dict[int, _Queue] = {}
+        self._lock = asyncio.Lock()
+        self._epoch = 0
+        self._behind_warned = False
+        self._consumer: Consumer
+        self._lookup: RecordReader
+        self._producer: TransactionalProducer
+        self._models: ModelFollower
+        self._messages: OutputMessages
+        self._partitions = 1
+
+    def stop(self) -> None:
+        """Finish the batch, commit and leave the group. Safe to call twice."""
+        if not self._stop.is_set():
+            self._stop.set()
+            self._health.stopping()
+
+    async def run(self) -> None:
+        """Score events until `stop`.
+
+        Raises
+        ------
+        StreampairError
+            No broker answers at the start, a topic or right is missing, or the model cannot be used.
+        """
+        self._health.starting()
+        try:
+            await run_sessions(
+                self._session,
+                stop=self._stop,
+                health=self._health,
+                joined=lambda: self._joined,
+                connect_seconds=self._kafka.connect_timeout_seconds,
+            )
+        except StreampairError as error:
+            self._health.failed(error)
+            raise
+        self._health.stopped()
+
+    # One connection to the cluster
+
+    async def _session(self) -> None:
+        config = self.config
+        self._lookup = RecordReader(self._kafka)
+        self._models = ModelFollower(config)
+        self._producer = self._new_producer()
+        self._consumer = Consumer(
+            self._kafka,
+            config.input.topic,
+            self._group,
+            on_revoked=self._on_revoked,
+            on_assigned=self._on_assigned,
+            on_lost=lambda partition: None,
+            takeovers=self._takeovers,
+        )
+        follow = asyncio.create_task(self._models.follow())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            if not await self._first_model(follow, stop):
+                return
+            self._partitions = (await check_topics(config, create=False)).partitions
+            counts = await kafka.describe_topics(self._kafka)
+            self._messages = OutputMessages(
+                config, Routes({name: counts.get(name, 1) for name in output_topics(config).values()})
+            )
+            await self._producer.start()
+            await self._consumer.start()
+            self._joined = True
+            await self._loop(follow)
+        finally:
+            await kafka.ended(follow, stop)
+            self._queues.clear()
+            await self._consumer.stop()
+            await self._lookup.stop()
+            await self._producer.stop()
+
+    def _new_producer(self) -> TransactionalProducer:
+        return TransactionalProducer(
+            self._kafka,
+            self._id,
+            name=f"the scorer of {self.config.app}",
+            max_message_bytes=self.config.output.max_message_bytes,
+            timeout_seconds=_TRANSACTION_SECONDS,
+            topics=tuple(output_topics(self.config).values()),
+        )
+
+    async def _first_model(self, follow: asyncio.Task[None], stop: asyncio.Task[bool]) -> bool:
+        """Wait for a model that was made for scorers; False: `stop` was called before."""
+        reported = False
+        while not self._stop.is_set():
+            found = self._models.newest
+            if found is not None and found.scored_until is not None:
+                self._health.running()
+                return True
+            if not reported:
+                reported = True
+                self._health.awaiting_model(self.config.model_topic or "")
+            self._models.changed.clear()
+            changed = asyncio.create_task(self._models.changed.wait())
+            await asyncio.wait({follow, stop, changed}, return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+            if follow.done():
+                follow.result()
+        return False
+
+    async def _loop(self, follow: asyncio.Task[None]) -> None:
+        while not self._stop.is_set():
+            if follow.done():
+                follow.result()
+            waiting = sum(len(queue.records) for queue in self._queues.values())
+            found = await self._consumer.poll(None, 0.0 if waiting else _POLL_SECONDS)
+            self._pace.polled()
+            member, epoch = self._consumer.member, self._epoch
+            async with self._lock:
+                if epoch == self._epoch:
+                    self._keep(found)
+                    await self._score(member)
+            self._report()
+            await asyncio.sleep(0)
+
+    def _keep(self, found: Mapping[Partition, Sequence[RecordLike]]) -> None:
+        for partition, records in found.items():
+            queue = self._queues.get(partition.partition)
+            if queue is not None:
+                queue.add(records)
+                if queue.bytes > _BUFFER_BYTES and not queue.paused:
+                    queue.paused = True
+                    self._consumer.pause(partition)
+
+    async def _score(self, member: Member) -> None:
+        """Score the next records of all partitions, in equal slices, and commit them."""
+        waiting = [(number, queue) for number, queue in self._queues.items() if queue.records]
+        if not waiting or not await self._fresh_enough():
+            return
+        found = self._models.newest
+        assert found is not None
+        room = max(self._pace.records // len(waiting), 1)
+        out: ByTarget = {}
+        offsets: dict[Partition, tuple[int, str]] = {}
+        taken: list[tuple[int, list[RecordLike]]] = []
+        count = 0
+        for number, queue in waiting:
+            records = queue.take(room)
+            taken.append((number, records))
+            work = functools.partial(self._outputs, out, found, number, records)
+            await self._pace.run(work, len(records))
+            offsets[Partition(self.config.input.topic, number)] = (records[-1].offset + 1, self._id)
+            count += len(records)
+            if queue.paused and queue.bytes < _BUFFER_BYTES // 2:
+                queue.paused = False
+                self._consumer.resume(Partition(self.config.input.topic, number))
+        begin = time.perf_counter()
+        try:
+            await self._producer.transaction(
+                [*out.items()], group=self._group, offsets=offsets, member=member
+            )
+        except SourceError as error:
+            if not error.retriable and not isinstance(error, FencedError | CommitOutcomeUnknownError):
+                raise
+            log.warning(
+                "scores_not_committed", app=self.config.app, detail=error.problem, next_step=error.fix
+            )
+            self._telemetry.fenced(self._group)
+            await self._restart()
+            return
+        for number, records in taken:
+            self._queues[number].next_offset = records[-1].offset + 1
+        newest = max(dated(records[-1].timestamp) for _, records in taken)
+        self._telemetry.scored(self.config.app, count, newest / 1000.0, found.model.time)
+        self._telemetry.committed(self._group, time.perf_counter() - begin)
+        self._health.running()
+        if not self._producer.usable:  # an answer of the broker was lost
+            await self._restart()
+
+    def _outputs(
+        self, out: ByTarget, found: PublishedModel, number: int, records: Sequence[RecordLike]
+    ) -> None:
+        classes = self.config.input.labels == "any"
+        scored, letters = score_records(found.model, self._decode, records, classes=classes)
+        places = [(number, each.offset) for each in scored]
+        slots = found.model.slots
+
+        def partition_of(record: RecordLike) -> int:
+            return number
+
+        self._messages.scores(
+            *(out, self._encoder, records, scored), partition_of=partition_of, places=places, model=slots
+        )
+        letters = [letter for letter in letters if letter.stage in SCORING_STAGES]
+        if letters and self.config.worker.on_bad == "dlq":
+            encoder = Encoder(
+                app=self.config.app,
+                learner=self.config.learner.label(),
+                topic=self.config.input.topic,
+                partition=number,
+            )
+            self._messages.dead_letters(out, encoder, records, letters, partition_of=partition_of)
+
+    async def _fresh_enough(self) -> bool:
+        """Whether the model has learned enough to score on.
+
+        In a backlog events are scored faster than models come round, and would be over before the model has
+        learned from them. At the end of the topic they are scored at once.
+        """
+        found = self._models.newest
+        assert found is not None
+        positions = {number: queue.next_offset for number, queue in self._queues.items()}
+        share = len(self._queues) / max(self._partitions, 1)
+        allowed = allowed_behind(found.model.slots, share)
+        behind = found.behind(positions)
+        if behind <= allowed or self._lag() <= allowed:
+            self._behind_warned = False
+            return True
+        if time.monotonic() >= self._models.received + _MODEL_SECONDS:
+            if not self._behind_warned:
+                self._behind_warned = True
+                log.warning(
+                    "model_is_behind",
+                    app=self.config.app,
+                    events_behind=behind,
+                    next_step="none: scores go on with the newest model. If it lasts, look whether a worker "
+                    'with the role "learn" runs, and whether it can keep up',
+                )
+            return True
+        self._models.changed.clear()
+        stop = asyncio.ensure_future(self._stop.wait())
+        changed = asyncio.ensure_future(self._models.changed.wait())
+        await asyncio.wait({stop, changed}, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        changed.cancel()
+        return False
+
+    def _lag(self) -> int:
+        """Records that are not scored yet."""
+        total = 0
+        for number, queue in self._queues.items():
+            end = self._consumer.end(Partition(self.config.input.topic, number))
+            total += 0 if end is None else max(end - queue.next_offset, 0)
+        return total
+
+    def _report(self) -> None:
+        found = self._models.newest
+        if found is not None:
+            positions = {number: queue.next_offset for number, queue in self._queues.items()}
+            self._telemetry.scoring(
+                self.config.app, lag=self._lag(), behind=found.behind(positions), slots=found.model.slots
+            )
+
+    # Rebalances
+
+    async def _on_revoked(self, partitions: list[Partition]) -> None:
+        if self._queues:
+            self._health.rebalancing()
+        async with self._lock:  # a transaction in flight ends before the partitions move
+            self._epoch += 1
+            self._queues.clear()
+
+    async def _on_assigned(self, partitions: list[Partition]) -> None:
+        async with self._lock:
+            self._epoch += 1
+            self._telemetry.rebalanced(self._group)
+            await self._begin([partition.partition for partition in partitions])
+        self._health.running()
+
+    async def _restart(self) -> None:
+        """Take another producer, and go on at the committed offsets."""
+        self._epoch += 1
+        await self._producer.stop()
+        self._producer = self._new_producer()
+        await self._producer.start()
+        await self._begin(list(self._queues))
+
+    async def _begin(self, numbers: Sequence[int]) -> None:
+        """Read on at the committed offsets of the group."""
+        self._queues.clear()
+        partitions = [Partition(self.config.input.topic, number) for number in numbers]
+        if not partitions:
+            return
+        found, spans = await asyncio.gather(self._committed(partitions), self._lookup.spans(partitions))
+        model = self._models.newest
+        until: Mapping[int, int] = {} if model is None else model.scored_until or {}
+        for partition in partitions:
+            known, start = found[partition], spans[partition.partition][0]
+            offset = until.get(partition.partition, start) if known is None else known.offset
+            if offset < start:
+                log.warning(
+                    "events_lost",
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    wanted_offset=offset,
+                    first_offset=start,
+                    next_step="the topic's retention removed events before they were scored: "
+                    "increase retention.ms, or start more workers",
+                )
+            self._queues[partition.partition] = _Queue(max(offset, start))
+            try:
+                self._consumer.seek(partition, max(offset, start))
+            except FencedError:
+                # It has moved on meanwhile; the next assignment begins anew.
+                self._queues.clear()
+                break
+        self._epoch += 1  # records polled meanwhile did not come from here
+
+    async def _committed(self, partitions: Sequence[Partition]) -> dict[Partition, kafka.Committed | None]:
+        """The group's offsets; an open transaction of a scorer that has died is ended first."""
+        reading = asyncio.ensure_future(kafka.read_register(self._kafka, self._group, partitions))
+        try:
+            await asyncio.wait({reading}, timeout=_PENDING_SECONDS)
+            if not reading.done():
+                last = await kafka.read_register(self._kafka, self._group, partitions, stable=False)
+                owners = {each.metadata for each in last.values() if each is not None} - {self._id, ""}
+                for owner in sorted(owners):
+                    await self._end_transaction(owner)
+            return await reading
+        finally:
+            await kafka.ended(reading)
+
+    async def _end_transaction(self, owner: str) -> None:
+        """Fence the scorer with this transactional id: whoever commits for a partition now is alone."""
+        producer = TransactionalProducer(
+            self._kafka,
+            owner,
+            name=f"a scorer of {self.config.app} that has ended",
+            max_message_bytes=self.config.output.max_message_bytes,
+            timeout_seconds=_TRANSACTION_SECONDS,
+        )
+        try:
+            await producer.start()
+        finally:
+            await producer.stop()

@@ -1,0 +1,113 @@
+"""Scoring of events with a published model, which learns nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from streampair.engine import DeadLetter, Event, Rows, Scored
+from streampair.errors import RecordError
+from streampair.models import Model
+from streampair_connectors.kafka import RecordLike
+
+__all__ = ["score_records"]
+
+
+def score_records(
+    model: Model, decode: Callable[[Any], Event], records: Sequence[RecordLike], *, classes: bool = False
+) -> tuple[list[Scored], list[DeadLetter]]:
+    """Score the records of one partition.
+
+    Parameters
+    ----------
+    model
+        The model.
+    decode
+        As of a lane.
+    records
+        In the order of the partition.
+    classes
+        Whether a model of several classes gives the probability of each.
+
+    Returns
+    -------
+    tuple
+        One outcome for each record: `"scored"`, `"dead_letter"` or `"tombstone"`. And the dead letters, those
+        of unknown labels too.
+
+    Examples
+    --------
+    >>> from streampair import auc, models
+    >>> from streampair.engine import Record
+    >>> def decode(record):
+    ...     return Event({"a": float(record.value)}, None)
+    >>> scored, letters = score_records(
+    ...     models.export(auc.PairOGD()), decode, [Record(0, b"1.5"), Record(1, b"x")])
+    >>> [(each.outcome, each.score) for each in scored], letters[0].stage
+    ([('scored', 0.0), ('dead_letter', None)], 'decode')
+    """
+    many = getattr(decode, "many", None)
+    if many is not None and not (classes and model.multiclass):
+        table = many(records)
+        if table is not None:
+            try:
+                return _score_table(model, records, table)
+            except RecordError:
+                pass  # a value that the model refuses: the records are taken one by one
+    scored, letters = [], []
+    for record in records:
+        one = _score_one(model, decode, record, classes=classes)
+        scored.append(one if isinstance(one, Scored) else one[0])
+        if not isinstance(one, Scored):
+            letters.append(one[1])
+    return scored, [letter for letter in letters if letter is not None]
+
+
+def _score_table(
+    model: Model, records: Sequence[RecordLike], table: Rows
+) -> tuple[list[Scored], list[DeadLetter]]:
+    refused = table.refused or {}
+    scores = model.score_rows(table.names, table.values).tolist()
+    ids = itertools.repeat(None) if table.ids is None else table.ids
+    scored, letters = [], []
+    for index, (record, name, score) in enumerate(zip(records, ids, scores, strict=False)):
+        if index in refused:
+            one, letter = _refused(record, refused[index], "decode")
+            scored.append(one)
+            letters += [] if letter is None else [letter]
+        else:
+            scored.append(Scored(record.offset, record.key, name, score, "scored"))
+    return scored, letters
+
+
+def _score_one(
+    model: Model, decode: Callable[[Any], Event], record: RecordLike, *, classes: bool
+) -> Scored | tuple[Scored, DeadLetter | None]:
+    stage, name = "decode", None
+    try:
+        event = decode(record)
+        name, stage = event.id, "features"
+        score = model.score_one(event.x)
+        shares = model.predict_proba_one(event.x) if classes and model.multiclass else None
+    except RecordError as error:
+        return _refused(record, error, error.stage or stage, name)
+    except Exception as error:
+        if stage != "decode":
+            raise
+        return _refused(record, error, stage, name)
+    return Scored(record.offset, record.key, name, score, "scored", shares)
+
+
+def _refused(
+    record: RecordLike, error: Exception, stage: str, name: str | None = None
+) -> tuple[Scored, DeadLetter | None]:
+    """Outcome of a record that has no score, and its dead letter; a tombstone has none."""
+    if record.value is None:
+        return Scored(record.offset, record.key, None, None, "tombstone"), None
+    if isinstance(error, RecordError):
+        stage, text = error.stage or stage, str(error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+    letter = DeadLetter(record.offset, record.key, record.value, record.timestamp, stage, text)
+    return Scored(record.offset, record.key, name, None, "dead_letter"), letter
