@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import ssl
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from aiokafka import AIOKafkaProducer, codec
@@ -18,9 +19,6 @@ from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.config.permissions import check_private
 from streampair_connectors.observability.logs import get_logger
-
-if TYPE_CHECKING:
-    from streampair_connectors.config import KafkaConfig
 
 __all__ = [
     "FATAL",
@@ -37,6 +35,7 @@ __all__ = [
     "shielded",
     "stop_producer",
     "stop_quietly",
+    "transactional_id",
     "within",
 ]
 
@@ -486,3 +485,15 @@ async def stop_producer(producer: AIOKafkaProducer, seconds: float) -> None:
     await stop_quietly(producer.stop(), seconds)
     await stop_quietly(ended(getattr(getattr(producer, "_sender", None), "sender_task", None)), 5.0)
     await stop_quietly(producer.client.close(), 1.0)
+
+
+def transactional_id(app: str, topic: str, partition: int) -> str:
+    """Return the transactional id of an input partition.
+
+    The parts are hashed with their lengths, so that `a-b`, `c` differs from `a`, `b-c`.
+    """
+    digest = hashlib.sha256()
+    for part in (app, topic, str(partition)):
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return f"streampair-{digest.hexdigest()[:40]}"

@@ -19,7 +19,6 @@ requests were answered.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -46,12 +45,13 @@ from streampair_connectors.kafka.client import (
     reach_error,
     size_of,
     stop_producer,
+    transactional_id,
     within,
 )
 from streampair_connectors.kafka.offset_metadata import check_register
 from streampair_connectors.kafka.producer import BATCH_BYTES, split_messages, submit
 
-__all__ = ["PartitionProducer", "transactional_id"]
+__all__ = ["PartitionProducer"]
 
 # The broker accepts nothing more from this producer: another one was started, the transaction has timed out,
 # or the broker has forgotten the id.
@@ -118,18 +118,6 @@ class _Answers:
         except BaseException:
             self.lost |= isinstance(request, _REQUESTS)
             raise
-
-
-def transactional_id(app: str, topic: str, partition: int) -> str:
-    """Return the transactional id of an input partition.
-
-    The parts are hashed with their lengths, so that `a-b`, `c` differs from `a`, `b-c`.
-    """
-    digest = hashlib.sha256()
-    for part in (app, topic, str(partition)):
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "big") + data)
-    return f"streampair-{digest.hexdigest()[:40]}"
 
 
 class PartitionProducer:
