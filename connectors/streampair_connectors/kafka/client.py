@@ -17,7 +17,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.config.permissions import check_private
+from streampair_connectors.config.secrets import check_private
 from streampair_connectors.observability.logs import get_logger
 
 __all__ = [
