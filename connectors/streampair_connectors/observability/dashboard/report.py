@@ -19,8 +19,8 @@ from streampair_connectors.config import Config
 from streampair_connectors.observability.dashboard.routes import asset
 from streampair_connectors.observability.dashboard.view import frame
 from streampair_connectors.observability.metrics import Telemetry
-from streampair_connectors.stores.inspection import LaneState, open_states
 from streampair_connectors.stores.spending import LaneBudget, read_stored
+from streampair_connectors.stores.state import LaneState, open_states
 
 __all__ = ["read_run", "report_html", "stored_run"]
 
