@@ -17,7 +17,7 @@ from harness.worker_process import WorkerProcess
 from streampair_connectors.cli import app as cli
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import describe_topics, has_append_time
-from streampair_connectors.kafka.topics import create_missing
+from streampair_connectors.kafka.admin import create_missing
 from typer.testing import CliRunner
 
 Unique = Callable[[str], str]

@@ -20,7 +20,7 @@ from harness.stalls import Stalls
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import Consumer, Partition, StaticMemberConflicts, ended, read_register
-from streampair_connectors.kafka.static_membership import describe_group, member_of, rejoin
+from streampair_connectors.kafka.membership import describe_group, member_of, rejoin
 from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.flow_control import Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane

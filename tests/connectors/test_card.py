@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from harness.lane_on_disk import LaneOnDisk
 from streampair_connectors.cli.app import app
+from streampair_connectors.cli.report import stored_run
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import CardConfig, MetricsConfig, load_config
-from streampair_connectors.observability.dashboard.report import stored_run
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.privacy_card import card_html, card_lines, card_of, lane_card
 from streampair_connectors.observability.server import MetricsServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from aiokafka import errors as kafka_errors
-from streampair_connectors.kafka.static_membership import Assignor, StaticMemberConflicts, is_fenced
+from streampair_connectors.kafka.membership import Assignor, StaticMemberConflicts, is_fenced
 
 
 def naive(times: list[float], limit: int, seconds: float) -> int | None:

@@ -18,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
-from streampair_connectors.observability.dashboard import frame, frame_json, routes
+from streampair_connectors.observability.dashboard import frame, frame_json, page
 from streampair_connectors.observability.history import POINTS, RELEASES, History, Track
 from streampair_connectors.observability.metric_definitions import SERIES, STAGES, LaneLabels
 from streampair_connectors.observability.metrics import Telemetry
@@ -356,8 +356,8 @@ def test_a_hundred_lanes_are_told_in_little(telemetry: Telemetry) -> None:
 def test_the_files_of_the_page_are_found_and_small() -> None:
     folder = resources.files("streampair_connectors.observability.dashboard") / "assets"
     names = {file.name for file in folder.iterdir()}
-    assert names == {"page.html", *routes.ASSETS}
-    texts = {name: routes.asset(name).decode() for name in names}
+    assert names == {"page.html", *page.ASSETS}
+    texts = {name: page.asset(name).decode() for name in names}
     assert sum(len(gzip.compress(text.encode())) for text in texts.values()) < 300_000
     assert len(texts["chart.js"].splitlines()) < 400
     for text in texts.values():
@@ -383,7 +383,7 @@ def test_the_page_is_served_and_nothing_else_may_be_loaded(telemetry: Telemetry)
                         assert "default-src 'none'" in headers["Content-Security-Policy"]
                         assert "unsafe" not in headers["Content-Security-Policy"]
                         assert headers["X-Content-Type-Options"] == "nosniff"
-                    for path in ("/page/routes.py", "/page/page.html", "/page/..%2Froutes.py"):
+                    for path in ("/page/page.py", "/page/page.html", "/page/..%2Fpage.py"):
                         assert (await get(session, url + path))[0] == 404
                     told = json.loads((await get(session, f"{url}/page/data"))[2])
                     assert told["public"] is public
@@ -403,7 +403,7 @@ async def messages(answer: aiohttp.ClientResponse) -> Any:
 def test_changes_are_streamed_to_so_many_readers_and_a_stop_waits_for_none(
     telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "STREAMS", 2)
+    monkeypatch.setattr(page, "STREAMS", 2)
 
     async def scenario() -> None:
         server = MetricsServer(telemetry, MetricsConfig(port=0))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from streampair_connectors.config import KafkaConfig, parse_config
-from streampair_connectors.config.permissions import _refused_bits, check_directory, check_private
+from streampair_connectors.config.secrets import _refused_bits, check_directory, check_private
 from streampair_connectors.kafka.client import client_options
 from streampair_connectors.stores import DirectoryStore
 

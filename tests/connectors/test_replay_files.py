@@ -19,11 +19,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from streampair_connectors.cli import replay as replaying
+from streampair_connectors.cli import replay
+from streampair_connectors.cli.replay import Replay
 from streampair_connectors.config import parse_config
-from streampair_connectors.worker import replay as files
-from streampair_connectors.worker import replay as reading
-from streampair_connectors.worker.replay import Replay
 
 from streampair.engine import Record
 
@@ -65,13 +63,13 @@ def rows_one_by_one(data: bytes, *, csv: bool) -> Iterator[bytes]:
 @given(PIECES.map(b"".join), st.integers(1, 9), st.integers(1, 4))
 def test_blocks_give_the_records_that_lines_give(data: bytes, block: int, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_BLOCK", block)
+        patch.setattr(replay, "_BLOCK", block)
         for csv in (False, True):
             wanted = [Record(at, value) for at, value in enumerate(rows_one_by_one(data, csv=csv))]
             for wait in (False, True):
-                blocks = reading._blocks(io.BytesIO(data))
-                lines = reading._rows(blocks) if csv else map(reading._lines, blocks)
-                batches = list(reading._batches(lines, size, wait=wait))
+                blocks = replay._blocks(io.BytesIO(data))
+                lines = replay._rows(blocks) if csv else map(replay._lines, blocks)
+                batches = list(replay._batches(lines, size, wait=wait))
                 assert [record for batch in batches for record in batch] == wanted
                 sizes = list(map(len, batches))
                 assert all(0 < n <= size for n in sizes)
@@ -102,18 +100,18 @@ def test_a_file_gives_the_same_in_batches_and_line_by_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(1)
-    decoders = reading.csv_decoder
+    decoders = replay.csv_decoder
     for number in range(6):
         path = tmp_path / f"{number}.csv"
         path.write_bytes(odd_file(draw).encode("latin-1" if number == 5 else "utf-8"))
         one_by_one = replayed(path, 1)
         assert b'"learned"' in one_by_one[0]
         assert one_by_one[1]
-        monkeypatch.setattr(reading, "_BLOCK", draw.choice([100, 1000, 1 << 18]))
+        monkeypatch.setattr(replay, "_BLOCK", draw.choice([100, 1000, 1 << 18]))
         for size in (7, 1000):
             assert replayed(path, size) == one_by_one
         monkeypatch.setattr(
-            reading, "csv_decoder", lambda *given, **taking: lambda record: decoders(*given, **taking)(record)
+            replay, "csv_decoder", lambda *given, **taking: lambda record: decoders(*given, **taking)(record)
         )
         assert replayed(path, 1000) == one_by_one
         monkeypatch.undo()
@@ -175,12 +173,12 @@ def test_a_bar_shows_how_much_of_a_file_is_done(
     line = json.dumps({"a": 1.5, "b": 2, "y": True}) + "\n"
     file, output = tmp_path / "events.jsonl", tmp_path / "scores.jsonl"
     file.write_text(line * 40)
-    monkeypatch.setattr(reading, "_BLOCK", len(line) * 10)
+    monkeypatch.setattr(replay, "_BLOCK", len(line) * 10)
     summaries: list[dict[str, Any]] = []
     with terminal(monkeypatch) as told, file.open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         name = "-" if piped else str(file)
-        replaying.replay_file(
+        replay.replay_file(
             config_of(10), name, output=output, dead_letters=None, serve=False, report=summaries.append
         )
     assert summaries[0]["learned"] == len(output.read_text().splitlines()) == 40
@@ -195,10 +193,10 @@ def test_the_numbers_of_a_lane_are_published_now_and_then(
 ) -> None:
     file = tmp_path / "events.jsonl"
     file.write_text('{"a": 1, "b": 1, "y": true}\n' * 40)
-    monkeypatch.setattr(files, "_PUBLISH_SECONDS", 1e9)
-    replay = Replay(config_of(10), str(file), len, len)
+    monkeypatch.setattr(replay, "_PUBLISH_SECONDS", 1e9)
+    run = Replay(config_of(10), str(file), len, len)
     seen = []
-    replay.run(lambda _: seen.extend(replay.telemetry.gauges("fraud").values()))
+    run.run(lambda _: seen.extend(run.telemetry.gauges("fraud").values()))
     assert [gauges.events["learned"] for gauges in seen] == [10] * 4
-    (final,) = replay.telemetry.gauges("fraud").values()
+    (final,) = run.telemetry.gauges("fraud").values()
     assert final.events["learned"] == 40

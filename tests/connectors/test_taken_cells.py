@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from streampair_connectors.cli.replay import Replay
 from streampair_connectors.codecs.records import csv_decoder, json_decoder
 from streampair_connectors.config import Config, InputConfig, parse_config
 from streampair_connectors.worker.factory import build_lane, build_learner, taken_cells
-from streampair_connectors.worker.replay import Replay
 
 from streampair.engine import Record
 from streampair.errors import RecordError

@@ -12,7 +12,7 @@ from harness import support
 from streampair_connectors import kafka
 from streampair_connectors.cli.app import app
 from streampair_connectors.config import Config, load_config
-from streampair_connectors.kafka.topics import missing_topic, output_topics
+from streampair_connectors.kafka.admin import missing_topic, output_topics
 from typer.testing import CliRunner
 
 try:

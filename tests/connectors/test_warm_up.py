@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from harness import support
 from harness.worker_process import WorkerProcess
-from streampair_connectors.worker import compiling, factory
+from streampair_connectors.worker import factory
 
 from streampair import auc, metric, ranking
 from streampair.kernels import _jit
@@ -186,7 +186,7 @@ def test_a_worker_that_compiles_stops_when_it_is_asked_to(
 
 def test_the_image_compiles_for_every_learner() -> None:
     learners = {f"{module.__name__}.{name}" for module in (auc, metric, ranking) for name in module.__all__}
-    assert {path for path, _, _ in compiling.CONFIGS} == learners
-    for path, options, more in compiling.CONFIGS:
-        learner = factory.build_learner(compiling.config_of(path, options, more))
+    assert {path for path, _, _ in factory.LEARNERS_TO_COMPILE} == learners
+    for path, options, more in factory.LEARNERS_TO_COMPILE:
+        learner = factory.build_learner(factory.minimal_config(path, options, more))
         assert class_name(learner) == path

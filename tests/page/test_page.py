@@ -23,10 +23,10 @@ from harness.lane_on_disk import LaneOnDisk
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.replay import _Background
+from streampair_connectors.cli.report import report_html
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
-from streampair_connectors.observability.dashboard import frame, routes
-from streampair_connectors.observability.dashboard.report import report_html
+from streampair_connectors.observability.dashboard import frame
 from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
@@ -592,7 +592,7 @@ def test_nothing_that_axe_knows_is_wrong(run: Run, visit: Open, kind: str) -> No
 
 
 def test_too_many_readers_are_told_so(run: Run, visit: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "STREAMS", 0)
+    monkeypatch.setattr("streampair_connectors.observability.dashboard.page.STREAMS", 0)
     run.six()
     page = visit(run.url, expect="a stream that is refused")
     says(page, "read anew every 3 seconds")

@@ -1,4 +1,4 @@
-"""Every example in a docstring runs: of the package, and of `benchmarks.papers`."""
+"""Every example in a docstring runs: of the two packages, and of `benchmarks.papers`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 
 import pytest
+import streampair_connectors
 
 import benchmarks.papers
 import streampair
@@ -15,6 +16,7 @@ import streampair
 def _modules() -> list[str]:
     found = [
         *pkgutil.walk_packages(streampair.__path__, "streampair."),
+        *pkgutil.walk_packages(streampair_connectors.__path__, "streampair_connectors."),
         *pkgutil.walk_packages(benchmarks.papers.__path__, "benchmarks.papers."),
     ]
     return ["streampair", *(m.name for m in found if not m.name.endswith("__main__"))]

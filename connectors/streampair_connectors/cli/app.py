@@ -18,7 +18,7 @@ from rich.console import Console
 
 from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
-from streampair_connectors.cli import card
+from streampair_connectors.cli.budget import card
 from streampair_connectors.cli.options import AsJson, ConfigPath, run_until_signal
 from streampair_connectors.cli.options import errors as _errors
 from streampair_connectors.cli.report import add_report
@@ -317,7 +317,8 @@ def budget_show(
 
     Reads the store, as of the last commits, also while a worker runs. Changes nothing.
     """
-    from streampair_connectors.stores.spending import read_stored, show_budget
+    from streampair_connectors.cli.budget import show_budget
+    from streampair_connectors.stores.spending import read_stored
 
     with _errors(as_json):
         settings = load_config(config)
@@ -367,7 +368,7 @@ def budget_plan(
     Reads no data: a wrong guess makes the forecast wrong, and never the guarantee.
     """
     from streampair.privacy import EntityLimit, plan
-    from streampair_connectors.cli.plan import as_dict, show_plan
+    from streampair_connectors.cli.budget import plan_dict, show_plan
 
     with _errors(as_json):
         found = plan(
@@ -383,7 +384,7 @@ def budget_plan(
             gain=gain,
         )
         if as_json:
-            typer.echo(json.dumps(as_dict(found)))
+            typer.echo(json.dumps(plan_dict(found)))
         else:
             show_plan(found, Console())
 
@@ -411,7 +412,7 @@ budget_app.command(
     "card",
     short_help="Show the privacy card: guarantee, unit of protection, mechanism.",
     epilog="Example: streampair budget card fraud.toml --html card.html",
-)(card.card)
+)(card)
 app.add_typer(budget_app, name="budget")
 app.add_typer(state_app, name="state")
 

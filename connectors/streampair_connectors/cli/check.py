@@ -13,7 +13,7 @@ from streampair.privacy.plausible import doubts
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, KafkaConfig
-from streampair_connectors.kafka.topics import (
+from streampair_connectors.kafka.admin import (
     FLAG,
     append_time_command,
     create_missing,

@@ -1,17 +1,28 @@
-"""`streampair replay`: files, progress and summary around `streampair_connectors.worker.replay.Replay`."""
+"""`streampair replay`: process a CSV or JSON lines file with a lane as in `run`, without Kafka."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import codecs
 import contextlib
+import csv
+import gzip
+import io
+import os
 import signal
+import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
+import msgspec
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -26,13 +37,384 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from streampair.errors import SourceError
+from streampair.engine import Record
+from streampair.engine.lane import DeadLetter, LaneGauges
+from streampair.errors import ConfigError, SourceError
+from streampair_connectors.codecs.records import Decoder, Encoder, csv_decoder, json_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.observability.dashboard import frame_json
+from streampair_connectors.observability.metric_definitions import LaneLabels
+from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
-from streampair_connectors.worker.replay import Replay
+from streampair_connectors.worker.factory import build_lane, taken_cells
+from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
-__all__ = ["replay_file", "summarise"]
+__all__ = ["Replay", "Source", "open_source", "replay_file", "summarise"]
+
+_BLOCK = 1 << 18  # bytes: some thousand lines, so that the cost per block is negligible
+_READ_ERRORS = (OSError, EOFError, zlib.error)
+_GZIP = b"\x1f\x8b"
+_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+_PEEK = 4096
+_json = msgspec.json.Encoder()
+# Interval of the lane's metrics: each publication computes an AUC.
+_PUBLISH_SECONDS = 0.25
+# At first metrics are published after 64 events, then after an eighth more: short files get a history.
+_FIRST_BATCH, _GROWTH, _GROWTH_EVENTS = 64, 8, 8192
+_MAX_ERRORS = 1000  # distinct errors of dead letters that are counted
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open file of events.
+
+    Attributes
+    ----------
+    decode
+        Decoder of records.
+    batches
+        The records, one per line, numbered from 0.
+    size
+        Bytes of the file on disk, compressed or not; None for a pipe.
+    position
+        Returns how many of them were read.
+    """
+
+    decode: Decoder
+    batches: Iterator[list[Record]]
+    size: int | None
+    position: Callable[[], int]
+
+
+@contextlib.contextmanager
+def open_source(config: Config, path: str) -> Iterator[Source]:
+    """Open a file of events, as a context manager.
+
+    Parameters
+    ----------
+    config
+        Names the fields of features and label, and the maximum records of a batch (`worker.batch_size`).
+    path
+        CSV with a header, or JSON lines, compressed by gzip or not; `-` reads standard input. The suffix
+        determines the format (`.csv`, `.json`, `.jsonl`, `.ndjson`), otherwise the first byte: JSON lines
+        begin with a brace. From a pipe a batch has the available lines and does not wait for more.
+
+    Raises
+    ------
+    SourceError
+        On opening or while reading: the file cannot be read, or a CSV header lacks a configured column.
+    """
+    with _open(path) as raw:
+        size = None if path == "-" else _size(raw)
+        file = _decompressed(path, raw)
+        if _is_csv(path, file):
+            decode = csv_decoder(config.input, _header(config, path, file), **taken_cells(config))
+            lines = _rows(_blocks(file))
+        else:
+            decode = json_decoder(config.input, **taken_cells(config))
+            lines = map(_lines, _blocks(file))
+        batches = _batches(lines, config.worker.batch_size, wait=size is not None)
+        yield Source(decode, _with_read_errors(path, batches), size, raw.tell)
+
+
+def _open(path: str) -> io.BufferedReader:
+    try:
+        return cast("io.BufferedReader", sys.stdin.buffer) if path == "-" else open(path, "rb")
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _display_name(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def _decompressed(path: str, raw: io.BufferedReader) -> io.BufferedReader:
+    """Return the file's content, decompressed if it begins with the gzip magic number."""
+    try:
+        begin = raw.peek(2)[:2]
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if begin == _GZIP:
+        return cast("io.BufferedReader", gzip.GzipFile(fileobj=raw))
+    if path.endswith(".gz") and begin:
+        raise SourceError(
+            f"{path} is not a gzip file: it begins with {begin!r}",
+            fix="compress it with gzip, or remove .gz from its name if it is not compressed",
+            retriable=False,
+        )
+    return raw
+
+
+def _is_csv(path: str, file: io.BufferedReader) -> bool:
+    """Whether the file is CSV: by its suffix, otherwise by its first byte that is not a space."""
+    suffix = Path(path.removesuffix(".gz")).suffix.lower()
+    if suffix in (".csv", *_JSON_SUFFIXES):
+        return suffix == ".csv"
+    try:
+        begin = file.peek(_PEEK)[:_PEEK].removeprefix(codecs.BOM_UTF8).lstrip()
+    except _READ_ERRORS as error:
+        raise _unreadable(path, error) from None
+    return bool(begin) and not begin.startswith(b"{")
+
+
+def _size(file: IO[bytes]) -> int | None:
+    status = os.fstat(file.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
+    try:
+        first = lines.readline().decode("utf-8-sig").rstrip("\r\n")
+    except (*_READ_ERRORS, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+    header = next(csv.reader([first]), [])
+    wanted = [*(config.input.field_names() or ()), config.input.label]
+    absent = [column for column in wanted if column not in header]
+    if absent:
+        problem, fix = _no_column(_display_name(path), header, absent[0])
+        raise SourceError(problem, fix=fix, retriable=False)
+    return header
+
+
+def _no_column(path: str, header: list[str], column: str) -> tuple[str, str]:
+    """Return the problem of a header without a column, and the fix."""
+    if len(header) == 1:
+        for delimiter, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
+            if delimiter in header[0]:
+                return (
+                    f"the columns of {path} are separated by {name}: {header[0]!r}",
+                    "separate them by commas; pandas.read_csv(..., sep=...).to_csv(..., index=False) does so",
+                )
+    return (
+        f"{path} has no column {column!r}; its columns are {', '.join(header[:20]) or 'none'}",
+        "correct input.features and input.label, or the file's first line (CSV has a header; a line of JSON "
+        "begins with a brace)",
+    )
+
+
+def _unreadable(path: str, error: Exception) -> SourceError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return SourceError(
+        f"{_display_name(path)} cannot be read: {reason}",
+        fix="check the path, its permissions and that a .gz file is complete",
+        retriable=False,
+    )
+
+
+def _with_read_errors(path: str, batches: Iterator[list[Record]]) -> Iterator[list[Record]]:
+    try:
+        yield from batches
+    except _READ_ERRORS as error:
+        raise _unreadable(path, error) from None
+
+
+def _blocks(file: Any) -> Iterator[bytes]:
+    """Blocks of the file that end with a complete line, except perhaps the last; of a pipe, what is there."""
+    partial: list[bytes] = []  # an incomplete line
+    while block := file.read1(_BLOCK):
+        end = block.rfind(b"\n") + 1
+        if end:
+            partial.append(block[:end])
+            yield b"".join(partial)
+            partial = []
+        if end < len(block):
+            partial.append(block[end:])
+    if partial:
+        yield b"".join(partial)
+
+
+def _lines(block: bytes) -> list[bytes]:
+    lines = block.split(b"\n")
+    if not lines[-1]:
+        del lines[-1]  # after the last newline
+    return [line.rstrip(b"\r") for line in lines] if b"\r" in block else lines
+
+
+def _rows(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Rows of a CSV file: lines, joined where a quoted cell contains a newline."""
+    partial: list[bytes] = []
+    quoted = False
+    for block in blocks:
+        if not quoted and b'"' not in block:
+            yield _lines(block)
+            continue
+        rows = []
+        for line in io.BytesIO(block):
+            partial.append(line)
+            quoted ^= line.count(b'"') % 2 == 1
+            if not quoted:
+                rows.append(b"".join(partial).rstrip(b"\r\n"))
+                partial = []
+        yield rows
+    if partial:
+        yield [b"".join(partial).rstrip(b"\r\n")]
+
+
+def _batches(chunks: Iterable[list[bytes]], size: int, *, wait: bool) -> Iterator[list[Record]]:
+    """Records in batches of this size; `wait`: whether a batch waits until it is full."""
+    offset = 0
+    pending: list[bytes] = []
+    for chunk in chunks:
+        pending += chunk
+        done = 0
+        while len(pending) - done >= size or (not wait and done < len(pending)):
+            values = pending[done : done + size]
+            done += len(values)
+            yield list(map(Record, range(offset, offset + len(values)), values))
+            offset += len(values)
+        del pending[:done]
+    if pending:
+        yield list(map(Record, range(offset, offset + len(pending)), pending))
+
+
+@dataclass
+class Replay:
+    """Replay of one file.
+
+    Parameters
+    ----------
+    config
+        The same configuration as for `run`; [kafka], [store] and the topics are not used.
+    path
+        As of `open_source`.
+    scores
+        Called with the scores of each batch, as lines of JSON.
+    dead_letters
+        Called with each dead letter as one line of JSON without a newline: text in `value`, or other bytes in
+        `value_base64`.
+
+    Attributes
+    ----------
+    events
+        Records processed so far.
+    size, position
+        Bytes of the file on disk, and how many of them were read so far; None and 0 for a pipe.
+    interrupted
+        Whether :meth:`interrupt` ended the replay.
+    """
+
+    config: Config
+    path: str
+    scores: Callable[[bytes], object]
+    dead_letters: Callable[[bytes], object]
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    events: int = 0
+    size: int | None = None
+    position: int = 0
+    interrupted: bool = False
+    _waiting: bool = field(default=False, init=False, repr=False)
+    _errors: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+
+    def interrupt(self) -> None:
+        """End the replay after the current batch; called from a signal handler.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The replay is waiting for events, or was interrupted before.
+        """
+        again, self.interrupted = self.interrupted, True
+        if again or self._waiting:
+            raise KeyboardInterrupt
+
+    def commonest_error(self) -> str | None:
+        """Return the most frequent error of dead letters; None without dead letters."""
+        return self._errors.most_common(1)[0][0] if self._errors else None
+
+    def run(self, progress: Callable[[int], object] | None = None) -> LaneGauges:
+        """Score and learn every record of the file.
+
+        Parameters
+        ----------
+        progress
+            Called after each batch with its number of records.
+
+        Returns
+        -------
+        LaneGauges
+            The gauges of the lane at the end.
+
+        Raises
+        ------
+        SourceError, ConfigError, LaneStoppedError
+            As the message says.
+        """
+        with open_source(self.config, self.path) as source:
+            return self._run(source, progress)
+
+    def _run(self, source: Source, progress: Callable[[int], object] | None) -> LaneGauges:
+        config = self.config
+        self.size = source.size
+        topic = "stdin" if self.path == "-" else Path(self.path).name
+        clock = DecodeClock(source.decode)
+        lane = build_lane(config, clock.decode, topic=topic, partition=0, snapshots=False)
+        if getattr(lane.learner, "entity", None) is not None:
+            raise ConfigError(
+                "the learner counts records by entity, the key of a message, but a file has no keys",
+                fix="replay without entity=, or use Kafka",
+            )
+        labels: LaneLabels = (config.app, topic, "0", config.learner.label())
+        timer = LaneTimer(lane, clock, self.telemetry, labels)
+        encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
+        self.telemetry.health(config.app, "running")
+        publish_at, publish_after = 0.0, _FIRST_BATCH
+        for batch in self._until_interrupted(_growing_batches(source.batches)):
+            output = timer.process(batch)
+            start = time.perf_counter()
+            self.scores(encoder.lines(output.scores))
+            for letter in output.dead_letters:
+                self.dead_letters(_letter_line(letter))
+                if letter.error in self._errors or len(self._errors) < _MAX_ERRORS:
+                    self._errors[letter.error] += 1
+                self.telemetry.history.dead_letter(labels, letter.stage, letter.offset)
+            timer.encoded(time.perf_counter() - start)
+            self.events += len(batch)
+            early = publish_after <= self.events <= _GROWTH_EVENTS
+            if early or time.monotonic() >= publish_at:
+                self.telemetry.publish(labels, timer.gauges(final=early), None, timer.seconds)
+                publish_at = time.monotonic() + _PUBLISH_SECONDS
+                publish_after = self.events + max(_FIRST_BATCH, self.events // _GROWTH)
+            if progress is not None:
+                self.position = 0 if source.size is None else source.position()
+                progress(len(batch))
+        gauges = timer.gauges(final=True)
+        self.telemetry.publish(labels, gauges, None, timer.seconds)
+        return gauges
+
+    def _until_interrupted(self, batches: Iterator[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+        while not self.interrupted:
+            try:
+                self._waiting = True
+                batch = next(batches, None)
+                self._waiting = False
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return
+            if batch is None:
+                return
+            yield batch
+
+
+def _growing_batches(batches: Iterable[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+    """The same records, at first in small batches; the result of a lane does not depend on batch sizes."""
+    done = 0
+    for batch in batches:
+        start = 0
+        while start < len(batch):
+            size = max(_FIRST_BATCH, done // _GROWTH) if done < _GROWTH_EVENTS else len(batch)
+            part = batch[start : start + size]
+            start += len(part)
+            done += len(part)
+            yield part
+
+
+def _letter_line(letter: DeadLetter) -> bytes:
+    line: dict[str, Any] = {"offset": letter.offset, "stage": letter.stage, "error": letter.error}
+    try:
+        line["value"] = None if letter.value is None else letter.value.decode("utf-8")
+    except UnicodeDecodeError:
+        line["value_base64"] = base64.b64encode(letter.value or b"").decode()
+    return _json.encode(line)
 
 
 def replay_file(

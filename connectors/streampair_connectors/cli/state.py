@@ -18,7 +18,7 @@ from streampair_connectors.observability import logs
 
 if TYPE_CHECKING:
     from streampair.engine.recovery import How
-    from streampair_connectors.stores.inspection import LaneState, Plan
+    from streampair_connectors.stores.state import LaneState, Plan
 
 __all__ = ["state_app"]
 
@@ -42,7 +42,7 @@ def show(config: ConfigPath, as_json: AsJson = False) -> None:
 
     Changes nothing, takes no lock and fences no worker: one may run meanwhile.
     """
-    from streampair_connectors.stores.inspection import open_states
+    from streampair_connectors.stores.state import open_states
 
     async def work(settings: Config) -> list[LaneState]:
         async with open_states(settings, broker=False) as states:
@@ -132,7 +132,7 @@ async def _recover(
     settings: Config, how: How, partitions: list[int] | None, *, ask: bool, show: bool
 ) -> list[Plan]:
     """Carry out the plans, and return them: none of them if the answer is no."""
-    from streampair_connectors.stores.inspection import open_states
+    from streampair_connectors.stores.state import open_states
 
     async with open_states(settings) as states:
         plans = await states.plan(how, partitions)
@@ -158,7 +158,7 @@ def export(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> Non
     Encrypted with the sealing key or the noise key, if there is one; the noise key is not exported. No worker
     may run. Once one has run again, the file is no longer the newest state, and `import` rejects it.
     """
-    from streampair_connectors.stores.export import export_state
+    from streampair_connectors.stores.state import export_state
 
     with errors(as_json):
         settings = load_config(config)
@@ -185,7 +185,7 @@ def import_(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> No
     It must be the newest state by the group's register. No worker may run. Afterwards move the old store
     away: it must never be used again.
     """
-    from streampair_connectors.stores.export import import_state
+    from streampair_connectors.stores.state import import_state
 
     with errors(as_json):
         settings = load_config(config)

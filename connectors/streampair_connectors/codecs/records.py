@@ -1,4 +1,4 @@
-"""Decoders of events from JSON and CSV, and the encoder of scores and dead letters.
+"""Decoders of events from JSON and CSV, with categories, and the encoder of scores and dead letters.
 
 The fast path decodes the declared features with one typed msgspec decoder. An event that it
 rejects is decoded again by the slow path, only to name the exact error.
@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 
 from streampair.engine import DeadLetter, Event, Rows, Scored
 from streampair.errors import RecordError
-from streampair_connectors.codecs.categories import csv_fields, json_fields, with_categories
-from streampair_connectors.codecs.csv import csv_rows
-from streampair_connectors.codecs.json import json_rows
+from streampair.records.categories import Categories
+from streampair_connectors.codecs.batches import csv_rows, json_rows
 from streampair_connectors.config import InputConfig, Label
 
 __all__ = [
@@ -289,6 +289,98 @@ def csv_decoder(
         resolve=labels.resolve_text,
     )
     return decode
+
+
+# The fields of a record: from a name to a value, None where it is missing.
+Fields = Callable[[str], object]
+_decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def with_categories(
+    categories: Categories, base: Any, fields: Callable[[bytes], Fields], *, alone: bool
+) -> Callable[[Any], Event]:
+    """Return a decoder that adds the one-hot columns of declared values to the events of `base`.
+
+    Parameters
+    ----------
+    categories
+        The declared values.
+    base
+        Decodes everything else, and rejects what cannot be decoded.
+    fields
+        From the bytes of a record that `base` accepted to the value of a field; None: it is missing.
+    alone
+        Whether there are no other features. A record without any of the fields is then rejected as empty.
+    """
+    columns, zeros = categories.columns, dict.fromkeys(categories.columns, 0.0)
+    names = list(map(str, categories.places))
+
+    def active_columns(value: bytes) -> list[int]:
+        """The indices of the columns that are 1."""
+        get = fields(value)
+        found = [get(name) for name in names]
+        if alone and all(item is None for item in found):
+            raise RecordError(
+                "the event is empty: it has none of the features",
+                fix=f"send at least one of {', '.join(names[:5])}",
+                stage="decode",
+            )
+        found_columns = (
+            categories.column(name, _spelled(item)) for name, item in zip(names, found, strict=True)
+        )
+        return [column for column in found_columns if column is not None]
+
+    def decode(record: Any) -> Event:
+        event = base(record)
+        x = event.x | zeros
+        for column in active_columns(record.value):
+            x[columns[column]] = 1.0
+        return Event(x, event.y, event.id)
+
+    def many(records: Sequence[Any]) -> Rows | None:
+        rows: Rows | None = base.many(records)
+        if rows is None:
+            return None
+        n, d = rows.values.shape
+        table = np.zeros((n, d + len(columns)))
+        table[:, :d] = rows.values
+        refused = rows.refused or ()
+        for i, record in enumerate(records):
+            if i not in refused:
+                table[i, [d + column for column in active_columns(record.value)]] = 1.0
+        return rows._replace(names=[*rows.names, *columns], values=table)
+
+    if not alone and hasattr(base, "many"):
+        decode.many = many  # type: ignore[attr-defined]
+    return decode
+
+
+def _spelled(value: object) -> object:
+    """Return an integer or boolean as JSON and CSV spell it: codes come as numbers, too."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # An integer of hundreds of digits is no code, and Python refuses to convert it.
+    return str(value) if isinstance(value, int) and abs(value) < 10**300 else value
+
+
+def json_fields(value: bytes) -> Fields:
+    """Return the lookup of the fields of a JSON object."""
+    try:
+        data: dict[str, Any] = _decode_fields(value)
+    except Exception:  # NaN, which only the slow path reads
+        data = json.loads(value)
+    return data.get
+
+
+def csv_fields(header: Sequence[str]) -> Callable[[bytes], Fields]:
+    """Return the lookup of the fields of a CSV line; an empty cell is missing."""
+    columns = list(header)
+
+    def fields(value: bytes) -> Fields:
+        cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")]), [])
+        return {name: cell for name, cell in zip(columns, cells, strict=False) if cell != ""}.get
+
+    return fields
 
 
 class _Labels:

@@ -15,10 +15,19 @@ from streampair_connectors.kafka.admin import (
     has_append_time,
     is_compacted,
 )
-from streampair_connectors.kafka.authorization import Missing, missing_rights
-from streampair_connectors.kafka.client import Message, Partition, RecordLike, check_codecs, ended, size_of
+from streampair_connectors.kafka.client import (
+    Message,
+    Partition,
+    RecordLike,
+    check_codecs,
+    ended,
+    scorer_id,
+    size_of,
+    transactional_id,
+)
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all, read_newest
 from streampair_connectors.kafka.log_topic import LogTopic
+from streampair_connectors.kafka.membership import Member, StaticMemberConflicts
 from streampair_connectors.kafka.offset_metadata import (
     Committed,
     check_register,
@@ -28,8 +37,7 @@ from streampair_connectors.kafka.offset_metadata import (
 )
 from streampair_connectors.kafka.producer import Producer, Routes
 from streampair_connectors.kafka.record_reader import RecordReader
-from streampair_connectors.kafka.static_membership import Member, StaticMemberConflicts
-from streampair_connectors.kafka.transactions import TransactionalProducer, scorer_id, transactional_id
+from streampair_connectors.kafka.transactions import TransactionalProducer
 
 __all__ = [
     "Committed",
@@ -37,7 +45,6 @@ __all__ = [
     "LogTopic",
     "Member",
     "Message",
-    "Missing",
     "Partition",
     "Producer",
     "Reader",
@@ -59,7 +66,6 @@ __all__ = [
     "group_members",
     "has_append_time",
     "is_compacted",
-    "missing_rights",
     "read_all",
     "read_newest",
     "read_register",

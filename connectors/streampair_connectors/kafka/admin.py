@@ -1,18 +1,24 @@
-"""Cluster administration: topics, partitions, settings and group members."""
+"""Cluster administration: topics, partitions, settings, group members, and access rights."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Awaitable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import ClassVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+from aiokafka.protocol.transaction import InitProducerIdRequest_v0
+from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 
 from streampair.errors import SourceError
-from streampair_connectors.config import KafkaConfig
+from streampair_connectors.config import Config, KafkaConfig
 from streampair_connectors.kafka.client import (
     client_options,
     log,
@@ -20,21 +26,44 @@ from streampair_connectors.kafka.client import (
     reach_error,
     stop_producer,
     stop_quietly,
+    transactional_id,
     within,
 )
 
 __all__ = [
+    "FLAG",
+    "Creation",
+    "TopicFacts",
     "add_partitions",
+    "append_time_command",
     "auto_creates_topics",
+    "check_topics",
     "cluster_id",
     "create_by_metadata_request",
+    "create_missing",
     "create_topics",
     "creation_command",
     "describe_topics",
     "group_members",
     "has_append_time",
     "is_compacted",
+    "missing_rights",
+    "missing_topic",
+    "output_topics",
+    "rights_error",
 ]
+
+FLAG = "--create-topics"
+"""The option of `check` and `run` that creates missing topics."""
+
+Missing = tuple[str, str, str]
+"""Resource type (topic, group, transactional-id), name, and the operation that is not allowed."""
+
+_BITS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Alter": 7, "Describe": 8, "DescribeConfigs": 10}
+_UNKNOWN = -(2**31)  # the broker does not report operations
+_TOPIC_DENIED, _GROUP_DENIED, _ID_DENIED, _CLUSTER_DENIED = 29, 30, 53, 31
+_RETRIES, _RETRY_SECONDS = 15, 0.2
+_INVALID_TIMEOUT = 2**31 - 1  # refused by every broker, after it has checked the rights
 
 
 async def describe_topics(config: KafkaConfig) -> dict[str, int]:
@@ -321,3 +350,372 @@ def creation_command(config: KafkaConfig, topic: str, partitions: int | None = N
     """Return the command of Kafka's tools that creates a topic."""
     count = "" if partitions is None else f" --partitions {partitions}"
     return f"kafka-topics.sh --create --bootstrap-server {config.bootstrap_servers} --topic {topic}{count}"
+
+
+class _MetadataResponse(Response):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 3
+    API_VERSION: ClassVar[int] = 8
+    SCHEMA: ClassVar[Schema] = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            Array(("node_id", Int32), ("host", String("utf-8")), ("port", Int32), ("rack", String("utf-8"))),
+        ),
+        ("cluster_id", String("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            Array(
+                ("error_code", Int16),
+                ("topic", String("utf-8")),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    Array(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", Array(Int32)),
+                        ("isr", Array(Int32)),
+                        ("offline_replicas", Array(Int32)),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+    )
+
+
+class _MetadataStruct(RequestStruct):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 3
+    API_VERSION: ClassVar[int] = 8
+    RESPONSE_TYPE: ClassVar[type[Response]] = _MetadataResponse
+    SCHEMA: ClassVar[Schema] = Schema(
+        ("topics", Array(String("utf-8"))),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+    )
+
+
+class _Metadata(Request[_MetadataStruct]):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 3
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self._topics = list(topics)
+
+    def build(self, request_struct_class: type[_MetadataStruct]) -> _MetadataStruct:
+        return request_struct_class(self._topics, False, False, True)
+
+
+class _InitProducerId(Request[InitProducerIdRequest_v0]):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 22
+
+    def __init__(self, transactional_id: str) -> None:
+        self._id = transactional_id
+
+    def build(self, request_struct_class: type[InitProducerIdRequest_v0]) -> InitProducerIdRequest_v0:
+        return request_struct_class(self._id, _INVALID_TIMEOUT)
+
+
+async def _missing_rights(
+    config: KafkaConfig,
+    topics: Mapping[str, Sequence[str]],
+    *,
+    groups: Sequence[str],
+    transactional_id: str | None,
+) -> list[Missing]:
+    """Return which rights this user lacks, without using any of them or changing anything.
+
+    Parameters
+    ----------
+    config
+        How to reach the cluster.
+    topics
+        Required operations on each topic: `Read`, `Write`, `Describe`, `DescribeConfigs`, ...
+    groups
+        The consumer groups, with `Read`.
+    transactional_id
+        A transactional id of the application, with `Write`; None: it uses no transactions.
+
+    Returns
+    -------
+    list
+        Missing rights. Empty if the cluster has no authorizer, or is older than 2.3.
+
+    Raises
+    ------
+    SourceError
+        No broker answers within `connect_timeout_seconds`.
+    """
+    admin = AIOKafkaAdminClient(**client_options(config))
+    try:
+        await within(config, admin.start())
+        work: list[Awaitable[list[Missing]]] = [
+            _missing_on_topics(admin, topics),
+            *(_missing_on_group(admin, group) for group in groups),
+        ]
+        if transactional_id is not None:
+            work.append(_missing_on_transactional_id(admin, transactional_id))
+        missing: list[Missing] = []
+        for part in work:
+            missing += await within(config, _empty_if_unsupported(part))
+        return missing
+    finally:
+        await stop_quietly(admin.close(), 2.0)
+
+
+async def _empty_if_unsupported(work: Awaitable[list[Missing]]) -> list[Missing]:
+    """Missing rights; empty if the broker is too old to report them."""
+    try:
+        return await work
+    except (
+        kafka_errors.IncompatibleBrokerVersion,
+        kafka_errors.UnsupportedVersionError,
+        NotImplementedError,
+    ):
+        return []
+
+
+async def _missing_on_topics(
+    admin: AIOKafkaAdminClient, topics: Mapping[str, Sequence[str]]
+) -> list[Missing]:
+    answer = await admin._send_request(_Metadata(list(topics)))
+    missing: list[Missing] = []
+    for code, topic, _, _, allowed in answer.topics:
+        wanted = topics[topic]
+        if code == _TOPIC_DENIED:
+            missing += [("topic", topic, operation) for operation in ("Describe", *wanted)]
+        elif code == 0 and allowed != _UNKNOWN:
+            missing += [("topic", topic, name) for name in wanted if not allowed >> _BITS[name] & 1]
+    return list(dict.fromkeys(missing))
+
+
+async def _missing_on_group(admin: AIOKafkaAdminClient, group: str) -> list[Missing]:
+    found = await _allowed_on_group(admin, group)
+    if found is None:
+        return [("group", group, "Read")]
+    return [] if found == _UNKNOWN or found >> _BITS["Read"] & 1 else [("group", group, "Read")]
+
+
+async def _allowed_on_group(admin: AIOKafkaAdminClient, group: str) -> int | None:
+    """Bit set of the operations allowed on a group; None: not even Describe."""
+    for _ in range(_RETRIES):
+        try:
+            (answer,) = await admin.describe_consumer_groups([group], include_authorized_operations=True)
+            break
+        except kafka_errors.GroupAuthorizationFailedError:
+            return None
+        except kafka_errors.GroupCoordinatorNotAvailableError:  # a cluster without any group yet
+            await asyncio.sleep(_RETRY_SECONDS)
+    else:
+        return _UNKNOWN
+    (found,) = answer.groups
+    if found[0] == _GROUP_DENIED:
+        return None
+    return int(found[6]) if len(found) > 6 else _UNKNOWN
+
+
+async def _missing_on_transactional_id(admin: AIOKafkaAdminClient, name: str) -> list[Missing]:
+    where = await admin._send_request(FindCoordinatorRequest(name, 1))
+    if where.error_code == _ID_DENIED:
+        return [("transactional-id", name, "Describe"), ("transactional-id", name, "Write")]
+    if where.error_code:
+        return []
+    answer = await admin._send_request_to_node(where.coordinator_id, _InitProducerId(name))
+    if answer.error_code in (_ID_DENIED, _CLUSTER_DENIED):
+        return [("transactional-id", name, "Write")]
+    return []
+
+
+def output_topics(config: Config) -> dict[str, str]:
+    """Return the topics of scores and dead letters, by their key in the configuration."""
+    return {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
+
+
+def topic_settings(config: Config, name: str) -> dict[str, str]:
+    """Return the settings with which a topic of the application is to be created."""
+    if name == config.input.topic and config.learner.whole_topic:
+        return {"message.timestamp.type": "LogAppendTime"}  # then the order is a function of the topic
+    return {}
+
+
+@dataclass(frozen=True)
+class Creation:
+    """Result of creating the missing topics.
+
+    Attributes
+    ----------
+    made
+        Partitions of each created topic.
+    errors
+        Errors of the others, by name. Without errors all topics exist now.
+    """
+
+    made: dict[str, int]
+    errors: dict[str, SourceError]
+
+
+async def create_missing(config: Config, existing: Mapping[str, int]) -> Creation:
+    """Create the topics that are not in `existing` (partitions by name), with the settings of [topics].
+
+    Nothing is created if the input topic is missing and has no `input_partitions`: outputs follow its number.
+
+    Raises
+    ------
+    SourceError
+        The cluster does not answer.
+    """
+    settings, topics = config.require_kafka(), config.topics
+    wanted: dict[str, int] = {}
+    name = config.input.topic
+    partitions = existing.get(name, topics.input_partitions)
+    if partitions is None:
+        return Creation({}, {name: missing_topic(config, "input.topic", name)})
+    if name not in existing:
+        wanted[name] = partitions
+    for output in output_topics(config).values():
+        if output not in existing:
+            wanted[output] = partitions if topics.output_partitions is None else topics.output_partitions
+    if not wanted:
+        return Creation({}, {})
+    special = {name: topic_settings(config, name) for name in wanted}
+    results = await create_topics(settings, wanted, topics.replication_factor, settings=special)
+    return Creation(
+        {name: count for name, count in results.items() if not isinstance(count, SourceError)},
+        {name: error for name, error in results.items() if isinstance(error, SourceError)},
+    )
+
+
+async def missing_rights(config: Config) -> list[Missing]:
+    """Return all rights on the cluster that `run` needs and this user lacks.
+
+    Raises
+    ------
+    SourceError
+        No broker answers.
+    """
+    wanted: dict[str, tuple[str, ...]] = {config.input.topic: ("Read", "Describe", "DescribeConfigs")}
+    wanted |= dict.fromkeys(output_topics(config).values(), ("Write", "Describe"))
+    name = None
+    internal = ("Read", "Write", "Describe", "DescribeConfigs", "Delete", "Alter")
+    if config.store.in_kafka:
+        wanted[config.log_topic] = internal
+    if config.store.in_kafka or config.learner.parallel:
+        name = transactional_id(config.app, config.input.topic, 0)
+    if config.model_topic is not None:
+        wanted[config.model_topic] = internal
+    settings, groups = config.require_kafka(), [config.app]
+    if config.learner.parallel:
+        groups.append(config.scorers_group)
+    return await _missing_rights(settings, wanted, groups=groups, transactional_id=name)
+
+
+def rights_error(config: Config, missing: Sequence[Missing]) -> SourceError:
+    """Return the error for missing rights, with the commands that grant them."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for kind, name, operation in missing:
+        grouped.setdefault((kind, name), []).append(operation)
+    settings = config.require_kafka()
+    user = settings.username or "the name in the certificate"
+    commands = []
+    for (kind, name), operations in grouped.items():
+        flags = " ".join(f"--operation {operation}" for operation in operations)
+        resource = f"--{kind} {name}"
+        if kind == "transactional-id":
+            resource = f"--{kind} streampair- --resource-pattern-type prefixed"
+        commands.append(
+            f"kafka-acls.sh --bootstrap-server {settings.bootstrap_servers} --add --allow-principal "
+            f"'User:{user}' {flags} {resource}"
+        )
+    text = "; ".join(f"{' and '.join(ops)} on {kind} {name!r}" for (kind, name), ops in grouped.items())
+    return SourceError(f"this user lacks rights: {text}", fix="\n".join(commands), retriable=False)
+
+
+def missing_topic(config: Config, key: str, name: str) -> SourceError:
+    """Return the error for a missing topic, by its key in the configuration and its name."""
+    topics = config.topics
+    if key == "input.topic":
+        partitions, why = topics.input_partitions, ""
+        count = "" if partitions else "set topics.input_partitions and "
+        fix = f"correct the name, or {count}add {FLAG}"
+    else:
+        partitions, why = topics.output_partitions, ", and the broker does not create topics automatically"
+        fix = f"add {FLAG}"
+    command = creation_command(config.require_kafka(), name, partitions)
+    return SourceError(
+        f"topic {name!r} ({key}) does not exist{why}",
+        fix=f"{fix}, or create it yourself: {command}",
+        retriable=False,
+    )
+
+
+def append_time_command(config: Config) -> str:
+    """Return the command that makes the order of a whole topic a function of the topic (docs/privacy 8.4)."""
+    name, servers = config.input.topic, config.require_kafka().bootstrap_servers
+    return (
+        f"kafka-configs.sh --bootstrap-server {servers} --alter --topic {name} "
+        "--add-config message.timestamp.type=LogAppendTime"
+    )
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """Facts about the input topic.
+
+    Attributes
+    ----------
+    partitions
+        Its number of partitions.
+    payloads_change
+        Whether records may be compacted away, so that a replay may read others.
+    """
+
+    partitions: int
+    payloads_change: bool
+
+
+async def check_topics(config: Config, *, create: bool) -> TopicFacts:
+    """Refuse to start if a topic or a right is missing, before a broker creates topics automatically.
+
+    Parameters
+    ----------
+    config
+        With [kafka].
+    create
+        Create missing topics with the settings of [topics].
+
+    Raises
+    ------
+    SourceError
+        A topic or a right is missing, or no broker answers.
+    """
+    settings = config.require_kafka()
+    topics = await describe_topics(settings)
+    if create:
+        creation = await create_missing(config, topics)
+        for name, partitions in creation.made.items():
+            log.info("topic_created", app=config.app, topic=name, partitions=partitions)
+        for error in creation.errors.values():
+            raise error
+        topics |= creation.made
+    if missing := await missing_rights(config):
+        raise rights_error(config, missing)
+    if config.input.topic not in topics:
+        raise missing_topic(config, "input.topic", config.input.topic)
+    compacted = await is_compacted(settings, config.input.topic)
+    if compacted:
+        log.warning(
+            "topic_is_compacted",
+            app=config.app,
+            topic=config.input.topic,
+            next_step="none for a learner that is not private: it saves its state with every commit, as "
+            "with input.payloads_change = true. For a private one every crash is charged to the privacy "
+            "budget: set cleanup.policy=delete, or set forks in learner.options",
+        )
+    for key, topic in output_topics(config).items():
+        if topic not in topics and not await create_by_metadata_request(settings, topic):
+            raise missing_topic(config, key, topic)
+    return TopicFacts(topics[config.input.topic], bool(compacted))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import ssl
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from aiokafka import AIOKafkaProducer, codec
@@ -16,11 +17,8 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.config.permissions import check_private
+from streampair_connectors.config.secrets import check_private
 from streampair_connectors.observability.logs import get_logger
-
-if TYPE_CHECKING:
-    from streampair_connectors.config import KafkaConfig
 
 __all__ = [
     "FATAL",
@@ -34,9 +32,11 @@ __all__ = [
     "log",
     "one_line",
     "reach_error",
+    "scorer_id",
     "shielded",
     "stop_producer",
     "stop_quietly",
+    "transactional_id",
     "within",
 ]
 
@@ -486,3 +486,24 @@ async def stop_producer(producer: AIOKafkaProducer, seconds: float) -> None:
     await stop_quietly(producer.stop(), seconds)
     await stop_quietly(ended(getattr(getattr(producer, "_sender", None), "sender_task", None)), 5.0)
     await stop_quietly(producer.client.close(), 1.0)
+
+
+def transactional_id(app: str, topic: str, partition: int) -> str:
+    """Return the transactional id of a lane.
+
+    The parts are hashed with their lengths, so that `a-b`, `c` differs from `a`, `b-c`.
+    """
+    return _hashed(app, topic, str(partition))
+
+
+def scorer_id(app: str, topic: str, process: str) -> str:
+    """Return the transactional id of a process that scores; `process` is unique, and of this run only."""
+    return _hashed(app, topic, "scorer", process)
+
+
+def _hashed(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return f"streampair-{digest.hexdigest()[:40]}"

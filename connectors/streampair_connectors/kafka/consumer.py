@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import errors as kafka_errors
@@ -26,10 +27,11 @@ from streampair_connectors.kafka.client import (
     stop_quietly,
     within,
 )
-from streampair_connectors.kafka.static_membership import (
+from streampair_connectors.kafka.membership import (
     Assignor,
     Member,
     StaticMemberConflicts,
+    WholeTopicAssignor,
     abandon_membership,
     describe_group,
     end_poll,
@@ -37,7 +39,6 @@ from streampair_connectors.kafka.static_membership import (
     member_of,
     rejoin,
 )
-from streampair_connectors.kafka.whole_topic import FetchClock, WholeTopicAssignor
 
 __all__ = ["Consumer", "Reader", "read_all", "read_newest"]
 
@@ -403,6 +404,61 @@ def _fenced_error(partitions: Iterable[Partition], error: BaseException) -> Fenc
         f"{one_line(error)}",
         fix="none is needed: the new owner continues from the last commit",
     )
+
+
+class FetchClock:
+    """Knows up to which moment each partition was read to its end.
+
+    The client tells the end of a partition with each answer, and not when it had asked. An end proves nothing
+    about records that were appended after the question was sent, so this notes that moment for each question.
+
+    Parameters
+    ----------
+    consumer
+        A started consumer.
+    """
+
+    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+        self._consumer = consumer
+        self._sent: dict[TopicPartition, int] = {}
+        fetcher: Any = consumer._fetcher
+        inner = fetcher._proc_fetch_request
+
+        async def timed(assignment: Any, node_id: Any, request: Any) -> Any:
+            sent = time.time_ns() // 1_000_000
+            result = await inner(assignment, node_id, request)
+            if assignment.active:
+                for topic, partitions in request.topics:
+                    for partition, *_ in partitions:
+                        state = assignment.state_value(TopicPartition(topic, partition))
+                        # Set by the answer alone: an error, or an answer to another position, sets nothing.
+                        if state is not None and (state.timestamp or 0) >= sent:
+                            self._sent[TopicPartition(topic, partition)] = sent
+            return result
+
+        fetcher._proc_fetch_request = timed
+
+    def settled(self, partitions: Iterable[TopicPartition]) -> dict[int, int]:
+        """By partition that was read to its end: when the fetch that saw the end was sent, in milliseconds.
+
+        A partition with an open transaction is not read to its end: what is in it is still to come.
+        """
+        found: dict[int, int] = {}
+        state = self._consumer._subscription
+        assignment = None if state.subscription is None else state.subscription.assignment
+        if assignment is None:
+            return found
+        waiting = self._consumer._fetcher._records
+        for tp in partitions:
+            sent = self._sent.get(tp)
+            if sent is None or tp not in assignment.tps or tp in waiting:
+                continue
+            each = assignment.state_value(tp)
+            if not each.has_valid_position or each.highwater is None:
+                continue
+            if each.lso in (None, each.highwater) and each.position >= each.highwater:
+                found[tp.partition] = sent
+        return found
 
 
 class Reader:

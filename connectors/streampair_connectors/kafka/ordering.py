@@ -64,10 +64,12 @@ class TopicOrder:
     Examples
     --------
     >>> from streampair_connectors.kafka.ordering import TopicOrder
-    >>> from streampair.engine import Record
+    >>> from types import SimpleNamespace
+    >>> def record(offset, value, timestamp):
+    ...     return SimpleNamespace(offset=offset, value=value, key=None, timestamp=timestamp, headers=())
     >>> order = TopicOrder({0: (0, 0), 1: (0, 0)})
-    >>> order.push(0, [Record(0, b"a", timestamp=1000), Record(1, b"b", timestamp=1060)])
-    >>> order.push(1, [Record(0, b"c", timestamp=1010)])
+    >>> order.push(0, [record(0, b"a", 1000), record(1, b"b", 1060)])
+    >>> order.push(1, [record(0, b"c", 1010)])
     >>> order.take(10)
     []
     >>> order.reached(1, sent_ms=1080)

@@ -20,7 +20,6 @@ requests were answered.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -59,11 +58,11 @@ from streampair_connectors.kafka.client import (
     stop_producer,
     within,
 )
+from streampair_connectors.kafka.membership import FencedInstanceIdError, Member
 from streampair_connectors.kafka.offset_metadata import check_register
 from streampair_connectors.kafka.producer import BATCH_BYTES, split_messages, submit
-from streampair_connectors.kafka.static_membership import FencedInstanceIdError, Member
 
-__all__ = ["TransactionalProducer", "scorer_id", "transactional_id"]
+__all__ = ["TransactionalProducer"]
 
 # The broker accepts nothing more from this producer: another one was started, the transaction has timed out,
 # or the broker has forgotten the id.
@@ -226,27 +225,6 @@ class _Answers:
         except BaseException:
             self.lost |= isinstance(request, (*_REQUESTS, _MemberCommit))
             raise
-
-
-def transactional_id(app: str, topic: str, partition: int) -> str:
-    """Return the transactional id of a lane.
-
-    The parts are hashed with their lengths, so that `a-b`, `c` differs from `a`, `b-c`.
-    """
-    return _hashed(app, topic, str(partition))
-
-
-def scorer_id(app: str, topic: str, process: str) -> str:
-    """Return the transactional id of a process that scores; `process` is unique, and of this run only."""
-    return _hashed(app, topic, "scorer", process)
-
-
-def _hashed(*parts: str) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "big") + data)
-    return f"streampair-{digest.hexdigest()[:40]}"
 
 
 class TransactionalProducer:

@@ -29,6 +29,7 @@ from streampair import __version__
 from streampair.engine.lane import LaneGauges
 from streampair.engine.source import partition_number
 from streampair_connectors.config import Changes
+from streampair_connectors.observability.health import Problem, Progress
 from streampair_connectors.observability.history import History
 from streampair_connectors.observability.metric_definitions import (
     HEALTH_STATES,
@@ -39,7 +40,6 @@ from streampair_connectors.observability.metric_definitions import (
     LaneMetrics,
     lane_order,
 )
-from streampair_connectors.observability.progress import Problem, Progress
 
 __all__ = ["Telemetry"]
 

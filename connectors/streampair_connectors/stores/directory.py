@@ -16,7 +16,7 @@ from pathlib import Path
 from streampair.engine import Commit, LogAppend
 from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
 from streampair_connectors.config import Config
-from streampair_connectors.config.permissions import check_directory
+from streampair_connectors.config.secrets import check_directory
 from streampair_connectors.kafka import (
     Committed,
     Consumer,

@@ -1,15 +1,11 @@
-"""Privacy budget spent by the lanes of an application, read from the store: `streampair budget show`."""
+"""Privacy budget spent by the lanes of an application, read from the store."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
-
-from rich.console import Console
-from rich.text import Text
 
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
@@ -21,7 +17,7 @@ from streampair_connectors.config import Config
 from streampair_connectors.stores.offline import OfflineTopic
 from streampair_connectors.stores.topic import ForeignLogError
 
-__all__ = ["Budget", "LaneBudget", "Total", "read_budget", "read_stored", "show_budget", "total_of"]
+__all__ = ["Budget", "LaneBudget", "Total", "read_budget", "read_stored", "total_of"]
 
 
 @dataclass(frozen=True)
@@ -387,71 +383,3 @@ _NUMBERS = (
     "guarantee",
     "unit",
 )
-
-
-_MAX_WIDTH = 100  # a longer line is hard to read, however wide the terminal is
-_LABEL = 13  # width of a label with its padding
-
-
-def show_budget(budget: Budget, console: Console) -> None:
-    """Print one block per lane and the total below; long lines are wrapped."""
-    width = min(console.width, _MAX_WIDTH)
-
-    def block(title: str, rows: Iterator[tuple[str, str]]) -> None:
-        for line in _wrap(title, width):
-            console.print(Text(line, style="bold"), soft_wrap=True)
-        for label, value in rows:
-            for number, line in enumerate(_wrap(value, width - 2 - _LABEL)):
-                row = f"  {label if number == 0 else '':<{_LABEL}}{line}"
-                console.print(row, highlight=False, markup=False, soft_wrap=True)
-        console.print()
-
-    for account in budget.accounts:
-        block(_name(account), _lane_rows(account))
-    block(f"together, for one {budget.unit}", _total_rows(budget))
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False)
-
-
-def _name(a: LaneBudget) -> str:
-    return f"{a.app}: {a.topic}[{a.partition}], {a.learner}"
-
-
-def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
-    yield "promised", f"epsilon {a.epsilon_budget:.4g} at delta {a.delta:.3g}"
-    yield "epsilon", f"{a.epsilon_spent:.4g} of {a.epsilon_budget:.4g} spent"
-    yield "mu", f"{a.mu_spent:.4g} of {a.mu_budget:.4g} spent"
-    more = f", and {a.uncommitted} since the last commit: the next one adds them to these numbers"
-    yield "releases", f"{a.releases}" + (more if a.uncommitted else "")
-    if a.horizon_left is None:
-        yield "left", "no end: it learns for as long as events come"
-    elif a.horizon_left:
-        yield "left", f"{a.horizon_left} of {a.horizon} events can be learned"
-    else:
-        yield "left", f"0 of {a.horizon} events: the horizon is reached, it scores and learns no more"
-    if a.forks is None:
-        yield "forks", "not counted: this lane has no ledger"
-    else:
-        more = ", and 1 more is charged until the replay after a crash has caught up"
-        yield "forks", f"{a.forks} of {a.forks_planned} planned" + (more if a.pending else "")
-        yield "attempt", f"{a.attempt}, window {a.window}, generation {a.generation} of the noise"
-    yield "protected", a.unit
-    yield "guarantee", a.guarantee if a.guarantee.startswith(a.kind) else f"{a.kind}: {a.guarantee}"
-
-
-def _total_rows(budget: Budget) -> Iterator[tuple[str, str]]:
-    yield "epsilon", f"{budget.epsilon_spent:.4g} at delta {budget.delta:.3g}"
-    yield "mu", f"{budget.mu_spent:.4g}"
-    count = len(budget.accounts)
-    yield "lanes", f"{count}. Learners on one partition add up"
-    yield "over lanes", f"the {budget.over_lanes}: {budget.why}"
-    for name in budget.unread:
-        unread = f"topic {name}: the keys of this configuration do not open it"
-        yield "not covered", f"{unread}. If it is a log of this application, its spend comes on top"
-    for a in budget.accounts:
-        if budget.unit == "entity" and not a.by_entity:
-            yield "not covered", f"{_name(a)}: it protects one record, not all of an entity's"
-        if a.kind != "holds":
-            yield "not covered", f"{_name(a)}: its guarantee is {a.kind}"

@@ -31,7 +31,7 @@ from streampair_connectors.kafka import (
     TransactionalProducer,
     scorer_id,
 )
-from streampair_connectors.kafka.topics import check_topics, output_topics
+from streampair_connectors.kafka.admin import check_topics, output_topics
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry

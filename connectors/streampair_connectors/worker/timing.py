@@ -103,7 +103,7 @@ class Estimates:
     >>> estimates.spent(0.02)
     >>> estimates.afford()
     False
-    >>> now = 1.0
+    >>> now = 2.0
     >>> estimates.afford()
     True
     """

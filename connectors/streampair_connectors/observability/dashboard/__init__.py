@@ -7,7 +7,6 @@ are a module of our own, `assets/chart.js`, under 400 lines: no charts that Pyth
 
 from __future__ import annotations
 
-from streampair_connectors.observability.dashboard.routes import add_routes
-from streampair_connectors.observability.dashboard.view import frame, frame_json
+from streampair_connectors.observability.dashboard.page import add_routes, frame, frame_json
 
 __all__ = ["add_routes", "frame", "frame_json"]

@@ -1,4 +1,4 @@
-"""Static group membership (`group.instance.id`), and workarounds for what aiokafka does not support of it.
+"""Membership of the consumer group: assignors, and static members (`group.instance.id`).
 
 Kafka keeps the partitions of a static member until its session expires, and returns them to the member that
 joins with the same id. aiokafka 0.14 sends the id when it joins, but not with its heartbeats. Three
@@ -19,14 +19,19 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-from aiokafka.coordinator.protocol import ConsumerProtocol, ConsumerProtocolMemberMetadata
+from aiokafka.coordinator.protocol import (
+    ConsumerProtocol,
+    ConsumerProtocolMemberAssignment,
+    ConsumerProtocolMemberMetadata,
+)
 
 from streampair.errors import SourceError
 from streampair_connectors.config import KafkaConfig
@@ -38,13 +43,17 @@ __all__ = [
     "Group",
     "Member",
     "StaticMemberConflicts",
+    "WholeTopicAssignor",
     "abandon_membership",
+    "chosen_member",
     "describe_group",
     "end_poll",
     "is_fenced",
     "member_of",
     "rejoin",
 ]
+
+_HOLDS = b"holds|"  # begins the metadata of a member that has the partitions
 
 
 class FencedInstanceIdError(kafka_errors.BrokerResponseError):  # type: ignore[misc]  # untyped base
@@ -131,6 +140,74 @@ class Assignor(RangePartitionAssignor):  # type: ignore[misc]  # untyped base
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Metadata of this member in a join request."""
         return ConsumerProtocolMemberMetadata(self.version, list(topics), self._user_data)
+
+
+class WholeTopicAssignor(Assignor):
+    """Gives all partitions to one member: the one that says it has them, or the first by name.
+
+    A member that joins moves nothing, so it is a standby; when the holder leaves, another one has everything.
+    Workers of scope "partition" say another name, and the group refuses to mix them.
+    """
+
+    name = "streampair-whole-topic"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._assigned_since: int | None = None
+
+    def set_assigned(self, assigned: bool) -> None:
+        """Say whether this member has the partitions, from its next join on."""
+        if not assigned:
+            self._assigned_since = None
+        elif self._assigned_since is None:
+            self._assigned_since = time.time_ns()
+
+    def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+        """What this member says when it joins: since when it has the partitions, if it has."""
+        words = (
+            self._user_data
+            if self._assigned_since is None
+            else b"%s%d|%s" % (_HOLDS, self._assigned_since, self._user_data)
+        )
+        return ConsumerProtocolMemberMetadata(self.version, list(topics), words)
+
+    @classmethod
+    def assign(
+        cls, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
+    ) -> dict[str, ConsumerProtocolMemberAssignment]:
+        """All partitions of each topic for one member, none for the others."""
+        chosen = chosen_member({name: bytes(each.user_data or b"") for name, each in members.items()})
+        out = {}
+        for name, each in members.items():
+            topics = []
+            if name == chosen:
+                known = ((topic, cluster.partitions_for_topic(topic)) for topic in sorted(each.subscription))
+                topics = [(topic, sorted(partitions)) for topic, partitions in known if partitions]
+            out[name] = ConsumerProtocolMemberAssignment(cls.version, topics, b"")
+        return out
+
+
+def chosen_member(words: Mapping[str, bytes]) -> str:
+    """The member that gets all partitions.
+
+    Parameters
+    ----------
+    words
+        What each member says, by its name. Of two that say they have them, the later has fenced the earlier.
+
+    Examples
+    --------
+    >>> from streampair_connectors.kafka.membership import chosen_member
+    >>> chosen_member({"b": b"", "c": b"holds|17|", "a": b""}), chosen_member({"b": b"", "a": b""})
+    ('c', 'a')
+    """
+
+    def rank(name: str) -> tuple[int, str]:
+        said = words[name]
+        since = said[len(_HOLDS) :].split(b"|")[0] if said.startswith(_HOLDS) else b""
+        return -int(since) if since.isdigit() else 1, name
+
+    return min(words, key=rank)
 
 
 def member_of(consumer: AIOKafkaConsumer) -> str:

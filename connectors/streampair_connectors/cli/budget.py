@@ -1,0 +1,323 @@
+"""`streampair budget`: what privacy will cost, what is spent, and the privacy card."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import secrets
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from streampair.errors import ConfigError, StoreError
+from streampair.privacy.pipeline_check import class_name
+from streampair_connectors.cli.options import AsJson, ConfigPath, errors
+from streampair_connectors.config import Config, load_config
+
+if TYPE_CHECKING:
+    from streampair.privacy import PrivacyPlan
+    from streampair_connectors.stores.spending import Budget, LaneBudget
+
+__all__ = ["application_card", "card", "chart", "plan_dict", "show_budget", "show_plan"]
+
+_MARKS = "ABCDEFGH"
+_MODELS = {
+    "auc": ("AUC", "linear scorer"),
+    "ranking": ("share of pairs in order", "linear scorer"),
+    "metric": ("share of distances in order", "metric"),
+}
+_MAX_WIDTH = 100  # a longer line is hard to read, however wide the terminal is
+_LABEL = 13  # width of a label with its padding
+
+
+def plan_dict(found: PrivacyPlan) -> dict[str, Any]:
+    """Return a plan as JSON values; infinite numbers become null."""
+
+    from streampair.assurance.planner import setting_text
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if isinstance(value, dict):
+            return {key: plain(v) for key, v in value.items()}
+        return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+    summary: dict[str, Any] = plain(asdict(found))
+    for said, forecast in zip(summary["forecasts"], found.forecasts, strict=True):
+        if "mechanism" in forecast.settings:  # as a configuration says it
+            said["settings"]["mechanism"] = {
+                "class": f"streampair.privacy.{setting_text(forecast.settings['mechanism'])}"
+            }
+    summary["recommended"] = found.best.call()
+    endless, components = found.best_without_horizon, found.best_components
+    summary["recommended_without_horizon"] = None if endless is None else endless.call()
+    summary["recommended_components"] = None if components is None else components.components
+    return summary
+
+
+def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
+    """Plot the expected value against epsilon: one letter per mechanism, in the order of the table."""
+    curves = [forecast.curve for forecast in found.forecasts]
+    top = found.auc_without_privacy
+    low = 0.5
+    width = 9
+    rows = [[" "] * (width * len(curves[0])) for _ in range(height + 1)]
+    # The best ones are drawn last, on top.
+    for mark, curve in reversed(list(zip(_MARKS, curves, strict=False))):
+        for column, (_, auc) in enumerate(curve):
+            level = round(height * (auc - low) / (top - low)) if top > low else 0
+            x = column * width + width // 2
+            line = rows[height - min(max(level, 0), height)]
+            # Letters at the same place are put side by side.
+            while line[x] != " " and x < (column + 1) * width - 1:
+                x += 1
+            line[x] = mark
+    lines = []
+    for k, row in enumerate(rows):
+        auc = top - (top - low) * k / height
+        lines.append(f"{auc:6.3f} |{''.join(row)}".rstrip())
+    lines.append(" " * 7 + "+" + "-" * (width * len(curves[0])))
+    lines.append(" " * 8 + "".join(f"{e:^{width}g}" for e, _ in curves[0]).rstrip() + "  epsilon")
+    return lines
+
+
+def show_plan(found: PrivacyPlan, console: Console) -> None:
+    """Print the table, the chart and the recommendation."""
+    from streampair.assurance.planner import setting_text
+
+    what, best = _MODELS[found.family]
+    share = f", {found.positive_rate:g} positive" if found.family == "auc" else ""
+    console.print(
+        f"{found.n:,} records, {found.d} features{share}; epsilon {found.epsilon:g} at delta "
+        f"{found.delta:.3g} (mu {found.mu:.4g}). Expected {what} without privacy: "
+        f"{found.auc_without_privacy:.3f}, if the best {best} reaches {found.auc_best:g}.",
+        highlight=False,
+    )
+    table = Table()
+    table.add_column("")
+    table.add_column("mechanism")
+    useful = "useful from" if found.stated is None else f"reaches {found.stated:g} from"
+    for name in ("noise/signal", found.measure, "loss", useful):
+        table.add_column(name, justify="right")
+    for mark, f in zip(_MARKS, found.forecasts, strict=False):
+        settings = ["with a horizon" if "horizon" in f.settings else "no horizon"]
+        settings += [
+            f"{k}={setting_text(v)}"
+            for k, v in f.settings.items()
+            if k not in ("epsilon", "delta", "horizon", "entity")
+        ]
+        table.add_row(
+            mark,
+            f"{f.mechanism}, {', '.join(settings)}",
+            f"{f.noise:.2g}",
+            f"{f.auc:.3f}",
+            f"{f.loss:.3f}",
+            "-" if f.useful_from is None else f"{f.useful_from:,} records",
+        )
+    console.print(table)
+    for line in chart(found):
+        console.print(line, highlight=False, markup=False)
+    for line in found.advice():
+        console.print(line, highlight=False, markup=False)
+    console.print(
+        "The expected values are those of a reference task (normal records with independent and equally "
+        "informative features): compare mechanisms by them, and expect more loss from few records with "
+        "correlated features.",
+        highlight=False,
+    )
+
+
+def show_budget(budget: Budget, console: Console) -> None:
+    """Print one block per lane and the total below; long lines are wrapped."""
+    width = min(console.width, _MAX_WIDTH)
+
+    def block(title: str, rows: Iterator[tuple[str, str]]) -> None:
+        for line in _wrap(title, width):
+            console.print(Text(line, style="bold"), soft_wrap=True)
+        for label, value in rows:
+            for number, line in enumerate(_wrap(value, width - 2 - _LABEL)):
+                row = f"  {label if number == 0 else '':<{_LABEL}}{line}"
+                console.print(row, highlight=False, markup=False, soft_wrap=True)
+        console.print()
+
+    for account in budget.accounts:
+        block(_name(account), _lane_rows(account))
+    block(f"together, for one {budget.unit}", _total_rows(budget))
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False)
+
+
+def _name(a: LaneBudget) -> str:
+    return f"{a.app}: {a.topic}[{a.partition}], {a.learner}"
+
+
+def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
+    yield "promised", f"epsilon {a.epsilon_budget:.4g} at delta {a.delta:.3g}"
+    yield "epsilon", f"{a.epsilon_spent:.4g} of {a.epsilon_budget:.4g} spent"
+    yield "mu", f"{a.mu_spent:.4g} of {a.mu_budget:.4g} spent"
+    more = f", and {a.uncommitted} since the last commit: the next one adds them to these numbers"
+    yield "releases", f"{a.releases}" + (more if a.uncommitted else "")
+    if a.horizon_left is None:
+        yield "left", "no end: it learns for as long as events come"
+    elif a.horizon_left:
+        yield "left", f"{a.horizon_left} of {a.horizon} events can be learned"
+    else:
+        yield "left", f"0 of {a.horizon} events: the horizon is reached, it scores and learns no more"
+    if a.forks is None:
+        yield "forks", "not counted: this lane has no ledger"
+    else:
+        more = ", and 1 more is charged until the replay after a crash has caught up"
+        yield "forks", f"{a.forks} of {a.forks_planned} planned" + (more if a.pending else "")
+        yield "attempt", f"{a.attempt}, window {a.window}, generation {a.generation} of the noise"
+    yield "protected", a.unit
+    yield "guarantee", a.guarantee if a.guarantee.startswith(a.kind) else f"{a.kind}: {a.guarantee}"
+
+
+def _total_rows(budget: Budget) -> Iterator[tuple[str, str]]:
+    yield "epsilon", f"{budget.epsilon_spent:.4g} at delta {budget.delta:.3g}"
+    yield "mu", f"{budget.mu_spent:.4g}"
+    count = len(budget.accounts)
+    yield "lanes", f"{count}. Learners on one partition add up"
+    yield "over lanes", f"the {budget.over_lanes}: {budget.why}"
+    for name in budget.unread:
+        unread = f"topic {name}: the keys of this configuration do not open it"
+        yield "not covered", f"{unread}. If it is a log of this application, its spend comes on top"
+    for a in budget.accounts:
+        if budget.unit == "entity" and not a.by_entity:
+            yield "not covered", f"{_name(a)}: it protects one record, not all of an entity's"
+        if a.kind != "holds":
+            yield "not covered", f"{_name(a)}: its guarantee is {a.kind}"
+
+
+def _spent(settings: Config) -> Budget | None:
+    """Read the spent budget from the store; None: it has no private lane yet."""
+    from streampair_connectors.stores.spending import read_stored
+
+    try:
+        return asyncio.run(read_stored(settings))
+    except StoreError as error:
+        if "no private lane" not in error.problem:
+            raise
+        return None
+
+
+def application_card(settings: Config, audit: str | None = None) -> dict[str, Any]:
+    """Return the card of a configuration, with the budget spent according to its store.
+
+    Parameters
+    ----------
+    settings
+        The configuration.
+    audit
+        Output of `streampair audit --json`.
+
+    Raises
+    ------
+    ConfigError
+        If the learner is not private, or the audit is of another one.
+    SourceError, StoreError, SnapshotError
+        As of `streampair budget show`.
+    """
+    from river import compose
+
+    from streampair.engine.lane import SHADOWED
+    from streampair.privacy import NoiseKey
+    from streampair.privacy.pipeline_check import is_private
+    from streampair_connectors.observability.privacy_card import card_of, checked_audit
+    from streampair_connectors.worker.factory import build_learner
+
+    model = build_learner(settings, noise_key=NoiseKey(secrets.token_bytes(32)))
+    learner = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
+    if not is_private(learner):
+        raise ConfigError(
+            f"{type(learner).__name__} is not private, so there is nothing to put on a card",
+            fix="configure a private learner, such as streampair.auc.PairFTRL",
+        )
+    report, name = learner.privacy, class_name(learner)
+    audit_result = None if audit is None else checked_audit(audit, report, name)
+    budget = _spent(settings)
+    status: dict[str, Any] = {"lanes": "none has begun: what is planned"}
+    if budget is not None:
+        kinds = {account.kind for account in budget.accounts}
+        worst = next(kind for kind in ("void", "unvouched", "holds") if kind in kinds)
+        guarantees = "; ".join(
+            sorted({account.guarantee for account in budget.accounts if account.kind == worst})
+        )
+        remaining = [slots for account in budget.accounts if (slots := account.horizon_left) is not None]
+        report = report.replace(
+            epsilon_spent=budget.epsilon_spent,
+            mu_spent=budget.mu_spent,
+            releases=sum(account.releases for account in budget.accounts),
+            kind=worst,
+            guarantee=guarantees,
+            horizon_left=min(remaining) if remaining else None,
+        )
+        status = {
+            "lanes": [
+                {
+                    "topic": account.topic,
+                    "partition": account.partition,
+                    "epsilon spent": account.epsilon_spent,
+                    "epsilon": account.epsilon_budget,
+                    "guarantee": account.guarantee,
+                    "forks charged": account.forks,
+                    "forks planned": account.forks_planned,
+                    "generation of the noise": account.generation,
+                }
+                for account in budget.accounts
+            ],
+            "over lanes": f"{budget.over_lanes}: {budget.why}",
+        }
+    if settings.shadow is not None:
+        report = report.replace(notes=(*report.notes, SHADOWED))
+    deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}
+    return card_of(report, deployment=deployment, curator=settings.card, status=status, audit=audit_result)
+
+
+def card(
+    config: ConfigPath,
+    page: Annotated[
+        Path | None, typer.Option("--html", help="Write it as a page, which prints well, to this file.")
+    ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            help="The last audit, if not metrics.audit_file: what `streampair audit --json` printed."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the privacy card: what is promised, for whom, how, and what is spent.
+
+    In the fields of the registry of differential-privacy deployments (arXiv 2509.13509; NIST SP 800-226),
+    from the configuration and the store, as of the last commits. Changes nothing.
+    """
+    from streampair_connectors.observability.privacy_card import card_html, card_lines, read_audit
+
+    with errors(as_json):
+        settings = load_config(config)
+        file = settings.audit_file if audit is None else audit
+        made = application_card(settings, None if file is None else read_audit(file))
+        if page is not None:
+            try:
+                page.write_text(card_html(made))
+            except OSError as error:
+                raise ConfigError(
+                    f"{page} cannot be written: {error.strerror}",
+                    fix="give a file in a directory that is there",
+                ) from None
+        if as_json:
+            typer.echo(json.dumps(made))
+        elif page is None:
+            for line in card_lines(made):
+                typer.echo(line)
