@@ -25,7 +25,7 @@ from streampair_connectors.kafka.client import (
     size_of,
     transactional_id,
 )
-from streampair_connectors.kafka.consumer import Consumer, Reader, read_all, read_newest
+from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
 from streampair_connectors.kafka.log_topic import LogTopic
 from streampair_connectors.kafka.membership import Member, StaticMemberConflicts
 from streampair_connectors.kafka.offset_metadata import (
@@ -67,7 +67,6 @@ __all__ = [
     "has_append_time",
     "is_compacted",
     "read_all",
-    "read_newest",
     "read_register",
     "scorer_id",
     "size_of",

@@ -14,7 +14,6 @@ from aiokafka.structs import OffsetAndMetadata
 
 from streampair.errors import FencedError, SourceError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka.admin import describe_topics
 from streampair_connectors.kafka.client import (
     FATAL,
     Partition,
@@ -40,7 +39,7 @@ from streampair_connectors.kafka.membership import (
     rejoin,
 )
 
-__all__ = ["Consumer", "Reader", "read_all", "read_newest"]
+__all__ = ["Consumer", "Reader", "read_all"]
 
 _FETCH_WAIT_MS = 50
 _FETCH_MIN_BYTES = 64 * 1024
@@ -513,44 +512,6 @@ async def read_all(
         raise SourceError(
             f"{partition.topic} has {len(found)} records, {count} were expected",
             fix="check that all of them were written",
-        ) from None
-    finally:
-        await reader.stop()
-    return found
-
-
-async def read_newest(config: KafkaConfig, topic: str, *, seconds: float = 30.0) -> dict[bytes, bytes]:
-    """Return the newest value of each key in a topic, without deleted keys, as compaction would leave it.
-
-    Raises
-    ------
-    SourceError
-        The topic does not exist, or its end is not reached within `seconds`.
-    """
-    count = (await describe_topics(config)).get(topic)
-    if count is None:
-        raise SourceError(f"topic {topic!r} does not exist", fix="correct its name", retriable=False)
-    partitions = [TopicPartition(topic, number) for number in range(count)]
-    reader = Reader(config, [Partition(topic, number) for number in range(count)])
-    found: dict[bytes, bytes] = {}
-    try:
-        await reader.start()
-        consumer = reader._consumer
-        async with asyncio.timeout(seconds):
-            ends = await consumer.end_offsets(partitions)
-            # The position also advances over transaction markers and compacted records.
-            while any([await consumer.position(p) < end for p, end in ends.items()]):
-                for records in (await reader.poll(0.2)).values():
-                    for record in records:
-                        if record.value is None:
-                            found.pop(record.key or b"", None)
-                        else:
-                            found[record.key or b""] = record.value
-    except kafka_errors.KafkaError as error:
-        raise reach_error(config, error) from None
-    except TimeoutError:
-        raise SourceError(
-            f"the end of {topic} was not reached within {seconds:g} s", fix="try again, or allow more time"
         ) from None
     finally:
         await reader.stop()
