@@ -1,25 +1,37 @@
-"""One model for the whole topic, against one for each partition: AUC, events per second and latency.
+"""One model for the whole topic, against one for each partition: AUC, events per second, CPU and latency.
 
     python benchmarks/topology.py                                  # starts Apache Kafka, as the tests do
     python benchmarks/topology.py --sets letter --learners Forest --partitions 1 16   # --json for machines
+    python benchmarks/topology.py --rate 5000 --events 60000 --modes application parallel
 
-The same shuffled events lie in topics of one and of more partitions, with LogAppendTime. One `streampair run`
-with its state in Kafka reads them to their end, once with `learner.scope = "application"` and once with
-"partition"; runs alternate. Reported are the AUC of the committed scores over the second half of the events,
-and events per second as a ratio to one partition with scope "partition" in the same round. With `--rate R`
-events come at R a second, and the time from the append of an event to that of its score is reported too.
+The same shuffled events lie in topics of one and of more partitions, with LogAppendTime. Workers, each
+`streampair run` in a process of its own with the state in Kafka, read them to their end:
+
+    partition     one worker with `learner.scope = "partition"`
+    application   one worker with the default, one lane for the topic
+    parallel      one worker that learns, and `--scorers` that score with its newest model
+
+Modes alternate. Reported are the AUC of the committed scores over the second half of the events, and events
+per second, between the first and the last score, as a ratio to the first mode in one partition of the same
+round. With `--rate R` events come at R a second to workers that wait for them; then the time from the append
+of an event to that of its score is reported too, and the CPU time of the workers an event, of those that
+score alone in brackets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import statistics
 import sys
+import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import _sets
 import _timing
@@ -28,12 +40,13 @@ import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from sklearn.metrics import roc_auc_score
-from streampair_connectors.cli.options import settle
-from streampair_connectors.config import parse_config
-from streampair_connectors.worker.worker import Worker
 from worker import BROKER, broker, create
 
-SCOPES = ("partition", "application")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from harness.worker_process import WorkerProcess, fetch
+
+MODES = ("partition", "application", "parallel")
 KEY = "5e" * 32
 
 
@@ -74,16 +87,119 @@ async def read(bootstrap: str, topic: str, partitions: int) -> list[Any]:
     return found
 
 
+def configuration(
+    bootstrap: str, app: str, names: list[str], table: dict[str, Any], mode: str, roles: list[str]
+) -> dict[str, Any]:
+    """The configuration of one worker."""
+    settings: dict[str, Any] = {
+        "app": app,
+        "kafka": {"bootstrap_servers": bootstrap, "session_timeout_seconds": 6},
+        "metrics": {"port": 0},
+        "input": {"topic": f"{app}-in", "label": "y", "features": names},
+        "learner": {**table, "scope": "partition" if mode == "partition" else "application"},
+        "store": {"kind": "kafka"},
+    }
+    if mode == "parallel":
+        settings["learner"]["scoring"] = "parallel"
+        settings["worker"] = {"roles": roles}
+    return settings
+
+
+def cpu_seconds(worker: WorkerProcess) -> float:
+    """CPU time of a worker so far, of all its threads."""
+    fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def sample(page: str, name: str) -> float:
+    """Sum of a series on a page of metrics."""
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", page, re.M))
+
+
+class Workers:
+    """The workers of one run.
+
+    Parameters
+    ----------
+    directory
+        For their configurations.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        bootstrap: str,
+        app: str,
+        names: list[str],
+        table: dict[str, Any],
+        mode: str,
+        scorers: int,
+    ) -> None:
+        self._app = app
+        roles = [["learn"], *[["score"]] * scorers] if mode == "parallel" else [["learn"]]
+        self.all: list[WorkerProcess] = []
+        for number, role in enumerate(roles):
+            path = directory / f"{number}.toml"
+            path.write_text(toml(configuration(bootstrap, app, names, table, mode, role)))
+            self.all.append(WorkerProcess(path))
+        self._pages = [worker.metrics_url() for worker in self.all]
+        self.scoring = self.all[1:] or self.all
+
+    def ready(self) -> bool:
+        """Whether all are running."""
+        return all(self._running(page) for page in self._pages)
+
+    def _running(self, page: str) -> bool:
+        return sample(fetch(page), r'streampair_health\{app="[^"]*",state="running"\}') >= 1.0
+
+    def scored(self) -> float:
+        """Events whose scores are committed."""
+        if len(self.all) == 1:
+            return sample(fetch(self._pages[0]), "streampair_events_total")
+        return sum(sample(fetch(page), "streampair_scored_events_total") for page in self._pages[1:])
+
+    def stop(self) -> None:
+        """Stop all."""
+        for worker in self.all:
+            worker.interrupt()
+
+
+def toml(settings: dict[str, Any]) -> str:
+    """A configuration as TOML."""
+    lines = [f"app = {json.dumps(settings['app'])}"]
+    for name, table in settings.items():
+        if name != "app":
+            lines += [f"[{name}]", *(f"{key} = {inline(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def inline(value: Any) -> str:
+    """A value in TOML."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {inline(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value)
+
+
+class Outcome(NamedTuple):
+    """What one run gave; CPU in microseconds an event, of all workers and of those that score."""
+
+    auc: float
+    rate: float
+    latencies: list[float]
+    cpu: tuple[float, float] | None
+
+
 async def run(
     bootstrap: str,
     mark: str,
     partitions: int,
-    scope: str,
+    mode: str,
     table: dict[str, Any],
     data: _sets.Set,
-    rate: float,
-) -> tuple[float, float, list[float]]:
-    """AUC over the second half, events per second, and the latencies in seconds."""
+    options: Namespace,
+) -> Outcome:
+    """Let workers read the events, and look at their scores."""
+    rate: float = options.rate
     names = [str(name) for name in data.x.columns]
     rows = data.x.to_numpy(dtype=float)
     values = [
@@ -91,57 +207,49 @@ async def run(
         for row, y in zip(rows, data.y, strict=True)
     ]
     app = f"{mark}-{time.time_ns()}"
-    topics = {kind: f"{app}-{kind}" for kind in ("in", "out", "dead")}
-    await create(bootstrap, topics["in"], topics["out"], partitions=partitions, append_time=True)
-    await create(bootstrap, topics["dead"])
+    source, target = f"{app}-in", f"{app}-scores"
+    await create(bootstrap, source, target, partitions=partitions, append_time=True)
+    await create(bootstrap, f"{app}-dead-letters")
     if not rate:
-        await fill(bootstrap, topics["in"], partitions, values, 0.0)
-    config = parse_config(
-        {
-            "app": app,
-            "kafka": {"bootstrap_servers": bootstrap},
-            "input": {"topic": topics["in"], "label": "y", "features": names},
-            "output": {"topic": topics["out"], "dead_letter_topic": topics["dead"]},
-            "learner": {**table, "scope": scope},
-            "store": {"kind": "kafka"},
-        }
-    )
-    worker = Worker(config)
-    task = asyncio.create_task(worker.run())
-    lanes = 1 if scope == "application" else partitions
-    while len(worker.lanes) < lanes and not task.done():  # noqa: ASYNC110  # there is no event
-        await asyncio.sleep(0.001)
-    start = time.perf_counter()
-    feeder = asyncio.create_task(fill(bootstrap, topics["in"], partitions, values, rate)) if rate else None
-    while not task.done():
-        published = worker.telemetry.gauges(app).values()
-        if sum(gauges.next_offset or 0 for gauges in published) >= len(values):
-            break
-        await asyncio.sleep(0.005)
-    seconds = time.perf_counter() - start
-    if feeder is not None:
-        await feeder
-    worker.stop()
-    await task
+        await fill(bootstrap, source, partitions, values, 0.0)
+    cpu = None
+    with tempfile.TemporaryDirectory() as directory:
+        workers = Workers(Path(directory), bootstrap, app, names, table, mode, options.scorers)
+        try:
+            if rate:
+                while not await asyncio.to_thread(workers.ready):  # noqa: ASYNC110  # there is no event
+                    await asyncio.sleep(0.2)
+                before = [cpu_seconds(worker) for worker in workers.all]
+                await fill(bootstrap, source, partitions, values, rate)
+            while await asyncio.to_thread(workers.scored) < len(values):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+            if rate:
+                taken = [cpu_seconds(w) - b for w, b in zip(workers.all, before, strict=True)]
+                each = sum(taken), sum(taken[1:] or taken)
+                cpu = each[0] / len(values) * 1e6, each[1] / len(values) * 1e6
+        finally:
+            workers.stop()
     scores: dict[tuple[int, int], tuple[float, int]] = {}  # and when they were appended
-    for record in await read(bootstrap, topics["out"], partitions):
+    for record in await read(bootstrap, target, partitions):
         row = msgspec.json.decode(record.value)
         scores[row["partition"], row["offset"]] = row["score"], record.timestamp
     half = len(values) // 2
     places = [(n % partitions, n // partitions) for n in range(len(values))]
     given = np.array([scores[place][0] for place in places[half:]])
     auc = float(roc_auc_score(np.asarray(data.y[half:], dtype=bool), given))
+    times = sorted(when for _, when in scores.values())
     latencies: list[float] = []
     if rate:
-        events = await read(bootstrap, topics["in"], partitions)
-        times = {(event.partition, event.offset): event.timestamp for event in events}
-        latencies = [(scores[place][1] - times[place]) / 1000.0 for place in places[half:]]
-    return auc, len(values) / seconds, latencies
+        appended = {(e.partition, e.offset): e.timestamp for e in await read(bootstrap, source, partitions)}
+        latencies = [(scores[place][1] - appended[place]) / 1000.0 for place in places[half:]]
+    # From the end of the first batch on: it may wait for a compiler.
+    later = [when for when in times if when > times[0]]
+    seconds = max(times[-1] - times[0], 1) / 1000.0
+    return Outcome(auc, len(later) / seconds, latencies, cpu)
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each set, learner, number of partitions and scope."""
-    settle()
     os.environ.setdefault("STREAMPAIR_TOPOLOGY_KEY", KEY)
     mark = f"topology-{os.getpid()}"
     with broker(options.bootstrap, options.kafka) as bootstrap:
@@ -151,32 +259,33 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
             order = np.random.default_rng(1).permutation(len(data.y))[:count]
             data = data._replace(x=data.x.iloc[order], y=np.asarray(data.y)[order])
             for kind in options.learners:
-                found: dict[tuple[int, str], list[tuple[float, float, list[float]]]] = {}
+                found: dict[tuple[int, str], list[Outcome]] = {}
                 for _ in range(options.rounds):
                     for partitions in options.partitions:
-                        for scope in SCOPES:
-                            shares = 1 if scope == "application" else partitions
+                        for mode in options.modes:
+                            shares = partitions if mode == "partition" else 1
                             if kind in ("PairFTRL", "PrivateForest") and count // shares < 100:
                                 continue
                             table = learner(kind, count, shares)
-                            found.setdefault((partitions, scope), []).append(
-                                asyncio.run(
-                                    run(bootstrap, mark, partitions, scope, table, data, options.rate)
-                                )
+                            found.setdefault((partitions, mode), []).append(
+                                asyncio.run(run(bootstrap, mark, partitions, mode, table, data, options))
                             )
-                base = [rate for _, rate, _ in found[options.partitions[0], "partition"]]
-                for (partitions, scope), runs in found.items():
-                    ratio = statistics.median(r / b for (_, r, _), b in zip(runs, base, strict=True))
-                    waits = sorted(wait for _, _, each in runs for wait in each)
+                base = [each.rate for each in found[options.partitions[0], options.modes[0]]]
+                for (partitions, mode), runs in found.items():
+                    ratio = statistics.median(r.rate / b for r, b in zip(runs, base, strict=True))
+                    waits = sorted(wait for each in runs for wait in each.latencies)
+                    cpu = [each.cpu for each in runs if each.cpu is not None]
                     yield {
                         "set": name,
                         "learner": kind,
                         "partitions": partitions,
-                        "scope": scope,
-                        "auc": round(statistics.median(auc for auc, _, _ in runs), 4),
+                        "mode": mode,
+                        "auc": round(statistics.median(each.auc for each in runs), 4),
                         "ratio": round(ratio, 2),
                         "p50": round(waits[len(waits) // 2], 3) if waits else None,
                         "p99": round(waits[int(len(waits) * 0.99)], 3) if waits else None,
+                        "cpu": round(statistics.median(every for every, _ in cpu), 1) if cpu else None,
+                        "scoring_cpu": round(statistics.median(s for _, s in cpu), 1) if cpu else None,
                     }
 
 
@@ -184,18 +293,23 @@ COLUMNS = [
     ("set", "set", "<10"),
     ("learner", "learner", "<15"),
     ("partitions", "partitions", ">10d"),
-    ("  scope", "where", "<14"),
+    ("  mode", "where", "<14"),
     ("AUC", "auc", ">7.4f"),
     ("rate", "ratio", ">7.2f"),
 ]
-WAITS = [("p50 s", "p50", ">8.3f"), ("p99 s", "p99", ">8.3f")]
+WAITS = [
+    ("p50 s", "p50", ">8.3f"),
+    ("p99 s", "p99", ">8.3f"),
+    ("us CPU", "cpu", ">8.1f"),
+    ("(score)", "scoring_cpu", ">8.1f"),
+]
 
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     pace = f"{options.rate:g} a second" if options.rate else "from a backlog"
     yield f"up to {options.events:,} events, {pace}; medians of {options.rounds} alternating runs"
     columns = COLUMNS + (WAITS if options.rate else [])
-    yield from _timing.table(columns, ({**row, "where": f"  {row['scope']}"} for row in rows))
+    yield from _timing.table(columns, ({**row, "where": f"  {row['mode']}"} for row in rows))
 
 
 if __name__ == "__main__":
@@ -207,5 +321,7 @@ if __name__ == "__main__":
         "--events": {"type": int, "default": 100_000},
         "--rate": {"type": float, "default": 0.0},
         "--rounds": {"type": int, "default": 1},
+        "--modes": {"nargs": "+", "default": list(MODES), "choices": MODES},
+        "--scorers": {"type": int, "default": 2},
     }
     sys.exit(_timing.main(__doc__, measure, page, flags))

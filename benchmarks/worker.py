@@ -44,15 +44,16 @@ import confluent_kafka
 import msgspec
 import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import TopicPartition
 from river import datasets, linear_model
 from streampair_connectors.cli.options import settle
-from streampair_connectors.config import parse_config
+from streampair_connectors.config import KafkaConfig, parse_config
+from streampair_connectors.kafka import create_topics
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.worker.worker import Worker
 
 from streampair import auc
+from streampair.errors import SourceError
 
 COMMIT = 10_000
 GOAL = 0.8
@@ -103,16 +104,17 @@ def broker(bootstrap: str | None, version: str) -> Iterator[str]:
 
 
 async def create(bootstrap: str, *topics: str, partitions: int = 1, append_time: bool = False) -> None:
-    """Make topics; with `append_time` the broker sets the timestamps."""
+    """Make topics, and wait until they can be written; with `append_time` the broker sets the timestamps."""
     settings = {"message.timestamp.type": "LogAppendTime"} if append_time else {}
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        await admin.create_topics(
-            [NewTopic(topic, partitions, 1, topic_configs=settings) for topic in topics]
-        )
-    finally:
-        await admin.close()
+    made = await create_topics(
+        KafkaConfig(bootstrap_servers=bootstrap),
+        dict.fromkeys(topics, partitions),
+        1,
+        settings=dict.fromkeys(topics, settings),
+    )
+    for outcome in made.values():
+        if isinstance(outcome, SourceError):
+            raise outcome
 
 
 async def fill(bootstrap: str, topic: str, count: int) -> list[str]:

@@ -73,6 +73,11 @@ class WorkerProcess:
                     continue
         self._records.put(None)
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
     def log(self) -> str:
         """What it logged so far."""
         return "".join(self.lines[-60:])
