@@ -252,6 +252,7 @@ class LaneLog:
                 partitions=facts.partitions,
                 entity=self._entity,
                 cluster=facts.cluster,
+                topic_id=facts.topic_id,
                 first=facts.first,
                 plan=self._plan(),
                 privacy=report,

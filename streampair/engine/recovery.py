@@ -214,7 +214,7 @@ class ExternalState:
         Metadata of the group's committed offset; None: the broker says that the group has no offset here.
     offset
         The group's committed offset; None as above.
-    partitions, cluster
+    partitions, cluster, topic_id
         Of the input topic, as in `GenesisEntry`.
     start, end
         Offset of the partition's first record, and of the next one that it will get.
@@ -230,6 +230,7 @@ class ExternalState:
     offset: int | None = None
     partitions: int = 1
     cluster: str = ""
+    topic_id: str = ""
     start: int = 0
     end: int = 0
     first: RecordRef | None = None
@@ -423,6 +424,8 @@ def _check_topic(known: RecoveredState, facts: ExternalState) -> None:
     genesis = known.genesis
     if genesis.cluster and facts.cluster and genesis.cluster != facts.cluster:
         _refuse_topic(f"the cluster is {facts.cluster}, and the log has read from {genesis.cluster}")
+    if genesis.topic_id and facts.topic_id and genesis.topic_id != facts.topic_id:
+        _refuse_topic(f"the id of the topic is {facts.topic_id}, and the log has read {genesis.topic_id}")
     tip = known.tip
     if facts.first is not None and genesis.first is not None and facts.first != genesis.first:
         _refuse_topic(f"the record at offset {genesis.first.offset} is another one than the log has read")

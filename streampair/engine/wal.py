@@ -149,8 +149,8 @@ class GenesisEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
         Of the input topic.
     entity
         Where entities are read from; empty where none are declared.
-    cluster
-        Of the input topic; empty where the source has no name.
+    cluster, topic_id
+        Of the input topic; empty where the source has no such names.
     first
         The first record that the partition had; None if it was empty.
     plan
@@ -173,6 +173,7 @@ class GenesisEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     first: RecordRef | None
     plan: dict[str, Any] | None
     privacy: dict[str, Any] | None
+    topic_id: str = ""
 
 
 class StartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="attempt"):

@@ -18,7 +18,7 @@ from harness.verifier import topic_in_order
 from harness.worker_process import wait_for
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import Consumer, group_members
+from streampair_connectors.kafka import Consumer, group_members, topic_origin
 from streampair_connectors.stores.spending import read_stored
 from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.factory import build_lane
@@ -189,6 +189,27 @@ def test_a_topic_that_is_made_again_ends_the_worker_with_the_cause(
         error = worker.end()
     assert isinstance(error, StreampairError)
     assert "the topic was deleted and" in str(error)
+
+
+def test_a_topic_made_again_with_the_same_records_is_another_one(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    app = make(apache_kafka, unique("app"), tmp_path, "directory")
+    spread(app, events(200))
+    with Running(app) as worker:
+        app.await_scores(ends(app, 200), worker)
+        assert worker.stop() == 0, worker.log()
+    settings = load_config(app.path).require_kafka()
+    first = asyncio.run(topic_origin(settings, app.input))
+    delete_input(app)
+    wait_for("the end of the topic", lambda: made_again(app), seconds=30)
+    spread(app, events(200))
+    second = asyncio.run(topic_origin(settings, app.input))
+    assert first.cluster == second.cluster != ""
+    assert first.topic_id != second.topic_id
+    with Running(app) as worker:
+        assert worker.end() == 1
+    assert f"the id of the topic is {second.topic_id}" in worker.log()
 
 
 def test_a_producers_timestamp_of_the_future_holds_nothing(

@@ -94,6 +94,8 @@ def working() -> Telemetry:
     telemetry.batch(LABELS, 1e-5, 1e-6)
     telemetry.committed("fraud", 0.01)
     telemetry.rebalanced("fraud")
+    telemetry.scored("fraud", 10, 1_700_000_001.0, 1_700_000_000_000)
+    telemetry.scoring("fraud", lag=3, behind=7, slots=100)
     return telemetry
 
 

@@ -412,6 +412,12 @@ def test_the_topic_must_be_the_one_that_was_read() -> None:
     named.feed(EVENTS[:10])
     named._facts["cluster"] = "there"
     refused(named, "the cluster is there", SnapshotError)
+    known = Driver(make, facts={"topic_id": "aa"})
+    known.start()
+    known._facts["topic_id"] = ""
+    known.start()  # a broker that knows no ids
+    known._facts["topic_id"] = "bb"
+    refused(known, "the id of the topic is bb", SnapshotError)
 
 
 def test_a_replay_that_comes_out_otherwise_is_refused() -> None:

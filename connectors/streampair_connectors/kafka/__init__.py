@@ -6,7 +6,6 @@ unacknowledged sends, and translates the client's errors.
 
 from streampair_connectors.kafka.admin import (
     auto_creates_topics,
-    cluster_id,
     create_by_metadata_request,
     create_topics,
     creation_command,
@@ -14,6 +13,7 @@ from streampair_connectors.kafka.admin import (
     group_members,
     has_append_time,
     is_compacted,
+    topic_origin,
 )
 from streampair_connectors.kafka.client import (
     Message,
@@ -56,7 +56,6 @@ __all__ = [
     "auto_creates_topics",
     "check_codecs",
     "check_register",
-    "cluster_id",
     "commit_register",
     "create_by_metadata_request",
     "create_topics",
@@ -70,6 +69,7 @@ __all__ = [
     "read_register",
     "scorer_id",
     "size_of",
+    "topic_origin",
     "transactional_id",
     "write_register_offline",
 ]

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import ClassVar
+from io import BytesIO
+from typing import Any, ClassVar, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
@@ -14,8 +15,20 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.coordination import FindCoordinatorRequest
+from aiokafka.protocol.metadata import MetadataRequest_v2
 from aiokafka.protocol.transaction import InitProducerIdRequest_v0
-from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
+from aiokafka.protocol.types import (
+    AbstractType,
+    Array,
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    String,
+    TaggedFields,
+)
 
 from streampair.errors import SourceError
 from streampair_connectors.config import Config, KafkaConfig
@@ -34,11 +47,11 @@ __all__ = [
     "FLAG",
     "Creation",
     "TopicFacts",
+    "TopicOrigin",
     "add_partitions",
     "append_time_command",
     "auto_creates_topics",
     "check_topics",
-    "cluster_id",
     "create_by_metadata_request",
     "create_missing",
     "create_topics",
@@ -51,6 +64,7 @@ __all__ = [
     "missing_topic",
     "output_topics",
     "rights_error",
+    "topic_origin",
 ]
 
 FLAG = "--create-topics"
@@ -85,8 +99,15 @@ async def describe_topics(config: KafkaConfig) -> dict[str, int]:
         await stop_quietly(admin.close(), 2.0)
 
 
-async def cluster_id(config: KafkaConfig) -> str:
-    """Return the permanent id of the cluster; empty if it reports none.
+class TopicOrigin(NamedTuple):
+    """Which topic it is: permanent ids of its cluster and of itself; empty where the broker has none."""
+
+    cluster: str
+    topic_id: str
+
+
+async def topic_origin(config: KafkaConfig, topic: str) -> TopicOrigin:
+    """Return the origin of a topic: one that is deleted and made again has another id (Kafka 2.8).
 
     Raises
     ------
@@ -96,8 +117,11 @@ async def cluster_id(config: KafkaConfig) -> str:
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
         await within(config, admin.start())
-        found = await within(config, admin.describe_cluster())
-        return str(found.get("cluster_id") or "")
+        found = await within(config, admin._send_request(_Identify(topic)))
+        if found.API_VERSION < _IdentifyStruct.API_VERSION:
+            return TopicOrigin(found.cluster_id or "", "")
+        ids = [row[2].hex() for row in found.topics if row[0] == 0 and any(row[2])]
+        return TopicOrigin(found.cluster_id or "", ids[0] if ids else "")
     finally:
         await stop_quietly(admin.close(), 2.0)
 
@@ -408,6 +432,95 @@ class _Metadata(Request[_MetadataStruct]):  # type: ignore[misc]
 
     def build(self, request_struct_class: type[_MetadataStruct]) -> _MetadataStruct:
         return request_struct_class(self._topics, False, False, True)
+
+
+class _Uuid(AbstractType[bytes]):  # type: ignore[misc]
+    """16 bytes."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        return data.read(16)
+
+
+class _IdentifyResponse(Response):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 3
+    API_VERSION: ClassVar[int] = 10
+    SCHEMA: ClassVar[Schema] = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("topic", CompactString("utf-8")),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+        ("tags", TaggedFields),
+    )
+
+
+class _IdentifyStruct(RequestStruct):  # type: ignore[misc]
+    """Metadata of version 10, which has the ids of topics. The client sends up to version 5."""
+
+    API_KEY: ClassVar[int] = 3
+    API_VERSION: ClassVar[int] = 10
+    RESPONSE_TYPE: ClassVar[type[Response]] = _IdentifyResponse
+    FLEXIBLE_VERSION: ClassVar[bool] = True
+    SCHEMA: ClassVar[Schema] = Schema(
+        (
+            "topics",
+            CompactArray(("topic_id", _Uuid), ("topic", CompactString("utf-8")), ("tags", TaggedFields)),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class _Identify(Request[MetadataRequest_v2 | _IdentifyStruct]):  # type: ignore[misc]
+    API_KEY: ClassVar[int] = 3
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def build(self, request_struct_class: Any) -> Any:
+        if request_struct_class is _IdentifyStruct:
+            return _IdentifyStruct([(bytes(16), self._topic, {})], False, False, False, {})
+        return request_struct_class([self._topic])
 
 
 class _InitProducerId(Request[InitProducerIdRequest_v0]):  # type: ignore[misc]

@@ -22,6 +22,7 @@ from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Partition, RecordReader, read_register
+from streampair_connectors.kafka.admin import TopicOrigin
 from streampair_connectors.stores.encryption import Seal
 from streampair_connectors.stores.offline import StoredLane, from_snapshot, offline_store, require_no_members
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, taken_cells
@@ -146,13 +147,18 @@ class States:
     """Inspects the lanes of an application; created by `open_states`."""
 
     def __init__(
-        self, config: Config, lookup: RecordReader | None, partitions: int, cluster: str, compacted: bool
+        self,
+        config: Config,
+        lookup: RecordReader | None,
+        partitions: int,
+        origin: TopicOrigin,
+        compacted: bool,
     ) -> None:
         self.config = config
         self.store = offline_store(config)
         self._lookup = lookup
         self._partitions = partitions
-        self._cluster = cluster
+        self._origin = origin
         self._compacted = compacted
 
     async def show(self) -> list[LaneState]:
@@ -231,7 +237,7 @@ class States:
             committed,
             spans=spans,
             partitions=self._partitions,
-            cluster=self._cluster,
+            origin=self._origin,
         )
         starts = {number: start for number, (start, _) in spans.items()}
         return _LoadedLane(at_rest, lane, request, external, committed[min(spans)], starts)
@@ -353,16 +359,16 @@ async def open_states(config: Config, *, broker: bool = True) -> AsyncIterator[S
                 fix="correct the name, or kafka.bootstrap_servers",
                 retriable=False,
             )
-        cluster = await kafka.cluster_id(settings)
+        origin = await kafka.topic_origin(settings, config.input.topic)
         compacted = bool(await kafka.is_compacted(settings, config.input.topic))
     except (ConfigError, SourceError):
         if broker or config.store.in_kafka:
             raise
-        yield States(config, None, 1, "", False)
+        yield States(config, None, 1, TopicOrigin("", ""), False)
         return
     lookup = RecordReader(settings)
     try:
-        yield States(config, lookup, topics[config.input.topic], cluster, compacted)
+        yield States(config, lookup, topics[config.input.topic], origin, compacted)
     finally:
         await lookup.stop()
 

@@ -25,6 +25,7 @@ from streampair.privacy import NoiseKey
 from streampair_connectors.codecs.records import Decoder, Encoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Partition, RecordLike, RecordReader
+from streampair_connectors.kafka.admin import TopicOrigin
 from streampair_connectors.kafka.ordering import has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LaneLabels
@@ -221,7 +222,7 @@ async def external_state(
     *,
     spans: Mapping[int, tuple[int, int]],
     partitions: int,
-    cluster: str,
+    origin: TopicOrigin,
 ) -> ExternalState:
     """Collect the facts outside of a lane's log: committed offset, register, records and topic.
 
@@ -235,7 +236,7 @@ async def external_state(
         The group's offset of each partition; the register is beside the first.
     spans
         Start and end offset of each partition, both from before the log was read.
-    partitions, cluster
+    partitions, origin
         Of the input topic.
     """
 
@@ -262,7 +263,8 @@ async def external_state(
         register=None if register is None else register.metadata,
         offset=None if register is None else register.offset,
         partitions=partitions,
-        cluster=cluster,
+        cluster=origin.cluster,
+        topic_id=origin.topic_id,
         start=start,
         end=end,
         first=await record_ref(request.first, start),
@@ -281,7 +283,7 @@ class Opener:
     ----------
     config, store, lookup, decode, telemetry
         Shared by all lanes.
-    partitions, cluster
+    partitions, origin
         Of the input topic now.
     payloads_change
         Whether a record may have other content when it is read again.
@@ -296,7 +298,7 @@ class Opener:
         telemetry: Telemetry,
         *,
         partitions: int,
-        cluster: str,
+        origin: TopicOrigin,
         payloads_change: bool,
     ) -> None:
         self._config = config
@@ -305,7 +307,7 @@ class Opener:
         self._clock = DecodeClock(decode)
         self._telemetry = telemetry
         self._partitions = partitions
-        self._cluster = cluster
+        self._origin = origin
         self._payloads_change = payloads_change
         self._estimates = Estimates()
         self._build_lock = asyncio.Lock()
@@ -355,7 +357,7 @@ class Opener:
                 committed,
                 spans=spans,
                 partitions=self._partitions,
-                cluster=self._cluster,
+                origin=self._origin,
             )
             # 4 check
             if rejoined is not None:

@@ -273,7 +273,7 @@ class Worker:
                 self._decode,
                 self.telemetry,
                 partitions=self._partitions,
-                cluster=await kafka.cluster_id(self._kafka),
+                origin=await kafka.topic_origin(self._kafka, config.input.topic),
                 payloads_change=self._payloads_change,
             )
             await self._consumer.start()
