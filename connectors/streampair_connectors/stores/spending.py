@@ -13,6 +13,7 @@ from rich.text import Text
 
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
+from streampair.engine.source import partition_label
 from streampair.engine.wal import Chain
 from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair.privacy import Spend
@@ -285,7 +286,7 @@ async def read_stored(config: Config, *, every: bool = False) -> Budget:
             if found.damage is not None:
                 unread.append(name)
                 break
-            account = _account_in_log(f"{name}[{partition}]", found.frames)
+            account = _account_in_log(f"{name}[{partition_label(partition)}]", found.frames)
             if account is not None and account.app == config.app:
                 accounts.append(account)
     return _budget_of(accounts, keyed, config.app, f"topic {config.log_topic}", unread)
@@ -416,7 +417,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _name(a: LaneBudget) -> str:
-    return f"{a.app}: {a.topic}[{a.partition}], {a.learner}"
+    return f"{a.app}: {a.topic}[{partition_label(a.partition)}], {a.learner}"
 
 
 def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
