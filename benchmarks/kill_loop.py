@@ -178,7 +178,7 @@ def main() -> int:
         forks = asyncio.run(charged(load_config(config)))
         print(f"{sent} events: {len(committed)} have a score, {twice} of them two (committed records)")
         print(f"whoever reads uncommitted records saw {again} twice")
-        print(f"second views charged to the budget, by lane: {forks}; exit codes of the stops: {codes}")
+        print(f"forks charged to the budget, by lane: {forks}; exit codes of the stops: {codes}")
         errors = [line for log in workers.logs for line in log.read_text().splitlines() if ERROR in line]
         print(*errors[:3], sep="\n", end="")
     return 0 if len(committed) == sent and not twice and not errors else 1

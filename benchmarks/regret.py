@@ -12,7 +12,7 @@ axes in logarithms: online gradient descent promises -0.5.
 Streams: normal records of 6 features in the unit ball; two classes with their means apart; a relevance that
 is linear in the record, with noise; three classes with their means apart. A private learner has a floor: what
 its noise costs does not fall where every release has the same noise. Regret below its standard error is shown
-as it is; below zero it is left out of the plot, and no slope is told.
+as it is; below zero it is left out of the plot, and no slope is given.
 
 Exit code 1 if the slope of a `PairOGD` of two classes is above -0.4.
 """

@@ -175,7 +175,7 @@ def private(data: _sets.Set, train: np.ndarray, test: np.ndarray, epsilon: float
     model = _sets.private(data, learner, train, **settings)
     report = model.privacy
     honest = report.kind == "holds" and report.epsilon_spent <= epsilon * (1 + 1e-12)
-    # The papers' calibration is told as what it is.
+    # The papers' calibration is named as such.
     if not honest and "calibration" not in options:
         raise AssertionError(str(report))
     return _sets.judged(data, model, test)

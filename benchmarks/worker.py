@@ -274,7 +274,7 @@ async def quix(python: str, bootstrap: str, topic: str, output: str, count: int,
 
 
 def split(telemetry: Telemetry, seconds: float) -> dict[str, float]:
-    """Shares of a run by stage, as the worker's own series tell them; `other` is the rest."""
+    """Shares of a run by stage, as the worker's own series give them; `other` is the rest."""
     found = re.findall(r'_seconds_total\{.*stage="(\w+)".*\} (\S+)', telemetry.render().decode())
     shares = dict.fromkeys(("fetch", "decode", "learn", "encode", "commit"), 0.0)
     for stage, value in found:

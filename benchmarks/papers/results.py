@@ -14,7 +14,7 @@ from .protocol import Outcome
 
 __all__ = ["Result", "Summary", "lacking", "markdown", "result", "summary", "verdict"]
 
-#: Differences below a point are not told from none, however many seeds there are.
+#: Differences below a point count as none, however many seeds there are.
 POINT = 0.01
 _LESS_IS_BETTER = {"objective", "excess risk", "time to AUC"}
 _WAYS = ("better", "worse")
@@ -125,7 +125,7 @@ def _of_value(cell: Cell, paper: Summary, tight: Summary) -> Iterator[str]:
         if abs(off) <= max(POINT, cell.spread or 0.0):
             yield "Reproduced."
         elif abs(off) <= errors:
-            yield f"Not told apart from the printed value: two standard errors are {errors:.3f}."
+            yield f"Not significantly different from the printed value: two standard errors are {errors:.3f}."
         else:
             yield f"{abs(off):.3f} {'above' if off > 0 else 'below'} the printed value."
     if not paper.reason and not tight.reason:
@@ -139,7 +139,7 @@ def _of_value(cell: Cell, paper: Summary, tight: Summary) -> Iterator[str]:
 
 def _of_epsilon(cell: Cell, paper: Summary) -> Iterator[str]:
     if cell.private and not cell.promised:
-        yield "No epsilon is told: the size of its noise is read off private data."
+        yield "No epsilon is stated: the scale of its noise is read off private data."
     if not cell.promised or paper.reason or math.isnan(paper.epsilon):
         return
     if paper.epsilon > cell.epsilon * (1.0 + 1e-9):

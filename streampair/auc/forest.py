@@ -116,8 +116,8 @@ class Forest(ClassifierMixin, ForestLearner):
     ...     model.learn_one({"country": "XX"}, True)
     >>> model.predict_one({"country": "XX"}), model.predict_one({"country": "NL", "amount": 9.0})
     (True, False)
-    >>> told = model.explain_one({"country": "XX"})
-    >>> abs(told.baseline + sum(told.features.values()) - model.score_one({"country": "XX"})) < 1e-9
+    >>> parts = model.explain_one({"country": "XX"})
+    >>> abs(parts.baseline + sum(parts.features.values()) - model.score_one({"country": "XX"})) < 1e-9
     True
     """
 

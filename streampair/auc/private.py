@@ -81,8 +81,8 @@ class PairFTRL(ClassifierMixin, PrivateLearner):
     record itself is not covered. `privacy` reports the spend of the releases so far.
 
     A record that cannot be used (a feature missing, not finite or not a number, no label) is a null record:
-    it takes its slot and raises nothing, so that it cannot be told from others. In a score a missing feature
-    is neutral; text and infinity raise.
+    it takes its slot and raises nothing, so that it is indistinguishable from others. In a score a missing
+    feature is neutral; text and infinity raise.
 
     Copies, unpickled learners and restored ones draw their own noise and keep the spend. Their report is
     "unvouched", since it does not cover the others' releases, until `mark_restarted` says more. A noise key

@@ -151,7 +151,7 @@ class BoundsWatch:
 
     The warning depends on raw data, so it goes to the process of the learner, as a `PrivacyWarning`, and
     nowhere else: no release, report or state knows of it, and it raises nothing, not even where warnings are
-    errors. An exception would tell something about the records, and cost one its slot.
+    errors. An exception would disclose something about the records, and cost one its slot.
 
     Parameters
     ----------

@@ -98,7 +98,7 @@ def _probabilities_of(self: Learner, scores: Array) -> Array:
 
 @dataclass(eq=False, repr=False)
 class MulticlassClassifierMixin(Learner, base.MiniBatchClassifier):
-    """Tells classes apart, and ranks the records of one of them above all others; River's classifier."""
+    """Distinguishes classes, and ranks the records of one of them above all others; River's classifier."""
 
     _: KW_ONLY
     positive: Any = True

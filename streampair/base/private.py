@@ -369,7 +369,7 @@ class PrivateLearner(Learner):
     def _check_types(self, table: Table, y: Any, values: NDArray[Any] | list[Any]) -> None:
         """Void the report where a type has lost what the cells were: then one record changes all others.
 
-        Nobody can tell from such a column what its records would be without the one that gave it its type
+        Such a column does not show what its records would be without the one that gave it its type
         (docs/privacy 7.1).
         """
         known = self.feature_names
@@ -484,7 +484,7 @@ class PrivateLearner(Learner):
         Raises
         ------
         ConfigError
-            If entities are declared: whose a row is must be told row by row.
+            If entities are declared: the entity must be given row by row.
         """
         if self._admission is not None:
             raise ConfigError("learn_many does not know entities", fix="use learn_one")

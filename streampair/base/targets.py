@@ -70,7 +70,7 @@ class Target(abc.ABC):
     two_classes: ClassVar[bool] = False
     real_labels: ClassVar[bool] = False
     most_features: ClassVar[int] = 10_000
-    #: Whether there may be labels that are whole numbers which floats cannot tell apart.
+    #: Whether there may be labels that are whole numbers which floats cannot distinguish.
     wide_labels: bool = False
     advice: str = ""
 

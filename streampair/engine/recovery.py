@@ -641,7 +641,7 @@ def acceptable(
         found.append(chain.damage.problem)
         if private and (facts.register is None or Register.read(chain.key, facts.register) is None):
             raise PrivacyError(
-                f"{chain.damage.problem}; and the group has no register, so that nothing tells what was "
+                f"{chain.damage.problem}; and the group has no register, so that nothing shows what was "
                 "released",
                 fix=f"put the newest copy of the store back; if it is lost, {ANOTHER}",
             )

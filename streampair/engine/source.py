@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from streampair.engine.records import OrderedRecord
 from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState
 
-__all__ = ["ORDER_NOT_COVERED", "Positions", "longer", "partition_label", "partition_number", "ranges_of"]
+__all__ = [
+    "ORDER_NOT_COVERED",
+    "Positions",
+    "longer",
+    "partition_label",
+    "partition_number",
+    "partition_or_all",
+    "ranges_of",
+]
 
 ORDER_NOT_COVERED = (
     "the order over partitions is not covered, since producers set the timestamps by which it is made "
@@ -24,6 +32,11 @@ ORDER_NOT_COVERED = (
 def partition_label(partition: int) -> str:
     """Return the label of a lane: the number of its partition, or "all" where it reads the whole topic."""
     return "all" if partition == WHOLE_TOPIC else str(partition)
+
+
+def partition_or_all(partition: int) -> int | str:
+    """Return what logs and JSON say of a lane: its partition, or "all" where it reads the whole topic."""
+    return partition_label(partition) if partition == WHOLE_TOPIC else partition
 
 
 def partition_number(label: str) -> int:

@@ -279,7 +279,7 @@ def forest_gain(s: Array, target: float) -> None:
     """Let the decisions that one tree makes about the record into the gains of their columns.
 
     A decision gains what the difference between the weights on both sides, by the deepest expert, has in
-    common with the target: of a column that tells nothing, nothing in the mean. The trees take turns.
+    common with the target: for an uninformative column, 0 in the mean. The trees take turns.
     """
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
@@ -1111,7 +1111,7 @@ def _score(s: Array, others: Array, scores: Array) -> None:
 
 @kernel
 def _learn(s: Array, others: Array, which: int) -> None:
-    """Learn the record that was scored: each class is told whether it is its own."""
+    """Learn the record that was scored: each class learns whether the record is its own."""
     forest_fit(s, s, 1.0 if which == 0 else 0.0)
     for i in range(others.shape[0]):
         forest_fit(s, others[i], 1.0 if which == 1 + i else 0.0)

@@ -29,7 +29,7 @@ def tree_splits(sizes: NDArray[np.int64], fields: NDArray[np.int64], cuts: Array
     """Draw trees over fields of so many columns: the field and the cut of each node, (trees, nodes).
 
     Node 0 is none. A field of several columns has a category for each, and one for none of them: its cut is
-    which of `SALTS` hashes tells them apart.
+    which of `SALTS` hashes distinguishes them.
     """
     nodes = fields.shape[1]
     for t in range(fields.shape[0]):

@@ -41,7 +41,7 @@ RECORD_HIT = 5
 LOG_W = 6  # logarithm of the largest of as many uniform numbers as there is room for records (Li 1994)
 SAMPLE_STRATUM = 8
 
-# What is told of an event that enters.
+# Fields of an event that enters.
 HIT_AT = 0  # its number in the batch
 HIT_STRATUM = 1
 HIT_RECORD = 2  # its place among the records; -1: it does not enter there
@@ -285,7 +285,7 @@ def sample_keep(
     Parameters
     ----------
     hits
-        (k, SAMPLE_HIT), what `sample_draw` told.
+        (k, SAMPLE_HIT), the result of `sample_draw`.
     rows, labels
         Of these events, (k, d) and (k,).
     first

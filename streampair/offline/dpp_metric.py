@@ -65,7 +65,7 @@ class NoGuarantee:
     Examples
     --------
     >>> from streampair.offline.dpp_metric import NoGuarantee
-    >>> NoGuarantee("the noise tells of the data").kind
+    >>> NoGuarantee("the noise depends on the data").kind
     'void'
     """
 
@@ -98,8 +98,8 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     epsilon, delta
         The promise. With ``delta=0`` it is pure epsilon, and the noise Laplace's; else it is Gaussian.
     relation
-        ``"transitive"``: kappa' pairs change together: relations can be told along paths, and features around
-        cycles. ``"intransitive"``: features only. ``"node"``: all pairs of an individual, whose own
+        ``"transitive"``: kappa' pairs change together: relations can be inferred along paths, and features
+        around cycles. ``"intransitive"``: features only. ``"node"``: all pairs of an individual, whose own
         features are then hidden too; the others do not hide these.
     bounds
         Declared public (low, high): two numbers, or one for each feature in both. Features are scaled by them

@@ -27,7 +27,7 @@ _MOST_FAMILIES = 100_000
 class PairGraph:
     """Individuals are nodes, and labelled pairs of them are edges.
 
-    Whoever knows the other pairs may tell a relation from them: along paths between the two individuals (a
+    Whoever knows the other pairs may infer a relation from them: along paths between the two individuals (a
     friend of a friend), and, of features, around cycles. `kappa_prime` bounds how many pairs such a reader
     has to be without; noise that hides that many hides the relation.
 

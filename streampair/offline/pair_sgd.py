@@ -109,7 +109,7 @@ class PairSGD(PairLearner):
 
     Notes
     -----
-    Nothing is protected: what is learned tells of the records. A step takes O(d), for a metric O(d^2).
+    Nothing is protected: what is learned discloses the records. A step takes O(d), for a metric O(d^2).
 
     The settings of the paper's theorems, with c of order 1 and n records:
 

@@ -63,7 +63,7 @@ def begin(start: Any, names: Sequence[Hashable], scale: Floats, metric: bool) ->
     Raises
     ------
     ConfigError
-        If it may tell of records that nothing protects, or is of another shape.
+        If it may depend on records that nothing protects, or is of another shape.
     """
     if start is None:
         return None, ""
@@ -91,7 +91,7 @@ def _released(learner: Learner, metric: bool) -> dict[Any, float]:
     name = type(learner).__name__
     if not isinstance(learner, PrivateLearner):
         raise ConfigError(
-            f"start is a {name}, which is not private: its weights tell of the records that it has learned",
+            f"start is a {name}, which is not private: its weights disclose the records that it has learned",
             fix="begin at a private learner such as PairFTRL, or give start=learner.weights, which says that "
             "they are taken as public",
         )

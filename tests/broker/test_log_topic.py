@@ -101,7 +101,7 @@ def test_a_cluster_that_does_not_tell_is_refused(forgetful: KafkaBroker, unique:
     topic = LogTopic(settings(forgetful), unique("log"))
     asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
     forgetful.deny("DescribeConfigs", "--topic", topic.name)
-    with pytest.raises(ConfigError, match=r"does not tell whether .* has cleanup\.policy") as caught:
+    with pytest.raises(ConfigError, match=r"does not say whether .* has cleanup\.policy") as caught:
         asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
     assert f"--operation DescribeConfigs --topic {topic.name}" in caught.value.fix
     asyncio.run(topic.ensure(1, replication_factor=None, strict=False))

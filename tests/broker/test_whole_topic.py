@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,15 @@ from harness.admin import add_partitions, delete_input, delete_records
 from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, events, read_until
 from harness.kafka import Cluster
 from harness.verifier import topic_in_order
-from harness.worker_process import wait_for
+from harness.worker_process import WorkerProcess, wait_for
+from streampair_connectors.cli import app as cli
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import Consumer, group_members, topic_origin
 from streampair_connectors.stores.spending import read_stored
 from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.factory import build_lane
+from typer.testing import CliRunner
 
 from streampair.engine.source import ORDER_NOT_COVERED
 from streampair.errors import StreampairError
@@ -250,3 +253,29 @@ def made_again(app: App) -> bool:
     except Exception:
         return False
     return True
+
+
+def test_commands_name_the_lane_and_check_repeats_a_refusal(
+    kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    app = make(kafka, unique("app"), tmp_path, store, learner=PAIR_FTRL)
+    spread(app, events(200))
+    with WorkerProcess(app.path, "--json") as worker:
+        app.await_scores(ends(app, 200))
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0, worker.log()
+    opened = next(line for line in worker.log().splitlines() if '"lane_opened"' in line)
+    assert json.loads(opened)["partition"] == "all"
+
+    def call(*arguments: str) -> Any:
+        return CliRunner().invoke(cli.app, [*arguments, str(app.path)])
+
+    for command in (("state", "show"), ("budget", "show")):
+        assert f"{app.name}: {app.input}[all]" in call(*command).stdout
+    ready = call("check")
+    assert ready.exit_code == 0, ready.output
+    assert "ok   state: a start continues from the last commit" in ready.stdout
+    app.path.write_text(app.path.read_text().replace("epsilon = 1.0", "epsilon = 2.0"))
+    refused = call("check")
+    assert refused.exit_code == 1
+    assert "FAIL state: the configuration changed since the log was begun" in refused.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from harness import support
+from harness.browser import browser
 
 HINT = "make docs, or pip install --group docs"
 
@@ -62,7 +63,19 @@ def test_formulas_are_mathml(site: Path) -> None:
     page = (site / "protection.html").read_text(encoding="utf-8")
     assert page.count("<math ") >= 4
     for other in site.rglob("*.html"):
-        assert 'class="arithmatex"' not in other.read_text(encoding="utf-8"), other.name
+        text = other.read_text(encoding="utf-8")
+        assert 'class="arithmatex"' not in text, other.name
+        # What is left of $$ where a blank line is missing before or behind it.
+        assert not re.search(r"\$\s*<math|</math>\s*\$", text), other.name
+
+
+def test_the_search_works_from_the_disk(site: Path) -> None:
+    with browser() as started:
+        page = started.new_page(viewport={"width": 1440, "height": 900})
+        page.goto((site / "privacy" / "index.html").as_uri())
+        page.get_by_role("textbox", name="Search").fill("neighbouring streams")
+        page.locator(".md-search-result__item a", has_text="Neighbouring streams").first.click()
+        page.wait_for_url("**/concepts.html*#neighbouring-streams")
 
 
 def test_the_command_line_is_all_there(site: Path) -> None:

@@ -278,7 +278,7 @@ def test_damage_is_cut_off_and_charged_up_to_the_register() -> None:
     with pytest.raises(LogDamagedError):
         world.accept("register", "2026-11-22")
     register, world.group.register = world.group.register, None
-    with pytest.raises(PrivacyError, match="has no register, so that nothing tells"):
+    with pytest.raises(PrivacyError, match="has no register, so that nothing shows"):
         world.accept("rollback", "2026-11-22")
     assert world.store.log[:end] == log[:end]
     world.group.register = register

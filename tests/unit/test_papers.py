@@ -162,7 +162,7 @@ def test_a_measurement_of_pairs(place: str, algorithm: str, variant: str) -> Non
     if reproduced_only and variant == "paper":  # no epsilon is told, and none is missed
         assert math.isnan(one.epsilon)
         told = {name: results.summary([one, one]) for name in manifest.VARIANTS}
-        assert "No epsilon is told" in results.verdict(cell, told)
+        assert "No epsilon is stated" in results.verdict(cell, told)
         assert list(results.lacking([results.Result(cell, told)])) == []
     elif variant == "paper" and algorithm in ("DPP", "Node DP", "batch of 50"):
         assert one.epsilon > cell.epsilon  # rows that are released together

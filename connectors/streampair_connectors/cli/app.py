@@ -31,8 +31,8 @@ __all__ = ["app", "main"]
 # Click keeps the lines below \\b; other lines are wrapped.
 _INTRODUCTION = """Online learning to rank from labelled events, with differential privacy or without.
 
-`demo` needs nothing else. For a topic of your own, write a configuration (one TOML file, see `check --help`),
-run `check` on it, then `run` it. Every command has --help, and --json for machines.
+`demo` needs neither Kafka nor a configuration. For a topic of your own, write a configuration (one TOML file,
+see `check --help`), run `check` on it, then `run` it. Every command has --help, and --json for machines.
 
 Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.
 """
@@ -313,7 +313,7 @@ def budget_show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the spent and the remaining budget of each private lane (one partition) of an application.
+    """Show the spent and the remaining budget of each private lane of an application.
 
     Reads the store, as of the last commits, also while a worker runs. Changes nothing.
     """
@@ -428,7 +428,7 @@ def _configure_logs(level: str, form: str = "json") -> None:
 def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:
     report = gauges.privacy
     return {
-        "partition": int(partition),
+        "partition": int(partition) if partition.isdigit() else partition,
         "next_offset": gauges.next_offset,
         "events": gauges.events,
         "auc": None if gauges.auc != gauges.auc else gauges.auc,

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from streampair.engine.source import partition_label
 from streampair.errors import ConfigError, StoreError
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, errors
@@ -158,7 +159,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _name(a: LaneBudget) -> str:
-    return f"{a.app}: {a.topic}[{a.partition}], {a.learner}"
+    return f"{a.app}: {a.topic}[{partition_label(a.partition)}], {a.learner}"
 
 
 def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:

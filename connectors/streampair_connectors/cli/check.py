@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-from streampair.errors import ConfigError, SourceError, StreampairError
+from streampair.errors import ConfigError, SourceError, StoreError, StreampairError
 from streampair.privacy import PrivacyReport, Spend
 from streampair.privacy.plausible import doubts
 from streampair_connectors import kafka
@@ -105,6 +105,8 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     _check_audit(config, privacy, report)
     _check_codecs(report)
     lanes = await _check_kafka(config, report, create_topics)
+    if report.ok:  # else what failed says more
+        await _check_state(config, report)
     if privacy is not None:
         _check_entities(config, privacy, lanes, report)
     worker = config.worker
@@ -209,6 +211,23 @@ def _check_store(config: Config, report: Report) -> None:
         )
 
 
+async def _check_state(config: Config, report: Report) -> None:
+    """Whether a start would refuse what the store and the group hold, as `streampair state show` says it."""
+    from streampair_connectors.stores.inspection import open_states
+
+    try:
+        async with open_states(config, broker=False) as states:
+            lanes = await states.show()
+    except StreampairError as error:
+        report.bad("state", error)
+        return
+    for lane in lanes:
+        if lane.refused is not None:
+            report.bad("state", StoreError(lane.refused, fix=lane.fix or "streampair state show"))
+    if lanes and report.ok:
+        report.good("state", "a start continues from the last commit")
+
+
 def _check_ports(config: Config, report: Report) -> None:
     metrics = config.metrics
     for prefix, host, port in (
@@ -274,7 +293,7 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
     if missing:
         report.bad("rights", rights_error(config, missing))
     else:
-        report.good("rights", "this user may do all that `run` does, as far as the brokers tell")
+        report.good("rights", "this user may do all that `run` does, as far as the brokers say")
     topics = _Topics(found)
     topics.hidden = {
         topic for kind, topic, operation in missing if (kind, operation) == ("topic", "Describe")

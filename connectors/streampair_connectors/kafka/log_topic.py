@@ -96,7 +96,7 @@ class LogTopic:
                 continue
             if value is None:
                 raise ConfigError(
-                    f"the cluster does not tell whether the log topic {self.name!r} has {name} = "
+                    f"the cluster does not say whether the log topic {self.name!r} has {name} = "
                     f"{SETTINGS[name]}: without it entries of the privacy account can be lost",
                     fix="grant the right: kafka-acls.sh --add --operation DescribeConfigs --topic "
                     f"{self.name}",

@@ -28,7 +28,7 @@ _STUCK_SECONDS = 60.0  # default, for a replay and the demo
 _RESTART = "stop the worker and start it again: it goes on at the last commit and loses nothing"
 _LOOK = (
     "read the last warnings of its log; where streampair_learn_seconds shows that the learner is slow, "
-    f"start more workers or choose a faster one. Otherwise {_RESTART}"
+    f"choose a faster one. Otherwise {_RESTART}"
 )
 _REMIND_SECONDS = 30.0  # between two log lines about the same problem
 

@@ -168,7 +168,10 @@ def card_of(
 
 def _utility(auc: Mapping[str, Any]) -> dict[str, Any]:
     if auc["too_few"]:
-        return {"private AUC": "too few records of a class so far", "mu^2": auc["mu2"]}
+        return {
+            "private AUC": "too few records of a class so far: their count is within the noise",
+            "mu^2": auc["mu2"],
+        }
     return {"private AUC": auc["value"], "standard error": auc["stderr"], "mu^2": auc["mu2"]}
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
+from streampair.engine.source import partition_label
 from streampair.engine.wal import Chain
 from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair.privacy import Spend
@@ -281,7 +282,7 @@ async def read_stored(config: Config, *, every: bool = False) -> Budget:
             if found.damage is not None:
                 unread.append(name)
                 break
-            account = _account_in_log(f"{name}[{partition}]", found.frames)
+            account = _account_in_log(f"{name}[{partition_label(partition)}]", found.frames)
             if account is not None and account.app == config.app:
                 accounts.append(account)
     return _budget_of(accounts, keyed, config.app, f"topic {config.log_topic}", unread)

@@ -17,6 +17,7 @@ from typing import Any
 
 from streampair.engine import LaneGauges
 from streampair.engine.snapshot import dated
+from streampair.engine.source import partition_or_all
 from streampair.errors import (
     CommitOutcomeUnknownError,
     ConfigError,
@@ -438,7 +439,7 @@ class Worker:
             "lane_fenced",
             app=self.config.app,
             topic=partition.topic,
-            partition=partition.partition,
+            partition=partition_or_all(partition.partition),
             detail=error.problem,
             next_step=error.fix,
         )
@@ -462,7 +463,7 @@ class Worker:
                     "lane_closed",
                     app=self.config.app,
                     topic=lane.topic,
-                    partition=lane.partition,
+                    partition=partition_or_all(lane.partition),
                     next_offset=lane.logged_lane.next_offset,
                 )
             # Before leaving the group: the next owner must be able to open the stores.
@@ -505,7 +506,12 @@ class Worker:
                     next_step="none: the next owner resumes at the last commit and sends some scores again",
                 )
             for lane in self._lanes.values():
-                log.info("lane_revoked", app=self.config.app, topic=lane.topic, partition=lane.partition)
+                log.info(
+                    "lane_revoked",
+                    app=self.config.app,
+                    topic=lane.topic,
+                    partition=partition_or_all(lane.partition),
+                )
             warm = dict(self._lanes)
             await self._drop_lanes()
             self._warm = warm
@@ -587,7 +593,11 @@ class Worker:
     def _position(self, lane: OpenLane) -> None:
         """Seek to the offsets in the lane's log, or to the start. The group's offset is never trusted."""
         partition = lane.topic_partition
-        where = {"app": self.config.app, "topic": partition.topic, "partition": partition.partition}
+        where = {
+            "app": self.config.app,
+            "topic": partition.topic,
+            "partition": partition_or_all(partition.partition),
+        }
         for number, next_offset, first in lane.lost:
             log.warning(
                 "events_lost",
@@ -595,7 +605,7 @@ class Worker:
                 wanted_offset=next_offset,
                 first_offset=first,
                 next_step="the topic's retention removed events before they were read: "
-                "increase retention.ms, or add partitions and workers",
+                "increase retention.ms, or make the worker faster",
             )
             lane.logged_lane.skipped()
         self._source.begin(lane)

@@ -405,7 +405,7 @@ class Release:
     `floating_point` is what floating point may add to delta, by Lemma 21 of docs/privacy: the normal is
     computed with an error e, which moves a cell of the grid with a probability of 2 e / grid, in one of
     `coordinates` times `releases` cells. It is stated, not charged. The guarantee is computational: it
-    holds as far as the cipher's output cannot be told from random bits.
+    holds as far as the cipher's output is computationally indistinguishable from random bits.
     """
 
     name: str
@@ -422,7 +422,7 @@ class Release:
 
     CIPHER: ClassVar[str] = (
         "AES in counter mode, keyed by the operating system or the noise key: the guarantee holds as far as "
-        "its output cannot be told from random bits (computational differential privacy)"
+        "its output is indistinguishable from random bits (computational differential privacy)"
     )
     #: Number of releases for which `floating_point` is stated when there is no horizon.
     OPEN: ClassVar[int] = 100_000

@@ -588,7 +588,7 @@ def report_of(
         )
     said.append(
         "The number of records, the names of the classes and that a fit went through are taken as public: an "
-        "error or a warning about the data tells of them to whoever sees it."
+        "error or a warning about the data discloses something about them to whoever sees it."
     )
     return TableReport(
         epsilon_spent=spent,

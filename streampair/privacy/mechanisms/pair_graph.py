@@ -69,7 +69,7 @@ class PairRelation(Relation):
             return f"an individual: its features, and the labels of all its pairs, at most {self.pairs}"
         return (
             "the relation of any two individuals: the contents (difference of features, and label) of "
-            f"{self.pairs} pairs, the most that it can be told from"
+            f"{self.pairs} pairs, the most from which it can be inferred"
         )
 
     @property

@@ -282,7 +282,7 @@
     learning(ids) {
       const out = [], one = ids.length === 1 ? ids[0] : null;
       const has = (name) => ids.some((id) => known(value(lane1(id), name)));
-      if (recorded && !has("events_total")) return [h("div", { class: "card empty" }, h("p", {}, h("b", {}, "A state at rest tells no scores.")), h("p", {}, ...typed("The privacy tab has its account. `streampair replay CONFIG FILE --record run.json` records a run with all that it learned.")))];
+      if (recorded && !has("events_total")) return [h("div", { class: "card empty" }, h("p", {}, h("b", {}, "A state at rest has no scores.")), h("p", {}, ...typed("The privacy tab has its account. `streampair replay CONFIG FILE --record run.json` records a run with all that it learned.")))];
       if (one) {
         const lane = lane1(one), quality = lane.quality;
         out.push(tiles(
@@ -322,7 +322,7 @@
 
     privacy(ids) {
       const mine = ids.filter((id) => lane1(id).report);
-      if (!mine.length) return [h("div", { class: "card empty" }, h("p", {}, h("b", {}, ids.length === 1 ? "This lane keeps no privacy account." : "No lane keeps a privacy account.")), h("p", {}, "Its learner is not private: weights and scores may tell what single records were. streampair.auc.PairFTRL is a private one."))];
+      if (!mine.length) return [h("div", { class: "card empty" }, h("p", {}, h("b", {}, ids.length === 1 ? "This lane keeps no privacy account." : "No lane keeps a privacy account.")), h("p", {}, "Its learner is not private: weights and scores may disclose single records. streampair.auc.PairFTRL is a private one."))];
       return mine.length === 1 && ids.length === 1 ? officer(mine[0]) : officers(mine, ids.length - mine.length);
     },
 
@@ -336,7 +336,7 @@
         if (lag() === 0) return ["none", "nothing waits"];
         const drain = -ids.map((id) => rate(lane1(id), "lag", 10) || 0).reduce((a, b) => a + b, 0);
         if (speed() && lag() / speed() < 2) return ["2 s", "or less, at the present speed"];
-        return drain > 0 ? [brief(lag() / drain), "at the present rate"] : ["never", "the lag grows: add partitions and workers"];
+        return drain > 0 ? [brief(lag() / drain), "at the present rate"] : ["never", "the lag grows: the worker is too slow for its input"];
       };
       const age = () => { const times = apps.map((a) => meta.apps[a] && meta.apps[a].committed_at).filter(known); return times.length ? Math.max(0, now() - Math.min(...times)) : null; };
       const app = apps.length === 1 ? apps[0] : null;
@@ -453,7 +453,7 @@
   const UNCOVERED = ["The score given to the protected record itself: it moves with that record's own features. Keep the scores as safe as the features.",
     "Whether a record exists: one that is added, left out, or moved to another slot or partition.", "Metadata: keys, offsets, times, the names of the features.",
     "Several records of one person, and other learners on the same records: what they spend adds up (mu²)."];
-  const VOIDS = ["A breaker, or on_bad = \"fail\": to stop because of the content of an event reveals something about that event.", "Steps that learn from the stream in front of the learner (trust_preprocessing).", "A fixed seed: whoever knows it can compute the noise.",
+  const VOIDS = ["A breaker, or on_bad = \"fail\": to stop because of what an event contains discloses something about it.", "Steps that learn from the stream in front of the learner (trust_preprocessing).", "A fixed seed: whoever knows it can compute the noise.",
     "Not void but in doubt (“unvouched”): an older state put back, two workers on one state, a process that forks."];
 
   function chipOf(id) {
@@ -498,7 +498,7 @@
     ));
     out.push(card("third", "How much is left", ...(known(v("privacy_horizon")) ? [meter("Share of the horizon that is used", [id], () => usedShare(id), 0), h("p", {}, text([id], () => `${percent(usedShare(id))} of the horizon is used.`))] : []),
       h("p", {}, text(null, () => exhaustion(id))), h("p", { class: "note" }, "Epsilon is a promise about each record, never passed. What is accounted so far is the largest spend of any one record, not a sum over records: it comes near the promise early, and stays below it."),
-      h("h2", { class: "next-head" }, "Forks and restarts"), h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " forks are charged", text([id], () => { const dates = lane1(id).fork_dates || []; return dates.length ? `, with the commit of ${dates.map(([t, n]) => (dates.length > 1 ? `${when(t)} (${count(n)} by then)` : when(t))).join(", ")}` : ""; }), ". ", titled("privacy_generation", ": "), num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
+      h("h2", { class: "next-head" }, "Forks and restarts"), h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " forks are charged (windows that may have been released twice)", text([id], () => { const dates = lane1(id).fork_dates || []; return dates.length ? `, with the commit of ${dates.map(([t, n]) => (dates.length > 1 ? `${when(t)} (${count(n)} by then)` : when(t))).join(", ")}` : ""; }), ". ", titled("privacy_generation", ": "), num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
       h("p", { class: "note" }, "A fork is charged when a crash may have released a window of models twice, with other noise. The plan sets some aside.")));
     out.push(listed("What is not covered", UNCOVERED, h("h2", { class: "next-head" }, "What the last audit found"), h("div", {}, ...audited([id]))), listed("What would void it", VOIDS));
     const lane = lane1(id), query = new URLSearchParams({ app: lane.app, topic: lane.topic, partition: lane.partition, learner: lane.learner });
@@ -524,7 +524,7 @@
     }
     const several = said.size > 1;
     return [...said.values()].map(([audit, group]) => h("p", {}, several ? h("b", {}, `${named(group)}: `) : null, ...typed(
-      !audit ? "None is recorded here. `streampair audit CONFIG` attacks a copy of the learner on synthetic streams; it reads no data and spends nothing. `metrics.audit_file` names what it found."
+      !audit ? "None is recorded here. `streampair audit CONFIG` attacks a copy of the learner on synthetic streams; it reads no data and spends nothing. `metrics.audit_file` names the file with its result."
         : typeof audit === "string" ? sentence(`the file of the audit ${audit}`)
           : `On ${audit.date}: ${sentence(audit.verdict)} ${audit.parts.map((part) => `${sentence(part.part)} Claimed: mu ${four(part["mu claimed"])}; the best attack shows at least ${four(part["mu at least, at confidence 0.9999"])} of the ${four(part["mu accounted for"])} that its slots are accounted with.`).join(" ")}`)));
   }
