@@ -213,7 +213,7 @@ def _check_store(config: Config, report: Report) -> None:
 
 async def _check_state(config: Config, report: Report) -> None:
     """Whether a start would refuse what the store and the group hold, as `streampair state show` says it."""
-    from streampair_connectors.stores.inspection import open_states
+    from streampair_connectors.stores.state import open_states
 
     try:
         async with open_states(config, broker=False) as states:
