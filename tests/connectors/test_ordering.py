@@ -139,3 +139,29 @@ def test_what_waits_is_counted() -> None:
     order.reached(0, sent_ms=5_000)
     order.take(1)
     assert order.waiting_bytes(0) == 0
+
+
+def test_a_partition_that_is_set_aside_comes_back_in_the_open_bucket() -> None:
+    order = TopicOrder({0: (0, 0), 1: (0, 0)})
+    early = [Stored(0, b"early", None, 1_010), Stored(1, b"late", None, 9_000)]
+    order.push(0, [Stored(n, b"%d" % n, None, 1_000 + 100 * n) for n in range(10)])
+    assert order.take(99) == []
+    assert order.holding == (1,)
+    order.set_aside(1)
+    assert order.holding == ()
+    assert [record.value for record in order.take(99)] == [b"%d" % n for n in range(9)]
+    order.push(1, early)
+    order.push(0, [Stored(10, b"10", None, 9_500)])
+    # Not before what was taken: in the bucket that was open, whatever its timestamp says.
+    assert [record.value for record in order.take(99)] == [b"9", b"early"]
+    assert order.holding == (1,)
+    order.reached(1, sent_ms=10_000)
+    assert [record.value for record in order.take(99)] == [b"late"]
+
+
+def test_all_partitions_set_aside_wait() -> None:
+    order = TopicOrder({0: (0, 0)})
+    order.set_aside(0)
+    assert order.take(9) == []
+    order.push(0, [Stored(0, b"a", None, 1_000), Stored(1, b"b", None, 2_000)])
+    assert [record.value for record in order.take(9)] == [b"a"]

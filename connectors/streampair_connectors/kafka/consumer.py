@@ -306,6 +306,12 @@ class Consumer:
         coordinator = self._consumer._coordinator
         return Member(int(coordinator.generation), member_of(self._consumer), self._instance_id)
 
+    def leaderless(self) -> set[int]:
+        """Assigned partitions that have no leader, as far as the client knows."""
+        cluster = self._consumer._client.cluster
+        leaders = {tp.partition: cluster.leader_for_partition(tp) for tp in self._consumer.assignment()}
+        return {partition for partition, leader in leaders.items() if leader in (None, -1)}
+
     def settled(self) -> dict[int, int]:
         """As of `FetchClock.settled`, for all partitions that are assigned."""
         assert self._fetches is not None

@@ -80,6 +80,8 @@ class TopicOrder:
     def __init__(self, positions: Mapping[int, tuple[int, int]], ordinal: int = 0) -> None:
         self.ordinal = ordinal
         self._queues = {p: _Queue(*where) for p, where in sorted(positions.items())}
+        self._aside: set[int] = set()
+        self._closed = 0  # the first bucket of which no record was taken
         self._heap: list[tuple[int, int]] = []  # (bucket, partition) of the first chunk of each queue
 
     def waiting_bytes(self, partition: int) -> int:
@@ -101,6 +103,8 @@ class TopicOrder:
             No timestamp counts as later than this: for topics whose producers set it. None: no limit.
         """
         queue = self._queues[partition]
+        if records:
+            self._rejoin(partition)
         begin = queue.read_to
         for record in records:
             if record.offset < begin:
@@ -121,8 +125,23 @@ class TopicOrder:
 
     def reached(self, partition: int, *, sent_ms: int) -> None:
         """Close the buckets before a fetch, sent at `sent_ms`, whose answer is pushed and reached the end."""
+        self._rejoin(partition)
         queue = self._queues[partition]
         queue.settled = max(queue.settled, (sent_ms - _SETTLE_MS) // BUCKET_MS)
+
+    def set_aside(self, partition: int) -> None:
+        """Go on without a partition until its next records, or its end, are read.
+
+        Its records then stand in the bucket that is open at that moment, or later. So the order is not a
+        function of the topic alone any more.
+        """
+        self._aside.add(partition)
+
+    def _rejoin(self, partition: int) -> None:
+        if partition in self._aside:
+            self._aside.discard(partition)
+            queue = self._queues[partition]
+            queue.newest = max(queue.newest, self._closed * BUCKET_MS)
 
     @property
     def holding(self) -> tuple[int, ...]:
@@ -130,14 +149,20 @@ class TopicOrder:
         if not self._heap:
             return ()
         least = self._heap[0][0]
-        return tuple(p for p, queue in self._queues.items() if queue.frontier <= least)
+        return tuple(
+            p for p, queue in self._queues.items() if queue.frontier <= least and p not in self._aside
+        )
 
     def take(self, most: int) -> list[OrderedRecord]:
         """Take the next records of closed buckets, at most so many."""
         out: list[OrderedRecord] = []
         if not self._heap:
             return out
-        closed = min(queue.frontier for queue in self._queues.values())
+        frontiers = [queue.frontier for p, queue in self._queues.items() if p not in self._aside]
+        if not frontiers:
+            return out
+        closed = min(frontiers)
+        self._closed = max(self._closed, closed)
         while self._heap and len(out) < most and self._heap[0][0] < closed:
             partition = self._heap[0][1]
             queue = self._queues[partition]

@@ -20,7 +20,7 @@ log = get_logger(__name__)
 
 _QUEUE_BYTES = 8 * 1024 * 1024  # of one partition that wait for the order; then it is paused
 _POLL_SECONDS = 0.05  # between two looks at what was read to its end
-_HOLDING_SECONDS = 10.0  # a partition that holds the others for longer is logged
+_HOLDING_SECONDS = 10.0  # a partition that holds the others for longer is logged, or set aside
 
 
 class Source(Protocol):
@@ -141,6 +141,7 @@ class TopicSource:
         self._clock_ahead = 0  # of the brokers, at least, in milliseconds
         self._paused: set[int] = set()
         self._holding_since: tuple[tuple[int, ...], float] = ((), 0.0)
+        self._private = False
 
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
         """One, once all partitions are assigned."""
@@ -151,6 +152,7 @@ class TopicSource:
         source, ordinal = lane.logged_lane.source, lane.logged_lane.next_offset or 0
         assert source is not None
         self._positions = source
+        self._private = lane.logged_lane.private
         where: dict[int, tuple[int, int]] = {}
         for number, (start, _) in lane.spans.items():
             known = source.positions.get(number)
@@ -217,6 +219,8 @@ class TopicSource:
             self._holding_since = (holding, now)
         elif now >= self._holding_since[1] + _HOLDING_SECONDS:
             self._holding_since = (holding, now)
+            if self._set_aside(order, holding):
+                return
             log.warning(
                 "partitions_hold_the_topic",
                 topic=self._lane.topic,
@@ -224,6 +228,25 @@ class TopicSource:
                 next_step="the order needs the next record of each partition: look for an open transaction "
                 "of a producer on them, or for a partition without a leader",
             )
+
+    def _set_aside(self, order: TopicOrder, holding: Sequence[int]) -> bool:
+        """Go on without partitions that have no leader; whether there were any.
+
+        A private lane waits: what its guarantee covers includes the order.
+        """
+        lost = sorted(self._consumer.leaderless().intersection(holding))
+        if not lost or self._private:
+            return False
+        for number in lost:
+            order.set_aside(number)
+        log.warning(
+            "partitions_set_aside",
+            topic=self._lane.topic,
+            partitions=lost,
+            next_step="start the brokers that lead them: their events are learned and scored when they are "
+            "back. The other partitions go on",
+        )
+        return True
 
     def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
         """Keep them for the next poll."""
