@@ -1,18 +1,20 @@
 """kill -9, again and again: two workers on Apache Kafka, one killed every few seconds, and what is left.
 
-    python benchmarks/kill_loop.py                # starts Apache Kafka, as the tests do
-    python benchmarks/kill_loop.py --kills 20
+    python benchmarks/kill_loop.py                                      # starts Apache Kafka, as the tests do
+    python benchmarks/kill_loop.py --events 10000000 --rate 20000 --partitions 16 --seconds 60 --grow 2
+    python benchmarks/kill_loop.py --scoring parallel --learner PairOGD
 
-Events go to four partitions of a topic while two `streampair run` work, the state in Kafka, the learner
-private. While they come, one worker is killed and started again. In the end each event must have one score
-for readers of committed records, and the account no fork. The exit code says whether that is so.
+Events go to the partitions of a topic while two `streampair run` work, the state in Kafka. While they come,
+one worker after the other is killed and started again, and with `--grow` partitions are added. In the end
+each event must have one score for readers of committed records, the model must have taken each event once,
+and the account of a private learner must have no fork. Memory and open files of the workers, and records in
+the internal topics, are printed at each kill: they must not grow. The exit code says whether all that is so.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import collections
 import json
 import os
 import random
@@ -22,19 +24,21 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
-from streampair_connectors.config import Config, load_config
-from streampair_connectors.kafka import Partition
+from streampair_connectors.config import Config, KafkaConfig, load_config
+from streampair_connectors.kafka import Partition, RecordReader
+from streampair_connectors.kafka.admin import add_partitions, describe_topics
 from streampair_connectors.stores import TopicStore
 from worker import broker, create
 
 from streampair.engine.recovery import RecoveredState
-from streampair.engine.wal import Chain
+from streampair.engine.wal import WHOLE_TOPIC, Chain
 
-PARTITIONS = 4
-TOPICS = ("events", "loop-scores", "loop-dead-letters")
 ERROR = '"level":"error"'
 FEATURES = ["f0", "f1", "f2"]
 CONFIG = """app = "loop"
@@ -46,55 +50,110 @@ session_timeout_seconds = 6
 topic = "events"
 label = "y"
 features = ["f0", "f1", "f2"]
+[output]
+topic = "loop-scores"
 [learner]
-class = "streampair.auc.PairFTRL"
-options = {{ epsilon = 1.0, delta = 1e-6 }}
+class = "streampair.auc.{learner}"
+scoring = "{scoring}"
+"""
+PRIVATE = """options = { epsilon = 1.0, delta = 1e-6 }
 noise_key_file = "noise.key"
 """
 
 
-async def produce(bootstrap: str, count: int, seed: int, seconds: float) -> None:
-    """`count` events for each partition, spread over some seconds."""
-    coin, begin = random.Random(seed), time.monotonic()
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20) as producer:
-        for i in range(count * PARTITIONS):
-            y = coin.random() < 0.3
-            x = {name: round(coin.gauss(0.4 if y else -0.2, 0.5), 4) for name in FEATURES}
-            await producer.send("events", json.dumps({**x, "y": y}).encode(), partition=i % PARTITIONS)
-            if i % 100 == 0:
-                due = begin + seconds * i / (count * PARTITIONS)
-                await asyncio.sleep(max(due - time.monotonic(), 0.0))
+def payloads() -> list[bytes]:
+    """Some events, which are sent again and again."""
+    coin, made = random.Random(1), []
+    for _ in range(1000):
+        y = coin.random() < 0.3
+        x = {name: round(coin.gauss(0.4 if y else -0.2, 0.5), 4) for name in FEATURES}
+        made.append(json.dumps({**x, "y": y}).encode())
+    return made
 
 
-async def scores(bootstrap: str, isolation: str) -> collections.Counter[tuple[int, int]]:
-    """How often each event has a score."""
+class Feed:
+    """Sends events at a rate to all partitions in turn.
+
+    Attributes
+    ----------
+    sent
+        Number of acknowledged events of each partition.
+    """
+
+    def __init__(self, bootstrap: str, partitions: int) -> None:
+        self._bootstrap = bootstrap
+        self._values = payloads()
+        self.sent = [0] * partitions
+
+    async def run(self, count: int, rate: float) -> None:
+        """Send so many events."""
+        begin, done = time.monotonic(), 0
+        async with AIOKafkaProducer(bootstrap_servers=self._bootstrap, enable_idempotence=True) as producer:
+            while done < count:
+                size = min(200, count - done)
+                number = done // 200 % len(self.sent)
+                batch = producer.create_batch()
+                for i in range(size):
+                    batch.append(key=None, value=self._values[(done + i) % 1000], timestamp=None)
+                batch.close()
+                await producer.send_batch(batch, "events", partition=number)
+                self.sent[number] += size
+                done += size
+                await asyncio.sleep(max(begin + done / rate - time.monotonic(), 0.0))
+            await producer.flush()
+
+    @property
+    def total(self) -> int:
+        """Events sent so far."""
+        return sum(self.sent)
+
+
+async def scores(bootstrap: str, sent: list[int], isolation: str) -> list[Any]:
+    """How often each event has a score: an array for each partition."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level=isolation)
-    found: collections.Counter[tuple[int, int]] = collections.Counter()
+    found = [np.zeros(count, dtype=np.uint8) for count in sent]
+    decode = msgspec.json.Decoder(Score).decode
     async with consumer:
-        partitions = [TopicPartition("loop-scores", p) for p in range(PARTITIONS)]
+        partitions = [TopicPartition("loop-scores", 0)]
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)
         ends = await consumer.end_offsets(partitions)
         while any([await consumer.position(p) < ends[p] for p in partitions]):
             for records in (await consumer.getmany(timeout_ms=200)).values():
                 for record in records:
-                    row = json.loads(record.value)
-                    found[row["partition"], row["offset"]] += 1
+                    row = decode(record.value)
+                    found[row.partition][row.offset] += 1
     return found
 
 
-async def charged(config: Config) -> list[int]:
-    """Forks by lane, from the log; nobody may be running."""
-    store = TopicStore(config, partitions=PARTITIONS, private=True)
-    found = []
-    for partition in range(PARTITIONS):
-        lane = await store.open(Partition("events", partition), {partition: 0})
-        known = RecoveredState.of(Chain.peek(await lane.read()))
-        assert known is not None
-        assert known.ledger is not None
-        found.append(known.ledger["forks"] + known.ledger["pending"])
-        await lane.close()
-    return found
+class Score(msgspec.Struct):
+    """The place of a score."""
+
+    partition: int
+    offset: int
+
+
+async def lane(config: Config, partitions: int) -> tuple[int, int]:
+    """Records that the lane has taken, and forks charged, from the log; nobody may be running."""
+    store = TopicStore(config, partitions=1, private=True)
+    opened = await store.open(Partition("events", WHOLE_TOPIC), dict.fromkeys(range(partitions), 0))
+    known = RecoveredState.of(Chain.peek(await opened.read()))
+    await opened.close()
+    assert known is not None
+    forks = 0 if known.ledger is None else known.ledger["forks"] + known.ledger["pending"]
+    return 0 if known.tip is None else known.tip.seen, forks
+
+
+async def sizes(settings: KafkaConfig, names: list[str]) -> list[int]:
+    """Offsets between begin and end of the first partition of topics."""
+    lookup = RecordReader(settings)
+    known = await describe_topics(settings)
+    try:
+        names = [name for name in names if name in known]  # a worker makes them at its start
+        spans = [(await lookup.spans([Partition(name, 0)]))[0] for name in names]
+    finally:
+        await lookup.stop()
+    return [end - start for start, end in spans]
 
 
 class Workers:
@@ -123,65 +182,105 @@ class Workers:
         said = [log.read_text().count('"event":"started"') for log in self.logs]
         return said == self.starts
 
+    def weight(self, i: int) -> str:
+        """Memory and open files of a worker."""
+        pid = self.running[i].pid
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        return f"{pages * os.sysconf('SC_PAGE_SIZE') / 2**20:.0f} MB, {files} files"
+
+    def end(self) -> None:
+        """End what still runs."""
+        for process in self.running:
+            process.kill()
+
     def stop(self) -> list[int]:
+        """Stop both; their exit codes."""
         for process in self.running:
             process.send_signal(signal.SIGTERM)
         return [process.wait(60) for process in self.running]
 
 
-async def round_of(
-    bootstrap: str, workers: Workers, number: int, victim: int, share: float, seconds: float
-) -> None:
-    """2,000 events for each partition in some seconds; after a share of them, a worker is killed."""
-    sending = asyncio.create_task(produce(bootstrap, 2000, number, seconds))
-    await asyncio.sleep(share * seconds)
-    await asyncio.to_thread(workers.kill, victim)
-    await sending
+async def attack(options: argparse.Namespace, workers: Workers, feed: Feed, config: Config) -> None:
+    """Send the events, and kill a worker from time to time."""
+    settings = config.require_kafka()
+    internal = [config.log_topic, *([config.model_topic] if config.model_topic else [])]
+    coin, kills, grown = random.Random(1), 0, 0
+    share = options.events // (options.grow + 1)
+    for stage in range(options.grow + 1):
+        if stage:
+            grown += 1
+            await add_partitions(settings, "events", len(feed.sent) + 2)
+            feed.sent += [0, 0]
+            print(f"{len(feed.sent)} partitions", flush=True)
+        sending = asyncio.create_task(feed.run(share, options.rate))
+        while not sending.done():
+            await asyncio.wait({sending}, timeout=options.seconds * coin.uniform(0.5, 1.5))
+            if sending.done():
+                break
+            victim, kills = coin.randrange(2), kills + 1
+            weights = [workers.weight(i) for i in (0, 1)]
+            await asyncio.to_thread(workers.kill, victim)
+            kept = await sizes(settings, internal)
+            print(
+                f"kill -9 {kills:3}: worker {victim}; {feed.total:9,} events sent; workers "
+                f"{' and '.join(weights)}; offsets in {' and '.join(internal)}: {kept}",
+                flush=True,
+            )
+        sending.result()
+
+
+def judge(options: argparse.Namespace, workers: Workers, feed: Feed, config: Config) -> int:
+    """Attack the workers, and say what is left: the exit code."""
+    asyncio.run(attack(options, workers, feed, config))
+    deadline = time.monotonic() + 180
+    while True:
+        committed = asyncio.run(scores(config.require_kafka().bootstrap_servers, feed.sent, "read_committed"))
+        missing = sum(int((found == 0).sum()) for found in committed)
+        if (not missing and workers.up()) or time.monotonic() > deadline:
+            break
+        time.sleep(2.0)
+    time.sleep(2.0)  # the lane may be behind scorers
+    codes = workers.stop()
+    committed = asyncio.run(scores(config.require_kafka().bootstrap_servers, feed.sent, "read_committed"))
+    missing = sum(int((found == 0).sum()) for found in committed)
+    twice = sum(int((found > 1).sum()) for found in committed)
+    seen, forks = asyncio.run(lane(config, len(feed.sent)))
+    print(f"{feed.total:,} events: {missing} have no score, {twice} have two (committed records)")
+    print(f"the model has taken {seen:,}; forks charged: {forks}; exit codes of the stops: {codes}")
+    errors = [line for log in workers.logs for line in log.read_text().splitlines() if ERROR in line]
+    print(*errors[:3], sep="\n", end="")
+    return 0 if not missing and not twice and not errors and seen == feed.total and not forks else 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bootstrap", help="host:port of a broker; without it, one is started")
     parser.add_argument("--kafka", default="4.x", help="version to start: 3.9 or 4.x")
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=8.0, help="from one kill to the next")
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--rate", type=float, default=1000.0, help="events a second")
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=8.0, help="from one kill to the next, about")
+    parser.add_argument("--grow", type=int, default=0, help="how often two partitions are added")
+    parser.add_argument("--learner", default="PairFTRL")
+    parser.add_argument("--scoring", default="inline", choices=["inline", "parallel"])
     options = parser.parse_args()
-    coin, sent = random.Random(1), 0
     with tempfile.TemporaryDirectory() as folder, broker(options.bootstrap, options.kafka) as bootstrap:
-        config = Path(folder) / "loop.toml"
-        config.write_text(CONFIG.format(bootstrap=bootstrap))
-        key = config.with_name("noise.key")
+        path = Path(folder) / "loop.toml"
+        text = CONFIG.format(bootstrap=bootstrap, learner=options.learner, scoring=options.scoring)
+        path.write_text(text + (PRIVATE if options.learner in ("PairFTRL", "PrivateForest") else ""))
+        key = path.with_name("noise.key")
         key.touch(0o600)
         key.write_text(os.urandom(32).hex())
         os.chdir(folder)
-        asyncio.run(create(bootstrap, *TOPICS, partitions=PARTITIONS))
-        workers = Workers(config)
-        time.sleep(options.seconds)
-        for kill in range(1, options.kills + 1):
-            victim = coin.randrange(2)
-            asyncio.run(round_of(bootstrap, workers, kill, victim, coin.uniform(0.1, 1.0), options.seconds))
-            sent += 2000 * PARTITIONS
-            done = sum(asyncio.run(scores(bootstrap, "read_committed")).values())
-            progress = f"{sent:6} events sent, {done:6} scores committed"
-            print(f"kill -9 {kill:2}: worker {victim}; {progress}", flush=True)
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline:
-            committed = asyncio.run(scores(bootstrap, "read_committed"))
-            if len(committed) == sent and workers.up():
-                break
-            time.sleep(1.0)
-        codes = workers.stop()
-        committed = asyncio.run(scores(bootstrap, "read_committed"))
-        seen = asyncio.run(scores(bootstrap, "read_uncommitted"))
-        twice = sum(n > 1 for n in committed.values())
-        again = sum(n > 1 for n in seen.values())
-        forks = asyncio.run(charged(load_config(config)))
-        print(f"{sent} events: {len(committed)} have a score, {twice} of them two (committed records)")
-        print(f"whoever reads uncommitted records saw {again} twice")
-        print(f"forks charged to the budget, by lane: {forks}; exit codes of the stops: {codes}")
-        errors = [line for log in workers.logs for line in log.read_text().splitlines() if ERROR in line]
-        print(*errors[:3], sep="\n", end="")
-    return 0 if len(committed) == sent and not twice and not errors else 1
+        config = load_config(path)
+        asyncio.run(create(bootstrap, "events", partitions=options.partitions, append_time=True))
+        asyncio.run(create(bootstrap, "loop-scores", "loop-dead-letters"))
+        workers, feed = Workers(path), Feed(bootstrap, options.partitions)
+        try:
+            return judge(options, workers, feed, config)
+        finally:
+            workers.end()
 
 
 if __name__ == "__main__":
