@@ -350,7 +350,7 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
         officer = (
             *("The horizon is reached.", "The guarantee holds", "Protected: the content of one record"),
             *("of 14 Nov 2023, 22:13:20", "What is not covered", "several records of one person"),
-            *("What would void it", "a process that forks", "How much is left", "second views of a window"),
+            *("What would void it", "a process that forks", "How much is left", "forks are charged"),
             *("On 2026-01-02: Nothing speaks against the promise.", "at least 0.4375 of the 0.5000"),
         )
         operator = (
@@ -695,4 +695,4 @@ def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
     ] * 2
     assert "Not written down" not in page.locator("body").inner_text()
     page.get_by_role("tab", name="Learning").click()
-    says(page, "A state at rest tells no scores")
+    says(page, "A state at rest has no scores")
