@@ -695,4 +695,4 @@ def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
     ] * 2
     assert "Not written down" not in page.locator("body").inner_text()
     page.get_by_role("tab", name="Learning").click()
-    says(page, "A state at rest tells no scores")
+    says(page, "A state at rest has no scores")

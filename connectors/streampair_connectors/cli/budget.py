@@ -188,7 +188,7 @@ def _total_rows(budget: Budget) -> Iterator[tuple[str, str]]:
     yield "epsilon", f"{budget.epsilon_spent:.4g} at delta {budget.delta:.3g}"
     yield "mu", f"{budget.mu_spent:.4g}"
     count = len(budget.accounts)
-    yield "lanes", f"{count}. Learners on one partition add up"
+    yield "lanes", f"{count}. Learners on the same records add up"
     yield "over lanes", f"the {budget.over_lanes}: {budget.why}"
     for name in budget.unread:
         unread = f"topic {name}: the keys of this configuration do not open it"

@@ -562,7 +562,7 @@
       if (of("unvouched")) parts.push(`cannot be vouched for in full in ${of("unvouched")}`);
       if (of("void")) parts.push(`is void in ${of("void")}`);
       return `${plural(ids.length, "lane keeps", "lanes keep")} a privacy account: ${parts.join(", ")}.${others ? ` ${plural(others, "lane keeps", "lanes keep")} none.` : ""}`;
-    })), h("p", { class: "note" }, ...typed("Learners on one partition see the same records: their spends add up (mu²). Partitions hold different records, so of a record the largest counts. `streampair budget show --all` puts all applications of a store together."))));
+    })), h("p", { class: "note" }, ...typed("The spends of lanes that read the same records add up (mu²). Lanes of different partitions read different records, so for a record the largest counts. `streampair budget show --all` puts all applications of a store together."))));
     out.push(listed("What is not covered", UNCOVERED), listed("What would void it", VOIDS), card("third", "What the last audit found", h("div", {}, ...audited(ids))));
     out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], [titled("privacy_guarantee")], ...["epsilon_budget", "delta", "epsilon_spent", "mu_spent", "horizon_left", "releases_total", "forks", "since_seconds"].map((name) => [titled(`privacy_${name}`), "n"])],
       ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_epsilon_spent", four), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count), text([id], () => or(when)(value(lane1(id), "privacy_since_seconds")))]))));
