@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from streampair.engine.records import OrderedRecord
 from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState
 
-__all__ = ["ORDER_NOT_COVERED", "Positions", "longer", "partition_label", "partition_number", "ranges_of"]
+__all__ = [
+    "ORDER_NOT_COVERED",
+    "Positions",
+    "lane_name",
+    "longer",
+    "partition_label",
+    "partition_number",
+    "ranges_of",
+]
 
 ORDER_NOT_COVERED = (
     "the order over partitions is not covered, since producers set the timestamps by which it is made "
@@ -24,6 +32,11 @@ ORDER_NOT_COVERED = (
 def partition_label(partition: int) -> str:
     """Return the label of a lane: the number of its partition, or "all" where it reads the whole topic."""
     return "all" if partition == WHOLE_TOPIC else str(partition)
+
+
+def lane_name(partition: int) -> str:
+    """Return what messages call a lane: "partition 3", or "the whole topic"."""
+    return "the whole topic" if partition == WHOLE_TOPIC else f"partition {partition}"
 
 
 def partition_number(label: str) -> int:
