@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from streampair.engine.source import partition_label
 from streampair.errors import ConfigError
 from streampair_connectors.cli.options import AsJson, ConfigPath, errors
 from streampair_connectors.config import Config, load_config
@@ -58,7 +59,7 @@ def show(config: ConfigPath, as_json: AsJson = False) -> None:
         if not lanes:
             typer.echo(f"the store has no lane of {settings.app}")
         for lane in lanes:
-            _block(f"{settings.app}: {settings.input.topic}[{lane.partition}]", _rows(lane))
+            _block(f"{settings.app}: {settings.input.topic}[{partition_label(lane.partition)}]", _rows(lane))
 
 
 @state_app.command(
@@ -138,7 +139,7 @@ async def _recover(
         plans = await states.plan(how, partitions)
         if show:
             for plan in plans:
-                title = f"{settings.app}: {settings.input.topic}[{plan.partition}]"
+                title = f"{settings.app}: {settings.input.topic}[{partition_label(plan.partition)}]"
                 _block(title, _plan_rows(plan))
         if ask and not await asyncio.to_thread(typer.confirm, "Go on?"):
             return []

@@ -10,6 +10,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
+from streampair.engine.source import partition_label
+
 __all__ = ["LIVE_AFTER", "Problem", "Progress"]
 
 LIVE_AFTER = 3.0
@@ -161,9 +163,10 @@ class Progress:
             if not (lane.is_open and lane.lag) or seconds < patience:
                 continue
             last = f"; the last trouble was: {self._detail}" if self._trouble_since is not None else ""
+            name = f"{topic}/{partition_label(partition)}"
             yield Problem(
                 self._app,
-                f"{topic}/{partition} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
+                f"{name} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
                 _LOOK,
                 round(seconds, 1),
                 topic,

@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from streampair.engine import Commit, LogAppend
+from streampair.engine.source import partition_label
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import CommitOutcomeUnknownError, ConfigError, SourceError, StoreError
 from streampair_connectors.config import Config
@@ -495,7 +496,7 @@ class TopicLane:
             give_up.cancel()
         raise CommitOutcomeUnknownError(
             f"the broker did not answer in time, so it is unknown whether the last commit of "
-            f"{self._source.topic}/{self._source.partition} is stored",
+            f"{self._source.topic}/{partition_label(self._source.partition)} is stored",
             fix="none is needed: the next start of the lane reads the outcome",
         )
 
