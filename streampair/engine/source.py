@@ -15,6 +15,7 @@ from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState
 __all__ = [
     "ORDER_NOT_COVERED",
     "Positions",
+    "lane_name",
     "longer",
     "partition_label",
     "partition_number",
@@ -37,6 +38,11 @@ def partition_label(partition: int) -> str:
 def partition_or_all(partition: int) -> int | str:
     """Return what logs and JSON say of a lane: its partition, or "all" where it reads the whole topic."""
     return partition_label(partition) if partition == WHOLE_TOPIC else partition
+
+
+def lane_name(partition: int) -> str:
+    """Return what messages call a lane: "partition 3", or "the whole topic"."""
+    return "the whole topic" if partition == WHOLE_TOPIC else f"partition {partition}"
 
 
 def partition_number(label: str) -> int:

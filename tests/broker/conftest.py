@@ -9,37 +9,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.apache_kafka import KafkaBroker
+from harness.apache_kafka import PROFILES, KafkaBroker, TwoBrokers, version_of
 from harness.kafka import Cluster
 from harness.tiers import REAL_TIERS, STOPPABLE_TIERS, TIERS, open_cluster
 from harness.verifier import Nursery, Trial
 
+# Of learners: one for the application, which is the default, and one for each partition.
+SCOPES = ("application", "partition")
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on each tier that its fixture names: ``kafka``, ``apache_kafka`` or ``stoppable_kafka``."""
-    names = metafunc.fixturenames
-    if "kafka" not in names:
-        return
+    """Run a test on each tier that its fixture names: ``kafka``, ``apache_kafka`` or ``stoppable_kafka``.
+
+    And in each store and with each scope, if it asks for ``store`` and ``scope``.
+    """
+    names = [name for name in ("kafka", "store", "scope") if name in metafunc.fixturenames]
     tiers = TIERS
-    if "stoppable_kafka" in names:
+    if "stoppable_kafka" in metafunc.fixturenames:
         tiers = STOPPABLE_TIERS
-    elif "apache_kafka" in names:
+    elif "apache_kafka" in metafunc.fixturenames:
         tiers = REAL_TIERS
-    marks: dict[str, Any] = dict.fromkeys(tiers, pytest.mark.broker) | {"embedded": pytest.mark.embedded}
-    if metafunc.definition.get_closest_marker("newest") is not None:
-        marks |= {tier: [pytest.mark.broker, pytest.mark.verifier] for tier in STOPPABLE_TIERS[:-1]}
-    if "store" in names:
-        # The in-process broker does not fence, so that no state may lie in it.
-        both = [
-            pytest.param(tier, store, marks=marks[tier])
-            for tier in tiers
-            for store in ("directory", "kafka")
-            if store == "directory" or tier != "embedded"
-        ]
-        metafunc.parametrize(("kafka", "store"), both, indirect=True, scope="session")
-        return
-    params = [pytest.param(tier, marks=marks[tier]) for tier in tiers]
-    metafunc.parametrize("kafka", params, indirect=True, scope="session")
+    newest = metafunc.definition.get_closest_marker("newest")
+    values = {"kafka": tiers, "store": ("directory", "kafka"), "scope": SCOPES}
+    cases = []
+    for chosen in itertools.product(*(values[name] for name in names)):
+        case = dict(zip(names, chosen, strict=True))
+        tier, scope = case.get("kafka"), case.get("scope")
+        # The in-process broker does not fence, so that no state may lie in it; and one scope is enough there.
+        if tier == "embedded" and (case.get("store") == "kafka" or scope == "partition"):
+            continue
+        marks = [] if tier is None else [pytest.mark.embedded if tier == "embedded" else pytest.mark.broker]
+        if newest is not None and (
+            tier in STOPPABLE_TIERS[:-1] or scope not in (None, newest.kwargs.get("scope", scope))
+        ):
+            marks.append(pytest.mark.verifier)
+        cases.append(pytest.param(*chosen, marks=marks))
+    if names:
+        metafunc.parametrize(names, cases, indirect=True, scope="session")
 
 
 def _tier(item: pytest.Item) -> int:
@@ -63,9 +69,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marks = [mark.kwargs for mark in item.iter_markers("verifier")]
         if not marks or not isinstance(item, pytest.Function):
             continue
-        tier, store = item.callspec.params.get("kafka"), item.callspec.params.get("store")
-        wanted = everything or (tier in STOPPABLE_TIERS[-1:] and any(mark.get("short") for mark in marks))
-        if not wanted or any(mark.get("store", store) != store for mark in marks):
+        tier, store, scope = (item.callspec.params.get(name) for name in ("kafka", "store", "scope"))
+        short = any(mark.get("short") in (True, scope or True) for mark in marks)
+        wanted = everything or (tier in STOPPABLE_TIERS[-1:] and short)
+        if not wanted or any(
+            mark.get("store", store) != store or mark.get("scope", scope) != scope for mark in marks
+        ):
             dropped.append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
@@ -92,6 +101,12 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+def scope(request: pytest.FixtureRequest) -> str:
+    """What a learner learns from; a test that asks for it runs for each."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
 def apache_kafka(kafka: Cluster) -> Cluster:
     """Only Apache Kafka itself, not the in-process broker."""
     return kafka
@@ -106,8 +121,9 @@ def stoppable_kafka(kafka: Cluster) -> Cluster:
 @pytest.fixture(autouse=True)
 def _broker_is_up(request: pytest.FixtureRequest) -> None:
     """A test that left the broker down must not fail the next one."""
-    if "kafka" in request.fixturenames:
-        request.getfixturevalue("kafka").ensure_running()
+    for name in ("kafka", "two_brokers"):
+        if name in request.fixturenames:
+            request.getfixturevalue(name).ensure_running()
 
 
 @pytest.fixture(scope="session", params=STOPPABLE_TIERS)
@@ -124,6 +140,14 @@ def forgetful(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     }
     cluster = open_cluster(request.param, settings=settings)
     assert isinstance(cluster, KafkaBroker)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def two_brokers(stoppable_kafka: KafkaBroker) -> Iterator[TwoBrokers]:
+    """Two brokers of the same version: the last partition of a topic is on the second."""
+    cluster = TwoBrokers(next(name for name in PROFILES if version_of(name) == stoppable_kafka.version))
     yield cluster
     cluster.close()
 
@@ -147,14 +171,15 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 @pytest.fixture
 def trial(
-    stoppable_kafka: KafkaBroker, unique: Callable[[str], str], tmp_path: Path, store: str
+    stoppable_kafka: KafkaBroker, unique: Callable[[str], str], tmp_path: Path, store: str, scope: str
 ) -> Callable[..., Trial]:
-    """Makes applications under test, their state where `store` says."""
+    """Makes applications under test, their state where `store` says, of three partitions or one lane."""
 
-    def make(kind: type[Trial] = Trial, **options: Any) -> Trial:
+    def make(kafka: Cluster = stoppable_kafka, **options: Any) -> Trial:
         name = unique("app")
         (tmp_path / name).mkdir()
-        return kind(stoppable_kafka, tmp_path / name, name, store=store, **options)
+        options = {"partitions": 3 if scope == "application" else 1, **options}
+        return Trial(kafka, tmp_path / name, name, store=store, scope=scope, **options)
 
     return make
 

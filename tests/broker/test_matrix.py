@@ -9,7 +9,7 @@ import pytest
 from harness.verifier import Nursery, Trial
 from harness.worker_process import fetch, wait_for
 
-pytestmark = pytest.mark.verifier
+pytestmark = pytest.mark.verifier(scope="application")
 
 _BUDGET = "epsilon = 2.0, delta = 1e-4, horizon = 300"
 _BUFFERS = {
@@ -36,7 +36,7 @@ def test_every_learner_and_buffer_on_a_broker(
 ) -> None:
     """Scores are complete; regret and what was spent are on the page of metrics."""
     private = kind.startswith("OnPair")
-    one = trial(learner=MATRIX[kind])
+    one = trial(learner=MATRIX[kind], partitions=1)
     one.feed(200)
     with nursery.start(one.app) as worker:
         url = str(worker.await_log("started")["metrics"])

@@ -19,14 +19,15 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import OffsetAndMetadata
-from harness.apache_kafka import KafkaBroker
+from harness.apache_kafka import KafkaBroker, TwoBrokers
 from harness.applications import PAIR_FTRL, PAIR_OGD, Inside
 from harness.dying_worker import DIRECTORY, TOPIC
-from harness.late_requests import LateRequests
-from harness.verifier import Evidence, Nursery, Trial, WholeTrial, Worker, Wrong
+from harness.late_requests import API_KEYS, LateRequests
+from harness.verifier import Evidence, Nursery, Trial, Worker, Wrong
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig, load_config
-from streampair_connectors.kafka import Partition, write_register_offline
+from streampair_connectors.kafka import Partition, group_members, write_register_offline
+from streampair_connectors.kafka.log_topic import SETTINGS
 
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
 
@@ -55,13 +56,13 @@ def stopped_at(nursery: Nursery, trial: Trial, step: str, **order: Any) -> Itera
         yield worker
 
 
-def finish(nursery: Nursery, trial: Trial, fault: str, **order: Any) -> Evidence:
+def finish(nursery: Nursery, trial: Trial, fault: str, *, by_outputs: bool = False, **order: Any) -> Evidence:
     """Let a worker do the rest in peace, and hold everything against the reference."""
     with nursery.start(trial.app, **order) as worker:
         worker.await_log("lane_opened")
         trial.await_done(worker)
         assert worker.stop() == 0, worker.log()
-    return trial.verify(fault)
+    return trial.verify(fault, by_outputs=by_outputs)
 
 
 def refusal(trial: Trial) -> StreampairError:
@@ -87,42 +88,26 @@ def contents(trial: Trial) -> dict[str, bytes]:
 
 
 @pytest.mark.verifier(short=True)
-def test_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str) -> None:
-    """One application dies at one step after the other; two lanes, so that the other one is anywhere."""
-    one = trial(partitions=2)
+def test_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str, scope: str) -> None:
+    """One application dies at one step after the other.
+
+    Of one lane that reads three partitions; and of two lanes, so that the other one is anywhere.
+    """
+    whole = scope == "application"
+    one = trial(partitions=3 if whole else 2)
     steps = TOPIC if store == "kafka" else DIRECTORY
     coin = random.Random(store)
-    one.feed(50)
+    one.feed(30 if whole else 50)
     found: Evidence | None = None
     for step in (s for s in steps if not s.startswith("start 5")):
-        one.feed(30)
+        one.feed(20 if whole else 30)
         # Snapshots at every commit where one is to die over them.
         often = "snapshot" in step or "log " in step or "anew" in step or "trimmed" in step
-        count = coin.randint(1, 5) if steps[step].at_work and not often else 1
+        count = coin.randint(1, 3 if whole else 5) if steps[step].at_work and not often else 1
         found = killed_at(nursery, one, step, found, count=count, snapshot_seconds=0 if often else None)
     for step in (s for s in steps if s.startswith("start 5")):
-        one.feed(100)
+        one.feed(60 if whole else 100)
         # What is replayed at a start was committed after a snapshot.
-        found = killed_at(nursery, one, "commit 6: not published", found, count=3, snapshot_seconds=math.inf)
-        found = killed_at(nursery, one, step, found)
-    finish(nursery, one, "killed at every step")
-
-
-@pytest.mark.verifier(short=True)
-def test_a_whole_topic_is_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str) -> None:
-    """As above, of one lane that reads three partitions."""
-    one = trial(WholeTrial, partitions=3)
-    steps = TOPIC if store == "kafka" else DIRECTORY
-    coin = random.Random(store)
-    one.feed(30)
-    found: Evidence | None = None
-    for step in (s for s in steps if not s.startswith("start 5")):
-        one.feed(20)
-        often = "snapshot" in step or "log " in step or "anew" in step or "trimmed" in step
-        count = coin.randint(1, 3) if steps[step].at_work and not often else 1
-        found = killed_at(nursery, one, step, found, count=count, snapshot_seconds=0 if often else None)
-    for step in (s for s in steps if s.startswith("start 5")):
-        one.feed(60)
         found = killed_at(nursery, one, "commit 6: not published", found, count=3, snapshot_seconds=math.inf)
         found = killed_at(nursery, one, step, found)
     finish(nursery, one, "killed at every step")
@@ -130,11 +115,11 @@ def test_a_whole_topic_is_killed_at_every_step(trial: MakeTrial, nursery: Nurser
 
 @pytest.mark.parametrize("learner", [PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
 def test_killed_at_any_time(trial: MakeTrial, nursery: Nursery, store: str, learner: str) -> None:
-    one = trial(partitions=2, learner=learner)
+    one = trial(partitions=3, learner=learner)
     coin = random.Random(f"{store} {learner}")
     found: Evidence | None = None
     for _ in range(5):
-        one.feed(150)
+        one.feed(100)
         snapshots = coin.choice([0, None])
         with nursery.start(one.app, snapshot_seconds=snapshots, pause=0.001) as worker:
             worker.await_log("lane_opened")
@@ -158,7 +143,7 @@ TWINS = {
 }
 
 
-@pytest.mark.verifier(short=True)
+@pytest.mark.verifier(short="application")
 def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> None:
     caught = {}
     for broken, (where, learner, step, count) in TWINS.items():
@@ -208,10 +193,41 @@ def test_a_zombie_commits_nothing(trial: MakeTrial, nursery: Nursery) -> None:
             }
             one.feed(60)
             one.await_done(other, zombie)
+            # It comes back as a member that says it has the topic, and the other one has it since later.
+            assert one.app.scope == "partition" or sum('"lane_opened"' in s for s in zombie.lines) == 1
             assert zombie.stop() == 0, zombie.log()
             assert other.stop() == 0, other.log()
         found = one.look(found)
     one.verify("zombie")
+
+
+@pytest.mark.verifier(store="kafka", scope="application", short="application")
+@pytest.mark.parametrize(
+    "step", ["commit 1: line not sent", "commit 3: sends answered", "commit 4: offsets in"]
+)
+def test_a_member_that_works_on_with_what_was_revoked_commits_nothing(
+    trial: MakeTrial, nursery: Nursery, step: str
+) -> None:
+    """It is a member of the group's generation, so that no check of the generation would keep it off."""
+    one = trial(instance=None)
+    one.feed(60)
+    revoked = {"step": step, "action": "hold", "broken": "keeps what was revoked"}
+    with nursery.start(one.app, **revoked) as zombie:
+        zombie.await_log("trap")
+        with nursery.start(one.app, broken="claims the topic") as other:
+            one.await_done(other, zombie)
+            assert asyncio.run(group_members(load_config(one.app.path).require_kafka(), one.app.name)) == 2
+            found = one.look()
+            zombie.signal(signal.SIGUSR1)
+            zombie.await_log("lane_fenced")
+            now = one.look(found)
+            assert (now.scores, now.dead, now.seen) == (found.scores, found.dead, found.seen)
+            assert (now.offsets, now.entries) == (found.offsets, found.entries)
+            one.feed(60)
+            one.await_done(other, zombie)
+            assert zombie.stop() == 0, zombie.log()
+            assert other.stop() == 0, other.log()
+    one.verify(f"revoked, works on: {step}")
 
 
 @pytest.mark.verifier(store="directory")
@@ -261,9 +277,19 @@ def open_transaction(trial: Trial) -> bool:
 # ---- requests that arrive late --------------------------------------------------------------------
 
 
-@pytest.mark.verifier(store="kafka", short=True)
+LATE = [
+    pytest.param(
+        name,
+        marks=pytest.mark.verifier(
+            store="kafka", short="application" if name in ("EndTxn", "TxnOffsetCommit") else None
+        ),
+    )
+    for name in API_KEYS
+]
+
+
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
-@pytest.mark.parametrize("name", ["EndTxn", "TxnOffsetCommit"])
+@pytest.mark.parametrize("name", LATE)
 def test_a_request_that_arrives_in_the_next_transaction(
     trial: MakeTrial, nursery: Nursery, stoppable_kafka: KafkaBroker, name: str, dies: bool
 ) -> None:
@@ -273,18 +299,22 @@ def test_a_request_that_arrives_in_the_next_transaction(
     with LateRequests(stoppable_kafka.bootstrap) as proxy:
         one.app.path.write_text(plain.replace(stoppable_kafka.bootstrap, proxy.bootstrap))
         one.feed(60)
+        at_start = name == "InitProducerId"
+        if at_start:
+            proxy.hold(name)
         with nursery.start(one.app) as worker:
             one.await_done(worker)
-            proxy.hold(name)
-            one.feed(60)
-            one.await_done(worker)
+            if not at_start:
+                proxy.hold(name)
+                one.feed(60)
+                one.await_done(worker)
             assert proxy.held == name
             proxy.deliver_before("EndTxn", worker.kill if dies else lambda: None)
             one.feed(60)
             wait_for("its late copy", lambda: proxy.answer is not None, explain=worker.log)
             if name == "EndTxn":
                 assert proxy.error in (47, 90), "it is of an epoch that is over"
-            assert worker.said("lane_fenced")
+            assert at_start or worker.said("lane_fenced")
             if not dies:
                 one.await_done(worker)
                 assert worker.stop() == 0, worker.log()
@@ -335,6 +365,39 @@ def test_a_register_that_cannot_be_read_is_asked_for_again(
         one.await_done(worker)
         assert worker.stop() == 0, worker.log()
     one.verify("register cannot be read")
+
+
+@pytest.mark.verifier(scope="application")
+def test_a_partition_has_no_leader_for_a_while(
+    trial: MakeTrial, nursery: Nursery, two_brokers: TwoBrokers
+) -> None:
+    """The others wait for it, also in a worker that starts meanwhile; nothing is passed over."""
+    one = trial(two_brokers)
+    two_brokers.create_topic(load_config(one.app.path).log_topic, **SETTINGS)
+    one.feed(60)
+    two_brokers.second.kill()
+    for p in (0, 1):
+        one.feed(40, p)
+    with nursery.start(one.app) as worker:
+        worker.await_log("waiting_for_broker")
+        two_brokers.second.start()
+        one.await_done(worker)
+        two_brokers.second.kill()
+        for p in (0, 1):
+            one.feed(40, p)
+        worker.await_log("partitions_hold_the_topic")
+        two_brokers.second.start()
+        one.feed(40)
+        one.await_done(worker)
+        two_brokers.second.kill()
+        one.feed(40, 0)
+        worker.kill()
+    one.kills += 1
+    found = one.look()
+    two_brokers.second.start()
+    one.feed(40, 2)
+    found = killed_at(nursery, one, "commit 1: line durable", found)
+    finish(nursery, one, "no leader")
 
 
 # ---- several workers -----------------------------------------------------------------------------
@@ -400,6 +463,49 @@ def test_a_learner_slower_than_the_group_allows(trial: MakeTrial, nursery: Nurse
     finish(nursery, one, "slow learner", pause=0.04)
 
 
+# ---- partitions that come, and records that go --------------------------------------------------
+
+
+@pytest.mark.verifier(scope="application")
+def test_partitions_are_added_in_mid_stream(trial: MakeTrial, nursery: Nursery) -> None:
+    """While a worker runs, and while none does, with a kill in the first commit with them."""
+    one = trial()
+    one.feed(60)
+    with nursery.start(one.app, watch_seconds=0.5) as worker:
+        one.await_done(worker)
+        one.add_partitions(2)
+        one.feed(40)
+        one.await_done(worker)
+        worker.kill()
+    one.kills += 1
+    found = one.look()
+    one.add_partitions(1)
+    one.feed(40)
+    # A static member is given what it had, without the new one, and nobody looks for it again in an hour.
+    for step in ("commit 1: line durable", "commit 2: outputs sent"):
+        found = killed_at(nursery, one, step, found, watch_seconds=3600)
+    one.feed(20)
+    finish(nursery, one, "partitions added", by_outputs=True)
+
+
+@pytest.mark.verifier(scope="application")
+@pytest.mark.parametrize("learner", [PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
+def test_retention_overtakes_a_position(trial: MakeTrial, nursery: Nursery, learner: str) -> None:
+    """Of one partition. The lane dies before the loss is committed, and before a snapshot holds it."""
+    one = trial(learner=learner)
+    one.feed(60)
+    with nursery.start(one.app) as worker:
+        one.await_done(worker)
+        assert worker.stop() == 0, worker.log()
+    found = one.look()
+    one.feed(60)
+    one.lose(90, 1)
+    for step in ("work: processed, nothing left", "commit 2: outputs sent", "commit 6: not published"):
+        found = killed_at(nursery, one, step, found, snapshot_seconds=math.inf)
+    one.feed(20)
+    finish(nursery, one, "retention", by_outputs=True)
+
+
 # ---- disks ---------------------------------------------------------------------------------------
 
 
@@ -415,7 +521,7 @@ def test_the_disk_is_full(trial: MakeTrial, nursery: Nursery) -> None:
     finish(nursery, one, "disk full")
 
 
-@pytest.mark.verifier(short=True, store="directory")
+@pytest.mark.verifier(short="application", store="directory")
 def test_a_log_that_is_not_what_it_was_is_refused(trial: MakeTrial, nursery: Nursery) -> None:
     """Put back, cut, flipped, lost. Nothing is written, and with the right one it goes on."""
     one = trial(instance=None)
@@ -483,8 +589,7 @@ def test_what_an_operator_does_to_the_group_is_named(
         one.await_done(worker)
         assert worker.stop() == 0
     config = KafkaConfig(bootstrap_servers=stoppable_kafka.bootstrap)
-    offset, text = one.offsets()[0]
-    place = Partition(one.app.input, 0)
+    committed = {Partition(one.app.input, p): found for p, found in one.offsets().items()}
 
     def tool(*arguments: str) -> None:
         stoppable_kafka.tool(
@@ -499,7 +604,7 @@ def test_what_an_operator_does_to_the_group_is_named(
         tool("--delete")
 
     def wipe() -> None:
-        asyncio.run(commit_plainly(one, offset))
+        asyncio.run(commit_plainly(one, 0))
 
     def reset() -> None:
         tool("--topic", one.app.input, "--reset-offsets", "--to-earliest", "--execute")
@@ -514,20 +619,21 @@ def test_what_an_operator_does_to_the_group_is_named(
         assert isinstance(error, PrivacyError)
         assert told in str(error)
         assert "state recover" in str(error)
-        asyncio.run(write_register_offline(config, one.app.name, {place: (offset, text)}))
+        asyncio.run(write_register_offline(config, one.app.name, committed))
     one.feed(60)
     finish(nursery, one, "offsets expired, wiped, reset")
 
 
-async def commit_plainly(trial: Trial, offset: int) -> None:
+async def commit_plainly(trial: Trial, partition: int) -> None:
+    """Commit the offset of a partition without the text beside it."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=trial.app.kafka.bootstrap, group_id=trial.app.name, enable_auto_commit=False
     )
     await consumer.start()
     try:
-        tp = TopicPartition(trial.app.input, 0)
+        tp = TopicPartition(trial.app.input, partition)
         consumer.assign([tp])
-        await consumer.commit({tp: OffsetAndMetadata(offset, "")})
+        await consumer.commit({tp: OffsetAndMetadata(len(trial.values[partition]), "")})
     finally:
         await consumer.stop()
 
@@ -557,7 +663,7 @@ def test_a_topic_that_was_made_again_is_refused(trial: MakeTrial, nursery: Nurse
     with nursery.start(one.app) as worker:
         one.await_done(worker)
         assert worker.stop() == 0
-    asyncio.run(delete_topics(one, one.app.input, make=1))
+    asyncio.run(delete_topics(one, one.app.input, make=one.app.partitions))
     one.feed(80)
     error = refusal(one)
     told = "or the group or the topic was deleted" if learner == PAIR_FTRL else "the topic was deleted"
@@ -573,7 +679,7 @@ PROCESSORS = {
 }
 
 
-@pytest.mark.verifier(store="kafka")
+@pytest.mark.verifier(store="kafka", scope="application")
 def test_a_lane_goes_on_under_another_processor(trial: MakeTrial, nursery: Nursery, tmp_path: Path) -> None:
     """What one has learned the next one replays: digests and scores are equal, and nothing is charged."""
     one = trial()

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness import support
-from harness.kafka import Cluster, Unavailable, complete
+from harness.kafka import Cluster, Unavailable, complete, create_topic
 
 POM = Path(__file__).with_name("pom.xml")
 CACHE = (support.CACHE / "kafka").resolve()  # the JVM knows the classes that it kept by the path of the jars
@@ -248,6 +248,8 @@ class KafkaBroker(Cluster):
         are.
     keep
         Where to leave the classes at the end, instead of taking those that are kept: see `classes`.
+    joins
+        Another broker, to whose cluster this one is added; None: it is a cluster of its own.
     """
 
     kind = "kafka"
@@ -262,6 +264,7 @@ class KafkaBroker(Cluster):
         jvm: Sequence[str] = (),
         listeners: dict[str, str] | None = None,
         keep: Path | None = None,
+        joins: KafkaBroker | None = None,
     ) -> None:
         self.version = version_of(name)
         self._java, _ = java()
@@ -276,6 +279,7 @@ class KafkaBroker(Cluster):
         more = listeners or {}
         port, controller, *ports = _free_ports(2 + len(more))
         self.bootstrap = f"127.0.0.1:{port}"
+        self.controller = f"127.0.0.1:{controller}"
         self.addresses = {name: f"127.0.0.1:{at}" for name, at in zip(more, ports, strict=True)}
         text = _SETTINGS.format(port=port, controller=controller, data=self._work / "data")
         if not self.version.startswith("3."):
@@ -283,7 +287,11 @@ class KafkaBroker(Cluster):
             text += (
                 "share.coordinator.state.topic.min.isr=1\nshare.coordinator.state.topic.num.partitions=1\n"
             )
-        if more:  # of two lines with one key the last counts
+        # Of two lines with one key the last counts.
+        if joins is not None:
+            text += f"process.roles=broker\nnode.id=2\nlisteners=PLAINTEXT://{self.bootstrap}\n"
+            text += f"controller.quorum.voters=1@{joins.controller}\n"
+        if more:
             ours = [f"{name}://{address}" for name, address in self.addresses.items()]
             own = f"PLAINTEXT://127.0.0.1:{port}"
             text += f"listeners={','.join([own, f'CONTROLLER://127.0.0.1:{controller}', *ours])}\n"
@@ -514,6 +522,60 @@ async def _answers(bootstrap: str) -> None:
             await asyncio.sleep(0.05)
         finally:
             await admin.close()
+
+
+class TwoBrokers(Cluster):
+    """A cluster of two brokers, of which the second has the last partition of each topic with several.
+
+    Parameters
+    ----------
+    name
+        As of `KafkaBroker`.
+
+    Attributes
+    ----------
+    first, second
+        All else, as groups and transactions, is on the first, which is the controller too.
+    """
+
+    kind = "kafka"
+
+    def __init__(self, name: str) -> None:
+        jvm = ["-XX:TieredStopAtLevel=1"]
+        self.first = KafkaBroker(name, jvm=jvm)
+        self.version, self.bootstrap = self.first.version, self.first.bootstrap
+        try:
+            complete(self._begin())
+            self.second = KafkaBroker(name, jvm=jvm, joins=self.first)
+        except BaseException:
+            self.first.close()
+            raise
+
+    async def _begin(self) -> None:
+        """Let the topics of groups and transactions be made, while there is one broker."""
+        from aiokafka import AIOKafkaProducer, TopicPartition
+
+        self.first.create_topic("first")
+        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, transactional_id="first")
+        async with producer, producer.transaction():
+            await producer.send_offsets_to_transaction({TopicPartition("first", 0): 0}, "first")
+
+    def create_topic(self, name: str, partitions: int = 1, **options: str) -> str:
+        places = {p: [2 if 0 < p == partitions - 1 else 1] for p in range(partitions)}
+        configs = {key.replace("_", "."): value for key, value in options.items()}
+        complete(create_topic(self.bootstrap, name, partitions, configs, places))
+        return name
+
+    def log_tail(self, lines: int = 30) -> str:
+        return f"{self.first.log_tail(lines)}\nthe second one:\n{self.second.log_tail(lines)}"
+
+    def ensure_running(self) -> None:
+        self.first.ensure_running()
+        self.second.ensure_running()
+
+    def close(self) -> None:
+        self.second.close()
+        self.first.close()
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from harness.worker_process import WorkerProcess
 from streampair.engine.lane import Record
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
+from streampair.engine.source import partition_label, partition_number
 from streampair.engine.wal import WHOLE_TOPIC, Chain
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class App:
         store: str = "directory",
         bootstrap: str | None = None,
         connect_timeout: float = 15,
-        scope: str = "partition",
+        scope: str = "application",
     ) -> None:
         self.kafka = kafka
         self.name = name
@@ -148,6 +149,19 @@ batch_size = 20
         """The records of the dead-letter topic, once there are ``count``."""
         return asyncio.run(read_until(self.kafka.bootstrap, self.dead, lambda rows: len(rows) >= count))
 
+    @property
+    def lanes(self) -> list[int]:
+        """The lanes of the application: its partitions, or `WHOLE_TOPIC`."""
+        return [WHOLE_TOPIC] if self.scope == "application" else list(range(self.partitions))
+
+    def lane(self, partition: int = 0) -> int:
+        """The lane that reads a partition."""
+        return WHOLE_TOPIC if self.scope == "application" else partition
+
+    def label(self, partition: int = 0) -> str:
+        """Of the lane that reads a partition, in names of files and series."""
+        return partition_label(self.lane(partition))
+
     def snapshot(self, partition: int = 0) -> dict[str, Any]:
         """What a lane's saved state says of its learning."""
         if self.store == "kafka":
@@ -156,28 +170,28 @@ batch_size = 20
             next(self.state.glob(f"{self.name}@{self.input}-{self.label(partition)}-*.state")).read_bytes()
         )
 
-    def label(self, partition: int) -> str:
-        """Of a lane, in names of files."""
-        return "all" if self.scope == "application" else str(partition)
-
     def position(self, partition: int = 0) -> int:
-        """Where the last commit of a lane has left it; 0 before the first."""
+        """Where the last commit of a lane has left a partition; 0 before the first."""
         if self.store == "kafka":
             frames = asyncio.run(self._stored(partition))[0]
         else:
             file = self.state / f"{self.name}@{self.input}-{self.label(partition)}.log"
             frames = file.read_bytes() if file.exists() else b""
         known = RecoveredState.of(Chain.peek(frames))
-        return 0 if known is None else known.next_offset or 0
+        if known is None:
+            return 0
+        if self.scope == "partition":
+            return known.next_offset or 0
+        positions = [] if known.source is None else known.source.positions
+        return next((each.next_offset for each in positions if each.partition == partition), 0)
 
     async def _stored(self, partition: int) -> tuple[bytes, bytes]:
         """Log and snapshot of a lane in Kafka. Fences its owner: only where none is running."""
-        config = load_config(self.path)
-        whole = self.scope == "application"
-        store = TopicStore(config, partitions=1 if whole else self.partitions, private=False)
+        config, number = load_config(self.path), self.lane(partition)
+        store = TopicStore(config, partitions=len(self.lanes), private=False)
         lane = await store.open(
-            Partition(self.input, WHOLE_TOPIC if whole else partition),
-            dict.fromkeys(range(self.partitions) if whole else [partition], 0),
+            Partition(self.input, number),
+            dict.fromkeys(range(self.partitions) if number == WHOLE_TOPIC else [number], 0),
         )
         try:
             frames = await lane.read()
@@ -190,9 +204,11 @@ batch_size = 20
     def reference(
         self, values: Sequence[bytes | None], partition: int = 0
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Scores and state of one uninterrupted lane over the same events."""
+        """Scores and state of one uninterrupted lane over the same events of a partition."""
         config = load_config(self.path)
-        lane = build_lane(config, json_decoder(config.input), topic=self.input, partition=partition)
+        lane = build_lane(
+            config, json_decoder(config.input), topic=self.input, partition=self.lane(partition)
+        )
         output = lane.process([Record(offset, value) for offset, value in enumerate(values)])
         return [scored.score for scored in output.scores], _learning(lane.snapshot(clean=True))
 
@@ -356,8 +372,8 @@ class Inside:
         return sum(gauges.events["learned"] for gauges in self.telemetry.gauges(self.app.name).values())
 
     def lanes(self) -> list[int]:
-        """The partitions that it holds."""
-        return sorted(int(labels[2]) for labels in self.telemetry.gauges(self.app.name))
+        """The lanes that it holds, as `App.lanes` has them."""
+        return sorted(partition_number(labels[2]) for labels in self.telemetry.gauges(self.app.name))
 
     async def unless_it_ends(self, work: Coroutine[Any, Any, T]) -> T:
         """Result of ``work``, which waits for what the worker does; fails if it ends before."""

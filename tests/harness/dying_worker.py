@@ -125,7 +125,8 @@ class Trap:
     count
         At which of its times.
     action
-        "kill", "stop" (until a SIGCONT), or "full": from now on files may not grow.
+        "kill", "stop" (the process, until a SIGCONT), "hold" (the coroutine alone, until a SIGUSR1: the
+        process still tells the group that it lives), or "full": from now on files may not grow.
     """
 
     working = False
@@ -135,6 +136,7 @@ class Trap:
         self._step = step
         self._left = count
         self._action = action
+        self._holds = False
         self._alone = threading.Lock()
 
     def _spring(self) -> None:
@@ -146,8 +148,16 @@ class Trap:
         os.write(2, json.dumps({"event": "trap", "step": self._name}).encode() + b"\n")
         if self._action == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        elif self._action == "hold":
+            self._holds = True
         else:
             os.kill(os.getpid(), signal.SIGKILL if self._action == "kill" else signal.SIGSTOP)
+
+    async def _hold(self) -> None:
+        if self._holds:
+            self._holds, go = False, asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, go.set)
+            await go.wait()
 
     def _meant(self, args: tuple[Any, ...]) -> bool:
         only = self._step.only
@@ -180,8 +190,10 @@ class Trap:
             @functools.wraps(inner)
             async def waits(*args: Any, **options: Any) -> Any:
                 before(args)
+                await self._hold()
                 result = await inner(*args, **options)
                 after(args)
+                await self._hold()
                 return result
 
             setattr(owner, name, waits)
@@ -311,12 +323,42 @@ def _no_flush() -> None:
     producer.send, store.flush = send, flush
 
 
+# And what only the group keeps it from.
+
+
+def _keeps_what_was_revoked() -> None:
+    """Stays in the group and works on with lanes that the group has given to another worker."""
+    owner = _find(f"{_HERE}.worker.worker:Worker")
+
+    async def revoked(self: Any, partitions: Any) -> None:
+        self._assigned.difference_update(partitions)
+
+    async def assigned(self: Any, partitions: Any) -> None:
+        self._assigned.update(partitions)
+
+    owner._on_revoked, owner._on_assigned = revoked, assigned
+
+
+def _claims_the_topic() -> None:
+    """Joins the group as one that has the partitions."""
+    owner = _find(f"{_HERE}.kafka.membership:WholeTopicAssignor")
+    inner = owner.__init__
+
+    def claims(self: Any) -> None:
+        inner(self)
+        self.set_assigned(True)
+
+    owner.__init__ = claims
+
+
 BROKEN: dict[str, Callable[[], None]] = {
     "offsets before outputs": _outputs_after_offsets,
     "outputs outside of the transaction": _outputs_outside,
     "no replay": _no_replay,
     "no line before a release": _no_lines,
     "no flush": _no_flush,
+    "keeps what was revoked": _keeps_what_was_revoked,
+    "claims the topic": _claims_the_topic,
 }
 
 
@@ -334,6 +376,9 @@ def _work(order: dict[str, Any]) -> None:
         _find(f"{_HERE}.worker.lane_manager")._SNAPSHOT_SECONDS = order["snapshot_seconds"]
         if math.isinf(order["snapshot_seconds"]):  # none, however slow the machine makes a replay look
             _find(f"{_HERE}.worker.lane_manager")._REPLAY_SECONDS = math.inf
+    if order.get("watch_seconds") is not None:
+        watched = functools.partial(_find(f"{_HERE}.kafka").Consumer, watch_seconds=order["watch_seconds"])
+        _find(f"{_HERE}.worker.worker").Consumer = watched
     if order.get("broken"):
         BROKEN[order["broken"]]()
     # It was, before the fork: only real work counts.

@@ -44,7 +44,7 @@ class Cluster:
     def create_topic(self, name: str, partitions: int = 1, **options: str) -> str:
         """Create a topic and return its name; ``options`` are topic settings, underscores for dots."""
         configs = {key.replace("_", "."): value for key, value in options.items()}
-        complete(_create_topic(self.bootstrap, name, partitions, configs))
+        complete(create_topic(self.bootstrap, name, partitions, configs))
         return name
 
     def restart(self) -> None:
@@ -131,13 +131,22 @@ def complete(work: Coroutine[Any, Any, None]) -> None:
         pool.submit(asyncio.run, work).result()
 
 
-async def _create_topic(bootstrap: str, name: str, partitions: int, configs: dict[str, str]) -> None:
+async def create_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    configs: dict[str, str],
+    replicas: dict[int, list[int]] | None = None,
+) -> None:
+    """Create a topic, and return when clients can see it; `replicas`: the brokers of each partition."""
     from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        answer = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
+        counts = (partitions, 1) if replicas is None else (-1, -1)
+        new = NewTopic(name, *counts, replica_assignments=replicas, topic_configs=configs)
+        answer = await admin.create_topics([new])
         for topic, code, message in answer.topic_errors:
             if code:
                 raise RuntimeError(f"the broker refused the topic {topic!r}: error {code}, {message}")

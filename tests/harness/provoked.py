@@ -75,7 +75,7 @@ class Provoked:
             self._catch_up(app, worker, 6400)
             # What a commit did is shown when it is over, so none runs: one that only appended could yet put
             # a shorter log over the pipe.
-            log = app.state / f"{app.name}@{app.input}-0.log"
+            log = app.state / f"{app.name}@{app.input}-{app.label()}.log"
             log.rename(log.with_suffix(".aside"))
             os.mkfifo(log)  # whoever opens it to write waits until somebody reads
             for _ in range(3):

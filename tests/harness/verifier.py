@@ -23,11 +23,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupCoordinatorNotAvailableError
+from aiokafka.errors import GroupCoordinatorNotAvailableError, NodeNotReadyError
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import Partition
@@ -37,18 +37,18 @@ from streampair_connectors.stores import DirectoryStore, TopicStore
 from streampair_connectors.worker.factory import build_logged_lane
 
 from harness import support
+from harness.admin import add_partitions, delete_records
 from harness.applications import PAIR_FTRL, App, events, same
 from harness.applications import _learning as learning
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
-from streampair.engine import ExternalState, LoggedLane, OrderedRecord
+from streampair.engine import ExternalState, LoggedLane, OrderedRecord, Record
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.source import partition_label
-from streampair.engine.testing import Driver
 from streampair.engine.wal import WHOLE_TOPIC, Chain, LogKey, Register
 from streampair.privacy import NoiseKey
 
-__all__ = ["NOISE_KEY", "Evidence", "Nursery", "Trial", "WholeTrial", "Worker", "Wrong", "stream"]
+__all__ = ["NOISE_KEY", "Evidence", "Nursery", "Trial", "Worker", "Wrong", "stream"]
 
 NOISE_KEY = "4f" * 32
 
@@ -209,19 +209,6 @@ def stream(count: int, seed: int) -> list[bytes]:
     return values
 
 
-class Reference(Driver):
-    """A lane that no fault meets, of the application's own configuration and key."""
-
-    def __init__(self, app: App, partition: int) -> None:
-        self._config = load_config(app.path)
-        self._partition = partition
-        super().__init__(lambda: None, json_decoder(self._config.input))
-
-    def new_lane(self) -> LoggedLane:
-        config = self._config
-        return build_logged_lane(config, self._decode, topic=config.input.topic, partition=self._partition)
-
-
 @dataclasses.dataclass
 class Evidence:
     """What the broker says.
@@ -230,6 +217,8 @@ class Evidence:
     ----------
     scores
         Of the committed outputs by (partition, offset): each value, as often as it is there.
+    order
+        Places of the committed outputs, in their order; each once.
     dead
         Of the committed dead letters by (partition, offset): how often.
     seen
@@ -241,6 +230,7 @@ class Evidence:
     """
 
     scores: dict[tuple[int, int], list[Any]]
+    order: list[tuple[int, int]]
     dead: Counter[tuple[int, int]]
     seen: dict[int, int]
     offsets: dict[int, tuple[int, str]]
@@ -286,9 +276,6 @@ def _where(record: Any) -> tuple[int, int]:
 class Trial:
     """An application under test, its streams, and the checks."""
 
-    topic_settings: ClassVar[dict[str, str]] = {}
-    scope: ClassVar[str] = "partition"
-
     def __init__(
         self,
         kafka: Cluster,
@@ -296,6 +283,7 @@ class Trial:
         name: str,
         *,
         store: str,
+        scope: str = "application",
         learner: str = PAIR_FTRL,
         partitions: int = 1,
         instance: str | None = "worker",
@@ -316,7 +304,7 @@ class Trial:
             store=store,
             partitions=partitions,
             settings=settings,
-            scope=self.scope,
+            scope=scope,
         )
         text = app.path.read_text()
         if instance is not None:
@@ -325,15 +313,26 @@ class Trial:
         text = text.replace("[kafka]\n", f"[kafka]\n{kafka_settings.strip()}\n", 1)
         text = text.replace("[store]\n", f"[store]\n{lasting.strip()}\n", 1)
         app.path.write_text(text)
-        app.create_topics(**self.topic_settings)
+        # By such timestamps the order over partitions is a function of the topic.
+        app.create_topics(message_timestamp_type="LogAppendTime")
         self.values: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
         self._streams = {p: random.Random(p) for p in range(partitions)}
+        self.lost: set[tuple[int, int]] = set()
         self.kills = 0
 
-    @property
-    def logs(self) -> int:
-        """Partitions of the log topic."""
-        return len(self.values)
+    def add_partitions(self, count: int) -> None:
+        """Add partitions to the input."""
+        whole = self.app.partitions + count
+        asyncio.run(add_partitions(self.app.kafka, self.app.input, whole))
+        for p in range(self.app.partitions, whole):
+            self.values[p], self._streams[p] = [], random.Random(p)
+        self.app.partitions = whole
+
+    def lose(self, before: int, partition: int) -> None:
+        """Let retention remove the records of a partition before an offset. No worker runs."""
+        read = self.offsets()[partition][0]
+        delete_records(self.app, before, partition=partition)
+        self.lost |= {(partition, offset) for offset in range(read, before)}
 
     def feed(self, count: int, partition: int | None = None) -> None:
         """Append events to the input."""
@@ -355,7 +354,7 @@ class Trial:
     async def _evidence(self, settled: bool) -> Evidence:
         app, bootstrap = self.app, self.app.kafka.bootstrap
         log = load_config(app.path).log_topic
-        topics = {app.output: 1, app.dead: 1, log: self.logs}
+        topics = {app.output: 1, app.dead: 1, log: len(app.lanes)}
         found = await _records(bootstrap, topics, "read_committed")
         scores: dict[tuple[int, int], list[Any]] = {}
         for row in [json.loads(record.value) for record in found[app.output]]:
@@ -370,7 +369,7 @@ class Trial:
         dead = Counter(map(_where, found[app.dead]))
         if settled:
             await self._written_down()
-        return Evidence(scores, dead, seen, await self._offsets(), entries)
+        return Evidence(scores, list(scores), dead, seen, await self._offsets(), entries)
 
     async def _written_down(self) -> None:
         config = load_config(self.app.path)
@@ -384,7 +383,8 @@ class Trial:
         try:
             async with asyncio.timeout(30):
                 while True:
-                    with contextlib.suppress(GroupCoordinatorNotAvailableError):  # no group on it before
+                    # No group was on it before; or it asks a broker that is away.
+                    with contextlib.suppress(GroupCoordinatorNotAvailableError, NodeNotReadyError):
                         told = await admin.list_consumer_group_offsets(self.app.name)
                         break
                     await asyncio.sleep(0.05)
@@ -414,18 +414,20 @@ class Trial:
         for p, (offset, text) in now.offsets.items():
             if before is not None and p in before.offsets and offset < before.offsets[p][0]:
                 raise Wrong(f"the group's offset of partition {p} went back to {offset}")
-            if self.private and text and json.loads(text)["slots"] < self.released(now, p):
+            if self.private and text and json.loads(text)["slots"] < self._released(now, p):
                 raise Wrong(
-                    f"partition {p}: outputs up to slot {self.released(now, p)} are there, the register "
+                    f"partition {p}: outputs up to slot {self._released(now, p)} are there, the register "
                     f"knows {json.loads(text)['slots']}"
                 )
         if before is not None and any(now.entries.get(p, 0) < n for p, n in before.entries.items()):
             raise Wrong(f"the log went back: {before.entries}, {now.entries}")
         return now
 
-    def released(self, now: Evidence, partition: int) -> int:
-        """Slots of which any output is there, committed or not."""
-        return now.seen.get(partition, -1) + 1
+    def _released(self, now: Evidence, partition: int) -> int:
+        """Slots of which any output is there, committed or not, in the lane that reads a partition."""
+        own = {p: last for p, last in now.seen.items() if self.app.lane(p) == self.app.lane(partition)}
+        lost = sum(offset <= own.get(p, -1) for p, offset in self.lost)
+        return sum(last + 1 for last in own.values()) - lost
 
     def done(self) -> bool:
         """Whether the group has read all events."""
@@ -445,36 +447,70 @@ class Trial:
 
     # The end
 
-    def verify(self, fault: str, *, extra_forks: int = 0) -> Evidence:
+    def verify(self, fault: str, *, extra_forks: int = 0, by_outputs: bool = False) -> Evidence:
         """Hold what is there against lanes that no fault has met. No worker runs.
+
+        Parameters
+        ----------
+        fault
+            What was done, for the summary.
+        extra_forks
+            Forks that are charged.
+        by_outputs
+            The order over partitions is that of the committed outputs, and not that of the topic: where
+            partitions were added or records were lost, the log decides.
 
         Raises
         ------
         Wrong
             With what differs.
         """
-        found = self.look(settled=True)
+        found, config = self.look(settled=True), load_config(self.app.path)
         charged = 0
+        wanted: dict[tuple[int, int], Any] = {}
         for p, values in self.values.items():
-            reference = Reference(self.app, p)
-            output = reference.feed(values)
-            reference.commit(clean=True, snapshot=True)
-            expected = {(p, scored.offset): scored.score for scored in output.scores}
-            own = {where: scores for where, scores in found.scores.items() if where[0] == p}
-            _equal("offsets with a score", sorted(own), sorted(expected))
-            wrong = [w for w, scores in own.items() if any(s != expected[w] for s in scores)]
-            _equal("offsets with another score", wrong, [])
-            bad = sorted((p, letter.offset) for letter in output.dead_letters)
-            _equal("dead letters", sorted(w for w in found.dead if w[0] == p), bad)
-            _equal("the group's offset", found.offsets[p][0], len(values))
-            frames, snapshot = self.stored(p)
-            state, wanted = learning(snapshot), learning(reference.store.snapshot(_content(reference)))
-            _equal(f"places of partition {p} where the state differs", list(_differences(state, wanted)), [])
-            theirs = RecoveredState.of(Chain.peek(reference.store.read()))
-            charged += self._check_log(frames, theirs, found.offsets[p][1])
+            _equal(f"the group's offset of partition {p}", found.offsets[p][0], len(values))
+        for number in self.app.lanes:
+            lane = build_logged_lane(
+                config, json_decoder(config.input), topic=config.input.topic, partition=number
+            )
+            outputs, frames, snapshot = uninterrupted(
+                lane, self._records(number, found.order if by_outputs else None)
+            )
+            wanted |= outputs
+            log, state = self.stored(number)
+            if number == WHOLE_TOPIC:
+                known = RecoveredState.of(Chain.peek(log))
+                assert known is not None
+                assert known.source is not None
+                ends = {each.partition: each.next_offset for each in known.source.positions}
+                _equal("positions", ends, {p: len(values) for p, values in self.values.items()})
+                _equal("ranges that are still to come", known.source.ahead, [])
+            differences = list(_differences(learning(state), learning(snapshot)))
+            _equal(f"places where the state differs, of lane {partition_label(number)}", differences, [])
+            register = found.offsets[max(number, 0)][1]
+            charged += self._check_log(log, RecoveredState.of(Chain.peek(frames)), register)
+        fed = {(p, offset) for p, values in self.values.items() for offset in range(len(values))}
+        _equal("offsets with a score", sorted(found.scores), sorted(fed - self.lost))
+        expected = {place: score for place, score in wanted.items() if score is not _DEAD}
+        wrong = [w for w, scores in found.scores.items() if any(s != expected.get(w) for s in scores)]
+        _equal("offsets with another score", wrong, [])
+        _equal("dead letters", sorted(found.dead), sorted(w for w in wanted if w not in expected))
         _equal("forks charged", charged, extra_forks)
-        self._note(fault, found, charged)
+        scope = "" if self.app.scope == "application" else ", a lane a partition"
+        self._note(f"{fault}{scope}", found, charged)
         return found
+
+    def _records(self, lane: int, order: list[tuple[int, int]] | None) -> list[Any]:
+        """What a lane takes, in its order."""
+        if lane != WHOLE_TOPIC:
+            return [Record(offset, value) for offset, value in enumerate(self.values[lane])]
+        if order is None:
+            return asyncio.run(topic_in_order(self.app))
+        return [
+            OrderedRecord(ordinal, self.values[p][position], partition=p, position=position)
+            for ordinal, (p, position) in enumerate(order)
+        ]
 
     def _note(self, fault: str, found: Evidence, charged: int) -> None:
         support.note_fault(
@@ -513,11 +549,12 @@ class Trial:
         forks: int = known.ledger["forks"]
         return forks
 
-    def stored(self, p: int) -> tuple[bytes, bytes]:
+    def stored(self, lane: int) -> tuple[bytes, bytes]:
         """Log and last snapshot of a lane. No worker runs."""
         if self.app.store == "kafka":
-            return asyncio.run(self._stored(p))
-        files = DirectoryStore(self.app.state).open(f"{self.app.name}@{self.app.input}-{partition_label(p)}")
+            return asyncio.run(self._stored(lane))
+        name = f"{self.app.name}@{self.app.input}-{partition_label(lane)}"
+        files = DirectoryStore(self.app.state).open(name)
         try:
             frames = files.read()
             known = RecoveredState.of(Chain.peek(frames))
@@ -527,60 +564,17 @@ class Trial:
         finally:
             files.close()
 
-    async def _stored(self, p: int) -> tuple[bytes, bytes]:
-        lane = await TopicStore(load_config(self.app.path), partitions=len(self.values), private=False).open(
-            Partition(self.app.input, p), {}
-        )
+    async def _stored(self, lane: int) -> tuple[bytes, bytes]:
+        store = TopicStore(load_config(self.app.path), partitions=len(self.app.lanes), private=False)
+        opened = await store.open(Partition(self.app.input, lane), {})
         try:
-            frames = await lane.read()
+            frames = await opened.read()
             known = RecoveredState.of(Chain.peek(frames))
             assert known is not None
             assert known.saved is not None
-            return frames, await lane.snapshot(known.saved.content.hex())
+            return frames, await opened.snapshot(known.saved.content.hex())
         finally:
-            await lane.close()
-
-
-class WholeTrial(Trial):
-    """A trial of one lane that reads all partitions; the reference takes them in the order of the topic."""
-
-    topic_settings: ClassVar[dict[str, str]] = {"message_timestamp_type": "LogAppendTime"}
-    scope = "application"
-
-    @property
-    def logs(self) -> int:
-        """One, whatever the input has."""
-        return 1
-
-    def released(self, now: Evidence, partition: int) -> int:
-        """Slots of which any output is there: positions count up in each partition."""
-        return sum(last + 1 for last in now.seen.values())
-
-    def verify(self, fault: str, *, extra_forks: int = 0) -> Evidence:
-        """As of `Trial.verify`."""
-        found = self.look(settled=True)
-        config = load_config(self.app.path)
-        lane = build_logged_lane(
-            config, json_decoder(config.input), topic=config.input.topic, partition=WHOLE_TOPIC
-        )
-        records = asyncio.run(topic_in_order(self.app))
-        outputs, frames, snapshot = uninterrupted(lane, records)
-        expected = {places: score for places, score in outputs.items() if score is not _DEAD}
-        dead = sorted(place for place, score in outputs.items() if score is _DEAD)
-        _equal("offsets with a score", sorted(found.scores), sorted(outputs))
-        wrong = [w for w, scores in found.scores.items() if any(s != expected.get(w) for s in scores)]
-        _equal("offsets with another score", wrong, [])
-        _equal("dead letters", sorted(found.dead), dead)
-        for p, values in self.values.items():
-            _equal(f"the group's offset of partition {p}", found.offsets[p][0], len(values))
-        log, state = self.stored(WHOLE_TOPIC)
-        differences = list(_differences(learning(state), learning(snapshot)))
-        _equal("places where the state differs", differences, [])
-        theirs = RecoveredState.of(Chain.peek(frames))
-        charged = self._check_log(log, theirs, found.offsets[0][1])
-        _equal("forks charged", charged, extra_forks)
-        self._note(f"whole topic: {fault}", found, charged)
-        return found
+            await opened.close()
 
 
 _DEAD = object()
@@ -613,10 +607,9 @@ async def topic_in_order(app: App) -> list[OrderedRecord]:
     ]
 
 
-def uninterrupted(
-    lane: LoggedLane, records: list[OrderedRecord]
-) -> tuple[dict[tuple[int, int], Any], bytes, bytes]:
+def uninterrupted(lane: LoggedLane, records: list[Any]) -> tuple[dict[tuple[int, int], Any], bytes, bytes]:
     """Outputs by place, log and last snapshot of a lane over records that it takes without a fault."""
+    number = lane.partition
     lane.read(b"")
     appends, _ = lane.start(ExternalState(registers=False))
     frames = b"".join(frame for append in appends for frame in append.frames)
@@ -627,7 +620,8 @@ def uninterrupted(
         output = lane.process(part)
         dead = {letter.offset for letter in output.dead_letters}
         for record, scored in zip(part, output.scores, strict=True):
-            place = record.partition, record.position
+            ordered = isinstance(record, OrderedRecord)
+            place = (record.partition, record.position) if ordered else (number, record.offset)
             outputs[place] = _DEAD if scored.offset in dead else scored.score
         if output.line is not None:
             frames += b"".join(output.line.frames)
@@ -650,13 +644,6 @@ def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
             yield from _differences(a, b, f"{where}[{at}]")
     elif not same(one, other):
         yield f"{where}: {one!r:.60} is not {other!r:.60}"
-
-
-def _content(reference: Reference) -> str:
-    known = RecoveredState.of(Chain.peek(reference.store.read()))
-    assert known is not None
-    assert known.saved is not None
-    return known.saved.content.hex()
 
 
 def _equal(what: str, found: Any, expected: Any) -> None:

@@ -43,6 +43,7 @@ __all__ = ["Consumer", "Reader", "read_all"]
 
 _FETCH_WAIT_MS = 50
 _FETCH_MIN_BYTES = 64 * 1024
+_CHECK_SECONDS = 0.5  # from one look at the assignment to the next, until no partition is missing
 
 
 class Consumer:
@@ -236,10 +237,12 @@ class Consumer:
 
         The leader of a group does this by itself, except a static leader that has restarted. So static
         members check the assignment at their start and after each change; the first one in the group acts.
+        Where one member reads the whole topic, it reads nothing before, so it does not wait to check.
         """
         known, done = self._first_count, self._instance_id is None
         while True:
-            await asyncio.sleep(self._watch_seconds)
+            soon = not done and isinstance(self._assignor, WholeTopicAssignor)
+            await asyncio.sleep(min(_CHECK_SECONDS, self._watch_seconds) if soon else self._watch_seconds)
             count = self.partition_count()
             if count is None:
                 continue

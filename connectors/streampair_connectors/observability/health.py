@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from streampair.engine.source import partition_label
 from streampair.errors import StreampairError
 from streampair_connectors.observability.logs import get_logger
 
@@ -171,9 +172,10 @@ class Progress:
             if not (lane.is_open and lane.lag) or seconds < patience:
                 continue
             last = f"; the last trouble was: {self._detail}" if self._trouble_since is not None else ""
+            name = f"{topic}/{partition_label(partition)}"
             yield Problem(
                 self._app,
-                f"{topic}/{partition} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
+                f"{name} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
                 _LOOK,
                 round(seconds, 1),
                 topic,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streampair.engine import LogAppend
+from streampair.engine.source import lane_name
 from streampair.engine.wal import WHOLE_TOPIC, Chain
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors import kafka
@@ -227,7 +228,7 @@ class OfflineTopic:
 
     async def read_lane(self, partition: int) -> StoredLane:
         """A partition of the log topic, read without a producer."""
-        if partition >= await self._count():
+        if log_partition(partition) >= await self._count():
             return StoredLane(b"", lambda content: b"")
         stored = await TopicLog.read(
             self._topic, log_partition(partition), self._seal, self._context(partition)
@@ -270,7 +271,7 @@ class OfflineTopic:
         config = self._config
         topics = await kafka.describe_topics(self._kafka)
         await self._topic.ensure(
-            topics.get(config.input.topic, partition + 1),
+            1 if partition == WHOLE_TOPIC else topics.get(config.input.topic, partition + 1),
             replication_factor=config.topics.replication_factor,
             strict=True,
         )
@@ -318,6 +319,6 @@ def _changed_error() -> StoreError:
 
 def _exists_error(partition: int) -> StoreError:
     return StoreError(
-        f"the store has a lane of partition {partition} already",
+        f"the store has a lane of {lane_name(partition)} already",
         fix="import into an empty store; an existing lane is never overwritten",
     )

@@ -9,14 +9,13 @@ from typing import Any, Literal, Protocol
 
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
-from streampair.engine.source import partition_label
 from streampair.engine.wal import Chain
 from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair.privacy import Spend
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
-from streampair_connectors.stores.offline import OfflineTopic
-from streampair_connectors.stores.topic import ForeignLogError
+from streampair_connectors.stores.offline import OfflineTopic, StoredLane
+from streampair_connectors.stores.topic import ForeignLogError, log_partition
 
 __all__ = ["Budget", "LaneBudget", "Total", "read_budget", "read_stored", "total_of"]
 
@@ -269,23 +268,38 @@ async def read_stored(config: Config, *, every: bool = False) -> Budget:
     accounts: list[LaneBudget] = []
     unread = []
     for of_input in await _log_topics(config):
-        store, name = OfflineTopic(of_input), of_input.log_topic
-        try:
-            logs = [(partition, await store.read_lane(partition)) for partition in await store.lanes()]
-        except ForeignLogError:
-            if name == config.log_topic:
-                raise
-            continue  # of an application with the same name prefix
-        for partition, found in logs:
+        name = of_input.log_topic
+        for partition, found in await _logs_of(of_input, required=name == config.log_topic):
             if found.damage is not None and name == config.log_topic:
                 raise found.damage
             if found.damage is not None:
                 unread.append(name)
                 break
-            account = _account_in_log(f"{name}[{partition_label(partition)}]", found.frames)
+            account = _account_in_log(f"{name}[{log_partition(partition)}]", found.frames)
             if account is not None and account.app == config.app:
                 accounts.append(account)
     return _budget_of(accounts, keyed, config.app, f"topic {config.log_topic}", unread)
+
+
+async def _logs_of(config: Config, *, required: bool) -> list[tuple[int, StoredLane]]:
+    """The lanes in the log topic of an input, of either scope: that of an earlier input may be another.
+
+    Raises
+    ------
+    ForeignLogError
+        It has other lanes, and those of this configuration are `required`. Else it is that of an application
+        with the same name prefix, and there are none.
+    """
+    other = "partition" if config.learner.whole_topic else "application"
+    for scope in (config.learner.scope, other):
+        learner = config.learner.model_copy(update={"scope": scope})
+        store = OfflineTopic(config.model_copy(update={"learner": learner}))
+        try:
+            return [(partition, await store.read_lane(partition)) for partition in await store.lanes()]
+        except ForeignLogError:
+            if required:
+                raise
+    return []
 
 
 async def _log_topics(config: Config) -> list[Config]:

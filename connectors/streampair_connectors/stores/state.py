@@ -15,6 +15,7 @@ import msgspec
 from streampair import __version__
 from streampair.engine import ExternalState, LogDamagedError, LoggedLane, ReplayRequest
 from streampair.engine.recovery import Acceptance, How, NothingToAcceptError, RecoveredState
+from streampair.engine.source import lane_name
 from streampair.engine.wal import Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
 from streampair.privacy import NoiseKey, epsilon_from
@@ -407,7 +408,7 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
             request = lane.read(at_rest.frames)
             if not request.used:
                 raise StoreError(
-                    f"the log of partition {partition} has no entry: its worker died at its first start",
+                    f"the log of {lane_name(partition)} has no entry: its worker died at its first start",
                     fix="start `streampair run` once, and stop it: that starts its log",
                 )
             parts, content = from_snapshot(at_rest.frames[: request.used])
@@ -485,7 +486,7 @@ async def _check_newest(
     existing = await states.store.read_lane(partition)
     if existing.frames or existing.damage:
         raise StoreError(
-            f"the store has a lane of partition {partition} already",
+            f"the store has a lane of {lane_name(partition)} already",
             fix="import into an empty store; an existing lane is never overwritten",
         )
     lane = states.make(partition)
@@ -494,15 +495,16 @@ async def _check_newest(
         raise StoreError("the file is incomplete", fix="export the state again")
     if snapshot is not None:
         lane.log.check_content(snapshot)
-    source = Partition(config.input.topic, partition)
-    committed = (await read_register(config.require_kafka(), config.app, [source]))[source]
+    # The register is beside the offset of the lane's first partition.
+    (first,) = input_partitions(config, partition, 1)
+    committed = (await read_register(config.require_kafka(), config.app, [first]))[first]
     chain = lane.log.chain
     register = None if committed is None else Register.read(chain.key, committed.metadata)
     # As at a start: the last entries of a killed worker may be missing in the register.
     if register is None or not chain.holds(register.sequence, register.tag):
         known = "has no register" if register is None else f"knows entry {register.sequence}"
         raise StoreError(
-            f"the file ends with entry {chain.sequence} of partition {partition}, and the group {known}: "
+            f"the file ends with entry {chain.sequence} of {lane_name(partition)}, and the group {known}: "
             "it is not the newest state",
             fix="start `streampair run` where the state is, stop it, and export again; if the group's "
             "register is lost, `streampair state recover CONFIG --ignore-register` there first",

@@ -497,7 +497,7 @@ class TopicLane:
             give_up.cancel()
         raise CommitOutcomeUnknownError(
             f"the broker did not answer in time, so it is unknown whether the last commit of "
-            f"{self._source.topic}/{self._source.partition} is stored",
+            f"{self._source.topic}/{partition_label(self._source.partition)} is stored",
             fix="none is needed: the next start of the lane reads the outcome",
         )
 
