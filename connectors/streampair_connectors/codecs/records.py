@@ -18,7 +18,7 @@ import numpy as np
 
 from streampair.engine import DeadLetter, Event, Rows, Scored
 from streampair.errors import RecordError
-from streampair.records.categories import Categories
+from streampair.records.features import Categories
 from streampair_connectors.codecs.batches import csv_rows, json_rows
 from streampair_connectors.config import InputConfig, Label
 
