@@ -384,3 +384,35 @@ def test_commits_are_counted_by_what_came_of_them() -> None:
     told = {row["outcome"]: row["value"] for row in telemetry.process()["transactions_total"]}
     assert told == {"committed": 2.0, "fenced": 1.0, "unknown": 1.0, "failed": 1.0}
     assert "transactions" not in telemetry.render(public=True).decode()
+
+
+def scoring(telemetry: Telemetry) -> dict[str, float]:
+    rows = telemetry.process()
+    names = ("scored_events_total", "scoring_lag", "events_behind", "model_slots", "model_age_seconds")
+    return {name: rows[name][0]["value"] for name in names if rows.get(name)}
+
+
+def test_the_age_of_a_model_is_in_the_time_of_events_and_ends_with_a_newer_model() -> None:
+    telemetry = Telemetry()
+    assert scoring(telemetry) == {}
+    telemetry.scoring("fraud", lag=7, behind=0, slots=0, learned_ms=None)
+    assert scoring(telemetry) == {"scoring_lag": 7, "events_behind": 0, "model_slots": 0}
+    # A model that has learned nothing is as old as the first scored event.
+    telemetry.scored("fraud", 5, 1_000.0)
+    telemetry.scored("fraud", 2, 1_600.0)
+    telemetry.scoring("fraud", lag=0, behind=7, slots=0, learned_ms=None)
+    assert scoring(telemetry)["model_age_seconds"] == 600
+    telemetry.scoring("fraud", lag=0, behind=2, slots=5, learned_ms=1_000_000)
+    assert scoring(telemetry)["model_age_seconds"] == 600
+    # The learner has caught up: no event need come for the age to fall.
+    telemetry.scoring("fraud", lag=0, behind=0, slots=7, learned_ms=1_600_000)
+    assert scoring(telemetry) == {
+        "scored_events_total": 7,
+        "scoring_lag": 0,
+        "events_behind": 0,
+        "model_slots": 7,
+        "model_age_seconds": 0,
+    }
+    # The learner reads on its own, and may be ahead.
+    telemetry.scoring("fraud", lag=9, behind=0, slots=9, learned_ms=1_700_000)
+    assert scoring(telemetry)["model_age_seconds"] == 0

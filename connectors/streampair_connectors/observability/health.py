@@ -193,10 +193,9 @@ class Health:
     """
 
     def __init__(self, app: str, telemetry: Telemetry, stuck_seconds: float | None = None) -> None:
-        if stuck_seconds is not None:
-            telemetry.patience(app, stuck_seconds)
         self._app = app
         self._telemetry = telemetry
+        self._stuck_seconds = stuck_seconds
         self._stopping = False
         self._ended = False
         self._waiting_since: float | None = None
@@ -204,6 +203,8 @@ class Health:
 
     def starting(self) -> None:
         """Set the state: starting."""
+        if self._stuck_seconds is not None:
+            self._telemetry.patience(self._app, self._stuck_seconds)
         self._telemetry.health(self._app, "starting")
 
     def rebalancing(self) -> None:

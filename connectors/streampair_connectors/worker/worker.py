@@ -92,6 +92,8 @@ class Worker:
         self.telemetry = telemetry if telemetry is not None else Telemetry()
         self.telemetry.configured(config.app, Changes(config))
         self._health = Health(config.app, self.telemetry, config.worker.stuck_seconds)
+        if "learn" in config.worker.roles:
+            self._health.starting()  # what does not run here has no state
         self._kafka: KafkaConfig = config.require_kafka()
         self._decode = json_decoder(config.input, **taken_cells(config))
         self._create_topics = create_topics
@@ -136,7 +138,8 @@ class Worker:
         """Finish the batch, commit and leave the group. Safe to call twice."""
         if not self._stop.is_set():
             self._stop.set()
-            self._health.stopping()
+            if "learn" in self.config.worker.roles:
+                self._health.stopping()
             if self.scorer is not None:
                 self.scorer.stop()
 
@@ -165,7 +168,6 @@ class Worker:
             task.result()
 
     async def _learn(self) -> None:
-        self._health.starting()
         try:
             if await self._warm_up():
                 await run_sessions(
