@@ -94,6 +94,8 @@ def working() -> Telemetry:
     telemetry.batch(LABELS, 1e-5, 1e-6)
     telemetry.committed("fraud", 0.01)
     telemetry.rebalanced("fraud")
+    telemetry.scored("fraud", 5, 1_700_000_000.0)
+    telemetry.scoring("fraud", lag=7, behind=2, slots=40, learned_ms=1_699_999_999_000)
     return telemetry
 
 

@@ -174,7 +174,8 @@ class Provoked:
         )
         begun = round(time.time() * 1000) - 1_000_000
         with Running(app.role("score")) as scorer:
-            target = self._server.scrape(scorer.metrics_url())
+            url = scorer.metrics_url()
+            target = self._server.scrape(url)
             self._await("StreampairNoModel", scorer.log, app="parallel.scorers")
             with Running(app.role("learn")) as learner:
                 for number in range(3):
@@ -182,7 +183,7 @@ class Provoked:
                     learned = f'streampair_model_slots{{app="parallel"}} == {300 * (number + 1)}'
                     self._value(learned, lambda: scorer.log() + learner.log())
                 # One that scores alone is ready, though it has no lane.
-                assert fetch(scorer.metrics_url().replace("/metrics", "/readyz")), scorer.log()
+                assert fetch(url.replace("/metrics", "/readyz")), scorer.log()
                 learner.kill()
             app.produce(events(100))
             self._await("StreampairModelOld", scorer.log, app="parallel")
