@@ -341,7 +341,9 @@ def test_scoring_in_parallel_is_shown_where_there_is_some(run: Run, visit: Open)
     assert page.locator("#lane option").all_inner_texts() == ["fraud-open: events"]
     assert scored(page) == {}
     assert "parallel" not in page.locator("body").inner_text()
-    run.telemetry.health("fraud-open.scorers", "waiting", "no model in fraud-open-model yet", "start a worker")
+    run.telemetry.health(
+        "fraud-open.scorers", "waiting", "no model in fraud-open-model yet", "start a worker"
+    )
     says(page, "Scoring in parallel")
     says(page, "fraud-open.scorers is waiting.")
     says(page, "Live: waiting")

@@ -19,7 +19,6 @@ from streampair.engine import LaneGauges
 from streampair.engine.snapshot import dated
 from streampair.errors import (
     CommitOutcomeUnknownError,
-    ConfigError,
     FencedError,
     SourceError,
     StreampairError,
@@ -35,7 +34,7 @@ from streampair_connectors.kafka import (
     RecordReader,
     StaticMemberConflicts,
 )
-from streampair_connectors.kafka.admin import check_topics, output_topics
+from streampair_connectors.kafka.admin import check_topics, output_topics, retention_fix
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry
@@ -47,6 +46,7 @@ from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.model_topic import ModelPublisher
 from streampair_connectors.worker.outputs import Outputs
 from streampair_connectors.worker.scorer import Scorer
+from streampair_connectors.worker.scoring import check_scoring
 from streampair_connectors.worker.sessions import run_sessions
 from streampair_connectors.worker.sources import PartitionSource, Source, TopicSource
 
@@ -240,6 +240,7 @@ class Worker:
             whole_topic=config.learner.whole_topic,
         )
         self._lookup = RecordReader(self._kafka)
+        self._models = ModelPublisher(config, self._lookup)
         self._source = (
             TopicSource(self._consumer, config.input.topic, self._partitions)
             if config.learner.whole_topic
@@ -262,9 +263,8 @@ class Worker:
             else:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
-            self._models = ModelPublisher(config, self._lookup)
             await self._models.start()
-            await self._check_scoring()
+            await check_scoring(config, self._partitions)
             self._outputs = Outputs(config, self._producer.routes)
             count = self.telemetry.counted(config.app)
             self._checkpoint = Checkpoint(self._store, self._health.waiting, count)
@@ -294,25 +294,6 @@ class Worker:
             await self._models.stop()
             await self._lookup.stop()
             await self._producer.stop()
-
-    async def _check_scoring(self) -> None:
-        """Refuse to give scores where scorers have given them: the scores between both would be lost.
-
-        Raises
-        ------
-        ConfigError
-        """
-        config = self.config
-        if config.learner.parallel or not config.learner.whole_topic:
-            return
-        numbers = [Partition(config.input.topic, number) for number in range(self._partitions)]
-        found = await kafka.read_register(self._kafka, config.scorers_group, numbers)
-        if any(found.values()):
-            raise ConfigError(
-                f"the scores of {config.app!r} are given by the group {config.scorers_group!r}: a lane that "
-                "scores inline would give some twice, or never",
-                fix='set learner.scoring = "parallel", or start under another application name',
-            )
 
     def _partitions_added(self) -> bool:
         """Whether partitions were added to the input topic.
@@ -596,8 +577,7 @@ class Worker:
                 **{**where, "partition": number},
                 wanted_offset=next_offset,
                 first_offset=first,
-                next_step="the topic's retention removed events before they were read: "
-                "increase retention.ms, or add partitions and workers",
+                next_step=retention_fix(self.config),
             )
             lane.logged_lane.skipped()
         self._source.begin(lane)
