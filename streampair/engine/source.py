@@ -12,7 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from streampair.engine.records import OrderedRecord
 from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState
 
-__all__ = ["ORDER_NOT_COVERED", "Positions", "longer", "partition_label", "partition_number", "ranges_of"]
+__all__ = [
+    "ORDER_NOT_COVERED",
+    "Positions",
+    "lane_title",
+    "longer",
+    "partition_key",
+    "partition_label",
+    "partition_number",
+    "ranges_of",
+]
 
 ORDER_NOT_COVERED = (
     "the order over partitions is not covered, since producers set the timestamps by which it is made "
@@ -29,6 +38,24 @@ def partition_label(partition: int) -> str:
 def partition_number(label: str) -> int:
     """Return the number that `partition_label` was given."""
     return WHOLE_TOPIC if label == "all" else int(label)
+
+
+def partition_key(partition: int) -> int | str:
+    """Return a lane's partition for JSON: its number, or "all" where it reads the whole topic."""
+    return "all" if partition == WHOLE_TOPIC else partition
+
+
+def lane_title(topic: str, partition: int) -> str:
+    """Return what a lane reads, for people.
+
+    Examples
+    --------
+    >>> from streampair.engine.source import lane_title
+    >>> from streampair.engine.wal import WHOLE_TOPIC
+    >>> lane_title("events", 3), lane_title("events", WHOLE_TOPIC)
+    ('events[3]', 'events')
+    """
+    return topic if partition == WHOLE_TOPIC else f"{topic}[{partition}]"
 
 
 def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:

@@ -313,7 +313,7 @@ def budget_show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the spent and the remaining budget of each private lane (one partition) of an application.
+    """Show the spent and the remaining budget of each private lane of an application.
 
     Reads the store, as of the last commits, also while a worker runs. Changes nothing.
     """
@@ -426,9 +426,11 @@ def _configure_logs(level: str, form: str = "json") -> None:
 
 
 def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:
+    from streampair.engine.source import partition_key, partition_number
+
     report = gauges.privacy
     return {
-        "partition": int(partition),
+        "partition": partition_key(partition_number(partition)),
         "next_offset": gauges.next_offset,
         "events": gauges.events,
         "auc": None if gauges.auc != gauges.auc else gauges.auc,

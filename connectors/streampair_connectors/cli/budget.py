@@ -158,7 +158,9 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _name(a: LaneBudget) -> str:
-    return f"{a.app}: {a.topic}[{a.partition}], {a.learner}"
+    from streampair.engine.source import lane_title
+
+    return f"{a.app}: {lane_title(a.topic, a.partition)}, {a.learner}"
 
 
 def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
@@ -187,7 +189,7 @@ def _total_rows(budget: Budget) -> Iterator[tuple[str, str]]:
     yield "epsilon", f"{budget.epsilon_spent:.4g} at delta {budget.delta:.3g}"
     yield "mu", f"{budget.mu_spent:.4g}"
     count = len(budget.accounts)
-    yield "lanes", f"{count}. Learners on one partition add up"
+    yield "lanes", f"{count}. Learners on the same records add up"
     yield "over lanes", f"the {budget.over_lanes}: {budget.why}"
     for name in budget.unread:
         unread = f"topic {name}: the keys of this configuration do not open it"
@@ -231,6 +233,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
     from river import compose
 
     from streampair.engine.lane import SHADOWED
+    from streampair.engine.source import partition_key
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline_check import is_private
     from streampair_connectors.observability.privacy_card import card_of, checked_audit
@@ -266,7 +269,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             "lanes": [
                 {
                     "topic": account.topic,
-                    "partition": account.partition,
+                    "partition": partition_key(account.partition),
                     "epsilon spent": account.epsilon_spent,
                     "epsilon": account.epsilon_budget,
                     "guarantee": account.guarantee,

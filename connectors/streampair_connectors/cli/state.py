@@ -38,10 +38,11 @@ ExportFile = Annotated[Path, typer.Argument(metavar="FILE", help="The exported s
     epilog="Example: streampair state show fraud.toml",
 )
 def show(config: ConfigPath, as_json: AsJson = False) -> None:
-    """Show what the store and the group hold of each lane (one partition), and whether `run` would start.
+    """Show what the store and the group hold of each lane, and whether `run` would start.
 
     Changes nothing, takes no lock and fences no worker: one may run meanwhile.
     """
+    from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
 
     async def work(settings: Config) -> list[LaneState]:
@@ -58,7 +59,7 @@ def show(config: ConfigPath, as_json: AsJson = False) -> None:
         if not lanes:
             typer.echo(f"the store has no lane of {settings.app}")
         for lane in lanes:
-            _block(f"{settings.app}: {settings.input.topic}[{lane.partition}]", _rows(lane))
+            _block(f"{settings.app}: {lane_title(settings.input.topic, lane.partition)}", _rows(lane))
 
 
 @state_app.command(
@@ -132,13 +133,14 @@ async def _recover(
     settings: Config, how: How, partitions: list[int] | None, *, ask: bool, show: bool
 ) -> list[Plan]:
     """Carry out the plans, and return them: none of them if the answer is no."""
+    from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
 
     async with open_states(settings) as states:
         plans = await states.plan(how, partitions)
         if show:
             for plan in plans:
-                title = f"{settings.app}: {settings.input.topic}[{plan.partition}]"
+                title = f"{settings.app}: {lane_title(settings.input.topic, plan.partition)}"
                 _block(title, _plan_rows(plan))
         if ask and not await asyncio.to_thread(typer.confirm, "Go on?"):
             return []

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from streampair.engine.source import partition_label
 from streampair.errors import StreampairError
 from streampair_connectors.observability.logs import get_logger
 
@@ -28,7 +29,7 @@ _STUCK_SECONDS = 60.0  # default, for a replay and the demo
 _RESTART = "stop the worker and start it again: it goes on at the last commit and loses nothing"
 _LOOK = (
     "read the last warnings of its log; where streampair_learn_seconds shows that the learner is slow, "
-    f"start more workers or choose a faster one. Otherwise {_RESTART}"
+    f"choose a faster one, or, with a model for each partition, start more workers. Otherwise {_RESTART}"
 )
 _REMIND_SECONDS = 30.0  # between two log lines about the same problem
 
@@ -170,10 +171,11 @@ class Progress:
             seconds = now - lane.moved
             if not (lane.is_open and lane.lag) or seconds < patience:
                 continue
+            where = f"{topic}/{partition_label(partition)}"
             last = f"; the last trouble was: {self._detail}" if self._trouble_since is not None else ""
             yield Problem(
                 self._app,
-                f"{topic}/{partition} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
+                f"{where} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
                 _LOOK,
                 round(seconds, 1),
                 topic,

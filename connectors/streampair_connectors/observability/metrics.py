@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
-from streampair.engine.source import partition_number
+from streampair.engine.source import partition_key, partition_number
 from streampair_connectors.config import Changes
 from streampair_connectors.observability.health import Problem, Progress
 from streampair_connectors.observability.history import History
@@ -165,7 +165,11 @@ class Telemetry:
                 "detail": app.detail,
                 "next_step": app.next_step,
                 "lanes": [
-                    {"topic": labels[1], "partition": partition_number(labels[2]), "lag": lane.lag}
+                    {
+                        "topic": labels[1],
+                        "partition": partition_key(partition_number(labels[2])),
+                        "lag": lane.lag,
+                    }
                     for labels, lane in sorted(app.lanes.items(), key=lambda item: lane_order(item[0]))
                 ],
             }
