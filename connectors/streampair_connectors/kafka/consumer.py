@@ -295,7 +295,7 @@ class Consumer:
                 wanted_offset=offset,
                 first_offset=first[partition],
                 next_step="the topic's retention removed events before they were read: "
-                "increase retention.ms, or add partitions and workers",
+                "increase retention.ms, or read faster: with a faster learner or more workers",
             )
             self._on_lost(Partition(partition.topic, partition.partition))
             self._consumer.seek(partition, first[partition])
