@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from streampair_connectors.cli.app import _lane_json
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, Config, MetricsConfig, parse_config
 from streampair_connectors.observability.metric_definitions import (
@@ -24,6 +25,7 @@ from streampair_connectors.observability.metric_definitions import (
     Series,
 )
 from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.observability.privacy_card import lane_card
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import build_lane, build_logged_lane
@@ -418,3 +420,14 @@ def test_the_age_of_a_model_is_in_the_time_of_events_and_ends_with_a_newer_model
     # The learner reads on its own, and may be ahead.
     telemetry.scoring("fraud", lag=9, behind=0, slots=9, learned_ms=1_700_000)
     assert scoring(telemetry)["model_age_seconds"] == 0
+
+
+def test_a_lane_of_the_whole_topic_is_named_alike_everywhere() -> None:
+    """ "all" in series, /healthz, the card and `run --json`: no partition has the number -1."""
+    whole: LaneLabels = ("whole", "events", "all", "PairFTRL")
+    own, shown = Telemetry(), gauges()
+    own.health("whole", "running")
+    own.publish(whole, shown, 7)
+    assert own.health_report()[1]["whole"]["lanes"] == [{"topic": "events", "partition": "all", "lag": 7}]
+    assert lane_card(whole, shown, public=False)["deployment"]["partition"] == "all"
+    assert [_lane_json(label, shown)["partition"] for label in ("all", "3")] == ["all", 3]

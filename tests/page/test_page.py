@@ -436,6 +436,20 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
         page.context.close()
 
 
+def test_learners_of_a_whole_topic_add_up_and_partitions_are_not_spoken_of(run: Run, visit: Open) -> None:
+    for name in ("fraud", "churn"):
+        run.publish((name, "events", "all", "PairFTRL"))
+    page = visit(f"{run.url}/#privacy")
+    says(page, "Learners on one topic see the same records: their spends add up")
+    assert page.locator("#lane option").all_inner_texts()[1:] == [
+        "churn: events, PairFTRL",
+        "fraud: events, PairFTRL",
+    ]
+    assert "Partitions hold different records" not in page.locator("body").inner_text()
+    run.publish(("fraud", "logins", "0", "PairFTRL"))
+    says(page, "Partitions hold different records, so of a record the largest counts.")
+
+
 def test_who_moves_along_the_lanes_stays_in_the_list(run: Run, visit: Open) -> None:
     run.six()
     page = visit(run.url, viewport={"width": 1280, "height": 600})

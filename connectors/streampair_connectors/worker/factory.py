@@ -29,7 +29,7 @@ from streampair.engine import (
     Rows,
     Shadow,
 )
-from streampair.engine.source import partition_label
+from streampair.engine.source import partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import ConfigError, StreampairError
 from streampair.kernels import on_compile
@@ -246,7 +246,9 @@ def _warnings_logged(topic: str, partition: int) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in caught:
-        log.warning("lane_warning", topic=topic, partition=partition, message=str(warning.message))
+        log.warning(
+            "lane_warning", topic=topic, partition=partition_key(partition), message=str(warning.message)
+        )
 
 
 def build_shadow(

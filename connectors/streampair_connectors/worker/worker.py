@@ -17,6 +17,7 @@ from typing import Any
 
 from streampair.engine import LaneGauges
 from streampair.engine.snapshot import dated
+from streampair.engine.source import partition_key
 from streampair.errors import (
     CommitOutcomeUnknownError,
     FencedError,
@@ -421,7 +422,7 @@ class Worker:
             "lane_fenced",
             app=self.config.app,
             topic=partition.topic,
-            partition=partition.partition,
+            partition=partition_key(partition.partition),
             detail=error.problem,
             next_step=error.fix,
         )
@@ -445,7 +446,7 @@ class Worker:
                     "lane_closed",
                     app=self.config.app,
                     topic=lane.topic,
-                    partition=lane.partition,
+                    partition=partition_key(lane.partition),
                     next_offset=lane.logged_lane.next_offset,
                 )
             # Before leaving the group: the next owner must be able to open the stores.
@@ -488,7 +489,8 @@ class Worker:
                     next_step="none: the next owner resumes at the last commit and sends some scores again",
                 )
             for lane in self._lanes.values():
-                log.info("lane_revoked", app=self.config.app, topic=lane.topic, partition=lane.partition)
+                number = partition_key(lane.partition)
+                log.info("lane_revoked", app=self.config.app, topic=lane.topic, partition=number)
             warm = dict(self._lanes)
             await self._drop_lanes()
             self._warm = warm
@@ -570,7 +572,8 @@ class Worker:
     def _position(self, lane: OpenLane) -> None:
         """Seek to the offsets in the lane's log, or to the start. The group's offset is never trusted."""
         partition = lane.topic_partition
-        where = {"app": self.config.app, "topic": partition.topic, "partition": partition.partition}
+        lane_number = partition_key(partition.partition)
+        where = {"app": self.config.app, "topic": partition.topic, "partition": lane_number}
         for number, next_offset, first in lane.lost:
             log.warning(
                 "events_lost",
