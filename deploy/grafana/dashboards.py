@@ -135,7 +135,7 @@ LEARNING = Row(
             "regret_total",
             band(f"sum({lane('regret_total')})", f"sqrt(sum({lane('regret_stderr')} ^ 2))", "regret"),
             title=" of $app",
-            description=f"Sum over the application's partitions. {BAND}",
+            description=f"Sum over the application's lanes. {BAND}",
             width=24,
             band=True,
             by_app=True,
@@ -144,7 +144,7 @@ LEARNING = Row(
             "regret_average",
             band(_MEAN, _MEAN_ERROR, "average regret"),
             title=" of $app",
-            description=f"Mean of the application's partitions. {BAND}",
+            description=f"Mean of the application's lanes. {BAND}",
             width=24,
             band=True,
             by_app=True,
@@ -181,7 +181,7 @@ OPERATION = Row(
     [
         one(
             "health",
-            [(f"streampair_health{APP} == 1", "{{app}}: {{state}}")],
+            [('streampair_health{app=~"($app)([.]scorers)?"} == 1', "{{app}}: {{state}}")],
             description="/healthz has the reason and the next step.",
             kind="state",
         ),
@@ -269,6 +269,21 @@ OPERATION = Row(
     ],
 )
 
+SCORING = Row(
+    "Scoring in parallel",
+    [
+        one("scoring_lag", [(f"streampair_scoring_lag{APP}", "{{app}} {{instance}}")]),
+        one(
+            "scored_events_total",
+            [(f"rate(streampair_scored_events_total{APP}[$__rate_interval])", "{{app}} {{instance}}")],
+            unit="cps",
+        ),
+        one("model_age_seconds", [(f"streampair_model_age_seconds{APP}", "{{app}} {{instance}}")]),
+        one("events_behind", [(f"streampair_events_behind{APP}", "{{app}} {{instance}}")]),
+        one("model_slots", [(f"streampair_model_slots{APP}", "{{app}} {{instance}}")]),
+    ],
+)
+
 PROMISE = Row(
     "Promise and state of the guarantee",
     [
@@ -347,7 +362,7 @@ DASHBOARDS: dict[str, Dashboard] = {
         "streampair: learning and operation",
         "For operators: it shows functions of raw data.",
         "events_total",
-        [OPERATION, LEARNING],
+        [OPERATION, SCORING, LEARNING],
     ),
     "streampair-privacy.json": Dashboard(
         "streampair-privacy",

@@ -15,11 +15,11 @@ from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState
 __all__ = [
     "ORDER_NOT_COVERED",
     "Positions",
-    "lane_name",
+    "lane_title",
     "longer",
+    "partition_key",
     "partition_label",
     "partition_number",
-    "partition_or_all",
     "ranges_of",
 ]
 
@@ -35,19 +35,27 @@ def partition_label(partition: int) -> str:
     return "all" if partition == WHOLE_TOPIC else str(partition)
 
 
-def partition_or_all(partition: int) -> int | str:
-    """Return what logs and JSON say of a lane: its partition, or "all" where it reads the whole topic."""
-    return partition_label(partition) if partition == WHOLE_TOPIC else partition
-
-
-def lane_name(partition: int) -> str:
-    """Return what messages call a lane: "partition 3", or "the whole topic"."""
-    return "the whole topic" if partition == WHOLE_TOPIC else f"partition {partition}"
-
-
 def partition_number(label: str) -> int:
     """Return the number that `partition_label` was given."""
     return WHOLE_TOPIC if label == "all" else int(label)
+
+
+def partition_key(partition: int) -> int | str:
+    """Return a lane's partition for JSON: its number, or "all" where it reads the whole topic."""
+    return "all" if partition == WHOLE_TOPIC else partition
+
+
+def lane_title(topic: str, partition: int) -> str:
+    """Return what a lane reads, for people.
+
+    Examples
+    --------
+    >>> from streampair.engine.source import lane_title
+    >>> from streampair.engine.wal import WHOLE_TOPIC
+    >>> lane_title("events", 3), lane_title("events", WHOLE_TOPIC)
+    ('events[3]', 'events')
+    """
+    return topic if partition == WHOLE_TOPIC else f"{topic}[{partition}]"
 
 
 def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:

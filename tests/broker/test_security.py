@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 )
 from harness import pages, support
 from harness.apache_kafka import KafkaBroker
-from harness.applications import App, Inside, events
+from harness.applications import PAIR_OGD, App, Inside, events
 from harness.certificates import Authority
 from harness.kafka import Unavailable
 from harness.tiers import STOPPABLE_TIERS
@@ -219,9 +219,11 @@ def test_an_encrypted_key_without_its_password_is_refused(secured: Secured) -> N
 # ---- rights ----------------------------------------------------------------------------------------------
 
 
-def secured_app(secured: Secured, directory: Path, name: str, user: str) -> App:
+def secured_app(secured: Secured, directory: Path, name: str, user: str, *, scoring: str) -> App:
     scram = secured.scram(user)
-    app = App(secured.broker, directory, name, store="kafka", bootstrap=scram.bootstrap_servers)
+    learner = f'scoring = "{scoring}"\n{PAIR_OGD}'
+    keys = {"store": "kafka", "scope": "application", "learner": learner}
+    app = App(secured.broker, directory, name, bootstrap=scram.bootstrap_servers, **keys)
     keys = (
         f'security_protocol = "SASL_SSL"\nsasl_mechanism = "SCRAM-SHA-256"\nusername = "{user}"\n'
         f'password_file = "{scram.password_file}"\nssl_cafile = "{secured.ca}"\n[input]\n'
@@ -233,11 +235,16 @@ def secured_app(secured: Secured, directory: Path, name: str, user: str) -> App:
 def commands_of_the_page(config: Config, user: str) -> list[str]:
     """The least set of ACLs, as docs/operations.md has it."""
     text = pages.text_of("docs/operations.md")
-    (block,) = re.findall(r"```console\n((?:\$ kafka-acls\.sh [^\n]*\n)+)```", text)
+    inline, parallel = re.findall(r"```console\n((?:\$ kafka-acls\.sh [^\n]*\n)+)```", text)
     names = {"events": config.input.topic, "scores": config.output_topic, "alice": user, "fraud": config.app}
     names |= {"fraud-dead-letters": config.dead_letter_topic, "fraud-events-log": config.log_topic}
+    names |= {"fraud.scorers": config.scorers_group, "fraud-model": f"{config.app}-model"}
+    # With scorers, their group needs Read, which includes Describe.
+    lines = [
+        line for line in inline.splitlines() if "fraud.scorers" not in line or not config.learner.parallel
+    ]
     out = []
-    for line in block.splitlines():
+    for line in lines + (parallel.splitlines() if config.learner.parallel else []):
         words = [names.get(word, word) for word in line.split()]
         out.append(" ".join(words).replace("User:alice", f"User:{user}"))
     return out
@@ -273,15 +280,17 @@ def rights(report: Any) -> Any:
 
 def test_check_names_every_right_that_is_missing_at_once(secured: Secured, tmp_path: Path) -> None:
     secured.add_user("bob")
-    app = secured_app(secured, tmp_path, "bare", "bob")
+    app = secured_app(secured, tmp_path, "bare", "bob", scoring="parallel")
     config = load_config(app.path)
-    app.kafka.create_topic(config.log_topic, **SETTINGS)
+    for name in (config.log_topic, str(config.model_topic)):
+        app.kafka.create_topic(name, **SETTINGS)
     report = asyncio.run(check_config(config))
     found = rights(report)
     assert not found["ok"]
-    for topic in (app.input, app.output, app.dead, config.log_topic):
+    for topic in (app.input, app.output, app.dead, config.log_topic, config.model_topic):
         assert f"on topic {topic!r}" in found["text"]
-    assert "on group 'bare'" in found["text"]
+    for group in ("bare", "bare.scorers"):
+        assert f"Read on group {group!r}" in found["text"]
     assert "on transactional-id 'streampair-" in found["text"]
     # A topic that may not be seen is not said to be missing.
     assert not any("does not exist" in f["text"] for f in report.findings)
@@ -291,20 +300,23 @@ def test_check_names_every_right_that_is_missing_at_once(secured: Secured, tmp_p
     assert after.ok, after.lines()
 
 
-def test_a_worker_runs_with_the_acls_of_the_page(secured: Secured, tmp_path: Path) -> None:
-    secured.add_user("carol")
-    app = secured_app(secured, tmp_path, "least", "carol")
+@pytest.mark.parametrize("scoring", ["inline", "parallel"])
+def test_a_worker_runs_with_the_acls_of_the_page(secured: Secured, tmp_path: Path, scoring: str) -> None:
+    name = f"carol-{scoring}"
+    secured.add_user(name)
+    app = secured_app(secured, tmp_path, f"least-{scoring}", name, scoring=scoring)
     config = load_config(app.path)
-    app.kafka.create_topic(config.log_topic, **SETTINGS)
-    commands = commands_of_the_page(config, "carol")
+    for topic in {config.log_topic, config.model_topic} - {None}:
+        app.kafka.create_topic(str(topic), **SETTINGS)
+    commands = commands_of_the_page(config, name)
     for left_out in range(len(commands)):
-        user = f"carol-{left_out}"
+        user = f"{name}-{left_out}"
         secured.add_user(user)
-        fewer = [c.replace("User:carol", f"User:{user}") for i, c in enumerate(commands) if i != left_out]
+        fewer = [c.replace(f"User:{name}", f"User:{user}") for i, c in enumerate(commands) if i != left_out]
         grant(secured, fewer)
         other = tmp_path / str(left_out)
         other.mkdir()
-        text = app.path.read_text().replace('username = "carol"', f'username = "{user}"')
+        text = app.path.read_text().replace(f'username = "{name}"', f'username = "{user}"')
         (other / "app.toml").write_text(text)
         report = asyncio.run(check_config(load_config(other / "app.toml")))
         assert not rights(report)["ok"], commands[left_out]

@@ -7,8 +7,10 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ from streampair_connectors.stores.spending import LaneBudget, total_of
 from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
-from streampair.engine import Record
+from streampair.engine import OrderedRecord, Record
+from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import PrivacyError, SnapshotError, StoreError
 from streampair.privacy import epsilon_from, mu_from
 
@@ -208,6 +211,9 @@ ENTITY = (
 )
 
 
+RECORD = "the content of one record (its feature values and its label)"
+
+
 def account(
     mu: float,
     *,
@@ -224,20 +230,33 @@ def account(
 
 def naive_total(accounts: list[LaneBudget], keyed: set[str]) -> float:
     """The most that any placement of an entity's records can cost it, squared: all of them are tried."""
-    lanes: dict[tuple[str, int], float] = {}
-    for a in accounts:
-        lanes[a.topic, a.partition] = lanes.get((a.topic, a.partition), 0.0) + a.mu_spent**2
+    everywhere = list(itertools.product(sorted({a.topic for a in accounts}), range(3)))
     worst = 0.0
-    for size in range(len(lanes) + 1):
-        for places in itertools.combinations(lanes, size):
+    for size in range(len(everywhere) + 1):
+        for places in itertools.combinations(everywhere, size):
             topics = [topic for topic, _ in places]
             if all(topics.count(topic) < 2 for topic in keyed):
-                worst = max(worst, sum(lanes[place] for place in places))
+                worst = max(worst, seen_by(accounts, places))
     return worst
 
 
+def seen_by(accounts: list[LaneBudget], places: Sequence[tuple[str, int]]) -> float:
+    """What learners that see records at these places spend, squared: each reads a partition, or its topic."""
+    topics = {topic for topic, _ in places}
+    return sum(
+        a.mu_spent**2
+        for a in accounts
+        if (a.topic, a.partition) in places or (a.partition == WHOLE_TOPIC and a.topic in topics)
+    )
+
+
 def the_largest_lane(accounts: list[LaneBudget]) -> float:
-    """The mutant: what was printed before."""
+    """What one record can cost; for an entity a mutant."""
+    return math.sqrt(max(seen_by(accounts, [(a.topic, p)]) for a in accounts for p in range(3)))
+
+
+def each_lane_alone(accounts: list[LaneBudget]) -> float:
+    """A mutant: a lane of the whole topic counted as one more partition."""
     lanes: dict[tuple[str, int], list[float]] = {}
     for a in accounts:
         lanes.setdefault((a.topic, a.partition), []).append(a.mu_spent)
@@ -249,7 +268,7 @@ def test_the_total_of_an_entity_is_that_of_its_worst_placement() -> None:
     too_low = 0
     for _ in range(200):
         accounts = [
-            account(coin.uniform(0.1, 2.0), topic=coin.choice("ab"), partition=coin.randrange(3))
+            account(coin.uniform(0.1, 2.0), topic=coin.choice("ab"), partition=coin.randrange(-1, 3))
             for _ in range(coin.randrange(1, 6))
         ]
         keyed = {topic for topic in "ab" if coin.random() < 0.5}
@@ -263,6 +282,50 @@ def test_the_total_of_an_entity_is_that_of_its_worst_placement() -> None:
     assert too_low > 50
 
 
+def test_the_total_of_a_record_is_that_of_all_who_see_it() -> None:
+    coin = random.Random(6)
+    too_low = 0
+    for _ in range(200):
+        accounts = [
+            account(
+                coin.uniform(0.1, 2.0), topic=coin.choice("ab"), partition=coin.randrange(-1, 3), unit=RECORD
+            )
+            for _ in range(coin.randrange(1, 6))
+        ]
+        total = total_of(accounts)
+        assert (total.unit, total.over_lanes) == ("record", "maximum")
+        assert total.spend.mu == pytest.approx(the_largest_lane(accounts))
+        too_low += each_lane_alone(accounts) < total.spend.mu * (1 - 1e-9)
+    assert too_low > 50
+
+
+def test_a_learner_of_the_whole_topic_has_one_account(tmp_path: Path) -> None:
+    """However many partitions there are, and however records are keyed: nothing adds up over them."""
+    path = write(tmp_path, options=ENTITY)
+    made = [
+        OrderedRecord(r.offset, r.value, partition=r.offset % 6, position=r.offset // 6)
+        for r in records(0, 100)
+    ]
+    held = LaneOnDisk(path, made, WHOLE_TOPIC)
+    held.take(100)
+    held.commit(clean=True)
+    held.close()
+    told = json.loads(call("budget", "show", path, "--json"))
+    (one,) = told["accounts"]
+    assert (one["partition"], told["unit"], told["over_lanes"]) == ("all", "entity", "maximum")
+    assert told["mu_spent"] == one["mu_spent"] > 0
+    for added in (None, 6):
+        whole = account(1.0, partition=WHOLE_TOPIC, partitions=added or 1)
+        assert total_of([whole], keyed={"payments"} if added else ()).spend.mu == 1.0
+    text = call("budget", "show", path)
+    assert "fraud: payments, PairFTRL" in text
+    assert "each learner reads the whole topic, and has all records of it" in text
+    assert not re.search(r"\[-?1|partition|keyed", text)
+    card = json.loads(call("budget", "card", path, "--json"))
+    assert '"partition": "all"' in json.dumps(card)
+    assert "-1" not in json.dumps([value for key, value in card.items() if key == "status"])
+
+
 def test_added_partitions_void_the_declaration() -> None:
     before = [account(1.0, partition=0, partitions=2), account(1.0, partition=1, partitions=2)]
     assert total_of(before, keyed={"payments"}).spend.mu == 1.0
@@ -272,8 +335,7 @@ def test_added_partitions_void_the_declaration() -> None:
 
 
 def test_records_are_in_one_lane_each_whatever_is_declared() -> None:
-    unit = "the content of one record (its feature values and its label)"
-    accounts = [account(1.0, unit=unit), account(2.0, unit=unit, partition=1)]
+    accounts = [account(1.0, unit=RECORD), account(2.0, unit=RECORD, partition=1)]
     for keyed in ((), ("payments",)):
         total = total_of(accounts, keyed=keyed)
         assert (total.unit, total.over_lanes, total.spend.mu) == ("record", "maximum", 2.0)
@@ -307,11 +369,20 @@ def test_the_total_of_an_entity(tmp_path: Path) -> None:
     assert "churn: payments[0], PairFTRL: it protects one record, not all of an entity's" in text
 
 
+def test_check_says_that_one_lane_has_all_records_of_an_entity(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, options=ENTITY))
+    privacy = build_lane(config, json_decoder(config.input), topic="payments", partition=WHOLE_TOPIC).privacy
+    report = Report()
+    _check_entities(config, privacy, 6, report)
+    (told,) = [finding["text"] for finding in report.findings]
+    assert told.startswith("one lane reads the whole topic: the budget above is an entity's")
+
+
 @pytest.mark.parametrize(("lanes", "keyed", "worse"), [(1, False, None), (4, True, 1.0), (4, False, 2.0)])
 def test_check_says_what_an_entity_may_come_to(
     tmp_path: Path, lanes: int, keyed: bool, worse: float | None
 ) -> None:
-    config = load_config(write(tmp_path, options=ENTITY))
+    config = load_config(write(tmp_path, options=f'scope = "partition"\n{ENTITY}'))
     config = config.model_copy(update={"input": config.input.model_copy(update={"keyed_by_entity": keyed})})
     privacy = build_lane(config, json_decoder(config.input), topic="payments", partition=0).privacy
     report = Report()

@@ -8,10 +8,12 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from streampair_connectors.config import parse_config
 from streampair_connectors.observability import logs
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.worker.flow_control import Backlog
+from streampair_connectors.worker.worker import Worker
 
 from streampair.errors import SourceError
 
@@ -127,3 +129,31 @@ def test_a_backlog_is_told_until_it_is_gone(stream: io.StringIO) -> None:
     assert backlog.update(125_000, 0) is None
     assert events(stream) == ["progress", "progress", "caught_up"]
     assert json.loads(stream.getvalue().splitlines()[-1])["seconds"] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("roles", "names"),
+    [
+        (["learn", "score"], {"fraud", "fraud.scorers"}),
+        (["learn"], {"fraud"}),
+        (["score"], {"fraud.scorers"}),
+    ],
+)
+def test_a_worker_has_the_state_of_what_it_does(roles: list[str], names: set[str]) -> None:
+    """One that scores alone would otherwise wait for ever to be ready to learn."""
+    table = {"topic": "events", "label": "y", "features": ["a"]}
+    config = parse_config(
+        {
+            "app": "fraud",
+            "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+            "input": table,
+            "learner": {"class": "streampair.auc.PairOGD", "scoring": "parallel"},
+            "worker": {"roles": roles},
+        }
+    )
+    worker = Worker(config)
+    _, report = worker.telemetry.health_report()
+    assert set(report) == names
+    assert {state["state"] for state in report.values()} == {"starting"}
+    worker.stop()
+    assert {state["state"] for state in worker.telemetry.health_report()[1].values()} == {"stopping"}

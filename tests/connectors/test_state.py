@@ -10,7 +10,8 @@ from harness.lane_on_disk import LaneOnDisk
 from streampair_connectors.cli.app import app
 from typer.testing import CliRunner
 
-from streampair.engine import Record
+from streampair.engine import OrderedRecord, Record
+from streampair.engine.wal import WHOLE_TOPIC
 
 TOML = """
 app = "fraud"
@@ -81,6 +82,22 @@ def test_a_directory_is_shown_without_a_broker_and_left_as_it_is(config: Path) -
     text = call("state", "show", config)
     assert "fraud: payments[2]" in text
     assert "60, released up to 67" in text
+
+
+def test_a_lane_of_the_whole_topic_is_shown_as_one(config: Path) -> None:
+    config.write_text(config.read_text().replace('scope = "partition"', ""))
+    made = [
+        OrderedRecord(r.offset, r.value, partition=r.offset % 3, position=r.offset // 3) for r in records(60)
+    ]
+    lane = LaneOnDisk(config, made, WHOLE_TOPIC)
+    lane.take(60)
+    lane.commit()
+    lane.close()
+    (shown,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    assert (shown["partition"], shown["slots"]) == ("all", 60)
+    text = call("state", "show", config)
+    assert text.startswith("fraud: payments\n")
+    assert "-1" not in text
 
 
 def test_a_replay_that_may_refuse_the_start_is_named(config: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from streampair_connectors.cli.app import _lane_json
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, Config, MetricsConfig, parse_config
 from streampair_connectors.observability.metric_definitions import (
@@ -24,6 +25,7 @@ from streampair_connectors.observability.metric_definitions import (
     Series,
 )
 from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.observability.privacy_card import lane_card
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import build_lane, build_logged_lane
@@ -94,8 +96,8 @@ def working() -> Telemetry:
     telemetry.batch(LABELS, 1e-5, 1e-6)
     telemetry.committed("fraud", 0.01)
     telemetry.rebalanced("fraud")
-    telemetry.scored("fraud", 10, 1_700_000_001.0, 1_700_000_000_000)
-    telemetry.scoring("fraud", lag=3, behind=7, slots=100)
+    telemetry.scored("fraud", 5, 1_700_000_000.0)
+    telemetry.scoring("fraud", lag=7, behind=2, slots=40, learned_ms=1_699_999_999_000)
     return telemetry
 
 
@@ -386,3 +388,46 @@ def test_commits_are_counted_by_what_came_of_them() -> None:
     told = {row["outcome"]: row["value"] for row in telemetry.process()["transactions_total"]}
     assert told == {"committed": 2.0, "fenced": 1.0, "unknown": 1.0, "failed": 1.0}
     assert "transactions" not in telemetry.render(public=True).decode()
+
+
+def scoring(telemetry: Telemetry) -> dict[str, float]:
+    rows = telemetry.process()
+    names = ("scored_events_total", "scoring_lag", "events_behind", "model_slots", "model_age_seconds")
+    return {name: rows[name][0]["value"] for name in names if rows.get(name)}
+
+
+def test_the_age_of_a_model_is_in_the_time_of_events_and_ends_with_a_newer_model() -> None:
+    telemetry = Telemetry()
+    assert scoring(telemetry) == {}
+    telemetry.scoring("fraud", lag=7, behind=0, slots=0, learned_ms=None)
+    assert scoring(telemetry) == {"scoring_lag": 7, "events_behind": 0, "model_slots": 0}
+    # A model that has learned nothing is as old as the first scored event.
+    telemetry.scored("fraud", 5, 1_000.0)
+    telemetry.scored("fraud", 2, 1_600.0)
+    telemetry.scoring("fraud", lag=0, behind=7, slots=0, learned_ms=None)
+    assert scoring(telemetry)["model_age_seconds"] == 600
+    telemetry.scoring("fraud", lag=0, behind=2, slots=5, learned_ms=1_000_000)
+    assert scoring(telemetry)["model_age_seconds"] == 600
+    # The learner has caught up: no event need come for the age to fall.
+    telemetry.scoring("fraud", lag=0, behind=0, slots=7, learned_ms=1_600_000)
+    assert scoring(telemetry) == {
+        "scored_events_total": 7,
+        "scoring_lag": 0,
+        "events_behind": 0,
+        "model_slots": 7,
+        "model_age_seconds": 0,
+    }
+    # The learner reads on its own, and may be ahead.
+    telemetry.scoring("fraud", lag=9, behind=0, slots=9, learned_ms=1_700_000)
+    assert scoring(telemetry)["model_age_seconds"] == 0
+
+
+def test_a_lane_of_the_whole_topic_is_named_alike_everywhere() -> None:
+    """ "all" in series, /healthz, the card and `run --json`: no partition has the number -1."""
+    whole: LaneLabels = ("whole", "events", "all", "PairFTRL")
+    own, shown = Telemetry(), gauges()
+    own.health("whole", "running")
+    own.publish(whole, shown, 7)
+    assert own.health_report()[1]["whole"]["lanes"] == [{"topic": "events", "partition": "all", "lag": 7}]
+    assert lane_card(whole, shown, public=False)["deployment"]["partition"] == "all"
+    assert [_lane_json(label, shown)["partition"] for label in ("all", "3")] == ["all", 3]

@@ -71,13 +71,17 @@ def test_without_the_flag_the_fix_names_it(tmp_path: Path) -> None:
         assert f"topic '{name}' ({key}) does not exist" in error.problem
         assert not error.retriable
     told = missing_topic(without, "input.topic", "payments").fix
+    assert told.endswith("--topic payments --config message.timestamp.type=LogAppendTime")
     assert told.startswith("correct the name, or set topics.input_partitions")
     assert "--create-topics" in told
     # Where the number of partitions is declared, the command has it too.
     whole = config(tmp_path, "[topics]\ninput_partitions = 6\noutput_partitions = 2")
     told = missing_topic(whole, "input.topic", "payments").fix
     assert told.startswith("correct the name, or add --create-topics, or")
-    assert told.endswith("--topic payments --partitions 6")
+    assert told.endswith("--topic payments --partitions 6 --config message.timestamp.type=LogAppendTime")
+    # A lane of one partition needs no order over several.
+    alone = missing_topic(config(tmp_path, 'scope = "partition"'), "input.topic", "payments").fix
+    assert alone.endswith("--topic payments")
     assert missing_topic(whole, "output.topic", "fraud-scores").fix.endswith("fraud-scores --partitions 2")
 
 

@@ -21,7 +21,7 @@ from harness import support
 from harness.prometheus import HURRIED, INTERVAL, Prometheus, hurried
 from harness.promql import series_of, uses
 from harness.provoked import Provoked
-from harness.tiers import open_cluster
+from harness.tiers import REAL_TIERS, open_cluster
 from harness.worker_process import WorkerProcess, wait_for
 from streampair_connectors.observability.metric_definitions import SERIES
 
@@ -61,6 +61,7 @@ IN_STEPS = {
     "Pair loss, and that of the best fixed model",
     "Time to catch up",
     "Age of the lag",
+    *("Events to score", "Events behind", "Age of the model"),
 }
 # Of one series, and yet something else: a rate, or a time from a rate.
 DERIVED = {"Time to catch up", "Events committed", "Time until the horizon"}
@@ -85,7 +86,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """One Prometheus, with deploy's rules and a copy of them in a hurry, and all that happens before it."""
     if shutil.which("prometheus") is None:
         support.unavailable("Prometheus", "install it (Debian: apt-get install prometheus)")
-    cluster = open_cluster("embedded")
+    cluster, apache = open_cluster("embedded"), open_cluster(REAL_TIERS[-1])
     directory = tmp_path_factory.mktemp("deploy")
     for topic in ("events", "scores", "events-dead"):
         cluster.create_topic(topic)
@@ -111,7 +112,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         str(directory / "hurried.yml"),
     ]
     server = Prometheus(directory, config)
-    made = Live(server, Provoked(server, cluster, directory), directory / "example.toml")
+    made = Live(server, Provoked(server, cluster, apache, directory), directory / "example.toml")
     try:
         with WorkerProcess(directory / "example.toml") as worker:
             target = server.scrape(worker.metrics_url())
@@ -141,6 +142,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield made
     finally:
         server.stop()
+        apache.close()
         cluster.close()
 
 

@@ -18,7 +18,7 @@ import yaml
 from compose_spec import PyCompose
 from harness import support
 from harness.worker_process import fetch, wait_for
-from streampair_connectors.config import load_config
+from streampair_connectors.config import Config, load_config
 from streampair_connectors.worker.factory import build_learner
 
 from streampair.errors import ConfigError
@@ -33,6 +33,7 @@ KUBERNETES = {
     for made in yaml.safe_load_all(file.read_text())
     if made["kind"] != "Kustomization"
 }
+PARALLEL = DEPLOY / "kubernetes-parallel"
 # The oldest that is still widely run, and the newest whose schemas the linter has.
 VERSIONS = ["1.30", "1.37"]
 
@@ -212,13 +213,124 @@ def test_the_operators_port_is_for_prometheus_alone() -> None:
     assert [port["port"] for port in public["ports"]] == [9465]
 
 
+def selects_its_pods(made: dict[str, Any], workload: str, budget: str) -> None:
+    """A workload and its budget select its pods alone; services and the policy select those of all."""
+    labels = made[workload]["spec"]["template"]["metadata"]["labels"]
+    assert made[workload]["spec"]["selector"]["matchLabels"] == labels
+    assert made[budget]["spec"]["selector"]["matchLabels"] == labels
+    name = {"app.kubernetes.io/name": labels["app.kubernetes.io/name"]}
+    assert made["NetworkPolicy/streampair"]["spec"]["podSelector"]["matchLabels"] == name
+    for service in ("streampair", "streampair-public"):
+        assert made[f"Service/{service}"]["spec"]["selector"] == name
+
+
 def test_everything_selects_the_pods() -> None:
-    labels = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["metadata"]["labels"]
-    assert KUBERNETES["StatefulSet/streampair"]["spec"]["selector"]["matchLabels"] == labels
-    assert KUBERNETES["PodDisruptionBudget/streampair"]["spec"]["selector"]["matchLabels"] == labels
-    assert KUBERNETES["NetworkPolicy/streampair"]["spec"]["podSelector"]["matchLabels"] == labels
-    for name in ("streampair", "streampair-public"):
-        assert KUBERNETES[f"Service/{name}"]["spec"]["selector"] == labels
+    selects_its_pods(KUBERNETES, "StatefulSet/streampair", "PodDisruptionBudget/streampair")
+
+
+# Kubernetes, with scorers
+
+
+@pytest.fixture(scope="module")
+def parallel() -> dict[str, dict[str, Any]]:
+    """What is applied with deploy/kubernetes-parallel."""
+    if shutil.which("kubectl") is None:
+        support.unavailable("kubectl", "install it (https://kubernetes.io/docs/tasks/tools)")
+    told = subprocess.run(["kubectl", "kustomize", str(PARALLEL)], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    found = yaml.safe_load_all(told.stdout)
+    return {f"{made['kind']}/{made['metadata']['name']}": made for made in found}
+
+
+def without_hash(name: str) -> str:
+    """The name of a ConfigMap, without the hash of its content."""
+    return re.sub(r"-[a-z0-9]{10}$", "", name)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_manifests_with_scorers_fit_their_schemas(
+    parallel: dict[str, dict[str, Any]], version: str
+) -> None:
+    for name, made in parallel.items():
+        if made["kind"] != "ScaledObject":  # KEDA's own
+            kubernetes_validate.validate(made, version, strict=True)
+        assert made["metadata"].get("namespace", "streampair") == "streampair", name
+    inline = {name for name in KUBERNETES if not name.startswith("ConfigMap/")}
+    added = {f"{kind}/streampair-scorers" for kind in ("Deployment", "PodDisruptionBudget", "ScaledObject")}
+    maps = {without_hash(name) for name in parallel if name.startswith("ConfigMap/")}
+    assert {name for name in parallel if not name.startswith("ConfigMap/")} == inline | added
+    assert maps == {"ConfigMap/streampair-config", "ConfigMap/streampair-scorers-config"}
+
+
+def mounted_config(parallel: dict[str, dict[str, Any]], workload: str, file: Path) -> Config:
+    """The configuration that the pods of a workload read."""
+    volumes = parallel[workload]["spec"]["template"]["spec"]["volumes"]
+    (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
+    file.write_text(parallel[f"ConfigMap/{name}"]["data"]["config.toml"])
+    return load_config(file)
+
+
+def test_learners_and_scorers_have_one_application_and_a_role_each(
+    parallel: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    learner = mounted_config(parallel, "StatefulSet/streampair", tmp_path / "learner.toml")
+    scorer = mounted_config(parallel, "Deployment/streampair-scorers", tmp_path / "scorer.toml")
+    inline = tmp_path / "inline.toml"
+    inline.write_text(KUBERNETES["ConfigMap/streampair-config"]["data"]["config.toml"])
+    assert (learner.worker.roles, scorer.worker.roles) == (["learn"], ["score"])
+    assert learner.learner.parallel
+    assert scorer.learner.parallel
+    one, other = (flat(told.model_dump(mode="json")) for told in (learner, scorer))
+    differing = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+    assert differing == {
+        *("worker.roles", "learner.noise_key_env"),
+        *("kafka.group_instance_id_env", "kafka.session_timeout_seconds"),
+    }
+    before = flat(load_config(inline).model_dump(mode="json"))
+    differing = {key for key in one.keys() | before.keys() if one.get(key) != before.get(key)}
+    assert differing == {"worker.roles", "learner.scoring"}
+
+
+def flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return found
+
+
+def test_a_scorer_has_the_pod_of_a_worker_without_its_noise_key(
+    parallel: dict[str, dict[str, Any]],
+) -> None:
+    pods = [
+        parallel[name]["spec"]["template"]["spec"]
+        for name in ("StatefulSet/streampair", "Deployment/streampair-scorers")
+    ]
+    (learner,), (scorer,) = (pod["containers"] for pod in pods)
+    assert [entry["name"] for entry in scorer["env"]] == ["SEALING_KEY"]
+    assert {**learner, "env": None} == {**scorer, "env": None}
+    for pod in pods:
+        pod = {**pod, "containers": None}
+        pod["volumes"] = [volume for volume in pod["volumes"] if "configMap" not in volume]
+        assert pod == {**pods[0], "containers": None, "volumes": pod["volumes"]}
+    selects_its_pods(parallel, "Deployment/streampair-scorers", "PodDisruptionBudget/streampair-scorers")
+    selects_its_pods(parallel, "StatefulSet/streampair", "PodDisruptionBudget/streampair")
+    assert parallel["StatefulSet/streampair"]["spec"]["replicas"] == 2  # a learner and its standby
+
+
+def test_scorers_are_as_many_as_their_lag_needs(parallel: dict[str, dict[str, Any]]) -> None:
+    config = load_config(PARALLEL / "scorer.toml")
+    made = parallel["ScaledObject/streampair-scorers"]["spec"]
+    assert made["scaleTargetRef"] == {"name": "streampair-scorers"}
+    assert (
+        "replicas" not in parallel["Deployment/streampair-scorers"]["spec"]
+    )  # or each apply would set it back
+    (trigger,) = made["triggers"]
+    assert trigger["type"] == "kafka"
+    told = trigger["metadata"]
+    assert told["bootstrapServers"] == config.require_kafka().bootstrap_servers
+    assert (told["consumerGroup"], told["topic"]) == (config.scorers_group, config.input.topic)
+    assert all(isinstance(value, str) for value in told.values())
+    assert 1 < made["minReplicaCount"] <= made["maxReplicaCount"]
 
 
 # Prometheus on this machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import json
 import os
 import random
@@ -120,6 +121,13 @@ batch_size = 20
 {settings}
 """
         )
+
+    def role(self, name: str) -> App:
+        """The same application, of a worker with this role alone."""
+        other = copy.copy(self)
+        other.path = self.path.with_name(f"{name}.toml")
+        other.path.write_text(self.path.read_text().replace("[worker]", f'[worker]\nroles = ["{name}"]'))
+        return other
 
     def create_topics(self, **options: str) -> App:
         """Make the three topics; ``options`` are settings of the input, underscores for dots."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,10 +18,10 @@ from aiokafka import AIOKafkaProducer
 from streampair_connectors.cli.app import app as command
 from typer.testing import CliRunner
 
-from harness.applications import App, Running, events, read_until
+from harness.applications import PAIR_OGD, App, Running, events, read_until
 from harness.kafka import Cluster
 from harness.prometheus import Prometheus
-from harness.worker_process import wait_for
+from harness.worker_process import fetch, wait_for
 
 PRIVATE = (
     'class = "streampair.auc.PairFTRL"\n'
@@ -31,32 +33,33 @@ LINGER = "\n[metrics]\nport = 0\nlinger_seconds = 30"
 class Provoked:
     """Does it, and keeps the first alert of each name that fires for it."""
 
-    def __init__(self, server: Prometheus, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, server: Prometheus, cluster: Cluster, apache: Cluster, directory: Path) -> None:
         self._server = server
         self._cluster = cluster
+        self._apache = apache  # scorers need a broker that fences generations
         self._directory = directory
         self.alerts: dict[str, dict[str, Any]] = {}
 
-    def _app(self, name: str, **options: Any) -> App:
+    def _app(self, name: str, cluster: Cluster | None = None, **options: Any) -> App:
         (self._directory / name).mkdir()
-        return App(self._cluster, self._directory / name, name, **options).create_topics()
+        return App(cluster or self._cluster, self._directory / name, name, **options).create_topics()
 
-    def _await(self, name: str, explain: Callable[[], str], **labels: str) -> None:
+    def _await(self, name: str, explain: Callable[[], str], seconds: float = 40, **labels: str) -> None:
         def look() -> Any:
             for alert in self._server.firing():
                 if alert["labels"]["alertname"] == name and labels.items() <= alert["labels"].items():
                     return alert
             return None
 
-        self.alerts[name] = wait_for(f"{name} of {labels}", look, seconds=40, explain=explain)
+        self.alerts[name] = wait_for(f"{name} of {labels}", look, seconds=seconds, explain=explain)
 
     def _value(self, expression: str, explain: Callable[[], str]) -> None:
         wait_for(expression, lambda: self._server.query(expression), seconds=40, explain=explain)
 
     def all(self) -> None:
-        """Both at once: they mostly wait."""
-        with ThreadPoolExecutor(2) as pool:
-            for told in [pool.submit(self.plain), pool.submit(self.private)]:
+        """All at once: they mostly wait."""
+        with ThreadPoolExecutor(3) as pool:
+            for told in [pool.submit(work) for work in (self.plain, self.private, self.parallel)]:
                 told.result()
 
     def plain(self) -> None:
@@ -162,4 +165,36 @@ class Provoked:
             for name in ("StreampairRefusedStart", "StreampairFailed", "StreampairNotRunning"):
                 self._await(name, worker.log, app="private")
             assert worker.stop() == 1
+        self._server.forget(target)
+
+    def parallel(self) -> None:
+        """A scorer before there is a model; then its learner is killed, and later a backlog comes."""
+        app = self._app(
+            "parallel", self._apache, learner=f'scoring = "parallel"\n{PAIR_OGD}', scope="application"
+        )
+        begun = round(time.time() * 1000) - 1_000_000
+        with Running(app.role("score")) as scorer:
+            url = scorer.metrics_url()
+            target = self._server.scrape(url)
+            self._await("StreampairNoModel", scorer.log, app="parallel.scorers")
+            with Running(app.role("learn")) as learner:
+                for number in range(3):
+                    app.produce(events(300, seed=number), timestamp_ms=begun + number)
+                    learned = f'streampair_model_slots{{app="parallel"}} == {300 * (number + 1)}'
+                    self._value(learned, lambda: scorer.log() + learner.log())
+                # One that scores alone is ready, though it has no lane.
+                assert fetch(url.replace("/metrics", "/readyz")), scorer.log()
+                learner.kill()
+            app.produce(events(100))
+            self._await("StreampairModelOld", scorer.log, app="parallel")
+            # A fast machine has a backlog for moments: the alert may need several.
+            backlog, tries = events(20_000), 10
+            while "StreampairScoringLag" not in self.alerts:
+                scorer.send(signal.SIGSTOP)
+                app.produce(backlog)
+                scorer.send(signal.SIGCONT)
+                tries -= 1
+                with contextlib.suppress(*([AssertionError] if tries else [])):
+                    self._await("StreampairScoringLag", scorer.log, 5, app="parallel")
+            assert scorer.stop() == 0, scorer.log()
         self._server.forget(target)

@@ -326,6 +326,63 @@ def test_what_happened_to_lanes_what_changed_and_since_when(run: Run, visit: Ope
         assert "keys of the file" not in officer.locator("body").inner_text()
 
 
+def scored(page: Any) -> dict[tuple[str, str], str]:
+    """The numbers of workers that score with a published model, by series and application."""
+    found = page.eval_on_selector_all(
+        "[data-series][data-app]", "all => all.map(e => [e.dataset.series, e.dataset.app, e.textContent])"
+    )
+    return {(name, app): text for name, app, text in found}
+
+
+def test_scoring_in_parallel_is_shown_where_there_is_some(run: Run, visit: Open) -> None:
+    run.publish(("fraud-open", "events", "all", "PairOGD"))
+    page = visit(f"{run.url}/#operation")
+    says(page, "Live: running")
+    assert page.locator("#lane option").all_inner_texts() == ["fraud-open: events"]
+    assert scored(page) == {}
+    assert "parallel" not in page.locator("body").inner_text()
+    run.telemetry.health(
+        "fraud-open.scorers", "waiting", "no model in fraud-open-model yet", "start a worker"
+    )
+    says(page, "Scoring in parallel")
+    says(page, "fraud-open.scorers is waiting.")
+    says(page, "Live: waiting")
+    assert set(scored(page).values()) == {NOTHING}
+    run.telemetry.health("fraud-open.scorers", "running")
+    run.telemetry.scored("fraud-open", 12_345, 1_000.0)
+    run.telemetry.scoring("fraud-open", lag=678, behind=90, slots=4_321, learned_ms=988_000)
+    run.telemetry.committed("fraud-open.scorers", 0.25)
+    says(page, "12,345")
+    says(page, "committed in 250 ms each")
+    says(page, "Live: running")
+    assert scored(page) == {
+        ("streampair_scored_events_total", "fraud-open"): "12,345",
+        ("streampair_scoring_lag", "fraud-open"): "678",
+        ("streampair_model_age_seconds", "fraud-open"): "12 s",
+        ("streampair_events_behind", "fraud-open"): "90",
+        ("streampair_model_slots", "fraud-open"): "4,321",
+    }
+    states = page.locator("section", has_text="State and next step").locator("p").all_inner_texts()
+    assert [state.split()[0] for state in states] == ["fraud-open", "fraud-open.scorers"]
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_worker_that_scores_alone_has_its_numbers(run: Run, visit: Open, scheme: str) -> None:
+    run.telemetry.health("fraud.scorers", "running")
+    run.telemetry.scored("fraud", 8, 1_000.0)
+    run.telemetry.scoring("fraud", lag=3, behind=0, slots=40, learned_ms=None)
+    page = visit(run.url, color_scheme=scheme, bypass_csp=True)
+    says(page, "A worker that scores alone has none.")
+    says(page, "Live: running")
+    page.get_by_role("tab", name="Operation").click()
+    says(page, "Scoring in parallel")
+    assert scored(page)["streampair_scored_events_total", "fraud"] == "8"
+    assert Axe().run(page).violations_count == 0
+    with urllib.request.urlopen(f"{run.public_url}/page/data", timeout=10) as answer:
+        assert b"scor" not in answer.read()
+
+
 AUDIT = {
     "learner": "auc.PairFTRL",
     "epsilon": 2.0,
@@ -377,6 +434,20 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
         page = visit(f"{server.url}/#privacy")
         says(page, "The file of the audit cannot be used")
         page.context.close()
+
+
+def test_learners_of_a_whole_topic_add_up_and_partitions_are_not_spoken_of(run: Run, visit: Open) -> None:
+    for name in ("fraud", "churn"):
+        run.publish((name, "events", "all", "PairFTRL"))
+    page = visit(f"{run.url}/#privacy")
+    says(page, "Learners on one topic see the same records: their spends add up")
+    assert page.locator("#lane option").all_inner_texts()[1:] == [
+        "churn: events, PairFTRL",
+        "fraud: events, PairFTRL",
+    ]
+    assert "Partitions hold different records" not in page.locator("body").inner_text()
+    run.publish(("fraud", "logins", "0", "PairFTRL"))
+    says(page, "Partitions hold different records, so of a record the largest counts.")
 
 
 def test_who_moves_along_the_lanes_stays_in_the_list(run: Run, visit: Open) -> None:

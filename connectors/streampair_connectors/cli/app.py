@@ -426,9 +426,11 @@ def _configure_logs(level: str, form: str = "json") -> None:
 
 
 def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:
+    from streampair.engine.source import partition_key, partition_number
+
     report = gauges.privacy
     return {
-        "partition": int(partition) if partition.isdigit() else partition,
+        "partition": partition_key(partition_number(partition)),
         "next_offset": gauges.next_offset,
         "events": gauges.events,
         "auc": None if gauges.auc != gauges.auc else gauges.auc,

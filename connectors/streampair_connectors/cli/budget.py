@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from streampair.engine.source import partition_label
 from streampair.errors import ConfigError, StoreError
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, errors
@@ -159,7 +158,9 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _name(a: LaneBudget) -> str:
-    return f"{a.app}: {a.topic}[{partition_label(a.partition)}], {a.learner}"
+    from streampair.engine.source import lane_title
+
+    return f"{a.app}: {lane_title(a.topic, a.partition)}, {a.learner}"
 
 
 def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
@@ -232,6 +233,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
     from river import compose
 
     from streampair.engine.lane import SHADOWED
+    from streampair.engine.source import partition_key
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline_check import is_private
     from streampair_connectors.observability.privacy_card import card_of, checked_audit
@@ -267,7 +269,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             "lanes": [
                 {
                     "topic": account.topic,
-                    "partition": account.partition,
+                    "partition": partition_key(account.partition),
                     "epsilon spent": account.epsilon_spent,
                     "epsilon": account.epsilon_budget,
                     "guarantee": account.guarantee,

@@ -13,6 +13,7 @@ from streampair.privacy.accounting import doubts
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, KafkaConfig
+from streampair_connectors.kafka import Partition
 from streampair_connectors.kafka.admin import (
     FLAG,
     append_time_command,
@@ -20,9 +21,12 @@ from streampair_connectors.kafka.admin import (
     missing_rights,
     missing_topic,
     output_topics,
+    retention_fix,
     rights_error,
 )
+from streampair_connectors.kafka.log_topic import SETTINGS, LogTopic
 from streampair_connectors.stores import DirectoryStore, key_missing, seal_of
+from streampair_connectors.stores.topic import check_log_partitions
 from streampair_connectors.worker.factory import (
     build_lane,
     draws_key,
@@ -30,6 +34,8 @@ from streampair_connectors.worker.factory import (
     lane_id,
     taken_cells,
 )
+from streampair_connectors.worker.model_topic import check_exportable, check_partitions
+from streampair_connectors.worker.scoring import check_scoring
 
 __all__ = ["Report", "check_config"]
 
@@ -99,20 +105,25 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
             f"{', '.join(map(str, categories.places))}"
         ),
     )
-    privacy = _check_learner(config, report)
-    _check_store(config, report)
+    learns = "learn" in config.worker.roles
+    lane = _check_learner(config, report) if learns else None
+    privacy = None if lane is None else lane.privacy
+    _check_scorers(config, None if lane is None else lane.model, report)
+    if learns:
+        _check_store(config, report)
     _check_ports(config, report)
     _check_audit(config, privacy, report)
     _check_codecs(report)
-    lanes = await _check_kafka(config, report, create_topics)
+    partitions = await _check_kafka(config, report, create_topics)
     if report.ok:  # else what failed says more
         await _check_state(config, report)
     if privacy is not None:
-        _check_entities(config, privacy, lanes, report)
+        _check_entities(config, privacy, partitions, report)
     worker = config.worker
+    group = config.app if learns else config.scorers_group
     report.good(
         "worker",
-        f"group {config.app!r}; commits every {config.commit_every_seconds:g} s or "
+        f"group {group!r}; commits every {config.commit_every_seconds:g} s or "
         f"{worker.commit_every_events} events; bad events: "
         + {"dlq": f"to {config.dead_letter_topic!r}", "skip": "counted only", "fail": "stop the lane"}[
             worker.on_bad
@@ -121,7 +132,8 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     return report
 
 
-def _check_learner(config: Config, report: Report) -> PrivacyReport | None:
+def _check_learner(config: Config, report: Report) -> Any:
+    """Return a lane, which has processed nothing; None: it cannot be made."""
     try:
         lane = build_lane(
             config, json_decoder(config.input, **taken_cells(config)), topic=config.input.topic, partition=0
@@ -149,14 +161,35 @@ def _check_learner(config: Config, report: Report) -> PrivacyReport | None:
             f"reserves {lane.learner.window} events at a time; room for {lane.learner.forks} replay(s) that "
             f"come out otherwise; noise key {kept if draws_key(config) else 'as configured'}",
         )
-    return privacy
+    return lane
+
+
+def _check_scorers(config: Config, model: Any, report: Report) -> None:
+    if config.model_topic is not None and model is not None:
+        try:
+            check_exportable(model)
+        except ConfigError as error:
+            report.bad("learner.scoring" if config.learner.parallel else "output.model_topic", error)
+            return
+    if config.learner.parallel:
+        roles = config.worker.roles
+        does = "learns and scores" if len(set(roles)) > 1 else "scores" if roles[0] == "score" else "learns"
+        report.good(
+            "learner.scoring",
+            f"workers of the group {config.scorers_group!r} score, with the newest model of the topic "
+            f"{config.model_topic!r}; this one {does}",
+        )
 
 
 def _check_entities(config: Config, privacy: PrivacyReport, lanes: int, report: Report) -> None:
     """Add the budget of an entity whose records may be in all lanes."""
-    if "entity" not in privacy.unit or lanes < 2:
+    if "entity" not in privacy.unit:
         return
-    if config.input.keyed_by_entity:
+    if config.learner.whole_topic:
+        text = "one lane reads the whole topic: the budget above is an entity's, however records are keyed"
+    elif lanes < 2:
+        return
+    elif config.input.keyed_by_entity:
         text = "one lane each (input.keyed_by_entity): the budget above is an entity's"
     else:
         total = Spend().then(*[Spend(mu=privacy.mu_budget)] * lanes)
@@ -309,7 +342,83 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
     _check_input_topic(config, report, topics)
     await _check_append_time(config, report, topics.found.get(config.input.topic, 0))
     await _check_output_topics(config, settings, report, topics)
-    return topics.found.get(config.input.topic, 0)
+    partitions = topics.found.get(config.input.topic, 0)
+    if missing or not partitions:
+        return partitions
+    try:
+        await _check_log_topic(config, report, topics)
+        await _check_model_topic(config, report, topics)
+        await check_scoring(config, partitions)
+        await _check_positions(config, report, partitions)
+    except ConfigError as error:
+        report.bad("learner.scoring", error)
+    except StreampairError as error:
+        report.bad("kafka", error)
+    return partitions
+
+
+async def _check_log_topic(config: Config, report: Report, topics: _Topics) -> None:
+    name = config.log_topic
+    if not config.store.in_kafka or "learn" not in config.worker.roles or name not in topics.found:
+        return
+    try:
+        check_log_partitions(config, topics.found[name])
+        if is_private(config):
+            await LogTopic(config.require_kafka(), name).check_settings()
+    except ConfigError as error:
+        report.bad("store.log_topic", error)
+
+
+async def _check_model_topic(config: Config, report: Report, topics: _Topics) -> None:
+    name, key = config.model_topic, "output.model_topic"
+    if name is None:
+        return
+    if name not in topics.found:
+        report.good(key, f"{name!r} does not exist; the worker that learns creates it, with one partition")
+        return
+    try:
+        check_partitions(name, topics.found[name])
+    except ConfigError as error:
+        report.bad(key, error)
+        return
+    # One that scores alone need not have the right to read them.
+    learns = "learn" in config.worker.roles
+    found = await LogTopic(config.require_kafka(), name).settings() if learns else {}
+    lost = {k: v for k, v in found.items() if k in SETTINGS and v != SETTINGS[k]}
+    if lost:
+        wanted = ",".join(f"{k}={SETTINGS[k]}" for k in lost)
+        report.doubtful(
+            key,
+            f"{name!r} has {', '.join(f'{k} = {v}' for k, v in lost.items())}: the newest model can be lost "
+            "while no events come, and workers that score then wait. Set it: kafka-configs.sh "
+            f"--bootstrap-server {config.require_kafka().bootstrap_servers} --alter --topic {name} "
+            f"--add-config {wanted}",
+        )
+    else:
+        report.good(key, topics.has(name))
+
+
+async def _check_positions(config: Config, report: Report, partitions: int) -> None:
+    """Say which events retention has removed before the lane, or the scorers, have read them."""
+    settings, roles = config.require_kafka(), config.worker.roles
+    groups = [config.app] if "learn" in roles else []
+    groups += [config.scorers_group] if config.learner.parallel and "score" in roles else []
+    numbers = [Partition(config.input.topic, number) for number in range(partitions)]
+    lookup = kafka.RecordReader(settings)
+    try:
+        spans = await lookup.spans(numbers)
+    finally:
+        await lookup.stop()
+    for group in groups:
+        known = await kafka.read_register(settings, group, numbers)
+        lost = {
+            place.partition: spans[place.partition][0] - found.offset
+            for place, found in known.items()
+            if found is not None and found.offset < spans[place.partition][0]
+        }
+        if lost:
+            where = ", ".join(f"{count} of partition {number}" for number, count in lost.items())
+            report.doubtful("retention", f"group {group!r} has lost {where}: {retention_fix(config)}")
 
 
 @dataclass

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streampair.engine.source import partition_label
 from streampair.errors import ConfigError
 from streampair_connectors.cli.options import AsJson, ConfigPath, errors
 from streampair_connectors.config import Config, load_config
@@ -43,6 +42,7 @@ def show(config: ConfigPath, as_json: AsJson = False) -> None:
 
     Changes nothing, takes no lock and fences no worker: one may run meanwhile.
     """
+    from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
 
     async def work(settings: Config) -> list[LaneState]:
@@ -59,7 +59,7 @@ def show(config: ConfigPath, as_json: AsJson = False) -> None:
         if not lanes:
             typer.echo(f"the store has no lane of {settings.app}")
         for lane in lanes:
-            _block(f"{settings.app}: {settings.input.topic}[{partition_label(lane.partition)}]", _rows(lane))
+            _block(f"{settings.app}: {lane_title(settings.input.topic, lane.partition)}", _rows(lane))
 
 
 @state_app.command(
@@ -137,13 +137,14 @@ async def _recover(
     settings: Config, how: How, partitions: list[int] | None, *, ask: bool, show: bool
 ) -> list[Plan]:
     """Carry out the plans, and return them: none of them if the answer is no."""
+    from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
 
     async with open_states(settings) as states:
         plans = await states.plan(how, partitions)
         if show:
             for plan in plans:
-                title = f"{settings.app}: {settings.input.topic}[{partition_label(plan.partition)}]"
+                title = f"{settings.app}: {lane_title(settings.input.topic, plan.partition)}"
                 _block(title, _plan_rows(plan))
         if ask and not await asyncio.to_thread(typer.confirm, "Go on?"):
             return []

@@ -248,7 +248,10 @@ async def create_topics(
             raise SourceError(
                 f"{config.bootstrap_servers} reports no controller, the broker that creates topics",
                 fix="wait until there is one, or create them yourself: "
-                + "; ".join(creation_command(config, name, count) for name, count in wanted.items()),
+                + "; ".join(
+                    creation_command(config, name, count, settings.get(name))
+                    for name, count in wanted.items()
+                ),
             )
         # The client accepts -1, the cluster's default, only together with an assignment, which may be empty.
         default = replication_factor is None
@@ -263,7 +266,8 @@ async def create_topics(
             kind = kafka_errors.for_code(code)
             if code != 0 and kind is not kafka_errors.TopicAlreadyExistsError:
                 refused[name] = _refusal(
-                    config, name, wanted[name], replication_factor, kind(message), len(brokers)
+                    *(config, name, wanted[name], settings.get(name), replication_factor),
+                    *(kind(message), len(brokers)),
                 )
         return refused | await _await_leaders(config, admin, wanted.keys() - refused.keys())
     finally:
@@ -271,10 +275,16 @@ async def create_topics(
 
 
 def _refusal(
-    config: KafkaConfig, name: str, partitions: int, factor: int | None, error: Exception, brokers: int
+    config: KafkaConfig,
+    name: str,
+    partitions: int,
+    settings: Mapping[str, str] | None,
+    factor: int | None,
+    error: Exception,
+    brokers: int,
 ) -> SourceError:
     """Translate the error for a topic that was not created."""
-    otherwise = f"create it yourself: {creation_command(config, name, partitions)}"
+    otherwise = f"create it yourself: {creation_command(config, name, partitions, settings)}"
     retriable: bool = getattr(error, "retriable", False)
     if isinstance(
         error, kafka_errors.TopicAuthorizationFailedError | kafka_errors.ClusterAuthorizationFailedError
@@ -370,9 +380,15 @@ async def _await_leaders(
     return found
 
 
-def creation_command(config: KafkaConfig, topic: str, partitions: int | None = None) -> str:
+def creation_command(
+    config: KafkaConfig,
+    topic: str,
+    partitions: int | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> str:
     """Return the command of Kafka's tools that creates a topic."""
     count = "" if partitions is None else f" --partitions {partitions}"
+    count += "".join(f" --config {name}={value}" for name, value in (settings or {}).items())
     return f"kafka-topics.sh --create --bootstrap-server {config.bootstrap_servers} --topic {topic}{count}"
 
 
@@ -537,7 +553,7 @@ async def _missing_rights(
     config: KafkaConfig,
     topics: Mapping[str, Sequence[str]],
     *,
-    groups: Sequence[str],
+    groups: Mapping[str, str],
     transactional_id: str | None,
 ) -> list[Missing]:
     """Return which rights this user lacks, without using any of them or changing anything.
@@ -549,7 +565,7 @@ async def _missing_rights(
     topics
         Required operations on each topic: `Read`, `Write`, `Describe`, `DescribeConfigs`, ...
     groups
-        The consumer groups, with `Read`.
+        Required operation on each consumer group.
     transactional_id
         A transactional id of the application, with `Write`; None: it uses no transactions.
 
@@ -568,7 +584,7 @@ async def _missing_rights(
         await within(config, admin.start())
         work: list[Awaitable[list[Missing]]] = [
             _missing_on_topics(admin, topics),
-            *(_missing_on_group(admin, group) for group in groups),
+            *(_missing_on_group(admin, group, operation) for group, operation in groups.items()),
         ]
         if transactional_id is not None:
             work.append(_missing_on_transactional_id(admin, transactional_id))
@@ -606,11 +622,11 @@ async def _missing_on_topics(
     return list(dict.fromkeys(missing))
 
 
-async def _missing_on_group(admin: AIOKafkaAdminClient, group: str) -> list[Missing]:
+async def _missing_on_group(admin: AIOKafkaAdminClient, group: str, operation: str) -> list[Missing]:
     found = await _allowed_on_group(admin, group)
-    if found is None:
-        return [("group", group, "Read")]
-    return [] if found == _UNKNOWN or found >> _BITS["Read"] & 1 else [("group", group, "Read")]
+    if found is not None and (found == _UNKNOWN or found >> _BITS[operation] & 1):
+        return []
+    return [("group", group, operation)]
 
 
 async def _allowed_on_group(admin: AIOKafkaAdminClient, group: str) -> int | None:
@@ -714,16 +730,21 @@ async def missing_rights(config: Config) -> list[Missing]:
     wanted |= dict.fromkeys(output_topics(config).values(), ("Write", "Describe"))
     name = None
     internal = ("Read", "Write", "Describe", "DescribeConfigs", "Delete", "Alter")
-    if config.store.in_kafka:
-        wanted[config.log_topic] = internal
-    if config.store.in_kafka or config.learner.parallel:
+    learns, parallel = "learn" in config.worker.roles, config.learner.parallel
+    groups = {}
+    if parallel and "score" in config.worker.roles:
+        groups[config.scorers_group] = "Read"
+    elif learns and config.learner.whole_topic and not parallel:
+        groups[config.scorers_group] = "Describe"  # whether scorers have given scores
+    if learns:
+        groups[config.app] = "Read"
+        if config.store.in_kafka:
+            wanted[config.log_topic] = internal
+    if config.store.in_kafka or parallel:
         name = transactional_id(config.app, config.input.topic, 0)
     if config.model_topic is not None:
-        wanted[config.model_topic] = internal
-    settings, groups = config.require_kafka(), [config.app]
-    if config.learner.parallel:
-        groups.append(config.scorers_group)
-    return await _missing_rights(settings, wanted, groups=groups, transactional_id=name)
+        wanted[config.model_topic] = internal if learns else ("Read", "Describe")
+    return await _missing_rights(config.require_kafka(), wanted, groups=groups, transactional_id=name)
 
 
 def rights_error(config: Config, missing: Sequence[Missing]) -> SourceError:
@@ -757,7 +778,7 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
     else:
         partitions, why = topics.output_partitions, ", and the broker does not create topics automatically"
         fix = f"add {FLAG}"
-    command = creation_command(config.require_kafka(), name, partitions)
+    command = creation_command(config.require_kafka(), name, partitions, topic_settings(config, name))
     return SourceError(
         f"topic {name!r} ({key}) does not exist{why}",
         fix=f"{fix}, or create it yourself: {command}",
@@ -771,6 +792,15 @@ def append_time_command(config: Config) -> str:
     return (
         f"kafka-configs.sh --bootstrap-server {servers} --alter --topic {name} "
         "--add-config message.timestamp.type=LogAppendTime"
+    )
+
+
+def retention_fix(config: Config) -> str:
+    """Return what to do where the topic's retention removed events before they were read."""
+    more = "take a faster learner" if config.learner.whole_topic else "add partitions and workers"
+    return (
+        f"the retention of {config.input.topic!r} removed events before they were read: "
+        f"increase retention.ms, or {more}"
     )
 
 

@@ -298,7 +298,7 @@ class Consumer:
                 wanted_offset=offset,
                 first_offset=first[partition],
                 next_step="the topic's retention removed events before they were read: "
-                "increase retention.ms, or make the worker faster",
+                "increase retention.ms, or read faster: with a faster learner or more workers",
             )
             self._on_lost(Partition(partition.topic, partition.partition))
             self._consumer.seek(partition, first[partition])

@@ -85,11 +85,18 @@ class LogTopic:
             await add_partitions(self._config, self.name, partitions)
             found = partitions
         if strict:
-            await self._check_settings()
+            await self.check_settings()
         return found
 
-    async def _check_settings(self) -> None:
-        settings = await self._settings()
+    async def check_settings(self) -> None:
+        """Refuse settings with which entries of a privacy account can be lost.
+
+        Raises
+        ------
+        ConfigError, SourceError
+            As of `ensure`.
+        """
+        settings = await self.settings()
         for name in _REQUIRED:
             value = settings.get(name)
             if value == SETTINGS[name]:
@@ -107,7 +114,8 @@ class LogTopic:
                 fix=f"kafka-configs.sh --alter --topic {self.name} --add-config {name}={SETTINGS[name]}",
             )
 
-    async def _settings(self) -> dict[str, str]:
+    async def settings(self) -> dict[str, str]:
+        """Return the settings that keep its entries, as far as they can be read."""
         admin = AIOKafkaAdminClient(**client_options(self._config))
         try:
             await within(self._config, admin.start())

@@ -29,7 +29,7 @@ _STUCK_SECONDS = 60.0  # default, for a replay and the demo
 _RESTART = "stop the worker and start it again: it goes on at the last commit and loses nothing"
 _LOOK = (
     "read the last warnings of its log; where streampair_learn_seconds shows that the learner is slow, "
-    f"choose a faster one. Otherwise {_RESTART}"
+    f"choose a faster one, or, with a model for each partition, start more workers. Otherwise {_RESTART}"
 )
 _REMIND_SECONDS = 30.0  # between two log lines about the same problem
 
@@ -171,11 +171,11 @@ class Progress:
             seconds = now - lane.moved
             if not (lane.is_open and lane.lag) or seconds < patience:
                 continue
+            where = f"{topic}/{partition_label(partition)}"
             last = f"; the last trouble was: {self._detail}" if self._trouble_since is not None else ""
-            name = f"{topic}/{partition_label(partition)}"
             yield Problem(
                 self._app,
-                f"{name} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
+                f"{where} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
                 _LOOK,
                 round(seconds, 1),
                 topic,
@@ -195,10 +195,9 @@ class Health:
     """
 
     def __init__(self, app: str, telemetry: Telemetry, stuck_seconds: float | None = None) -> None:
-        if stuck_seconds is not None:
-            telemetry.patience(app, stuck_seconds)
         self._app = app
         self._telemetry = telemetry
+        self._stuck_seconds = stuck_seconds
         self._stopping = False
         self._ended = False
         self._waiting_since: float | None = None
@@ -206,6 +205,8 @@ class Health:
 
     def starting(self) -> None:
         """Set the state: starting."""
+        if self._stuck_seconds is not None:
+            self._telemetry.patience(self._app, self._stuck_seconds)
         self._telemetry.health(self._app, "starting")
 
     def rebalancing(self) -> None:

@@ -587,7 +587,8 @@ SERIES: tuple[Series, ...] = (
         False,
         "Age of the model",
         "seconds",
-        "Timestamp of the newest scored event minus that of the newest event that the model has learned.",
+        "Timestamp of the newest scored event minus that of the newest event that the model has learned; "
+        "minus that of the first scored event while it has learned none.",
         ("app",),
     ),
     Series(

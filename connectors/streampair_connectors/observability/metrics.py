@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
-from streampair.engine.source import partition_number, partition_or_all
+from streampair.engine.source import partition_key, partition_number
 from streampair_connectors.config import Changes
 from streampair_connectors.observability.health import Problem, Progress
 from streampair_connectors.observability.history import History
@@ -146,6 +146,7 @@ class Telemetry:
         self._behind = make(Gauge, "events_behind")
         self._model_slots = make(Gauge, "model_slots")
         self._model_age = make(Gauge, "model_age_seconds")
+        self._scored_times: dict[str, tuple[float, float]] = {}  # of the first and the newest scored event
 
     def health(self, app: str, state: str, detail: str = "", next_step: str = "") -> None:
         """Set the state of an application (one of `HEALTH_STATES`), its cause and the next step."""
@@ -166,7 +167,7 @@ class Telemetry:
                 "lanes": [
                     {
                         "topic": labels[1],
-                        "partition": partition_or_all(partition_number(labels[2])),
+                        "partition": partition_key(partition_number(labels[2])),
                         "lag": lane.lag,
                     }
                     for labels, lane in sorted(app.lanes.items(), key=lambda item: lane_order(item[0]))
@@ -263,29 +264,36 @@ class Telemetry:
         self._seconds.labels(app, "commit").inc(seconds)
         self.history.committed(app)
 
-    def scored(self, app: str, count: int, newest: float, learned_ms: int | None) -> None:
-        """Count events that a scorer has committed.
+    def scored(self, app: str, count: int, newest: float) -> None:
+        """Count events that a scorer has committed; `newest` is the timestamp of the newest, in seconds."""
+        self._scored.labels(app).inc(count)
+        first, before = self._scored_times.get(app, (newest, newest))
+        self._scored_times[app] = first, max(before, newest)
+
+    def scoring(self, app: str, *, lag: int, behind: int, slots: int, learned_ms: int | None) -> None:
+        """Publish how far a scorer is behind the input, and its model behind it.
 
         Parameters
         ----------
         app
             The application.
-        count
-            Number of events.
-        newest
-            Timestamp of the newest, in seconds since the epoch.
+        lag
+            Events that it has not scored yet.
+        behind
+            Scored events that its model has not learned.
+        slots
+            Records that its model has learned.
         learned_ms
-            Timestamp of the newest event that the model has learned, in milliseconds; None: none.
+            Timestamp of the newest of them, in milliseconds; None: there is none, and the age counts from the
+            first event that was scored.
         """
-        self._scored.labels(app).inc(count)
-        if learned_ms:
-            self._model_age.labels(app).set(max(newest - learned_ms / 1000.0, 0.0))
-
-    def scoring(self, app: str, *, lag: int, behind: int, slots: int) -> None:
-        """Publish how far scorers are behind the input, and their model behind them."""
         self._scoring_lag.labels(app).set(lag)
         self._behind.labels(app).set(behind)
         self._model_slots.labels(app).set(slots)
+        if app in self._scored_times:
+            first, newest = self._scored_times[app]
+            learned = learned_ms / 1000.0 if learned_ms else first
+            self._model_age.labels(app).set(max(newest - learned, 0.0))
 
     def counted(self, app: str) -> Callable[[str], None]:
         """Return the function that counts a commit of a lane by its outcome (one of `OUTCOMES`)."""

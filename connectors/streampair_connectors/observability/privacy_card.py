@@ -18,7 +18,7 @@ from aiohttp import web
 
 from streampair import __version__
 from streampair.engine.lane import SHADOWED, LaneGauges
-from streampair.engine.source import partition_number
+from streampair.engine.source import partition_key, partition_number
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import DOUBTFUL_BY, NOT_COVERED, VOID_BY
 from streampair_connectors.config import CardConfig
@@ -251,7 +251,7 @@ def lane_card(
     deployment = {
         "application": app,
         "topic": topic,
-        "partition": partition_number(partition),
+        "partition": partition_key(partition_number(partition)),
         "learner": learner,
     }
     since = None if gauges.since is None else datetime.fromtimestamp(gauges.since, UTC)

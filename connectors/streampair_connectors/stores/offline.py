@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streampair.engine import LogAppend
-from streampair.engine.source import lane_name
+from streampair.engine.source import lane_title
 from streampair.engine.wal import WHOLE_TOPIC, Chain
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors import kafka
@@ -199,7 +199,7 @@ class OfflineDirectory:
         files = await asyncio.to_thread(self._store().open, self._name(partition))
         try:
             if files.read():
-                raise _exists_error(partition)
+                raise _exists_error(self._config, partition)
             await asyncio.to_thread(files.put, frames, content, snapshot)
         finally:
             files.close()
@@ -280,7 +280,7 @@ class OfflineTopic:
         try:
             found = await self.read_lane(partition)
             if found.frames or found.damage:
-                raise _exists_error(partition)
+                raise _exists_error(self._config, partition)
             await lane.rewrite(Chain.frames(frames), content, snapshot, None)
         finally:
             await lane.close()
@@ -317,8 +317,8 @@ def _changed_error() -> StoreError:
     )
 
 
-def _exists_error(partition: int) -> StoreError:
+def _exists_error(config: Config, partition: int) -> StoreError:
     return StoreError(
-        f"the store has a lane of {lane_name(partition)} already",
+        f"the store has a lane of {lane_title(config.input.topic, partition)} already",
         fix="import into an empty store; an existing lane is never overwritten",
     )

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol
 
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
-from streampair.engine.wal import Chain
+from streampair.engine.source import partition_key
+from streampair.engine.wal import WHOLE_TOPIC, Chain
 from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair.privacy import Spend
 from streampair_connectors import kafka
@@ -150,15 +151,22 @@ class Budget:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON-compatible dictionary."""
-        return asdict(self)
+        fields = asdict(self)
+        for account in fields["accounts"]:
+            account["partition"] = partition_key(account["partition"])
+        return fields
+
+
+_ONE_LEARNER = "each learner reads the whole topic, and has all records of it"
 
 
 def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Total:
     """Combine the accounts of lanes (docs/privacy, Lemmas 2 and 3, and 8.5).
 
-    Learners on one partition see the same records, so they compose. Partitions have different records, so for
-    a *record* the largest lane counts. The records of an *entity* can be in several lanes, which compose:
-    lanes of one topic unless it is `keyed` and no partitions were added, lanes of several topics always.
+    Learners of a whole topic, and learners on one partition of it, see the same records, so they compose.
+    Partitions have different records, so for a *record* the largest one counts. The records of an *entity*
+    can be in several partitions, which compose unless the topic is `keyed` and no partitions were added.
+    Those in several topics always compose.
 
     Parameters
     ----------
@@ -168,18 +176,35 @@ def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Tot
         The topics in which all records of one key are in one partition (`input.keyed_by_entity`).
     """
     learners: dict[tuple[str, int], list[Spend]] = {}
+    whole: dict[str, list[Spend]] = {}  # by learners that read the whole topic, and so each partition
     counts: dict[str, set[int]] = {}
     for account in accounts:
+        if account.partition == WHOLE_TOPIC:
+            whole.setdefault(account.topic, []).append(Spend(mu=account.mu_spent))
+            continue
         learners.setdefault((account.topic, account.partition), []).append(Spend(mu=account.mu_spent))
         if account.partitions is not None:
             counts.setdefault(account.topic, set()).add(account.partitions)
     lanes = {lane: Spend().then(*spends) for lane, spends in learners.items()}
+    topics = sorted({topic for topic, _ in lanes} | set(whole))
     if not any(account.by_entity for account in accounts):
-        why = "partitions hold different records, so the largest lane counts"
-        return Total(Spend().parallel(*lanes.values()), "record", "maximum", why)
+        why = (
+            "partitions hold different records, so the largest lane counts"
+            if lanes
+            else _ONE_LEARNER
+            if len(topics) == 1
+            else "topics hold different records, so the largest counts"
+        )
+        spends_of = [
+            Spend()
+            .parallel(*(spend for (name, _), spend in lanes.items() if name == topic))
+            .then(*whole.get(topic, ()))
+            for topic in topics
+        ]
+        return Total(Spend().parallel(*spends_of), "record", "maximum", why)
     total, added, several = Spend(), False, False
-    topics = sorted({topic for topic, _ in lanes})
     for topic in topics:
+        total = total.then(*whole.get(topic, ()))
         spends_of_topic = [spend for (name, _), spend in lanes.items() if name == topic]
         grown = len(counts.get(topic, ())) > 1
         if topic in keyed and not grown:
@@ -193,6 +218,8 @@ def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Tot
             "input.keyed_by_entity: all records of an entity are in one lane, so the largest counts"
             if len(lanes) > 1
             else "there is one lane"
+            if lanes
+            else _ONE_LEARNER
         )
         return Total(total, "entity", "maximum", why)
     if added:

@@ -15,7 +15,7 @@ import msgspec
 from streampair import __version__
 from streampair.engine import ExternalState, LogDamagedError, LoggedLane, ReplayRequest
 from streampair.engine.recovery import Acceptance, How, NothingToAcceptError, RecoveredState
-from streampair.engine.source import lane_name
+from streampair.engine.source import lane_title, partition_key
 from streampair.engine.wal import Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
 from streampair.privacy import NoiseKey, epsilon_from
@@ -97,7 +97,7 @@ class LaneState:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON-compatible dictionary."""
-        return asdict(self)
+        return {**asdict(self), "partition": partition_key(self.partition)}
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Plan:
         """As JSON-compatible dictionary."""
         mu, delta, (before, after) = self.accepted.mu, self.delta, self.accepted.charged
         fields: dict[str, Any] = {
-            "partition": self.partition,
+            "partition": partition_key(self.partition),
             "refused": self.accepted.problem,
             "forks_charged": self.accepted.forks,
             "forks": [before, after],
@@ -408,7 +408,8 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
             request = lane.read(at_rest.frames)
             if not request.used:
                 raise StoreError(
-                    f"the log of {lane_name(partition)} has no entry: its worker died at its first start",
+                    f"the log of {lane_title(config.input.topic, partition)} has no entry: its worker died "
+                    "at its first start",
                     fix="start `streampair run` once, and stop it: that starts its log",
                 )
             parts, content = from_snapshot(at_rest.frames[: request.used])
@@ -444,7 +445,11 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
             fix="name a new file in a directory that this user can write",
         ) from None
     summary = {"file": str(path), "bytes": len(data), "sealed": seal.seals}
-    return {**summary, "partitions": [lane.partition for lane in lanes], "keeps_key": draws_key(config)}
+    return {
+        **summary,
+        "partitions": [partition_key(lane.partition) for lane in lanes],
+        "keeps_key": draws_key(config),
+    }
 
 
 async def import_state(config: Config, path: Path) -> dict[str, Any]:
@@ -475,7 +480,7 @@ async def import_state(config: Config, path: Path) -> dict[str, Any]:
             checked.append((lane.partition, frames, lane.content, snapshot))
         for partition, *content in checked:
             await states.store.put(partition, *content)  # type: ignore[arg-type]
-    return {"file": str(path), "partitions": [lane.partition for lane in body.lanes]}
+    return {"file": str(path), "partitions": [partition_key(lane.partition) for lane in body.lanes]}
 
 
 async def _check_newest(
@@ -486,7 +491,7 @@ async def _check_newest(
     existing = await states.store.read_lane(partition)
     if existing.frames or existing.damage:
         raise StoreError(
-            f"the store has a lane of {lane_name(partition)} already",
+            f"the store has a lane of {lane_title(config.input.topic, partition)} already",
             fix="import into an empty store; an existing lane is never overwritten",
         )
     lane = states.make(partition)
@@ -504,8 +509,8 @@ async def _check_newest(
     if register is None or not chain.holds(register.sequence, register.tag):
         known = "has no register" if register is None else f"knows entry {register.sequence}"
         raise StoreError(
-            f"the file ends with entry {chain.sequence} of {lane_name(partition)}, and the group {known}: "
-            "it is not the newest state",
+            f"the file ends with entry {chain.sequence} of {lane_title(config.input.topic, partition)}, and "
+            f"the group {known}: it is not the newest state",
             fix="start `streampair run` where the state is, stop it, and export again; if the group's "
             "register is lost, `streampair state recover CONFIG --ignore-register` there first",
         )

@@ -43,7 +43,16 @@ from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.stores.base import group_offsets, other_scope_fix
 from streampair_connectors.stores.encryption import OVERHEAD, Seal
 
-__all__ = ["TopicLane", "TopicLog", "TopicStore", "context_of", "key_missing", "log_partition", "seal_of"]
+__all__ = [
+    "TopicLane",
+    "TopicLog",
+    "TopicStore",
+    "check_log_partitions",
+    "context_of",
+    "key_missing",
+    "log_partition",
+    "seal_of",
+]
 
 log = get_logger(__name__)
 
@@ -79,6 +88,22 @@ def key_missing() -> ConfigError:
     )
 
 
+def check_log_partitions(config: Config, count: int) -> None:
+    """Refuse a log topic with several partitions where one lane reads the whole input.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if config.learner.whole_topic and count != 1:
+        raise ConfigError(
+            f"the log topic {config.log_topic!r} has {count} partitions, and one lane for the whole topic "
+            "has one log",
+            fix="if it has the logs of a model for each partition, "
+            f"{other_scope_fix('partition')}. Otherwise set store.log_topic to a new name",
+        )
+
+
 class TopicStore:
     """The log topic of an application, for one connection to the cluster.
 
@@ -111,11 +136,12 @@ class TopicStore:
         Raises
         ------
         ConfigError
-            Its settings can lose entries.
+            Its settings can lose entries, or it has partitions for several lanes where there is one.
         """
-        await self._topic.ensure(
+        count = await self._topic.ensure(
             self._partitions, replication_factor=self._config.topics.replication_factor, strict=self._private
         )
+        check_log_partitions(self._config, count)
         if not self._seal.seals:
             log.info(
                 "state_not_sealed",

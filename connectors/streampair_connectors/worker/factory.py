@@ -29,7 +29,7 @@ from streampair.engine import (
     Rows,
     Shadow,
 )
-from streampair.engine.source import partition_label, partition_or_all
+from streampair.engine.source import partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import ConfigError, StreampairError
 from streampair.kernels import on_compile
@@ -246,8 +246,9 @@ def _warnings_logged(topic: str, partition: int) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in caught:
-        where = {"topic": topic, "partition": partition_or_all(partition)}
-        log.warning("lane_warning", **where, message=str(warning.message))
+        log.warning(
+            "lane_warning", topic=topic, partition=partition_key(partition), message=str(warning.message)
+        )
 
 
 def build_shadow(

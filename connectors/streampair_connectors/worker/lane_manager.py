@@ -18,7 +18,7 @@ from streampair.engine import (
     ReplayRequest,
 )
 from streampair.engine.durable_lane import place_of
-from streampair.engine.source import Positions, partition_label, partition_or_all
+from streampair.engine.source import Positions, partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC, Range
 from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
@@ -152,7 +152,7 @@ class OpenLane:
                 "dead_letters",
                 app=self.labels[0],
                 topic=self.topic,
-                partition=partition_or_all(self.partition),
+                partition=partition_key(self.partition),
                 count=count,
                 last_offset=last.offset,
                 last_stage=last.stage,
@@ -168,7 +168,7 @@ class OpenLane:
                 "values_outside_bounds",
                 app=self.labels[0],
                 topic=self.topic,
-                partition=partition_or_all(self.partition),
+                partition=partition_key(self.partition),
                 features=new,
                 next_step="learners with bounds clip such values: fix the producer, or declare wider "
                 "bounds, with another application name",
@@ -382,7 +382,7 @@ class Opener:
                 "lane_goes_on",
                 app=self._config.app,
                 topic=partition.topic,
-                partition=partition_or_all(partition.partition),
+                partition=partition_key(partition.partition),
                 message=warning,
                 next_step="none: this lane keeps no privacy account. If this is unexpected, stop and "
                 "repair the store",

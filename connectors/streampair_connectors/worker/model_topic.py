@@ -31,7 +31,15 @@ from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.stores.encryption import Seal, is_sealed
 from streampair_connectors.worker.lane_manager import OpenLane
 
-__all__ = ["Assembler", "ModelFollower", "ModelPublisher", "PublishedModel", "check_exportable", "read_model"]
+__all__ = [
+    "Assembler",
+    "ModelFollower",
+    "ModelPublisher",
+    "PublishedModel",
+    "check_exportable",
+    "check_partitions",
+    "read_model",
+]
 
 log = get_logger(__name__)
 
@@ -176,6 +184,20 @@ async def read_model(config: Config, lookup: RecordReader) -> PublishedModel | N
     return None if newest is None else assembler.load(newest)
 
 
+def check_partitions(topic: str, count: int) -> None:
+    """Refuse a model topic with several partitions.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if count != 1:
+        raise ConfigError(
+            f"the model topic {topic!r} has {count} partitions, so models have no order",
+            fix="set output.model_topic to a new name, or create this one again with one partition",
+        )
+
+
 def check_exportable(learner: Any) -> None:
     """Refuse a learner whose model cannot be published.
 
@@ -241,11 +263,7 @@ class ModelPublisher:
         if self._topic is not None:
             factor = self._config.topics.replication_factor
             count = await self._topic.ensure(1, replication_factor=factor, strict=False)
-            if count != 1:
-                raise ConfigError(
-                    f"the model topic {self._topic.name!r} has {count} partitions, so models have no order",
-                    fix="set output.model_topic to a new name, or create this one again with one partition",
-                )
+            check_partitions(self._topic.name, count)
 
     async def begin(self, lane: OpenLane) -> None:
         """Begin to publish the model of a lane that is open, and has processed nothing yet.
@@ -258,7 +276,7 @@ class ModelPublisher:
         self._count, self._slots, self._old = 0, 0, None
         if self._topic is None:
             return
-        check_exportable(lane.logged_lane.learner)
+        check_exportable(lane.logged_lane.model)
         if self._config.learner.parallel:
             known = await read_model(self._config, self._lookup)
             until = None if known is None else known.scored_until

@@ -104,6 +104,7 @@ class Scorer:
         self._kafka = config.require_kafka()
         self._group = config.scorers_group
         self._health = Health(self._group, telemetry, config.worker.stuck_seconds)
+        self._health.starting()
         self._stop = asyncio.Event()
         self._joined = False
         self._decode = json_decoder(config.input, **taken_cells(config))
@@ -139,7 +140,6 @@ class Scorer:
         StreampairError
             No broker answers at the start, a topic or right is missing, or the model cannot be used.
         """
-        self._health.starting()
         try:
             await run_sessions(
                 self._session,
@@ -231,7 +231,7 @@ class Scorer:
                 if epoch == self._epoch:
                     self._keep(found)
                     await self._score(member)
-            self._report()
+            await self._report()
             await asyncio.sleep(0)
 
     def _keep(self, found: Mapping[Partition, Sequence[RecordLike]]) -> None:
@@ -282,7 +282,7 @@ class Scorer:
         for number, records in taken:
             self._queues[number].next_offset = records[-1].offset + 1
         newest = max(dated(records[-1].timestamp) for _, records in taken)
-        self._telemetry.scored(self.config.app, count, newest / 1000.0, found.model.time)
+        self._telemetry.scored(self.config.app, count, newest / 1000.0)
         self._telemetry.committed(self._group, time.perf_counter() - begin)
         self._health.running()
         if not self._producer.usable:  # an answer of the broker was lost
@@ -354,13 +354,26 @@ class Scorer:
             total += 0 if end is None else max(end - queue.next_offset, 0)
         return total
 
-    def _report(self) -> None:
+    async def _report(self) -> None:
         found = self._models.newest
-        if found is not None:
-            positions = {number: queue.next_offset for number, queue in self._queues.items()}
-            self._telemetry.scoring(
-                self.config.app, lag=self._lag(), behind=found.behind(positions), slots=found.model.slots
-            )
+        if found is None:
+            return
+        positions = {number: queue.next_offset for number, queue in self._queues.items()}
+        lag = 0
+        for number, queue in list(self._queues.items()):
+            partition, done = Partition(self.config.input.topic, number), queue.next_offset
+            end = self._consumer.end(partition)
+            if not queue.records and end is not None and done < end:
+                # Markers of a producer's transactions have offsets, and are no events.
+                done = max(done, await self._consumer.position(partition) or 0)
+            lag += 0 if end is None else max(end - done, 0)
+        self._telemetry.scoring(
+            self.config.app,
+            lag=lag,
+            behind=found.behind(positions),
+            slots=found.model.slots,
+            learned_ms=found.model.time,
+        )
 
     # Rebalances
 

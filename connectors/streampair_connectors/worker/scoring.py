@@ -1,4 +1,4 @@
-"""Scoring of events with a published model, which learns nothing."""
+"""Scoring of events with a published model, which learns nothing; and who scores."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from streampair.engine import DeadLetter, Event, Rows, Scored
-from streampair.errors import RecordError
+from streampair.errors import ConfigError, RecordError
 from streampair.models import Model
-from streampair_connectors.kafka import RecordLike
+from streampair_connectors.config import Config
+from streampair_connectors.kafka import Partition, RecordLike, read_register
 
-__all__ = ["score_records"]
+__all__ = ["check_scoring", "score_records"]
 
 
 def score_records(
@@ -111,3 +112,32 @@ def _refused(
         text = f"{type(error).__name__}: {error}"
     letter = DeadLetter(record.offset, record.key, record.value, record.timestamp, stage, text)
     return Scored(record.offset, record.key, name, None, "dead_letter"), letter
+
+
+async def check_scoring(config: Config, partitions: int) -> None:
+    """Refuse to give scores where scorers have given them: the scores between both would be lost.
+
+    Parameters
+    ----------
+    config
+        Of the application.
+    partitions
+        Of the input.
+
+    Raises
+    ------
+    ConfigError
+        The group of the scorers has offsets, and the lane is to score.
+    SourceError
+        The broker does not answer.
+    """
+    if config.learner.parallel or not config.learner.whole_topic:
+        return
+    numbers = [Partition(config.input.topic, number) for number in range(partitions)]
+    found = await read_register(config.require_kafka(), config.scorers_group, numbers)
+    if any(found.values()):
+        raise ConfigError(
+            f"the scores of {config.app!r} are given by the group {config.scorers_group!r}: a lane that "
+            "scores inline would give some twice, or never",
+            fix='set learner.scoring = "parallel", or start under another application name',
+        )

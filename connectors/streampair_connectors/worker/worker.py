@@ -17,10 +17,9 @@ from typing import Any
 
 from streampair.engine import LaneGauges
 from streampair.engine.snapshot import dated
-from streampair.engine.source import partition_or_all
+from streampair.engine.source import partition_key
 from streampair.errors import (
     CommitOutcomeUnknownError,
-    ConfigError,
     FencedError,
     SourceError,
     StreampairError,
@@ -36,7 +35,7 @@ from streampair_connectors.kafka import (
     RecordReader,
     StaticMemberConflicts,
 )
-from streampair_connectors.kafka.admin import check_topics, output_topics
+from streampair_connectors.kafka.admin import check_topics, output_topics, retention_fix
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry
@@ -48,6 +47,7 @@ from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.model_topic import ModelPublisher
 from streampair_connectors.worker.outputs import Outputs
 from streampair_connectors.worker.scorer import Scorer
+from streampair_connectors.worker.scoring import check_scoring
 from streampair_connectors.worker.sessions import run_sessions
 from streampair_connectors.worker.sources import PartitionSource, Source, TopicSource
 
@@ -93,6 +93,8 @@ class Worker:
         self.telemetry = telemetry if telemetry is not None else Telemetry()
         self.telemetry.configured(config.app, Changes(config))
         self._health = Health(config.app, self.telemetry, config.worker.stuck_seconds)
+        if "learn" in config.worker.roles:
+            self._health.starting()  # what does not run here has no state
         self._kafka: KafkaConfig = config.require_kafka()
         self._decode = json_decoder(config.input, **taken_cells(config))
         self._create_topics = create_topics
@@ -137,7 +139,8 @@ class Worker:
         """Finish the batch, commit and leave the group. Safe to call twice."""
         if not self._stop.is_set():
             self._stop.set()
-            self._health.stopping()
+            if "learn" in self.config.worker.roles:
+                self._health.stopping()
             if self.scorer is not None:
                 self.scorer.stop()
 
@@ -166,7 +169,6 @@ class Worker:
             task.result()
 
     async def _learn(self) -> None:
-        self._health.starting()
         try:
             if await self._warm_up():
                 await run_sessions(
@@ -239,6 +241,7 @@ class Worker:
             whole_topic=config.learner.whole_topic,
         )
         self._lookup = RecordReader(self._kafka)
+        self._models = ModelPublisher(config, self._lookup)
         self._source = (
             TopicSource(self._consumer, config.input.topic, self._partitions)
             if config.learner.whole_topic
@@ -261,9 +264,8 @@ class Worker:
             else:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
-            self._models = ModelPublisher(config, self._lookup)
             await self._models.start()
-            await self._check_scoring()
+            await check_scoring(config, self._partitions)
             self._outputs = Outputs(config, self._producer.routes)
             count = self.telemetry.counted(config.app)
             self._checkpoint = Checkpoint(self._store, self._health.waiting, count)
@@ -293,25 +295,6 @@ class Worker:
             await self._models.stop()
             await self._lookup.stop()
             await self._producer.stop()
-
-    async def _check_scoring(self) -> None:
-        """Refuse to give scores where scorers have given them: the scores between both would be lost.
-
-        Raises
-        ------
-        ConfigError
-        """
-        config = self.config
-        if config.learner.parallel or not config.learner.whole_topic:
-            return
-        numbers = [Partition(config.input.topic, number) for number in range(self._partitions)]
-        found = await kafka.read_register(self._kafka, config.scorers_group, numbers)
-        if any(found.values()):
-            raise ConfigError(
-                f"the scores of {config.app!r} are given by the group {config.scorers_group!r}: a lane that "
-                "scores inline would give some twice, or never",
-                fix='set learner.scoring = "parallel", or start under another application name',
-            )
 
     def _partitions_added(self) -> bool:
         """Whether partitions were added to the input topic.
@@ -439,7 +422,7 @@ class Worker:
             "lane_fenced",
             app=self.config.app,
             topic=partition.topic,
-            partition=partition_or_all(partition.partition),
+            partition=partition_key(partition.partition),
             detail=error.problem,
             next_step=error.fix,
         )
@@ -463,7 +446,7 @@ class Worker:
                     "lane_closed",
                     app=self.config.app,
                     topic=lane.topic,
-                    partition=partition_or_all(lane.partition),
+                    partition=partition_key(lane.partition),
                     next_offset=lane.logged_lane.next_offset,
                 )
             # Before leaving the group: the next owner must be able to open the stores.
@@ -506,12 +489,8 @@ class Worker:
                     next_step="none: the next owner resumes at the last commit and sends some scores again",
                 )
             for lane in self._lanes.values():
-                log.info(
-                    "lane_revoked",
-                    app=self.config.app,
-                    topic=lane.topic,
-                    partition=partition_or_all(lane.partition),
-                )
+                number = partition_key(lane.partition)
+                log.info("lane_revoked", app=self.config.app, topic=lane.topic, partition=number)
             warm = dict(self._lanes)
             await self._drop_lanes()
             self._warm = warm
@@ -593,19 +572,15 @@ class Worker:
     def _position(self, lane: OpenLane) -> None:
         """Seek to the offsets in the lane's log, or to the start. The group's offset is never trusted."""
         partition = lane.topic_partition
-        where = {
-            "app": self.config.app,
-            "topic": partition.topic,
-            "partition": partition_or_all(partition.partition),
-        }
+        lane_number = partition_key(partition.partition)
+        where = {"app": self.config.app, "topic": partition.topic, "partition": lane_number}
         for number, next_offset, first in lane.lost:
             log.warning(
                 "events_lost",
                 **{**where, "partition": number},
                 wanted_offset=next_offset,
                 first_offset=first,
-                next_step="the topic's retention removed events before they were read: "
-                "increase retention.ms, or make the worker faster",
+                next_step=retention_fix(self.config),
             )
             lane.logged_lane.skipped()
         self._source.begin(lane)

@@ -55,7 +55,8 @@
   const now = () => (recorded ? meta.now : Date.now() / 1000 + offset);
 
   const idOf = (lane) => JSON.stringify([lane.app, lane.topic, lane.partition, lane.learner]);
-  const nameOf = (lane) => `${lane.app}: ${lane.topic}[${lane.partition}]`;
+  // One lane may read the whole topic.
+  const nameOf = (lane) => `${lane.app}: ${lane.topic}${lane.partition === "all" ? "" : `[${lane.partition}]`}`;
   const value = (lane, name) => lane.values[name];
   const total = (v) => (known(v) ? Object.values(v).reduce((a, b) => a + b, 0) : undefined);
   const first = (v) => (v && typeof v === "object" ? Object.values(v)[0] : v);
@@ -63,6 +64,13 @@
   const all = () => [...lanes.values()];
   const privates = () => all().filter((lane) => lane.report);
   const processed = (name, app) => (meta.process[name] || []).filter((row) => !app || row.app === app).reduce((sum, row) => sum + row.value, 0);
+
+  // Workers that score with a published model: their applications, and the state of each under the name of its group.
+  const GROUP = ".scorers";
+  const groupOf = (app) => `${app}${GROUP}`;
+  const isGroup = (name) => name.endsWith(GROUP);
+  const scoring = () => Object.keys(meta.apps || {}).filter(isGroup).map((name) => name.slice(0, -GROUP.length));
+  const scorer = (name, app) => { const row = (meta.process[name] || []).find((r) => r.app === app); return row ? row.value : null; };
 
   // Rate of a column per second, over at least the latest `seconds`.
   function rate(lane, column, seconds) {
@@ -193,13 +201,19 @@
 
   function showStatus() {
     let kind = "good", text = "Live";
-    const apps = Object.values(meta.apps || {});
+    const worstOf = (states) => RANK.find((state) => states.includes(state)) || "running";
+    const byApp = new Map();
+    for (const [name, { state }] of Object.entries(meta.apps || {})) {
+      const app = isGroup(name) ? name.slice(0, -GROUP.length) : name;
+      byApp.set(app, [...(byApp.get(app) || []), state]);
+    }
+    const apps = [...byApp.values()].map(worstOf);
     if (dead) [kind, text] = ["bad", `Stopped: no answer since ${hour(dead)}`];
     else if (!ready && !recorded) [kind, text] = ["wait", "Connecting"];
     else if (recorded) [kind, text] = ["wait", `Recorded on ${when(meta.now)}`];
     else if (apps.length) {
-      const worst = RANK.find((state) => apps.some((app) => app.state === state)) || "running";
-      const same = apps.filter((app) => app.state === worst).length;
+      const worst = worstOf(apps);
+      const same = apps.filter((state) => state === worst).length;
       kind = STATES[worst][0];
       const lead = worst === "stopped" ? "Ended" : "Live";
       text = apps.length === 1 ? `${lead}: ${STATES[worst][1]}` : `${lead}: ${same} of ${apps.length} applications ${STATES[worst][1]}`;
@@ -329,6 +343,8 @@
     operation(ids) {
       const out = [], one = ids.length === 1 ? ids[0] : null;
       const apps = [...new Set(ids.map((id) => lane1(id).app))];
+      const scorers = scoring().filter((name) => !ids.length || apps.includes(name));
+      if (!ids.length) return [...scorers.map(scores), card("third", "State and next step", ...scorers.map((name) => stateOf(groupOf(name))))];
       const lag = () => { const known_ = ids.map((id) => value(lane1(id), "lag")).filter(known); return known_.length ? known_.reduce((a, b) => a + b, 0) : null; };
       const speed = () => { const r = ids.map((id) => rate(lane1(id), "events", 10)).filter(known); return r.length ? r.reduce((a, b) => a + b, 0) : null; };
       const catchUp = () => {
@@ -336,7 +352,8 @@
         if (lag() === 0) return ["none", "nothing waits"];
         const drain = -ids.map((id) => rate(lane1(id), "lag", 10) || 0).reduce((a, b) => a + b, 0);
         if (speed() && lag() / speed() < 2) return ["2 s", "or less, at the present speed"];
-        return drain > 0 ? [brief(lag() / drain), "at the present rate"] : ["never", "the lag grows: the worker is too slow for its input"];
+        const whole = ids.every((id) => lane1(id).partition === "all");
+        return drain > 0 ? [brief(lag() / drain), "at the present rate"] : ["never", whole ? "the lag does not fall" : "the lag grows: add partitions and workers"];
       };
       const age = () => { const times = apps.map((a) => meta.apps[a] && meta.apps[a].committed_at).filter(known); return times.length ? Math.max(0, now() - Math.min(...times)) : null; };
       const app = apps.length === 1 ? apps[0] : null;
@@ -350,12 +367,8 @@
         [titled("dead_letters_total"), text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0))), text(null, () => { const seen = ids.reduce((sum, id) => sum + (events(lane1(id)) || 0), 0), bad = ids.reduce((sum, id) => sum + ((value(lane1(id), "events_total") || {}).dead_letter || 0), 0); return seen ? `${(100 * bad / seen).toPrecision(2)} % of all events`.replace("0.0 %", "0 %") : ""; })],
         [titled("rebalances_total"), counted("rebalances_total", app), h("span", {}, titled("restores_total", ": "), counted("restores_total", app), ", ", titled("fences_total", ": "), counted("fences_total", app))],
       ));
-      out.push(card("third", "State and next step", ...apps.map((name) => {
-        const state = () => meta.apps[name] || { state: "starting" };
-        const chip = h("span", { class: "chip" });
-        bind(null, () => { const [kind, words] = dead ? ["bad", "not answering"] : recorded ? ["wait", "recorded"] : STATES[state().state] || ["wait", state().state]; put(chip, "data-kind", kind); set(chip, words); });
-        return h("p", {}, h("b", {}, name), " ", chip, h("br"), text(null, () => { const { detail, next_step, state: s } = state(); return detail || next_step ? `${sentence(detail)} ${sentence(next_step)}` : recorded ? "Nothing runs here: this is what was recorded." : { running: "Nothing to do.", starting: "Opening its lanes.", stopped: "It ended by itself or was asked to. Start it again to go on.", stopping: "It commits, then leaves.", rebalancing: "Nothing to do: partitions are moving." }[s] || ""; }));
-      })));
+      out.push(...scorers.map(scores));
+      out.push(card("third", "State and next step", ...apps.flatMap((name) => [name, ...(scorers.includes(name) ? [groupOf(name)] : [])]).map(stateOf)));
       const part = (name, key) => (one ? num(one, name, count, (v) => v && v[key]) : text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), name) || {})[key] || 0), 0))));
       const latest = (key) => (one ? text([one], () => count((lane1(one).dead_letter_offsets || {})[key])) : null);
       out.push(card("third", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", "Scored only: no label, or past the horizon"], ["dead_letter", "Could not be used: a dead letter"], ["tombstone", "Tombstone: a deleted key"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, part("events_total", key)]))));
@@ -370,6 +383,28 @@
       return out;
     },
   };
+
+  function stateOf(name) {
+    const state = () => meta.apps[name] || { state: "starting" };
+    const chip = h("span", { class: "chip" });
+    bind(null, () => { const [kind, words] = dead ? ["bad", "not answering"] : recorded ? ["wait", "recorded"] : STATES[state().state] || ["wait", state().state]; put(chip, "data-kind", kind); set(chip, words); });
+    const starts = isGroup(name) ? "Connecting." : "Opening its lanes.";
+    return h("p", {}, h("b", {}, name), " ", chip, h("br"), text(null, () => { const { detail, next_step, state: s } = state(); return detail || next_step ? `${sentence(detail)} ${sentence(next_step)}` : recorded ? "Nothing runs here: this is what was recorded." : { running: "Nothing to do.", starting: starts, stopped: "It ended by itself or was asked to. Start it again to go on.", stopping: "It commits, then leaves.", rebalancing: "Nothing to do: partitions are moving." }[s] || ""; }));
+  }
+
+  // What this worker scores with the published model, and how old that is.
+  function scores(app) {
+    const shown = (name, format) => h("span", { "data-series": `streampair_${name}`, "data-app": app }, text(null, () => format(scorer(name, app))));
+    const figure = (name, format, sub) => [titled(name), shown(name, format), sub === undefined ? seriesOf(name).unit : sub];
+    const commits = () => { const n = processed("commit_seconds_count", groupOf(app)); return n ? `committed in ${short(processed("commit_seconds_sum", groupOf(app)) / n)} each` : "none yet"; };
+    return card("", scoring().length > 1 ? `Scoring in parallel: ${app}` : "Scoring in parallel", tiles(
+      figure("scored_events_total", count, text(null, commits)),
+      figure("scoring_lag", count, "in the partitions of this worker"),
+      figure("model_age_seconds", brief, "in the time of the events"),
+      figure("events_behind", count, "scored, and not in the model"),
+      figure("model_slots", count, "learned by the model that scores"),
+    ));
+  }
 
   const counted = (name, app) => text(null, () => count(processed(name, app)), `streampair_${name}`);
 
@@ -562,7 +597,7 @@
       if (of("unvouched")) parts.push(`cannot be vouched for in full in ${of("unvouched")}`);
       if (of("void")) parts.push(`is void in ${of("void")}`);
       return `${plural(ids.length, "lane keeps", "lanes keep")} a privacy account: ${parts.join(", ")}.${others ? ` ${plural(others, "lane keeps", "lanes keep")} none.` : ""}`;
-    })), h("p", { class: "note" }, ...typed("The spends of lanes that read the same records add up (mu²). Lanes of different partitions read different records, so for a record the largest counts. `streampair budget show --all` puts all applications of a store together."))));
+    })), h("p", { class: "note" }, ...typed((ids.every((id) => lane1(id).partition === "all") ? "Learners on one topic see the same records: their spends add up (mu²)." : "Learners on one partition see the same records: their spends add up (mu²). Partitions hold different records, so of a record the largest counts.") + " `streampair budget show --all` puts all applications of a store together."))));
     out.push(listed("What is not covered", UNCOVERED), listed("What would void it", VOIDS), card("third", "What the last audit found", h("div", {}, ...audited(ids))));
     out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], [titled("privacy_guarantee")], ...["epsilon_budget", "delta", "epsilon_spent", "mu_spent", "horizon_left", "releases_total", "forks", "since_seconds"].map((name) => [titled(`privacy_${name}`), "n"])],
       ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_epsilon_spent", four), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count), text([id], () => or(when)(value(lane1(id), "privacy_since_seconds")))]))));
@@ -594,15 +629,18 @@
 
   // What data a lane has: when that changes, the tab is rebuilt.
   const shapeOf = (ids) => ids.map((id) => { const { values, quality, weights } = lane1(id); return [Object.keys(values).join(), !!quality, !!(quality && quality.reliability), !!(quality && quality.drift), !!(weights || []).length].join(); }).join(";");
-  let shape = "";
+  const scorersShape = () => scoring().join();
+  let shape = "", scorersShown = "";
 
   function fill(ids) {
     shape = shapeOf(ids);
+    scorersShown = scorersShape();
     live = [];
     charts.forEach(({ chart }) => chart.close());
     charts = [];
     const grid = h("div", { class: "grid" });
-    if (!ids.length) grid.append(h("div", { class: "card empty" }, h("p", {}, h("b", {}, meta.public ? "No private lane yet." : "No lane yet.")), h("p", {}, "A lane appears when the worker has opened its partition.")));
+    if (!ids.length && tab === "operation" && scorersShown) grid.append(...ways.operation(ids));
+    else if (!ids.length) grid.append(h("div", { class: "card empty" }, h("p", {}, h("b", {}, meta.public ? "No private lane yet." : "No lane yet.")), h("p", {}, scorersShown && !meta.public ? "A worker that scores alone has none. How it scores is on the operation tab." : "A lane appears when this worker has opened it. Of workers with one model for the whole topic one has the lane, and the others stand by.")));
     else grid.append(...ways[tab](ids));
     panels[tab].replaceChildren(grid);
     update(new Set(ids));
@@ -613,7 +651,7 @@
     showStatus();
     showAlarms();
     const ids = chosen && lanes.has(chosen) ? [chosen] : [...lanes.keys()];
-    if (dirty.size && shape !== shapeOf(ids)) {
+    if ((dirty.size && shape !== shapeOf(ids)) || (panels[tab] && scorersShown !== scorersShape())) {
       const inside = panels[tab].contains(document.activeElement);
       fill(ids);
       if (inside) panels[tab].focus();
