@@ -482,8 +482,17 @@ class Reader:
         await self._consumer.seek_to_beginning(*self._partitions)
 
     async def poll(self, timeout_seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
-        """Return the records that have arrived, by partition."""
-        found = await self._consumer.getmany(timeout_ms=int(timeout_seconds * 1000))
+        """Return the records that have arrived, by partition.
+
+        Raises
+        ------
+        SourceError
+            The broker refuses.
+        """
+        try:
+            found = await self._consumer.getmany(timeout_ms=int(timeout_seconds * 1000))
+        except kafka_errors.KafkaError as error:
+            raise reach_error(self._config, error) from None
         return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
 
     async def stop(self) -> None:

@@ -223,7 +223,7 @@ class ModelPublisher:
         self._seconds = 0.0
         self._slots = 0
         self._scored_until: dict[int, int] | None = None
-        # Where a model ended, and how many there were by then. Once there is another one, it can go.
+        # Where to cut the topic, once there are more models than this.
         self._old: tuple[int, int] | None = None
         self._trimmed_at = clock()
         self._trimming: asyncio.Task[None] | None = None
@@ -318,7 +318,11 @@ class ModelPublisher:
         try:
             old = self._old
             if old is None or count > old[0]:
-                self._old = count, (await self._lookup.spans([Partition(topic.name, 0)]))[0][1]
+                end = (await self._lookup.spans([Partition(topic.name, 0)]))[0][1]
+                self._old = (
+                    self._count + 1,
+                    end,
+                )  # the next model may lie across, and stays until there is another
             if old is not None and count > old[0]:
                 await topic.trim(0, old[1])
         except SourceError as error:
