@@ -119,16 +119,19 @@ class Assembler:
         SnapshotError
             It is no model, or of another version.
         ConfigError
-            It is the model of another application, or of another configuration.
+            It is sealed, and this worker has no key, or the other way round; or it is the model of another
+            application, or of another configuration.
         """
         config = self._config
+        if self._seal.seals != is_sealed(data):
+            sealed, key = ("not sealed", "a") if self._seal.seals else ("sealed", "no")
+            raise ConfigError(
+                f"the models in {config.model_topic!r} are {sealed}, and this worker has {key} sealing key",
+                fix="set store.sealing_key_file in all workers of the application, or in none. To change that, "
+                "delete the topic: the worker that learns makes it again",
+            )
         if self._seal.seals:
             data = self._seal.open(data, _context(config))
-        elif is_sealed(data):
-            raise ConfigError(
-                f"the models in {config.model_topic!r} are sealed, and this worker has no sealing key",
-                fix="set store.sealing_key_file as the worker that learns has it",
-            )
         found = PublishedModel(models.loads(data))
         if found.application != config.app:
             raise ConfigError(
