@@ -63,6 +63,8 @@ class Consumer:
         Interval at which the number of partitions is checked.
     whole_topic
         Whether one member gets all partitions.
+    client_id
+        By which other members know this one (`describe_group`); None: the client's own.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Consumer:
         takeovers: StaticMemberConflicts | None = None,
         watch_seconds: float = 30.0,
         whole_topic: bool = False,
+        client_id: str | None = None,
     ) -> None:
         self._config = config
         self._on_lost = on_lost
@@ -100,6 +103,7 @@ class Consumer:
         session = int(config.session_timeout_seconds * 1000)
         self._consumer = AIOKafkaConsumer(
             **client_options(config),
+            **({} if client_id is None else {"client_id": client_id}),
             group_id=group,
             enable_auto_commit=False,
             # Positions come from the lanes' logs. One that Kafka no longer has must not be moved silently.

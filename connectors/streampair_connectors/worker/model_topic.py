@@ -322,10 +322,8 @@ class ModelPublisher:
             old = self._old
             if old is None or count > old[0]:
                 end = (await self._lookup.spans([Partition(topic.name, 0)]))[0][1]
-                self._old = (
-                    self._count + 1,
-                    end,
-                )  # the next model may lie across, and stays until there is another
+                # The next model may lie across, so it must not be the newest one.
+                self._old = self._count + 1, end
             if old is not None and count > old[0]:
                 await topic.trim(0, old[1])
         except SourceError as error:

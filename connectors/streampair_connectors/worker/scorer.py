@@ -49,8 +49,7 @@ __all__ = ["Scorer", "allowed_behind"]
 log = get_logger(__name__)
 
 _POLL_SECONDS = 0.2
-_TRANSACTION_SECONDS = 10.0  # as long may a dead scorer's open transaction hold its successor
-_PENDING_SECONDS = 1.0  # then its successor ends that transaction
+_TRANSACTION_SECONDS = 10.0
 _BUFFER_BYTES = 4 * 1024 * 1024  # of a partition; then it is paused
 _RECORD_BYTES = 200  # of a record in memory, beside key and value
 _BATCH_RECORDS = 2000
@@ -120,7 +119,8 @@ class Scorer:
         self._encoder = Encoder(
             app=config.app, learner=config.learner.label(), topic=config.input.topic, partition=0
         )
-        self._id = scorer_id(config.app, config.input.topic, uuid.uuid4().hex)
+        # A static member that starts again ends what it had open.
+        self._id = scorer_id(config.app, config.input.topic, name or uuid.uuid4().hex)
         self._queues: dict[int, _Queue] = {}
         self._lock = asyncio.Lock()
         self._epoch = 0
@@ -177,6 +177,7 @@ class Scorer:
             on_assigned=self._on_assigned,
             on_lost=lambda partition: None,
             takeovers=self._takeovers,
+            client_id=self._id,
         )
         follow = asyncio.create_task(self._models.follow())
         stop = asyncio.create_task(self._stop.wait())
@@ -443,19 +444,18 @@ class Scorer:
             log.debug("offsets_not_named", app=self.config.app, detail=error.problem)  # so is the next batch
 
     async def _committed(self, partitions: Sequence[Partition]) -> dict[Partition, kafka.Committed | None]:
-        """The group's offsets; an open transaction of a scorer that has died is ended first."""
-        reading = asyncio.ensure_future(kafka.read_register(self._kafka, self._group, partitions))
-        try:
-            await asyncio.wait({reading}, timeout=_PENDING_SECONDS)
-            if not reading.done():
-                last = await kafka.read_register(self._kafka, self._group, partitions, stable=False)
-                owners = {each.metadata for each in last.values() if each is not None} - {self._id}
-                for owner in sorted(owners):
-                    if owner.startswith(ID_PREFIX):  # offsets that a tool has set have other texts
-                        await self._end_transaction(owner)
-            return await reading
-        finally:
-            await kafka.ended(reading)
+        """The group's offsets. Open transactions of scorers that have died are ended first.
+
+        They would hold back these offsets, and everybody who reads committed scores.
+        """
+        last = await kafka.read_register(self._kafka, self._group, partitions, stable=False)
+        owners = {each.metadata for each in last.values() if each is not None} - {self._id}
+        owners = {owner for owner in owners if owner.startswith(ID_PREFIX)}  # a tool sets other texts
+        if owners:
+            group = await kafka.describe_group(self._kafka, self._group, self.config.input.topic)
+            for owner in sorted(owners - group.clients):
+                await self._end_transaction(owner)
+        return await kafka.read_register(self._kafka, self._group, partitions)
 
     async def _end_transaction(self, owner: str) -> None:
         """Fence the scorer with this transactional id: whoever commits for a partition now is alone."""
