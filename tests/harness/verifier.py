@@ -461,7 +461,10 @@ class Trial:
                     raise Wrong(f"the worker ended with {worker.code}:\n{worker.log()}")
             return self.done()
 
-        wait_for("the end of the stream", look, seconds=120, explain=lambda: workers[0].log())
+        def logs() -> str:
+            return "\n".join(worker.log() for worker in workers)
+
+        wait_for("the end of the stream", look, seconds=120, explain=logs)
 
     # The end
 
