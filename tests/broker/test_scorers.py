@@ -254,6 +254,7 @@ def test_scorers_begin_where_inline_scoring_has_ended_and_there_is_no_way_back(
     assert "are given by the group" in str(error)
 
 
+@pytest.mark.verifier
 def test_a_model_topic_that_is_deleted_is_made_again(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
@@ -353,7 +354,7 @@ def test_a_learner_is_killed_at_every_step(parallel: MakeParallel, nursery: Nurs
     one.verify("a learner is killed at every step")
 
 
-@pytest.mark.verifier(short=True, store="kafka")
+@pytest.mark.verifier(store="kafka")
 def test_both_roles_are_killed_at_any_time(parallel: MakeParallel, nursery: Nursery) -> None:
     one, coin, found = parallel(), random.Random(2), None
     for _ in range(4):
@@ -370,7 +371,7 @@ def test_both_roles_are_killed_at_any_time(parallel: MakeParallel, nursery: Nurs
     one.verify("killed at any time")
 
 
-@pytest.mark.verifier(store="kafka", short=True)
+@pytest.mark.verifier(store="kafka")
 def test_a_frozen_scorer_wakes_when_its_partitions_are_anothers(
     parallel: MakeParallel, nursery: Nursery
 ) -> None:
