@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["AT_START", "DIRECTORY", "TOPIC", "Step"]
+__all__ = ["AT_START", "DIRECTORY", "MODELS", "SCORER", "TOPIC", "Step"]
 
 _HERE = "streampair_connectors"
 
@@ -112,6 +112,29 @@ DIRECTORY: dict[str, Step] = {
     "commit 6: log half anew": Step(_FILES, "_write_durably", "half", True, ".log.new"),
     "commit 6: begun anew": Step(f"{_FILES}:DirectoryLane", "compact", "after", True),
     "commit 6: not published": Step(f"{_HERE}.worker.checkpoint:Checkpoint", "run", "after", True),
+}
+
+# What a learner does for scorers, and a scorer, in a process of its own.
+MODELS: dict[str, Step] = {
+    "model: not exported": Step(f"{_HERE}.worker.model_topic:ModelPublisher", "publish", "before", True),
+    "model: handed over": Step(f"{_HERE}.worker.model_topic:ModelPublisher", "publish", "after", True),
+}
+_SCORER = f"{_HERE}.worker.scorer:Scorer"
+SCORER: dict[str, Step] = {
+    "scorer 1: there is a model": Step(_SCORER, "_first_model", "after"),
+    "scorer 2: producer started": Step(_WRITER, "start", "after"),
+    "scorer 3: offsets read": Step(_SCORER, "_committed", "after"),
+    "scorer 3: sought": Step(_SCORER, "_name", "before"),
+    "scorer 3: named": Step(_SCORER, "_name", "after"),
+    "scorer 4: polled": Step(_SCORER, "_score", "before"),
+    "scorer 4: scored": Step(_SCORER, "_outputs", "after"),
+    "scorer 5: begun": Step(_CLIENT, "begin_transaction", "after"),
+    "scorer 5: outputs sent": Step(_CLIENT, "send_batch", "after"),
+    "scorer 5: sends answered": Step(_CLIENT, "send_offsets_to_transaction", "before"),
+    "scorer 5: offsets in": Step(_CLIENT, "send_offsets_to_transaction", "after"),
+    "scorer 5: asked for": Step("aiokafka.conn:AIOKafkaConnection", "send", "after", only="EndTxnRequest"),
+    "scorer 5: answered": Step(_CLIENT, "commit_transaction", "after"),
+    "scorer 6: committed": Step(_SCORER, "_report", "before"),
 }
 
 
@@ -386,6 +409,7 @@ def _work(order: dict[str, Any]) -> None:
     _note_work(order.get("pause", 0.0))
     if order.get("step"):
         every = {**TOPIC, **DIRECTORY} if order["store"] == "directory" else {**DIRECTORY, **TOPIC}
+        every |= {**MODELS, **SCORER}
         Trap(order["step"], every[order["step"]], order.get("count", 1), order.get("action", "kill")).set()
     from streampair_connectors.cli.app import main
 

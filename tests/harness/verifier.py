@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import copy
 import dataclasses
 import json
 import os
@@ -21,7 +22,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,10 @@ from streampair.engine import ExternalState, LoggedLane, OrderedRecord, Record
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.source import partition_label
 from streampair.engine.wal import WHOLE_TOPIC, Chain, LogKey, Register
+from streampair.errors import RecordError
 from streampair.privacy import NoiseKey
 
-__all__ = ["NOISE_KEY", "Evidence", "Nursery", "Trial", "Worker", "Wrong", "stream"]
+__all__ = ["NOISE_KEY", "Evidence", "Nursery", "ParallelTrial", "Trial", "Worker", "Wrong", "stream"]
 
 NOISE_KEY = "4f" * 32
 
@@ -373,11 +375,16 @@ class Trial:
 
     async def _written_down(self) -> None:
         config = load_config(self.app.path)
-        await read_register(
-            config.kafka, self.app.name, [Partition(config.input.topic, p) for p in self.values]
-        )
+        places = [Partition(config.input.topic, p) for p in self.values]
+        for group in self.groups:
+            await read_register(config.kafka, group, places)
 
-    async def _offsets(self) -> dict[int, tuple[int, str]]:
+    @property
+    def groups(self) -> list[str]:
+        """The groups that read the input, the learner's first."""
+        return [self.app.name]
+
+    async def _offsets(self, group: str | None = None) -> dict[int, tuple[int, str]]:
         admin = AIOKafkaAdminClient(bootstrap_servers=self.app.kafka.bootstrap)
         await admin.start()
         try:
@@ -385,7 +392,7 @@ class Trial:
                 while True:
                     # No group was on it before; or it asks a broker that is away.
                     with contextlib.suppress(GroupCoordinatorNotAvailableError, NodeNotReadyError):
-                        told = await admin.list_consumer_group_offsets(self.app.name)
+                        told = await admin.list_consumer_group_offsets(group or self.app.name)
                         break
                     await asyncio.sleep(0.05)
         finally:
@@ -406,7 +413,7 @@ class Trial:
             was not durable.
         """
         now = self.evidence(settled=settled)
-        if self.app.store == "kafka" and now.duplicates:
+        if (self.app.store == "kafka" or len(self.groups) > 1) and now.duplicates:
             raise Wrong(f"{now.duplicates} outputs are committed twice")
         for where, found in now.scores.items():
             if len(set(found)) > 1:
@@ -430,9 +437,12 @@ class Trial:
         return sum(last + 1 for last in own.values()) - lost
 
     def done(self) -> bool:
-        """Whether the group has read all events."""
-        offsets = self.offsets()
-        return all(offsets.get(p, (0, ""))[0] >= len(values) for p, values in self.values.items())
+        """Whether the group has read all events; with several groups, each of them."""
+        for group in self.groups:
+            offsets = asyncio.run(self._offsets(group))
+            if any(offsets.get(p, (0, ""))[0] < len(values) for p, values in self.values.items()):
+                return False
+        return True
 
     def await_done(self, *workers: Worker) -> None:
         """Wait until it has; fails when one of the workers ends before."""
@@ -443,7 +453,10 @@ class Trial:
                     raise Wrong(f"the worker ended with {worker.code}:\n{worker.log()}")
             return self.done()
 
-        wait_for("the end of the stream", look, seconds=120, explain=lambda: workers[0].log())
+        def logs() -> str:
+            return "\n".join(worker.log() for worker in workers)
+
+        wait_for("the end of the stream", look, seconds=120, explain=logs)
 
     # The end
 
@@ -578,6 +591,99 @@ class Trial:
 
 
 _DEAD = object()
+
+
+class ParallelTrial(Trial):
+    """A trial of a lane that learns, and scorers; both roles, or one, in a worker."""
+
+    def __init__(self, kafka: Cluster, directory: Path, name: str, **options: Any) -> None:
+        super().__init__(kafka, directory, name, **options)
+        text = self.app.path.read_text()
+        self.app.path.write_text(text.replace("[learner]\n", '[learner]\nscoring = "parallel"\n', 1))
+        self.learner, self.scorer = self._role("learn"), self._role("score")
+
+    def _role(self, name: str) -> App:
+        other = copy.copy(self.app)
+        other.path = self.app.path.with_name(f"{name}.toml")
+        other.path.write_text(self.app.path.read_text().replace("[worker]", f'[worker]\nroles = ["{name}"]'))
+        return other
+
+    @property
+    def groups(self) -> list[str]:
+        """The learner's and the scorers'."""
+        return [self.app.name, load_config(self.app.path).scorers_group]
+
+    def _released(self, now: Evidence, partition: int) -> int:
+        """None by the lane: scores tell of models, which are committed before."""
+        return 0
+
+    def verify(self, fault: str, *, extra_forks: int = 0) -> Evidence:
+        """Each event has one score, by the model that it names; the learner ends as an uninterrupted one.
+
+        Raises
+        ------
+        Wrong
+            With what differs.
+        """
+        found = self.look(settled=True)
+        config = load_config(self.app.path)
+        decode = json_decoder(config.input)
+
+        def new_lane() -> LoggedLane:
+            return build_logged_lane(config, decode, topic=config.input.topic, partition=WHOLE_TOPIC)
+
+        records = asyncio.run(topic_in_order(self.app))
+        outputs, frames, snapshot = uninterrupted(new_lane(), records)
+        _equal("offsets with a score", sorted(found.scores), sorted(outputs))
+        dead = sorted(place for place, score in outputs.items() if score is _DEAD)
+        _equal("dead letters", sorted(found.dead.elements()), dead)
+        rows = [json.loads(r.value) for r in asyncio.run(self._rows())]
+        self.models = sorted({row["model_slots"] for row in rows})
+        _equal("scores by another model", list(_other_scores(new_lane(), decode, records, rows)), [])
+        for group in self.groups:
+            offsets = asyncio.run(self._offsets(group))
+            for p, values in self.values.items():
+                _equal(f"the offset of {group} in partition {p}", offsets[p][0], len(values))
+        log, state = self.stored(WHOLE_TOPIC)
+        differences = list(_differences(learning(state), learning(snapshot)))
+        _equal("places where the state differs", differences, [])
+        charged = self._check_log(log, RecoveredState.of(Chain.peek(frames)), found.offsets[0][1])
+        _equal("forks charged", charged, extra_forks)
+        self._note(f"parallel: {fault}", found, charged)
+        return found
+
+    async def _rows(self) -> list[Any]:
+        found = await _records(self.app.kafka.bootstrap, {self.app.output: 1}, "read_committed")
+        return found[self.app.output]
+
+
+def _other_scores(
+    lane: LoggedLane, decode: Callable[[Any], Any], records: list[OrderedRecord], rows: list[dict[str, Any]]
+) -> Iterator[tuple[int, int]]:
+    """Places of scores that are not those of a lane that has taken as many records as the score says."""
+    values = {(record.partition, record.position): record for record in records}
+    by_model: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_model.setdefault(row["model_slots"], []).append(row)
+    lane.read(b"")
+    lane.start(ExternalState(registers=False))
+    start = 0
+    for slots in sorted(by_model):
+        while start < slots:
+            part = records[start : min(slots, start + (20 if lane.room is None else min(lane.room, 20)))]
+            lane.process(part)
+            start += len(part)
+            if lane.room == 0:
+                lane.commit()
+                lane.committed()
+        for row in by_model[slots]:
+            place = row["partition"], row["offset"]
+            try:
+                expected = lane.learner.score_one(decode(values[place]).x)
+            except RecordError:
+                expected = None
+            if row["score"] != expected:
+                yield place
 
 
 async def topic_in_order(app: App) -> list[OrderedRecord]:

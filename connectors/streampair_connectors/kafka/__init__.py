@@ -27,7 +27,7 @@ from streampair_connectors.kafka.client import (
 )
 from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
 from streampair_connectors.kafka.log_topic import LogTopic
-from streampair_connectors.kafka.membership import Member, StaticMemberConflicts
+from streampair_connectors.kafka.membership import Member, StaticMemberConflicts, describe_group
 from streampair_connectors.kafka.offset_metadata import (
     Committed,
     check_register,
@@ -60,6 +60,7 @@ __all__ = [
     "create_by_metadata_request",
     "create_topics",
     "creation_command",
+    "describe_group",
     "describe_topics",
     "ended",
     "group_members",

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import ssl
 from collections.abc import Awaitable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from aiokafka import AIOKafkaProducer, codec
@@ -22,6 +22,7 @@ from streampair_connectors.observability.logs import get_logger
 
 __all__ = [
     "FATAL",
+    "ID_PREFIX",
     "Message",
     "Partition",
     "RecordLike",
@@ -39,6 +40,9 @@ __all__ = [
     "transactional_id",
     "within",
 ]
+
+ID_PREFIX: Final = "streampair-"
+"""Begins every transactional id."""
 
 _SECONDS = 5.0  # per server
 _Finding = tuple[str, str]  # problem and fix
@@ -506,4 +510,4 @@ def _hashed(*parts: str) -> str:
     for part in parts:
         data = part.encode()
         digest.update(len(data).to_bytes(8, "big") + data)
-    return f"streampair-{digest.hexdigest()[:40]}"
+    return f"{ID_PREFIX}{digest.hexdigest()[:40]}"

@@ -64,6 +64,8 @@ class Consumer:
         Interval at which the number of partitions is checked.
     whole_topic
         Whether one member gets all partitions.
+    client_id
+        By which other members know this one (`describe_group`); None: the client's own.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Consumer:
         takeovers: StaticMemberConflicts | None = None,
         watch_seconds: float = 30.0,
         whole_topic: bool = False,
+        client_id: str | None = None,
     ) -> None:
         self._config = config
         self._on_lost = on_lost
@@ -101,6 +104,7 @@ class Consumer:
         session = int(config.session_timeout_seconds * 1000)
         self._consumer = AIOKafkaConsumer(
             **client_options(config),
+            **({} if client_id is None else {"client_id": client_id}),
             group_id=group,
             enable_auto_commit=False,
             # Positions come from the lanes' logs. One that Kafka no longer has must not be moved silently.
@@ -491,8 +495,17 @@ class Reader:
         await self._consumer.seek_to_beginning(*self._partitions)
 
     async def poll(self, timeout_seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
-        """Return the records that have arrived, by partition."""
-        found = await self._consumer.getmany(timeout_ms=int(timeout_seconds * 1000))
+        """Return the records that have arrived, by partition.
+
+        Raises
+        ------
+        SourceError
+            The broker refuses.
+        """
+        try:
+            found = await self._consumer.getmany(timeout_ms=int(timeout_seconds * 1000))
+        except kafka_errors.KafkaError as error:
+            raise reach_error(self._config, error) from None
         return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
 
     async def stop(self) -> None:

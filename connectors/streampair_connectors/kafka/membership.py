@@ -258,12 +258,15 @@ class Group(NamedTuple):
         Whether no rebalance is in progress.
     members
         Member ids, sorted.
+    clients
+        Their client ids.
     assigned
         The partitions of a topic that have an owner.
     """
 
     stable: bool
     members: tuple[str, ...]
+    clients: frozenset[str]
     assigned: frozenset[int]
 
 
@@ -293,4 +296,5 @@ async def describe_group(config: KafkaConfig, group: str, topic: str) -> Group:
             partitions = ConsumerProtocol.ASSIGNMENT.decode(assignment).partitions()
             assigned.update(p.partition for p in partitions if p.topic == topic)
     names = tuple(sorted(member[0] for member in members))
-    return Group(state == "Stable", names, frozenset(assigned))
+    clients = frozenset(member[1] for member in members)
+    return Group(state == "Stable", names, clients, frozenset(assigned))

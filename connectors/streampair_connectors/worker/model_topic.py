@@ -127,16 +127,19 @@ class Assembler:
         SnapshotError
             It is no model, or of another version.
         ConfigError
-            It is the model of another application, or of another configuration.
+            It is sealed, and this worker has no key, or the other way round; or it is the model of another
+            application, or of another configuration.
         """
         config = self._config
+        if self._seal.seals != is_sealed(data):
+            sealed, key = ("not sealed", "a") if self._seal.seals else ("sealed", "no")
+            raise ConfigError(
+                f"the models in {config.model_topic!r} are {sealed}, and this worker has {key} sealing key",
+                fix="set store.sealing_key_file in all workers of the application, or in none. To change "
+                "that, delete the topic: the worker that learns makes it again",
+            )
         if self._seal.seals:
             data = self._seal.open(data, _context(config))
-        elif is_sealed(data):
-            raise ConfigError(
-                f"the models in {config.model_topic!r} are sealed, and this worker has no sealing key",
-                fix="set store.sealing_key_file as the worker that learns has it",
-            )
         found = PublishedModel(models.loads(data))
         if found.application != config.app:
             raise ConfigError(
@@ -245,7 +248,7 @@ class ModelPublisher:
         self._seconds = 0.0
         self._slots = 0
         self._scored_until: dict[int, int] | None = None
-        # Where a model ended, and how many there were by then. Once there is another one, it can go.
+        # Where to cut the topic, once there are more models than this.
         self._old: tuple[int, int] | None = None
         self._trimmed_at = clock()
         self._trimming: asyncio.Task[None] | None = None
@@ -336,7 +339,9 @@ class ModelPublisher:
         try:
             old = self._old
             if old is None or count > old[0]:
-                self._old = count, (await self._lookup.spans([Partition(topic.name, 0)]))[0][1]
+                end = (await self._lookup.spans([Partition(topic.name, 0)]))[0][1]
+                # The next model may lie across, so it must not be the newest one.
+                self._old = self._count + 1, end
             if old is not None and count > old[0]:
                 await topic.trim(0, old[1])
         except SourceError as error:

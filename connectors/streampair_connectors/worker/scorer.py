@@ -32,6 +32,8 @@ from streampair_connectors.kafka import (
     scorer_id,
 )
 from streampair_connectors.kafka.admin import check_topics, output_topics
+from streampair_connectors.kafka.client import ID_PREFIX
+from streampair_connectors.kafka.ordering import size_of_record
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry
@@ -47,9 +49,9 @@ __all__ = ["Scorer", "allowed_behind"]
 log = get_logger(__name__)
 
 _POLL_SECONDS = 0.2
-_TRANSACTION_SECONDS = 10.0  # as long may a dead scorer's open transaction hold its successor
-_PENDING_SECONDS = 1.0  # then its successor ends that transaction
+_TRANSACTION_SECONDS = 10.0
 _BUFFER_BYTES = 4 * 1024 * 1024  # of a partition; then it is paused
+_RECORD_BYTES = 200  # of a record in memory, beside key and value
 _BATCH_RECORDS = 2000
 _MODEL_SECONDS = 5.0  # longest wait for a newer model, while many events wait
 _LEAST_BEHIND, _SHARE_BEHIND = 1000, 0.1
@@ -79,12 +81,16 @@ class _Queue:
 
     def add(self, records: Sequence[RecordLike]) -> None:
         self.records += records
-        self.bytes += sum(len(record.value or b"") for record in records)
+        self.bytes += sum(map(_size, records))
 
     def take(self, count: int) -> list[RecordLike]:
         taken = [self.records.popleft() for _ in range(min(count, len(self.records)))]
-        self.bytes -= sum(len(record.value or b"") for record in taken)
+        self.bytes -= sum(map(_size, taken))
         return taken
+
+
+def _size(record: RecordLike) -> int:
+    return size_of_record(record) + _RECORD_BYTES
 
 
 class Scorer:
@@ -114,17 +120,20 @@ class Scorer:
         self._encoder = Encoder(
             app=config.app, learner=config.learner.label(), topic=config.input.topic, partition=0
         )
-        self._id = scorer_id(config.app, config.input.topic, uuid.uuid4().hex)
+        # A static member that starts again ends what it had open.
+        self._id = scorer_id(config.app, config.input.topic, name or uuid.uuid4().hex)
         self._queues: dict[int, _Queue] = {}
         self._lock = asyncio.Lock()
         self._epoch = 0
         self._behind_warned = False
+        # The member to which the partitions were assigned. The client forgets its membership before it
+        # revokes them, and the broker does not fence the commit of a member without a name.
+        self._member: Member
         self._consumer: Consumer
         self._lookup: RecordReader
         self._producer: TransactionalProducer
         self._models: ModelFollower
         self._messages: OutputMessages
-        self._partitions = 1
 
     def stop(self) -> None:
         """Finish the batch, commit and leave the group. Safe to call twice."""
@@ -168,13 +177,14 @@ class Scorer:
             on_assigned=self._on_assigned,
             on_lost=lambda partition: None,
             takeovers=self._takeovers,
+            client_id=self._id,
         )
         follow = asyncio.create_task(self._models.follow())
         stop = asyncio.create_task(self._stop.wait())
         try:
             if not await self._first_model(follow, stop):
                 return
-            self._partitions = (await check_topics(config, create=False)).partitions
+            await check_topics(config, create=False)
             counts = await kafka.describe_topics(self._kafka)
             self._messages = OutputMessages(
                 config, Routes({name: counts.get(name, 1) for name in output_topics(config).values()})
@@ -226,11 +236,11 @@ class Scorer:
             waiting = sum(len(queue.records) for queue in self._queues.values())
             found = await self._consumer.poll(None, 0.0 if waiting else _POLL_SECONDS)
             self._pace.polled()
-            member, epoch = self._consumer.member, self._epoch
+            epoch = self._epoch  # read before any other task runs: the records belong to this epoch
             async with self._lock:
                 if epoch == self._epoch:
                     self._keep(found)
-                    await self._score(member)
+                    await self._score()
             await self._report()
             await asyncio.sleep(0)
 
@@ -243,7 +253,7 @@ class Scorer:
                     queue.paused = True
                     self._consumer.pause(partition)
 
-    async def _score(self, member: Member) -> None:
+    async def _score(self) -> None:
         """Score the next records of all partitions, in equal slices, and commit them."""
         waiting = [(number, queue) for number, queue in self._queues.items() if queue.records]
         if not waiting or not await self._fresh_enough():
@@ -268,7 +278,7 @@ class Scorer:
         begin = time.perf_counter()
         try:
             await self._producer.transaction(
-                [*out.items()], group=self._group, offsets=offsets, member=member
+                [*out.items()], group=self._group, offsets=offsets, member=self._member
             )
         except SourceError as error:
             if not error.retriable and not isinstance(error, FencedError | CommitOutcomeUnknownError):
@@ -321,7 +331,7 @@ class Scorer:
         found = self._models.newest
         assert found is not None
         positions = {number: queue.next_offset for number, queue in self._queues.items()}
-        share = len(self._queues) / max(self._partitions, 1)
+        share = len(self._queues) / max(self._consumer.partition_count() or 0, len(self._queues))
         allowed = allowed_behind(found.model.slots, share)
         behind = found.behind(positions)
         if behind <= allowed or self._lag() <= allowed:
@@ -387,6 +397,7 @@ class Scorer:
     async def _on_assigned(self, partitions: list[Partition]) -> None:
         async with self._lock:
             self._epoch += 1
+            self._member = self._consumer.member
             self._telemetry.rebalanced(self._group)
             await self._begin([partition.partition for partition in partitions])
         self._health.running()
@@ -408,6 +419,7 @@ class Scorer:
         found, spans = await asyncio.gather(self._committed(partitions), self._lookup.spans(partitions))
         model = self._models.newest
         until: Mapping[int, int] = {} if model is None else model.scored_until or {}
+        unnamed: dict[Partition, tuple[int, str]] = {}
         for partition in partitions:
             known, start = found[partition], spans[partition.partition][0]
             offset = until.get(partition.partition, start) if known is None else known.offset
@@ -421,28 +433,42 @@ class Scorer:
                     next_step="the topic's retention removed events before they were scored: "
                     "increase retention.ms, or start more workers",
                 )
-            self._queues[partition.partition] = _Queue(max(offset, start))
+            offset = max(offset, start)
+            if known is None or known.metadata != self._id:
+                unnamed[partition] = offset, self._id
+            self._queues[partition.partition] = _Queue(offset)
+            self._consumer.resume(partition)  # a pause outlasts its queue
             try:
-                self._consumer.seek(partition, max(offset, start))
+                self._consumer.seek(partition, offset)
             except FencedError:
                 # It has moved on meanwhile; the next assignment begins anew.
                 self._queues.clear()
+                unnamed.clear()
                 break
         self._epoch += 1  # records polled meanwhile did not come from here
+        if unnamed:
+            await self._name(unnamed)
+
+    async def _name(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+        """Commit the offsets as they are, with this scorer's id: by it a successor ends its transactions."""
+        try:
+            await self._producer.transaction([], group=self._group, offsets=offsets, member=self._member)
+        except SourceError as error:
+            log.debug("offsets_not_named", app=self.config.app, detail=error.problem)  # so is the next batch
 
     async def _committed(self, partitions: Sequence[Partition]) -> dict[Partition, kafka.Committed | None]:
-        """The group's offsets; an open transaction of a scorer that has died is ended first."""
-        reading = asyncio.ensure_future(kafka.read_register(self._kafka, self._group, partitions))
-        try:
-            await asyncio.wait({reading}, timeout=_PENDING_SECONDS)
-            if not reading.done():
-                last = await kafka.read_register(self._kafka, self._group, partitions, stable=False)
-                owners = {each.metadata for each in last.values() if each is not None} - {self._id, ""}
-                for owner in sorted(owners):
-                    await self._end_transaction(owner)
-            return await reading
-        finally:
-            await kafka.ended(reading)
+        """The group's offsets. Open transactions of scorers that have died are ended first.
+
+        They would hold back these offsets, and everybody who reads committed scores.
+        """
+        last = await kafka.read_register(self._kafka, self._group, partitions, stable=False)
+        owners = {each.metadata for each in last.values() if each is not None} - {self._id}
+        owners = {owner for owner in owners if owner.startswith(ID_PREFIX)}  # a tool sets other texts
+        if owners:
+            group = await kafka.describe_group(self._kafka, self._group, self.config.input.topic)
+            for owner in sorted(owners - group.clients):
+                await self._end_transaction(owner)
+        return await kafka.read_register(self._kafka, self._group, partitions)
 
     async def _end_transaction(self, owner: str) -> None:
         """Fence the scorer with this transactional id: whoever commits for a partition now is alone."""
