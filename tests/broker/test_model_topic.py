@@ -56,6 +56,7 @@ def test_a_worker_publishes_the_model_of_each_lane(
         kafka,
         tmp_path,
         name,
+        scope="partition",
         partitions=2,
         learner=PAIR_FTRL,
         store=store,
