@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.admin import add_partitions, delete_input, delete_records
+from harness.admin import add_partitions, delete_records
 from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, events, read_until
 from harness.kafka import Cluster
 from harness.verifier import topic_in_order
@@ -24,7 +24,6 @@ from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.factory import build_lane
 
 from streampair.engine.source import ORDER_NOT_COVERED
-from streampair.errors import StreampairError
 
 pytestmark = pytest.mark.newest
 
@@ -41,9 +40,7 @@ def make(
     learner: str = PAIR_OGD,
     times: str = "LogAppendTime",
 ) -> App:
-    made = App(
-        kafka, directory, name, partitions=PARTITIONS, learner=learner, store=store, scope="application"
-    )
+    made = App(kafka, directory, name, partitions=PARTITIONS, learner=learner, store=store)
     return made.create_topics(message_timestamp_type=times)
 
 
@@ -176,21 +173,6 @@ def test_retention_that_overtakes_a_position_is_logged_and_survived(
         assert worker.stop() == 0, worker.log()
 
 
-def test_a_topic_that_is_made_again_ends_the_worker_with_the_cause(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path
-) -> None:
-    app = make(apache_kafka, unique("app"), tmp_path, "directory")
-    spread(app, events(200))
-    with Inside(app) as worker:
-        app.await_scores(ends(app, 200), worker)
-        delete_input(app)
-        wait_for("the end of the topic", lambda: made_again(app), seconds=30)
-        spread(app, events(20))
-        error = worker.end()
-    assert isinstance(error, StreampairError)
-    assert "the topic was deleted and" in str(error)
-
-
 def test_a_producers_timestamp_of_the_future_holds_nothing(
     kafka: Cluster, unique: Unique, tmp_path: Path, store: str
 ) -> None:
@@ -220,12 +202,3 @@ def await_places(app: App, worker: Running, end: int, lost: set[tuple[int, int]]
         return wanted <= set(found)
 
     asyncio.run(worker.unless_it_ends(read_until(app.kafka.bootstrap, app.output, complete)))
-
-
-def made_again(app: App) -> bool:
-    """Whether the topic could be made, which is refused until the old one is gone."""
-    try:
-        app.kafka.create_topic(app.input, partitions=PARTITIONS, message_timestamp_type="LogAppendTime")
-    except Exception:
-        return False
-    return True
