@@ -53,9 +53,9 @@ def lane_title(topic: str, partition: int) -> str:
     >>> from streampair.engine.source import lane_title
     >>> from streampair.engine.wal import WHOLE_TOPIC
     >>> lane_title("events", 3), lane_title("events", WHOLE_TOPIC)
-    ('events[3]', 'events')
+    ('events[3]', 'events[all]')
     """
-    return topic if partition == WHOLE_TOPIC else f"{topic}[{partition}]"
+    return f"{topic}[{partition_label(partition)}]"
 
 
 def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:

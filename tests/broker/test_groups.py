@@ -276,7 +276,8 @@ def test_a_worker_goes_on_when_partitions_are_added(
 ) -> None:
     """The new partition gets a lane and, with the store in Kafka, a partition of the log topic."""
     monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
-    app = App(apache_kafka, tmp_path, unique("app"), partitions=2, store=store).create_topics()
+    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", partitions=2, store=store)
+    app.create_topics()
     values = {p: events(60, seed=p + 1) for p in range(3)}
     for partition in (0, 1):
         app.produce(values[partition][:40], partition)
@@ -300,7 +301,8 @@ def test_two_workers_go_on_when_partitions_are_added(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
-    app = App(apache_kafka, tmp_path, unique("app"), partitions=2, store="kafka").create_topics()
+    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", partitions=2, store="kafka")
+    app.create_topics()
     values = {p: events(60, seed=p + 1) for p in range(4)}
     for partition in (0, 1):
         app.produce(values[partition][:40], partition)
@@ -327,7 +329,8 @@ def test_a_lane_of_entities_is_refused_when_partitions_are_added(
     gradients = '{ class = "streampair.privacy.PairGradients" }'
     limit = '{ class = "streampair.privacy.EntityLimit", records = 50, separation = 1 }'
     learner = PAIR_FTRL.replace("warmup = 0", f"warmup = 0, mechanism = {gradients}, entity = {limit}")
-    app = App(apache_kafka, tmp_path, unique("app"), store=store, learner=learner).create_topics()
+    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", store=store, learner=learner)
+    app.create_topics()
     app.produce([json.dumps({**json.loads(value), "who": "one"}).encode() for value in events(40)])
     with Inside(app) as worker:
         app.await_scores({0: 40}, worker)
@@ -417,13 +420,15 @@ def test_a_learner_slower_than_the_poll_interval(apache_kafka: Cluster, unique: 
         assert assignments == [{0}]
 
 
-def test_a_worker_without_a_partition_is_well(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+def test_a_worker_without_a_partition_is_well(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, scope: str
+) -> None:
     """More workers than partitions: the second one runs, polls, and takes over when the first one stops.
 
     Not on librdkafka's broker: it takes no offsets while a group changes, as Kafka does, so that each member
     asks for another change, and two of them on a busy processor may do so for a minute.
     """
-    app = App(apache_kafka, tmp_path, unique("app")).create_topics()
+    app = App(apache_kafka, tmp_path, unique("app"), scope=scope).create_topics()
     values = events(80)
     app.produce(values[:40])
     with Inside(app) as first:
@@ -432,7 +437,7 @@ def test_a_worker_without_a_partition_is_well(apache_kafka: Cluster, unique: Uni
             wait_for(
                 "one of them has the partition, and both run",
                 lambda: (
-                    sorted(first.lanes() + second.lanes()) == [0]
+                    first.lanes() + second.lanes() == app.lanes
                     and first.health() == second.health() == "running"
                 ),
             )
@@ -448,7 +453,8 @@ def test_a_partition_that_is_given_away_while_its_lane_is_opened(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rebalance does not wait for a lane that is being opened: it is dropped, and the worker goes on."""
-    app = App(apache_kafka, tmp_path, unique("app"), partitions=2, store="kafka").create_topics()
+    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", partitions=2, store="kafka")
+    app.create_topics()
     for partition in (0, 1):
         app.produce(events(60), partition)
     opening, go = threading.Event(), threading.Event()
@@ -481,7 +487,7 @@ def test_a_partition_that_is_given_away_while_its_lane_is_opened(
 
 
 def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody revokes the lane, as it is not held yet; its first record is polled before the group is done.
 
@@ -510,7 +516,7 @@ def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
         fetcher = self._consumer._consumer._fetcher
         await until("records that wait to be polled", lambda: fetcher._records)
 
-    app = App(apache_kafka, tmp_path, unique("app")).create_topics()
+    app = App(apache_kafka, tmp_path, unique("app"), scope=scope).create_topics()
     app.produce(events(40))
     notes = Worker._on_assigned
     monkeypatch.setattr(Worker, "_on_assigned", assigned)

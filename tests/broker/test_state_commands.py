@@ -30,7 +30,7 @@ from typer.testing import CliRunner
 
 from streampair.errors import StoreError, StreampairError
 
-pytestmark = pytest.mark.newest
+pytestmark = pytest.mark.newest(scope="application")
 
 Unique = Callable[[str], str]
 
@@ -84,7 +84,7 @@ async def take_over(app: App) -> None:
     """What the worker had open when it died is undecided until somebody takes its place."""
     owner = TransactionalProducer(
         load_config(app.path).require_kafka(),
-        transactional_id(app.name, app.input, 0),
+        transactional_id(app.name, app.input, app.lane()),
         name=app.input,
         max_message_bytes=900_000,
     )
@@ -155,7 +155,7 @@ def damage(app: App) -> None:
         return
     records = copy_of(app)
     offset, key, value = records[-3]
-    assert key == f"frame|{app.name}|{app.input}|0".encode()
+    assert key == f"frame|{app.name}|{app.input}|{app.lane()}".encode()
     records[-3] = (offset, key, value[:-1] + bytes([value[-1] ^ 1]))
     put_back(app, records)
 
@@ -168,8 +168,8 @@ def forget_events(app: App) -> None:
 
 
 @pytest.fixture
-def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str) -> App:
-    app = App(apache_kafka, tmp_path, unique("app"), learner=PRIVATE, store=store)
+def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, scope: str) -> App:
+    app = App(apache_kafka, tmp_path, unique("app"), learner=PRIVATE, store=store, scope=scope)
     return app.create_topics()
 
 
@@ -235,14 +235,20 @@ def test_a_worker_that_runs_is_shown_and_left_alone(app: App) -> None:
 
 @pytest.mark.parametrize("learner", [PAIR_OGD, PRIVATE], ids=["PairOGD", "PairFTRL"])
 def test_a_state_moves_between_stores(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learner: str
+    apache_kafka: Cluster,
+    unique: Unique,
+    tmp_path: Path,
+    scope: str,
+    monkeypatch: pytest.MonkeyPatch,
+    learner: str,
 ) -> None:
     """From a directory to Kafka and back: as if it had never stopped, and no fork."""
     name, values = unique("app"), events(240)
     places = {}
     for place, store in (("first", "directory"), ("second", "kafka"), ("third", "directory")):
         (tmp_path / place).mkdir()
-        places[place] = App(apache_kafka, tmp_path / place, name, learner=learner, store=store)
+        options = {"learner": learner, "store": store, "scope": scope}
+        places[place] = App(apache_kafka, tmp_path / place, name, **options)
     first, second, third = places.values()
     # What was sealed in Kafka is opened with the same key, wherever it goes.
     keyed = third.path.read_text().replace("[store]", '[store]\nsealing_key_env = "TEST_SEALING_KEY"')
@@ -260,7 +266,7 @@ def test_a_state_moves_between_stores(
         shutil.copy(first.state / f"{name}.noise-key", third.state)
     file = tmp_path / "moved.state"
     told = call("state", "export", first.path, file)
-    assert told["partitions"] == [0]
+    assert told["partitions"] == first.lanes
     assert file.stat().st_mode & 0o777 == 0o600
     call("state", "export", first.path, file, code=1)  # nothing is written over
     before = call("state", "show", first.path)["lanes"][0]
@@ -338,7 +344,7 @@ def test_a_log_without_an_entry_is_not_exported(
     """A worker has made the file, and died before it wrote to it."""
     app = App(apache_kafka, tmp_path, unique("app"), store="directory").create_topics()
     app.state.mkdir(mode=0o700)
-    (app.state / f"{app.name}@{app.input}-0.log").touch()
+    (app.state / f"{app.name}@{app.input}-{app.label()}.log").touch()
     assert "has no entry" in call("state", "export", app.path, tmp_path / "moved.state", code=1)["error"]
 
 
@@ -368,13 +374,16 @@ def test_the_account_of_an_input_that_was_renamed_stays(
     renamed = f"{app.input}-2"
     apache_kafka.create_topic(renamed)
     app.path.write_text(app.path.read_text().replace(f'"{app.input}"', f'"{renamed}"'))
-    told = call("budget", "show", app.path)
-    assert told["accounts"] == [before]
+    text = app.path.read_text()
+    for scope in ("partition", "application"):  # it may have another scope now, too
+        app.path.write_text(text.replace('scope = "application"', f'scope = "{scope}"'))
+        told = call("budget", "show", app.path)
+        assert told["accounts"] == [before]
     assert before["topic"] == app.input
     if store == "kafka":
         for owner, source in ((app.name, "other"), (f"{app.name}-eu", "events")):
             apache_kafka.create_topic(f"{owner}-{source}-log")
-            asyncio.run(_write_junk(app, f"{owner}-{source}-log", f"frame|{owner}|{source}|0"))
+            asyncio.run(_write_junk(app, f"{owner}-{source}-log", f"frame|{owner}|{source}|{app.lane()}"))
         # The log of an application whose name begins alike is nothing of this one's.
         told = call("budget", "show", app.path)
         assert (told["accounts"], told["unread"]) == ([before], [f"{app.name}-other-log"])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.admin import add_partitions, delete_input, delete_records
+from harness.admin import add_partitions, delete_records
 from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, events, read_until
 from harness.kafka import Cluster
 from harness.verifier import topic_in_order
@@ -27,7 +27,6 @@ from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
 from streampair.engine.source import ORDER_NOT_COVERED
-from streampair.errors import StreampairError
 
 pytestmark = pytest.mark.newest
 
@@ -44,9 +43,7 @@ def make(
     learner: str = PAIR_OGD,
     times: str = "LogAppendTime",
 ) -> App:
-    made = App(
-        kafka, directory, name, partitions=PARTITIONS, learner=learner, store=store, scope="application"
-    )
+    made = App(kafka, directory, name, partitions=PARTITIONS, learner=learner, store=store)
     return made.create_topics(message_timestamp_type=times)
 
 
@@ -177,21 +174,6 @@ def test_retention_that_overtakes_a_position_is_logged_and_survived(
     with Running(app) as worker:
         await_places(app, worker, 150, lost)
         assert worker.stop() == 0, worker.log()
-
-
-def test_a_topic_that_is_made_again_ends_the_worker_with_the_cause(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path
-) -> None:
-    app = make(apache_kafka, unique("app"), tmp_path, "directory")
-    spread(app, events(200))
-    with Inside(app) as worker:
-        app.await_scores(ends(app, 200), worker)
-        delete_input(app)
-        wait_for("the end of the topic", lambda: made_again(app), seconds=30)
-        spread(app, events(20))
-        error = worker.end()
-    assert isinstance(error, StreampairError)
-    assert "the topic was deleted and" in str(error)
 
 
 def test_a_topic_made_again_with_the_same_records_is_another_one(
