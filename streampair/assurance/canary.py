@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.errors import PrivacyWarning
 from streampair.privacy.mechanism_options import (
     DecayedMoments,
     MechanismOptions,
@@ -146,7 +148,9 @@ class Trial:
         if self.part == "learning" and not self.secret:
             # If noise moved the iterate far from 0, pairs would be satisfied and have no gradient.
             changes["radius"] = min(1e-6, settings.radius)
-        model = self.learner.clone(changes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # of the short horizon of a copy
+            model = self.learner.clone(changes)
         if self.part != "warm-up":
             # Skip the warm-up, with features that are standardised already.
             model.run.skip_warmup()

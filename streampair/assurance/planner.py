@@ -160,10 +160,7 @@ class PrivacyPlan:
         if endless is not None and endless is not self.best:
             lines.append(f"without a horizon: {endless.call()}")
         if self.trees_from is not None:
-            lines.append(
-                f"for a non-linear boundary: auc.PrivateForest, which has leaves from {self.trees_from:,} "
-                "records on"
-            )
+            lines.append(f"for a non-linear boundary: auc.PrivateForest, from {self.trees_from:,} records on")
         if self.components:
             listed = ", ".join(
                 f"{c.components} from {'-' if c.pays_from is None else f'{c.pays_from:,}'}"
@@ -171,10 +168,14 @@ class PrivacyPlan:
             )
             most = self.best_components
             lines += [
-                f"RandomFourier components pay, if they gain {self.gain:g} over a linear model without "
-                f"noise, by records: {listed}",
+                f"RandomFourier pays from so many records on, if it gains {self.gain:g} without privacy, by "
+                f"components: {listed}",
                 f"for {self.n:,} records use "
-                + (f"up to {most.components}, for a non-linear boundary" if most else "the linear features"),
+                + (
+                    f"up to {most.components} components, if the boundary is not linear"
+                    if most
+                    else "the linear features"
+                ),
             ]
         return lines
 

@@ -82,6 +82,11 @@ def test_pairs_are_what_a_learner_of_relations_counts() -> None:
     assert "epsilon is 50" in text
 
 
+def test_an_audit_warns_of_no_horizon_of_its_copies() -> None:
+    learner = auc.PairFTRL(1.0, 1e-5, 20_000, features=["a", "b"])
+    assert privacy_warnings(lambda: privacy.audit(learner, runs=4)) == []
+
+
 def test_a_plan_says_it_and_warns_of_no_number_that_it_only_tries() -> None:
     assert privacy_warnings(lambda: privacy.plan(2000, 5)) == []
     found = privacy.plan(2000, 5)
