@@ -73,7 +73,7 @@ def test_the_search_works_from_the_disk(site: Path) -> None:
     with browser() as started:
         page = started.new_page(viewport={"width": 1440, "height": 900})
         page.goto((site / "privacy" / "index.html").as_uri())
-        page.get_by_role("textbox", name="Search").fill("neighbouring streams")
+        page.get_by_role("textbox", name="Search").press_sequentially("neighbouring streams")
         page.locator(".md-search-result__item a", has_text="Neighbouring streams").first.click()
         page.wait_for_url("**/concepts.html*#neighbouring-streams")
 

@@ -225,7 +225,7 @@ def test_leaves_tell_more_than_noise_from_some_thousand_records_on() -> None:
     """As the learner decides it: one record less than that has none."""
     found = privacy.plan(40_000, 22, delta=1 / 40_000)
     assert found.trees_from is not None
-    assert f"leaves from {found.trees_from:,} records on" in str(found)
+    assert f"PrivateForest, from {found.trees_from:,} records on" in str(found)
     options = {"delta": 1 / 40_000, "features": [f"x{i}" for i in range(22)]}
     enough = privacy.plan(40_000, 22, delta=1 / 40_000, epsilon=0.5).trees_from
     assert enough is not None
