@@ -109,7 +109,7 @@ class Trial:
         # Learning and the histograms of the private AUC are audited separately.
         self.evaluated = isinstance(rule, WithPrivateAUCState)
         if part == "auc":
-            self.slots = rule.plan.histograms.end(0)
+            self.slots = rule.plan.companion.end(0)
         self.push = self._pushed(rule.plan) if part == "learning" and self.metric and not self.secret else 0
 
     def _pushed(self, plan: Any) -> int:
@@ -309,7 +309,7 @@ class Trial:
             return whole, whole
         plan = model.run.state.plan
         if self.part == "auc":
-            return plan.mu_spent(self.slots), plan.histograms.mu_spent(self.slots)
+            return plan.mu_spent(self.slots), plan.companion.mu_spent(self.slots)
         learning = plan.plan if self.evaluated else plan
         # With noise that is correlated over slots, mu depends on the number of slots that follow; otherwise
         # it is that of the worst record.

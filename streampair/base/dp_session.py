@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streampair.errors import PrivacyWarning
 from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.mechanisms import base
-from streampair.privacy.mechanisms.base import Link, MechanismState, Release, ScoreRequest, Settings
+from streampair.privacy.mechanisms.base import Batch, Link, MechanismState, Release, Settings
 from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
 from streampair.privacy.provenance import Origin, Origins, Packed
@@ -174,7 +174,7 @@ class BoundsWatch:
     def look(self, rows: Array) -> bool:
         """Count whole raw rows (n, d); True if the watch needs more rows."""
         rows = rows[: _FIRST - self.seen]
-        scale, shift = self._design.how[:2]
+        scale, shift = self._design.scaling[:2]
         self._outside += (np.abs(rows * scale + shift) > 1.0 + 1e-9).sum(axis=0)
         self.seen += len(rows)
         if self.seen < _FIRST:
@@ -396,7 +396,7 @@ class PrivateSession:
         saved = None if plan is None else plan["rule"]
         self.state: MechanismState = settings.start(seed=identity.buffer_seed(), saved=saved)
         self.design.cap = self.state.cap
-        self.state.how = self.design.how
+        self.state.scaling = self.design.scaling
         again = self.state.plan.fork_mu2(settings.window) if settings.forks else None
         self.mu_warmup = settings.mu_warmup(again)
         if plan is not None:
@@ -416,6 +416,9 @@ class PrivateSession:
         if plan is not None and self.written() != plan:
             raise ValueError("the plan has other numbers")
         self._watch: BoundsWatch | None = BoundsWatch(self.design)
+        # The record in the design's scratch.
+        self._record = [b""]
+        self._one = Batch(self.design.ready, self.design.label, records=self._record)
         self.slots = 0
         self._splits = process_splits()
         self.stream: NormalStream | ChainedNoise | Stream | None = None
@@ -490,7 +493,9 @@ class PrivateSession:
             or self._watch is not None
             or not state.releases_nothing
         ):
-            self._slot(self._origin(x) if origin is None else origin)
+            if origin is None:
+                origin = _NO_ORIGIN if self.admission is None else self._origin(x)
+            self._slot(origin)
             return
         # Fast path of most records: add to the sums, and hash.
         if isinstance(stream, ChainedNoise):
@@ -585,11 +590,8 @@ class PrivateSession:
         if self._watch is not None and usable.item() == 1.0:
             self._look(self._watch, design.raw)
         if learning:
-            if chain is None:
-                state.learn(ready, label, stream)
-            else:
-                chain.record(record)
-                state.learn_chained(ready, label, chain)
+            self._record[0] = record
+            state.take(self._one, stream)
             self.slots += 1
         else:
             self._prefix(ready, usable, label, stream, (record,))
@@ -672,7 +674,7 @@ class PrivateSession:
                 design.prepare(part, ready, usable)
             if prefix is not None and part_scores is not None:
                 vectors_kernels.score_many(state.average, ready, part_scores)
-            request = None if part_scores is None else ScoreRequest(ready, part_scores)
+            queries = {} if part_scores is None else {"scored": ready, "scores": part_scores}
             blank = None if null is None else null[start:stop]
             if blank is not None and blank.any():
                 part, labels = part.copy(), labels.copy()
@@ -690,7 +692,7 @@ class PrivateSession:
             labels = np.where(usable == 1.0, labels, math.nan)
             self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
             if prefix is None:
-                state.take(ready, labels, stream, records, request)
+                state.take(Batch(ready, labels, **queries, records=records), stream)
                 self.slots += stop - start
             else:
                 self._prefix(ready, usable, labels, stream, records)

@@ -9,23 +9,14 @@ from streampair.kernels.vectors import MAX_FINITE, dot
 
 
 @kernel
-def prepare_rows(
-    raw: Array,
-    scale: Array,
-    shift: Array,
-    standardise: bool,
-    mean: Array,
-    factor: Array,
-    cap: float,
-    out: Array,
-    whole: Array,
-) -> None:
+def prepare_rows(raw: Array, scaling: Array, standardise: bool, cap: float, out: Array, whole: Array) -> None:
     """Raw values (n, d) to the vectors that are learned: bounds, standardisation, unit ball.
 
     A value that is NaN or infinite becomes 0, the neutral value, and `whole[row]` 0 instead of 1. With
     `standardise` the scaled values are clipped to [-1, 1] first, and the standardised ones to [-cap, cap]
-    (docs/privacy 4.4). A finite value of any size is used.
+    (docs/privacy 4.4). A finite value of any size is used. scaling (4, d): scale, shift, mean and factor.
     """
+    scale, shift, mean, factor = scaling[0], scaling[1], scaling[2], scaling[3]
     for r in range(raw.shape[0]):
         features = raw[r]
         x = out[r]
@@ -64,8 +55,9 @@ def prepare_rows(
 
 
 @kernel
-def clip_rows(raw: Array, scale: Array, shift: Array, out: Array, whole: Array) -> None:
+def clip_rows(raw: Array, scaling: Array, out: Array, whole: Array) -> None:
     """Raw values (n, d) scaled by their bounds and clipped to [-1, 1]; a row that is not finite becomes 0."""
+    scale, shift = scaling[0], scaling[1]
     for r in range(raw.shape[0]):
         whole[r] = 1.0
         for i in range(raw.shape[1]):

@@ -79,7 +79,7 @@ def class_sums(rows: Array, labels: Array, classes: Array, grid: float, sums: ND
 
 
 @kernel
-def leader_sums(
+def second_moment_sums(
     rows: Array, labels: Array, centre: float, weight: float, grid: float, sums: NDArray[np.int64]
 ) -> None:
     """Add `rnd((x x', weight (y - centre) x) / grid)` of each row (n, d) to the sums.
@@ -108,19 +108,20 @@ def leader_sums(
 
 
 @kernel
-def leader_slot(cells: Array, how: Array, standardise: bool, numbers: Array, sums: NDArray[np.int64]) -> None:
-    """`prepare_rows` and `leader_sums` of one record (d + 1,), its label last: in one call, which costs most.
+def second_moment_slot(
+    cells: Array, scaling: Array, standardise: bool, numbers: Array, sums: NDArray[np.int64]
+) -> None:
+    """`prepare_rows` and `second_moment_sums` of one record (d + 1,), its label last, in one call.
 
-    `how` (4, d) has what scales, shifts, centres and multiplies, `numbers` are cap, centre, weight and grid.
-    The label of a record that is not whole becomes NaN.
+    `numbers` are cap, centre, weight and grid. The label of a record that is not whole becomes NaN.
     """
     cap, centre, weight, grid = numbers[0], numbers[1], numbers[2], numbers[3]
-    d = how.shape[1]
+    d = scaling.shape[1]
     out, whole = np.empty((1, d)), np.empty(1)
-    prepare_rows(cells[:d].reshape((1, d)), how[0], how[1], standardise, how[2], how[3], cap, out, whole)
+    prepare_rows(cells[:d].reshape((1, d)), scaling, standardise, cap, out, whole)
     if whole[0] != 1.0:
         cells[d] = math.nan
-    leader_sums(out, cells[d:], centre, weight, grid, sums)
+    second_moment_sums(out, cells[d:], centre, weight, grid, sums)
 
 
 @kernel
@@ -162,6 +163,7 @@ def class_bins(scores: Array, labels: Array, slope: float, offset: float, counts
         counts[0 if s > 0.0 else 1, min(at, bins - 1)] += 1
 
 
+# What the steps of a run are told, in one array of numbers, all of which float64 holds exactly.
 FAMILY = 0
 LOSS_CODE = 1
 BUFFER = 2  # FIFO, RESERVOIR, FULL, RELEASED
@@ -169,6 +171,15 @@ PLACES = 3
 USES = 4  # RESERVOIR: steps after which a record is blanked, 0: never
 COINS = 5  # RESERVOIR: seed of the coins, which are functions of the slot alone
 TANGENT = 6
+CLIP = 7
+RADIUS = 8
+GRID = 9
+SIGMA = 10  # FTRL: of the noise
+RIDGE = 10  # the others: l2, or alpha
+BLT = 11  # FTRL: omega, then theta
+
+# A row of the buffer (places, d + 2): the design of a record, its label, and the steps since it came, which
+# count for a reservoir.
 
 LINEAR_PAIRS = 0
 METRIC_PAIRS = 1
@@ -180,7 +191,6 @@ def pair_gradient(
     x: Array,
     y: float,
     buffer: Array,
-    labels: Array,
     filled: int,
     places: float,
     code: int,
@@ -207,10 +217,10 @@ def pair_gradient(
     score = dot(w, x)
     room = max(1.0 - dot(x, x), 0.0)
     for b in range(filled):
-        c = y - labels[b]
+        row = buffer[b]
+        c = y - row[d]
         if not (c < 0.0 or c > 0.0):  # equal labels; NaN: a null record
             continue
-        row = buffer[b]
         k = c * loss_slope(code, c * (score - dot(w, row)))
         if k == 0.0:
             continue
@@ -286,7 +296,6 @@ def metric_gradient(
     x: Array,
     y: float,
     buffer: Array,
-    labels: Array,
     filled: int,
     places: float,
     code: int,
@@ -304,10 +313,10 @@ def metric_gradient(
     if y != y:
         return
     for b in range(filled):
-        label = labels[b]
+        row = buffer[b]
+        label = row[d]
         if label != label:
             continue
-        row = buffer[b]
         square = 0.0
         form = 0.0
         at = 0
@@ -349,10 +358,8 @@ def private_gradient(
     x: Array,
     y: float,
     steps: int,
-    ints: NDArray[np.int64],
-    clip: float,
+    numbers: Array,
     buffer: Array,
-    labels: Array,
     out: Array,
 ) -> None:
     """Averaged gradient of the pairs of (x, y) with the buffer after `steps` slots, for either family.
@@ -360,22 +367,24 @@ def private_gradient(
     The denominator is the number of places, filled or not; of a full history the number of slots so far. Of a
     released partner the buffer is one row, and its label the released mean of the labels.
     """
-    size = int(ints[PLACES])
-    if ints[BUFFER] == RELEASED:
-        partner_gradient(w, x, y, buffer[0], labels[0], int(ints[LOSS_CODE]), clip, out)
+    size = int(numbers[PLACES])
+    if numbers[BUFFER] == RELEASED:
+        partner_gradient(
+            w, x, y, buffer[0], buffer[0, x.shape[0]], int(numbers[LOSS_CODE]), numbers[CLIP], out
+        )
         return
-    if ints[BUFFER] == FULL:
+    if numbers[BUFFER] == FULL:
         filled = steps
         places = float(max(steps, 1))
     else:
         filled = min(steps, size)
         places = float(size)
-    code = int(ints[LOSS_CODE])
-    if ints[FAMILY] == METRIC_PAIRS:
-        metric_gradient(w, x, y, buffer, labels, filled, places, code, clip, out)
+    code = int(numbers[LOSS_CODE])
+    if numbers[FAMILY] == METRIC_PAIRS:
+        metric_gradient(w, x, y, buffer, filled, places, code, numbers[CLIP], out)
     else:
-        tangent = ints[TANGENT] != 0
-        pair_gradient(w, x, y, buffer, labels, filled, places, code, clip, tangent, out)
+        tangent = numbers[TANGENT] != 0.0
+        pair_gradient(w, x, y, buffer, filled, places, code, numbers[CLIP], tangent, out)
 
 
 @kernel
@@ -383,29 +392,27 @@ def private_store(
     x: Array,
     y: float,
     steps: int,
-    ints: NDArray[np.int64],
+    numbers: Array,
     buffer: Array,
-    labels: Array,
-    ages: NDArray[np.int64],
 ) -> None:
     """Let the record of slot `steps + 1` into the buffer, null ones too: by slots and coins alone."""
-    size = int(ints[PLACES])
-    policy = int(ints[BUFFER])
+    d = x.shape[0]
+    size = int(numbers[PLACES])
+    policy = int(numbers[BUFFER])
     if policy == RELEASED:
         return
-    if policy == RESERVOIR and ints[USES] > 0:
+    if policy == RESERVOIR and numbers[USES] > 0:
         for b in range(min(steps, size)):
-            ages[b] += 1
-            if ages[b] >= ints[USES]:
-                labels[b] = math.nan
-    place = row_to_replace(policy, int(ints[COINS]), steps + 1, size, 0)
+            buffer[b, d + 1] += 1.0
+            if buffer[b, d + 1] >= numbers[USES]:
+                buffer[b, d] = math.nan
+    place = row_to_replace(policy, int(numbers[COINS]), steps + 1, size, 0)
     if place < 0:
         return
-    if policy == RESERVOIR:
-        ages[place] = 0
-    labels[place] = y
-    for i in range(x.shape[0]):
+    for i in range(d):
         buffer[place, i] = x[i] if y == y else 0.0
+    buffer[place, d] = y
+    buffer[place, d + 1] = 0.0
 
 
 @kernel
@@ -416,30 +423,11 @@ def to_cells(values: Array, gamma: float, cells: NDArray[np.int64]) -> None:
 
 
 @kernel
-def gradient_cells(
-    rows: Array,
-    labels: Array,
-    steps: int,
-    ints: NDArray[np.int64],
-    scalars: Array,
-    vectors: Array,
-    buffer: Array,
-    buffer_labels: Array,
-    cells: NDArray[np.int64],
-) -> None:
-    """Rounded gradient of one slot (rows (1, d)) at the iterate `vectors[0]`: what noise is added to."""
-    private_gradient(
-        vectors[0], rows[0], labels[0], steps, ints, scalars[0], buffer, buffer_labels, vectors[2]
-    )
-    to_cells(vectors[2], scalars[2], cells)
-
-
-@kernel
 def ftrl_move(
-    noise: Array, eta: float, steps: int, scalars: Array, vectors: Array, total: NDArray[np.int64]
+    noise: Array, eta: float, steps: int, numbers: Array, vectors: Array, total: NDArray[np.int64]
 ) -> None:
     """Add the rounded gradient `vectors[2]` and the rounded noise to the sum; iterate and average follow."""
-    gamma = scalars[2]
+    gamma = numbers[GRID]
     w = vectors[0]
     average = vectors[1]
     g = vectors[2]
@@ -447,7 +435,7 @@ def ftrl_move(
     for i in range(w.shape[0]):
         total[i] += np.int64(g[i]) + np.int64(math.floor(noise[i] / gamma + 0.5))
         w[i] = -eta * (gamma * np.float64(total[i]))
-    project_ball(w, scalars[1])
+    project_ball(w, numbers[RADIUS])
     for i in range(w.shape[0]):
         average[i] += share * (w[i] - average[i])
 
@@ -459,13 +447,10 @@ def ftrl_steps(
     noise: Array,
     etas: Array,
     start: int,
-    ints: NDArray[np.int64],
-    scalars: Array,
+    numbers: Array,
     vectors: Array,
     total: NDArray[np.int64],
     buffer: Array,
-    buffer_labels: Array,
-    ages: NDArray[np.int64],
 ) -> None:
     """Slots `start + 1, ...` of FTRL with correlated noise (docs/privacy 4.3, 7).
 
@@ -473,194 +458,146 @@ def ftrl_steps(
     `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
     t-weighted average, and the record (null ones too) into the buffer.
 
-    scalars: clip, radius, gamma, sigma. vectors (3, p): iterate, average, gradient of the last slot.
+    vectors (3, p): iterate, average, gradient of the last slot.
     """
     g = vectors[2]
     for r in range(rows.shape[0]):
         steps = start + r
-        private_gradient(vectors[0], rows[r], labels[r], steps, ints, scalars[0], buffer, buffer_labels, g)
+        private_gradient(vectors[0], rows[r], labels[r], steps, numbers, buffer, g)
         for i in range(g.shape[0]):
-            g[i] = math.floor(g[i] / scalars[2] + 0.5)
-        ftrl_move(noise[r], etas[r], steps, scalars, vectors, total)
-        private_store(rows[r], labels[r], steps, ints, buffer, buffer_labels, ages)
+            g[i] = math.floor(g[i] / numbers[GRID] + 0.5)
+        ftrl_move(noise[r], etas[r], steps, numbers, vectors, total)
+        private_store(rows[r], labels[r], steps, numbers, buffer)
 
 
 @kernel
-def ftrl_keyed(
+def score_and_cells(
     rows: Array,
     labels: Array,
+    queries: Array,
+    scores: Array,
+    at: int,
+    steps: int,
+    numbers: Array,
+    vectors: Array,
+    buffer: Array,
+    cells: NDArray[np.int64],
+) -> None:
+    """Score of `queries[at]` under the average, unless `scores` is empty; then the gradient of row `at`.
+
+    The gradient is rounded, that of the iterate `vectors[0]`, and what noise is added to.
+    """
+    if scores.shape[0] > 0:
+        scores[at] = dot(vectors[1], queries[at])
+    g = vectors[2]
+    private_gradient(vectors[0], rows[at], labels[at], steps, numbers, buffer, g)
+    to_cells(g, numbers[GRID], cells)
+
+
+@kernel
+def ftrl_turn(
+    rows: Array,
+    labels: Array,
+    queries: Array,
+    scores: Array,
+    at: int,
     words: NDArray[np.uint64],
-    shape: Array,
     memory: Array,
     cells: NDArray[np.int64],
     eta: float,
     steps: int,
-    ints: NDArray[np.int64],
-    scalars: Array,
+    numbers: Array,
     vectors: Array,
     total: NDArray[np.int64],
     buffer: Array,
-    buffer_labels: Array,
-    ages: NDArray[np.int64],
 ) -> None:
-    """One slot of `ftrl_steps`, from the bits of its noise on, whose gradient is known: (1, d) rows.
+    """One slot of `ftrl_steps`, row `at`, from the bits of its noise on; its gradient is known.
 
-    The same as `normals_from_bits`, `blt_noise` and `ftrl_steps` one after the other. shape (2, h): omega and
-    theta of the BLT. scalars[3]: sigma.
+    The same as `normals_from_bits`, `blt_noise` and `ftrl_steps` one after the other; then `score_and_cells`
+    of the next row, if there is one.
     """
     p = cells.shape[0]
     z = np.empty(words.shape[0] // 3 * 2)
     normals_from_bits(words, z)
     noise = z[:p].reshape(1, p)
-    blt_noise(shape[0], shape[1], memory, scalars[3], noise)
+    middle = BLT + memory.shape[0]
+    blt_noise(numbers[BLT:middle], numbers[middle:], memory, numbers[SIGMA], noise)
     for i in range(p):
         vectors[2, i] = np.float64(cells[i])
-    ftrl_move(noise[0], eta, steps, scalars, vectors, total)
-    private_store(rows[0], labels[0], steps, ints, buffer, buffer_labels, ages)
-
-
-@kernel
-def score_and_cells(
-    queries: Array,
-    scores: Array,
-    rows: Array,
-    labels: Array,
-    at: int,
-    steps: int,
-    ints: NDArray[np.int64],
-    scalars: Array,
-    vectors: Array,
-    buffer: Array,
-    buffer_labels: Array,
-    cells: NDArray[np.int64],
-) -> None:
-    """Score of `queries[at]` under the average, if anybody asks; then `gradient_cells` of row `at`."""
-    if scores.shape[0] > 0:
-        scores[at] = dot(vectors[1], queries[at])
-    gradient_cells(
-        rows[at : at + 1], labels[at : at + 1], steps, ints, scalars, vectors, buffer, buffer_labels, cells
-    )
-
-
-@kernel
-def ftrl_turn(
-    queries: Array,
-    scores: Array,
-    rows: Array,
-    labels: Array,
-    at: int,
-    words: NDArray[np.uint64],
-    shape: Array,
-    memory: Array,
-    cells: NDArray[np.int64],
-    eta: float,
-    steps: int,
-    ints: NDArray[np.int64],
-    scalars: Array,
-    vectors: Array,
-    total: NDArray[np.int64],
-    buffer: Array,
-    buffer_labels: Array,
-    ages: NDArray[np.int64],
-) -> None:
-    """`ftrl_keyed` of row `at`, then `score_and_cells` of the next row, if there is one."""
-    row, label = rows[at : at + 1], labels[at : at + 1]
-    ftrl_keyed(
-        row,
-        label,
-        words,
-        shape,
-        memory,
-        cells,
-        eta,
-        steps,
-        ints,
-        scalars,
-        vectors,
-        total,
-        buffer,
-        buffer_labels,
-        ages,
-    )
+    ftrl_move(noise[0], eta, steps, numbers, vectors, total)
+    private_store(rows[at], labels[at], steps, numbers, buffer)
     if at + 1 < rows.shape[0]:
         score_and_cells(
-            queries,
-            scores,
             rows,
             labels,
+            queries,
+            scores,
             at + 1,
             steps + 1,
-            ints,
-            scalars,
+            numbers,
             vectors,
             buffer,
-            buffer_labels,
             cells,
         )
 
 
 @kernel
 def noisy_move(
-    cells: NDArray[np.int64], noise: Array, eta: float, steps: int, scalars: Array, vectors: Array
+    cells: NDArray[np.int64], noise: Array, eta: float, steps: int, numbers: Array, vectors: Array
 ) -> None:
     """Step on the noisy gradient of a slot: `w <- Proj_R(w - eta (gamma (g + rnd(noise / gamma)) + l2 w))`.
 
-    The average of the iterates is weighted by t. scalars: clip, radius, gamma, l2. vectors (3, p): iterate,
-    average, gradient; the last one becomes the noisy gradient.
+    The average of the iterates is weighted by t. vectors (3, p): iterate, average, gradient; the last one
+    becomes the noisy gradient.
     """
     w = vectors[0]
     average = vectors[1]
     noisy = vectors[2]
-    gamma = scalars[2]
+    gamma = numbers[GRID]
     share = 2.0 / (steps + 2.0)
     for i in range(w.shape[0]):
         released = cells[i] + np.int64(math.floor(noise[i] / gamma + 0.5))
         noisy[i] = gamma * np.float64(released)
-        w[i] -= eta * (noisy[i] + scalars[3] * w[i])
-    project_ball(w, scalars[1])
+        w[i] -= eta * (noisy[i] + numbers[RIDGE] * w[i])
+    project_ball(w, numbers[RADIUS])
     for i in range(w.shape[0]):
         average[i] += share * (w[i] - average[i])
 
 
 @kernel
 def noisy_turn(
-    queries: Array,
-    scores: Array,
     rows: Array,
     labels: Array,
+    queries: Array,
+    scores: Array,
     at: int,
     words: NDArray[np.uint64],
     sigma: float,
     cells: NDArray[np.int64],
     eta: float,
     steps: int,
-    ints: NDArray[np.int64],
-    scalars: Array,
+    numbers: Array,
     vectors: Array,
     buffer: Array,
-    buffer_labels: Array,
-    ages: NDArray[np.int64],
 ) -> None:
     """One slot of `noisy_steps`, from the bits of its noise on; then `score_and_cells` of the next row."""
     noise = np.empty(words.shape[0] // 3 * 2)
     normals_from_bits(words, noise)
     for i in range(cells.shape[0]):
         noise[i] *= sigma
-    noisy_move(cells, noise, eta, steps, scalars, vectors)
-    private_store(rows[at], labels[at], steps, ints, buffer, buffer_labels, ages)
+    noisy_move(cells, noise, eta, steps, numbers, vectors)
+    private_store(rows[at], labels[at], steps, numbers, buffer)
     if at + 1 < rows.shape[0]:
         score_and_cells(
-            queries,
-            scores,
             rows,
             labels,
+            queries,
+            scores,
             at + 1,
             steps + 1,
-            ints,
-            scalars,
+            numbers,
             vectors,
             buffer,
-            buffer_labels,
             cells,
         )
 
@@ -672,22 +609,19 @@ def noisy_steps(
     noise: Array,
     etas: Array,
     start: int,
-    ints: NDArray[np.int64],
-    scalars: Array,
+    numbers: Array,
     vectors: Array,
     buffer: Array,
-    buffer_labels: Array,
-    ages: NDArray[np.int64],
 ) -> None:
     """Slots `start + 1, ...` of gradient descent with noise in every gradient (docs/privacy 4.2, 7)."""
     cells = np.empty(vectors.shape[1], dtype=np.int64)
     for r in range(rows.shape[0]):
         steps = start + r
-        gradient_cells(
-            rows[r : r + 1], labels[r : r + 1], steps, ints, scalars, vectors, buffer, buffer_labels, cells
-        )
-        noisy_move(cells, noise[r], etas[r], steps, scalars, vectors)
-        private_store(rows[r], labels[r], steps, ints, buffer, buffer_labels, ages)
+        g = vectors[2]
+        private_gradient(vectors[0], rows[r], labels[r], steps, numbers, buffer, g)
+        to_cells(g, numbers[GRID], cells)
+        noisy_move(cells, noise[r], etas[r], steps, numbers, vectors)
+        private_store(rows[r], labels[r], steps, numbers, buffer)
 
 
 @kernel
@@ -697,18 +631,15 @@ def output_steps(
     etas: Array,
     gammas: Array,
     start: int,
-    ints: NDArray[np.int64],
-    scalars: Array,
+    numbers: Array,
     vectors: Array,
     buffer: Array,
-    buffer_labels: Array,
-    ages: NDArray[np.int64],
     cells: NDArray[np.int64],
 ) -> None:
     """Slots `start + 1, ...` of descent without noise, and the rounded iterate (n, p) after each (4.1, 7).
 
     `w <- Proj_R(w - eta_t (g_t + alpha (w - w_0)))`; a null slot has g = 0 and takes the ridge term's step.
-    scalars: clip, radius, alpha. vectors (3, p): iterate, w_0, gradient.
+    vectors (3, p): iterate, w_0, gradient.
     """
     w = vectors[0]
     centre = vectors[1]
@@ -716,11 +647,11 @@ def output_steps(
     for r in range(rows.shape[0]):
         steps = start + r
         if etas[r] > 0.0:
-            private_gradient(w, rows[r], labels[r], steps, ints, scalars[0], buffer, buffer_labels, g)
+            private_gradient(w, rows[r], labels[r], steps, numbers, buffer, g)
             for i in range(w.shape[0]):
-                w[i] -= etas[r] * (g[i] + scalars[2] * (w[i] - centre[i]))
-            project_ball(w, scalars[1])
-        private_store(rows[r], labels[r], steps, ints, buffer, buffer_labels, ages)
+                w[i] -= etas[r] * (g[i] + numbers[RIDGE] * (w[i] - centre[i]))
+            project_ball(w, numbers[RADIUS])
+        private_store(rows[r], labels[r], steps, numbers, buffer)
         to_cells(w, gammas[r], cells[r])
 
 

@@ -118,10 +118,7 @@ def tree_leaves(
 def tree_places(
     raw: Array,
     sizes: NDArray[np.int64],
-    scale: Array,
-    shift: Array,
-    mean: Array,
-    factor: Array,
+    scaling: Array,
     cap: float,
     unit: float,
     places: Array,
@@ -131,6 +128,7 @@ def tree_places(
     `unit` makes a standard deviation 1 of them. The place of a field of several columns, (n, fields), is the
     number of the first that is finite and above 0.5, and their number if none is.
     """
+    scale, shift, mean, factor = scaling[0], scaling[1], scaling[2], scaling[3]
     for r in range(raw.shape[0]):
         i = 0
         for f in range(len(sizes)):

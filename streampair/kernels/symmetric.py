@@ -1,10 +1,10 @@
 """Symmetric matrices: eigenvectors, the positive part and its square root, and how one is packed.
 
 Packed, a matrix is its d (d + 1) / 2 isometric coordinates: the diagonal, and the entries beside it times
-sqrt(2), row by row, so that norms and noise are those of the matrix. `private.metric_gradient` takes the
-rows of the upper triangle, `moments.leader_sums` those of the lower one. Noise under a key is a function of
-what it is added to, in its order: in another order a replay of the same records would be a second view of
-them. So each keeps the order that it was released in.
+sqrt(2), row by row, so that norms and noise are those of the matrix. `metric_gradient` takes the rows of the
+upper triangle, `second_moment_sums` those of the lower one. Noise under a key is a function of what it is
+added to, in its order: in another order a replay of the same records would be a second view of them. So each
+keeps the order that it was released in.
 """
 
 from __future__ import annotations

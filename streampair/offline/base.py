@@ -189,10 +189,10 @@ def designs(
     """
     d = X.shape[1]
     scale, shift = _scaling(bounds, d)
-    mean, factor = (np.zeros(d), np.ones(d)) if standard is None else standard
+    scaling = np.array([scale, shift, *((np.zeros(d), np.ones(d)) if standard is None else standard)])
     out, whole = np.empty_like(X), np.empty(len(X))
     rows = np.ascontiguousarray(X)
-    design.prepare_rows(rows, scale, shift, standard is not None, mean, factor, math.inf, out, whole)
+    design.prepare_rows(rows, scaling, standard is not None, math.inf, out, whole)
     return out
 
 

@@ -190,9 +190,9 @@ class ChainedNoise:
     Notes
     -----
     Calls of a step: `record` sets the identity of the record, `advance` (once) gives the values that noise
-    will be added to, `take` draws, as often as needed. `skip` and `wait` are steps that release nothing. A
-    copy continues the chain: on the same records it gives the same bytes, which discloses nothing new; on
-    others, fresh ones.
+    will be added to, `take` draws, as often as needed. `extend` before `advance` adds the values of a further
+    release. `skip` and `wait` are steps that release nothing. A copy continues the chain: on the same records
+    it gives the same bytes, which discloses nothing new; on others, fresh ones.
 
     Examples
     --------
@@ -209,7 +209,7 @@ class ChainedNoise:
     """
 
     __slots__ = (
-        *("_chain", "_cipher", "_identity", "_mac", "_open", "_record", "digests", "steps"),
+        *("_chain", "_cipher", "_identity", "_mac", "_more", "_open", "_record", "digests", "steps"),
         *("_count", "_room", "_waiting", "_words", "_zeros"),
     )
 
@@ -221,6 +221,7 @@ class ChainedNoise:
         self._identity = hashlib.blake2b(identity, digest_size=32, person=b"streampair who").digest()
         self._chain = bytes(32)
         self._record: bytes | None = None
+        self._more = b""
         # Records of the last steps, which are not hashed into the chain yet: see `wait`.
         self._waiting: list[bytes] = []
         self._cipher = Cipher(algorithms.AES(self._mac(b"cipher")), modes.CTR(bytes(16))).encryptor()
@@ -234,6 +235,10 @@ class ChainedNoise:
         """Set the identity of the next record: its origin, and a digest of its bytes."""
         self._record = context
 
+    def extend(self, values: bytes) -> None:
+        """Give further values that noise will be added to in the next step, before those given already."""
+        self._more = values + self._more
+
     def advance(self, values: bytes) -> None:
         """Start the next step.
 
@@ -242,6 +247,8 @@ class ChainedNoise:
         values
             The values that noise will be added to, rounded to the grid; empty if nothing is released.
         """
+        if self._more:
+            values, self._more = values + self._more, b""
         self._hash_waiting()
         self.steps += 1
         record = self._record or b""
@@ -254,7 +261,14 @@ class ChainedNoise:
             self.digests.append(SILENT)
 
     def skip(self, records: Sequence[bytes]) -> None:
-        """Take one step for each record, without a release: as `advance(b"")` for each."""
+        """Take one step for each record, without a release: as `record` and `advance(b"")` for each."""
+        if self._more and len(records):
+            # A companion releases in this step.
+            self.record(records[0])
+            self.advance(b"")
+            records = records[1:]
+            if not len(records):
+                return
         self._hash_waiting()
         self._hash_steps(records, self.steps + 1)
         self.steps += len(records)
@@ -450,7 +464,7 @@ class BLTNoise:
     """
 
     def __init__(self, omega: Floats, theta: Floats, dim: int, sigma: float) -> None:
-        self.shape = np.array([omega, theta])
+        self._omega, self._theta = omega, theta
         self._sigma = sigma
         self.memory = np.zeros((len(omega), dim))
 
@@ -458,7 +472,7 @@ class BLTNoise:
         """The next `count` rows, shape (count, d)."""
         dim = self.memory.shape[1]
         z = stream.take(count * dim).reshape(count, dim)
-        random.blt_noise(self.shape[0], self.shape[1], self.memory, self._sigma, z)
+        random.blt_noise(self._omega, self._theta, self.memory, self._sigma, z)
         return z
 
     def to_state(self) -> Floats:

@@ -86,8 +86,8 @@ class Design:
     cells
         Raw values and label, (d + 1,): `raw` and `label` are views of it.
     mean, factor
-        Released mean, and factor, of scaled values, (d,), used if `standardised`: views of `how`.
-    how
+        Released mean, and factor, of scaled values, (d,), used if `standardised`: views of `scaling`.
+    scaling
         Scale, shift, `mean` and `factor` of the values: (4, d).
     cap
         Bound that standardised values are clipped to.
@@ -104,8 +104,8 @@ class Design:
         self.index = {name: i for i, name in enumerate(self.names)}
         d = len(self.names)
         low, high = np.array([bounds.get(name, (-1.0, 1.0)) for name in self.names]).T
-        self.how = np.array([2.0 / (high - low), -(high + low) / (high - low), np.zeros(d), np.ones(d)])
-        self._scale, self._shift, self.mean, self.factor = self.how
+        self.scaling = np.array([2.0 / (high - low), -(high + low) / (high - low), np.zeros(d), np.ones(d)])
+        self.mean, self.factor = self.scaling[2:]
         self.cap = math.inf
         self.standardised = False
         self.cells = np.empty(d + 1)
@@ -191,14 +191,12 @@ class Design:
     @property
     def slope(self) -> Array:
         """Derivative of each design coordinate in its feature, where nothing is clipped, (d,)."""
-        out: Array = self._scale * self.factor
+        out: Array = self.scaling[0] * self.factor
         return out
 
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
         """Write designs of raw rows into `ready`, and 1 into `usable` for rows that are all finite or 0."""
-        design.prepare_rows(
-            raw, self._scale, self._shift, self.standardised, self.mean, self.factor, self.cap, ready, usable
-        )
+        design.prepare_rows(raw, self.scaling, self.standardised, self.cap, ready, usable)
 
     def prepared(self, raw: Array) -> Array:
         """Designs (n, width) of raw rows."""
@@ -214,4 +212,4 @@ class Design:
 
     def clip(self, raw: Array, ready: Array, usable: Array) -> None:
         """Write raw rows, scaled and clipped to [-1, 1], into `ready`, and 0 for rows not all finite."""
-        design.clip_rows(raw, self._scale, self._shift, ready, usable)
+        design.clip_rows(raw, self.scaling, ready, usable)

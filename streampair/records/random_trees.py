@@ -129,8 +129,7 @@ class RandomTreeDesign(Design):
             ready[:, d:] = 0.0
             return
         # A standard deviation has the length cap / CAP.
-        how = (self._scale, self._shift, self.mean, self.factor, self.cap, CAP / self.cap)
-        random_trees.tree_places(raw, trees.sizes, *how, places)
+        random_trees.tree_places(raw, trees.sizes, self.scaling, self.cap, CAP / self.cap, places)
         random_trees.tree_marks(places, trees.sizes, trees.fields, trees.cuts, BINS, leaves, ready)
         gaps = usable == 0.0
         if gaps.any():

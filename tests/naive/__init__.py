@@ -24,8 +24,6 @@ from naive.dp_steps import (
     ftrl,
     ftrl_turns,
     gradient,
-    leader_slot,
-    leader_sums,
     linear_pair,
     mean_gradient,
     metric_pair,
@@ -40,6 +38,8 @@ from naive.dp_steps import (
     rounded_gradient,
     score_and_cells,
     score_sums,
+    second_moment_slot,
+    second_moment_sums,
 )
 from naive.entities import admitted, cell, table
 from naive.forest import (
@@ -179,8 +179,6 @@ __all__ = [
     "importances",
     "kept",
     "laplace_integers",
-    "leader_slot",
-    "leader_sums",
     "linear_pair",
     "log_one_plus",
     "log_positive",
@@ -231,6 +229,8 @@ __all__ = [
     "score_few",
     "score_many",
     "score_sums",
+    "second_moment_slot",
+    "second_moment_sums",
     "sigmoid",
     "sigmoid_many",
     "sin_cos",

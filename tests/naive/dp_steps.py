@@ -29,7 +29,7 @@ def contribution(x: Sequence[float], s: float) -> np.ndarray:
     return np.array([*triangle, *(s * v for v in x)])
 
 
-def leader_sums(
+def second_moment_sums(
     rows: Sequence[Sequence[float]], labels: Sequence[float], centre: float, weight: float, grid: float
 ) -> np.ndarray:
     """Sum of the contributions in whole steps of the grid; null records add 0."""
@@ -41,7 +41,7 @@ def leader_sums(
     return total
 
 
-def leader_slot(
+def second_moment_slot(
     cells: Sequence[float],
     how: Sequence[Sequence[float]],
     cap: float,
@@ -58,7 +58,7 @@ def leader_slot(
         standard = (min(max(value * scale + shift, -1.0), 1.0) - mean) * factor
         x.append(min(max(standard, -cap), cap))
     length = max(math.sqrt(sum(value * value for value in x)), 1.0)
-    return leader_sums([[value / length for value in x]], [label], centre, weight, grid)
+    return second_moment_sums([[value / length for value in x]], [label], centre, weight, grid)
 
 
 def class_contribution(x: Sequence[float], place: int, classes: int, count: float = 0.5) -> np.ndarray:

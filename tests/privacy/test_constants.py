@@ -30,7 +30,7 @@ RADIUS = 3.0
 def kernel(loss: losses.PairLoss, clip: float, tangent: bool) -> Gradient:
     def gradient(w: np.ndarray, x: np.ndarray, y: float, p: np.ndarray, label: float) -> np.ndarray:
         out = np.empty(len(x))
-        dp_steps.pair_gradient(w, x, y, p[None], np.array([label]), 1, 1.0, loss.code, clip, tangent, out)
+        dp_steps.pair_gradient(w, x, y, np.array([[*p, label, 0.0]]), 1, 1.0, loss.code, clip, tangent, out)
         return out
 
     return gradient

@@ -82,8 +82,9 @@ def test_the_kernels(
 
     noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
     rates, grid = np.linspace(0.5, 0.1, steps), 2.0**-20
-    scalars, vectors = np.array([clip, 2.0, grid, 0.1]), np.zeros((3, dim))
+    vectors = np.zeros((3, dim))
     one = buffer_of(policy, rows.shape[1], steps, family, loss)
+    one.extend([clip, 2.0, grid, 0.1])
     expected = naive.noisy(
         rows.tolist(), labels.tolist(), noise, rates.tolist(), naive_buffer(),
         radius=2.0, grid=grid, l2=0.1, gradient=lambda w, x, y, b: twin(w, x, y, b),
@@ -91,8 +92,7 @@ def test_the_kernels(
     for t in range(steps):
         at = slice(t, t + 1)
         dp_steps.noisy_steps(
-            rows[at], labels[at], noise[at], rates[at], t, one.ints, scalars, vectors, one.rows, one.labels,
-            one.ages,
+            rows[at], labels[at], noise[at], rates[at], t, one.numbers, vectors, one.places,
         )  # fmt: skip
         assert vectors[0] == pytest.approx(expected["w"][t], abs=1e-4)
         assert vectors[1] == pytest.approx(expected["average"][t], abs=1e-4)
@@ -102,9 +102,10 @@ def test_the_kernels(
     vectors = np.stack([centre, centre, np.zeros(dim)])
     cells = np.empty((steps, dim), dtype=np.int64)
     two = buffer_of(policy, rows.shape[1], steps, family, loss)
+    two.extend([clip, 2.0, 0.0, alpha])
     dp_steps.output_steps(
-        rows, labels, etas, np.full(steps, grid), 0, two.ints, np.array([clip, 2.0, alpha]), vectors,
-        two.rows, two.labels, two.ages, cells,
+        rows, labels, etas, np.full(steps, grid), 0, two.numbers, vectors,
+        two.places, cells,
     )  # fmt: skip
     iterates = naive.output(
         rows.tolist(), labels.tolist(), etas.tolist(), naive_buffer(),
@@ -174,10 +175,11 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     moves = []
     for xs, ys in ((rows, labels), (rows2, labels2)):
         held, out = buffer_of(policy, d, steps, family, loss), []
+        held.extend([clip])
         for t in range(steps):
             g = np.empty(dim)
-            dp_steps.private_gradient(ws[t], xs[t], ys[t], t, held.ints, clip, held.rows, held.labels, g)
-            dp_steps.private_store(xs[t], ys[t], t, held.ints, held.rows, held.labels, held.ages)
+            dp_steps.private_gradient(ws[t], xs[t], ys[t], t, held.numbers, held.places, g)
+            dp_steps.private_store(xs[t], ys[t], t, held.numbers, held.places)
             out.append(g)
         moves.append(np.array(out))
     assert np.all(np.linalg.norm(moves[0] - moves[1], axis=1) <= diameter * v * (1 + 1e-9) + 1e-12)
@@ -193,10 +195,10 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     iterates = []
     for xs, ys in ((rows, labels), (rows2, labels2)):
         held, vectors = buffer_of(policy, d, steps, family, loss), np.zeros((3, dim))
+        held.extend([clip, radius, 0.0, alpha])
         cells = np.empty((steps, dim), dtype=np.int64)
         dp_steps.output_steps(
-            xs, ys, made.etas[:steps], np.full(steps, 2.0**-30), 0, held.ints,
-            np.array([clip, radius, alpha]), vectors, held.rows, held.labels, held.ages, cells,
+            xs, ys, made.etas[:steps], np.full(steps, 2.0**-30), 0, held.numbers, vectors, held.places, cells,
         )  # fmt: skip
         iterates.append(cells * 2.0**-30)
     moved = np.linalg.norm(iterates[0] - iterates[1], axis=1)

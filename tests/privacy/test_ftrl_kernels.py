@@ -79,8 +79,8 @@ def test_the_steps(
         grid=grid,
         gradient=partial(naive.mean_gradient, size=size, code=loss.code, clip=clip, tangent=tangent),
     )
-    scalars = np.array([clip, radius, grid])
     buffer = fifo(size, dim, loss, tangent)
+    buffer.extend([clip, radius, grid])
     for t in range(steps):
         one, before = slice(t, t + 1), total.copy()
         dp_steps.ftrl_steps(
@@ -89,13 +89,10 @@ def test_the_steps(
             noise[one],
             rates[one],
             t,
-            buffer.ints,
-            scalars,
+            buffer.numbers,
             vectors,
             total,
-            buffer.rows,
-            buffer.labels,
-            buffer.ages,
+            buffer.places,
         )
         # Each gradient is rounded by itself, and so is the noise: what is added is exact.
         assert np.array_equal(vectors[2], np.floor(vectors[2]))
@@ -124,17 +121,8 @@ def test_preparation(raw: list[float], standardise: bool, cap: float) -> None:
     low, high = np.array(bounds).T
     mean, std = np.linspace(-0.5, 0.5, dim), np.linspace(0.1, 1.0, dim)
     out, whole = np.empty((1, dim)), np.empty(1)
-    design.prepare_rows(
-        np.array([raw]),
-        2 / (high - low),
-        -(high + low) / (high - low),
-        standardise,
-        mean,
-        1 / std / math.sqrt(dim),
-        cap,
-        out,
-        whole,
-    )
+    scaling = np.array([2 / (high - low), -(high + low) / (high - low), mean, 1 / std / math.sqrt(dim)])
+    design.prepare_rows(np.array([raw]), scaling, standardise, cap, out, whole)
     big = [min(max(v, -1e100), 1e100) if math.isfinite(v) else v for v in raw]
     moments = (mean.tolist(), std.tolist()) if standardise else None
     assert out[0] == pytest.approx(np.array(naive.prepared(big, bounds, moments, cap)), abs=1e-9)
@@ -153,7 +141,7 @@ def test_moment_sums(raw: list[list[float]]) -> None:
     rows = np.array(raw)
     scale, shift = np.array([1.0, 0.5]), np.array([0.0, 0.25])
     out, whole, sums = np.empty(rows.shape), np.empty(len(rows)), np.zeros((2, 2), dtype=np.int64)
-    design.clip_rows(rows, scale, shift, out, whole)
+    design.clip_rows(rows, np.array([scale, shift]), out, whole)
     dp_steps.moment_sums(out, whole, 64.0, sums)
     expected = [[0, 0], [0, 0]]
     for row in raw:

@@ -53,8 +53,8 @@ def plan(horizon: int | None = None, mu: float = 0.5, **options: Any) -> SecondM
 def test_the_kernel_adds_what_its_reference_does(rows: list[Any], centre: float, grid: float) -> None:
     x, y = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
     got = np.zeros(9, dtype=np.int64)
-    dp_steps.leader_sums(x, y, centre, 0.6, grid, got)
-    want = naive.leader_sums(x.tolist(), y.tolist(), centre, 0.6, grid)
+    dp_steps.second_moment_sums(x, y, centre, 0.6, grid, got)
+    want = naive.second_moment_sums(x.tolist(), y.tolist(), centre, 0.6, grid)
     # A value next to the middle of two cells may fall on either side.
     assert np.abs(got - want).max() <= (0 if grid == 0.125 and centre == 0.0 else len(rows))
     assert np.count_nonzero(got != want) <= 1

@@ -16,8 +16,7 @@ from streampair import auc, privacy
 from streampair.errors import ConfigError, SnapshotError
 from streampair.evaluation import AUCWindow
 from streampair.kernels import dp_steps
-from streampair.privacy import EntityLimit, Origin
-from streampair.privacy.mechanisms import private_auc
+from streampair.privacy import ChainedNoise, EntityLimit, Origin
 from streampair.privacy.mechanisms.private_auc import BINS, AucPlan, PrivateAUC, keep
 
 NAMES = ["a", "b", "c"]
@@ -96,10 +95,10 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
     model = MAKERS[name](300, auc_share=0.2, **more)
     plan, forks = model.run.state.plan, more.get("forks", 0)
     learning = model.settings.mu_learning**2
-    told = plan.histograms.mu_spent(300) ** 2 + forks * plan.histograms.fork_mu2(50)
+    told = plan.companion.mu_spent(300) ** 2 + forks * plan.companion.fork_mu2(50)
     assert told == pytest.approx(0.2 * learning)
     assert plan.mu_spent(300) ** 2 + forks * plan.fork_mu2(50) == pytest.approx(learning, rel=1e-3)
-    assert plan.histograms.sensitivity == pytest.approx(math.sqrt(2.0) * (3 if "entity" in more else 1))
+    assert plan.companion.sensitivity == pytest.approx(math.sqrt(2.0) * (3 if "entity" in more else 1))
     x, y = stream(300)
     if "entity" not in more:
         model.learn_many(x, y)
@@ -110,15 +109,13 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
         assert charged >= math.sqrt(plan.fork_mu2(model.settings.window)) * (1.0 - 1e-9) or not forks
     line = model.privacy.card[-1]
     assert line["lemma"] == "docs/privacy, Lemma 65"
-    assert line["mu2"] == pytest.approx(plan.histograms.mu2)
+    assert line["mu2"] == pytest.approx(plan.companion.mu2)
 
 
 def first_counts(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndarray:
     """The first histogram, noise and all, of records so much alike that no gradient tells a label."""
     if monkeypatch is not None:
-        monkeypatch.setattr(
-            private_auc.ExtendedChain, "advance", lambda self, values: self._chain.advance(values)
-        )
+        monkeypatch.setattr(ChainedNoise, "extend", lambda *_: None)
     model = MAKERS["gradients"](200, auc_share=0.2, noise_key=bytes(32))
     for slot in range(200):
         y = label if slot == 7 else True
@@ -251,7 +248,7 @@ def shown(slot: int, content: tuple[dict[str, float], Any] | None) -> list[Any]:
     model.run.use(Same())  # type: ignore[union-attr]
     x, y = stream(900)
     out = []
-    window = model.run.state.plan.histograms.window  # type: ignore[union-attr]
+    window = model.run.state.plan.companion.window  # type: ignore[union-attr]
     for at, (row, label) in enumerate(zip(x.to_dict("records"), y, strict=True)):
         model.learn_one(*((row, label) if at != slot or content is None else content))
         if at % 50 == 49 or at in (slot, slot + 1):
@@ -320,6 +317,6 @@ def test_the_audit_has_a_part_for_it_without_an_end_too() -> None:
     model = auc.PairFTRL(20.0, 1e-3, warmup=0, features=["a"], auc_share=0.5)
     *_, part = privacy.audit(model, slots=8, runs=30).parts
     assert part.part == "auc"
-    assert part.slots == model.run.state.plan.histograms.window  # type: ignore[union-attr]
+    assert part.slots == model.run.state.plan.companion.window  # type: ignore[union-attr]
     assert not part.failures
     assert part.exact == pytest.approx(part.accounted)

@@ -109,7 +109,7 @@ def test_the_diameter_of_metric_pairs_is_kept_and_nearly_reached(loss: losses.Pa
 
     def gradient(w: np.ndarray, x: np.ndarray, y: float, p: np.ndarray, label: float) -> np.ndarray:
         out = np.empty(len(w))
-        dp_steps.metric_gradient(w, x, y, p[None], np.array([label]), 1, 1.0, loss.code, clip, out)
+        dp_steps.metric_gradient(w, x, y, np.array([[*p, label, 0.0]]), 1, 1.0, loss.code, clip, out)
         return out
 
     worst = 0.0

@@ -41,7 +41,7 @@ def summed(x: np.ndarray, y: float, mean: float, weight: float) -> np.ndarray:
     """What one record adds to a block, by the code that learns: in units of the records."""
     cells = np.zeros(DIM * (DIM + 1) // 2 + DIM, dtype=np.int64)
     label = RelevanceTarget(RANGE).label(y)
-    dp_steps.leader_sums(x[None], np.array([label]), mean, weight, GRID, cells)
+    dp_steps.second_moment_sums(x[None], np.array([label]), mean, weight, GRID, cells)
     return cells * GRID
 
 

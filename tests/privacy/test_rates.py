@@ -13,8 +13,7 @@ import pytest
 from streampair import auc, privacy, ranking
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps
-from streampair.privacy import EntityLimit, Origin
-from streampair.privacy.mechanisms import prevalence
+from streampair.privacy import ChainedNoise, EntityLimit, Origin
 from streampair.privacy.mechanisms.prevalence import SHARE, PrevalencePlan
 
 NAMES = ["a", "b", "c"]
@@ -116,7 +115,7 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
     model = MAKERS[name](300, positive_rate="released", **more)
     plan = model.run.state.plan
     forks = more.get("forks", 0)
-    for part, budget in ((plan.plan, 1.0 - SHARE), (plan.rate, SHARE)):
+    for part, budget in ((plan.plan, 1.0 - SHARE), (plan.companion, SHARE)):
         spent = part.mu_spent(300) ** 2 + forks * part.fork_mu2(50)
         assert spent == pytest.approx(budget * model.settings.mu**2, rel=1e-6)
     x, y = stream(300)
@@ -128,7 +127,7 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
     assert "labels and scores of a block, for probabilities" in names
     # What a learner without them would spend is the budget already.
     plain = MAKERS[name](300, **more).run.state.plan
-    assert math.hypot(plain.mu_spent(300), plan.rate.mu_spent(300)) > (
+    assert math.hypot(plain.mu_spent(300), plan.companion.mu_spent(300)) > (
         model.settings.mu if not forks else plan.mu_spent(300)
     )
 
@@ -136,9 +135,7 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
 def first_noise(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndarray:
     """Noise of the first block of records that are all alike, so that no gradient tells a label."""
     if monkeypatch is not None:
-        monkeypatch.setattr(
-            prevalence.ExtendedChain, "advance", lambda self, values: self._chain.advance(values)
-        )
+        monkeypatch.setattr(ChainedNoise, "extend", lambda *_: None)
     model = MAKERS["PairFTRL"](200, positive_rate="released", warmup=0, noise_key=bytes(32))
     held: list[np.ndarray] = []
     privatize = model.run.state.sums.privatize
@@ -192,7 +189,7 @@ def test_probabilities_are_worth_more_than_a_constant(name: str) -> None:
 def test_before_a_release_a_score_of_zero_is_a_coin_and_then_has_the_rate() -> None:
     x, y = stream(500)
     model = MAKERS["NoisyOGD"](2000, positive_rate="released", seed=1)
-    first = model.run.state.plan.rate.first
+    first = model.run.state.plan.companion.first
     model.learn_many(x[: first - 1], y[: first - 1])
     assert model._proba(0.0) == 0.5
     model.learn_many(x[first - 1 : first], y[first - 1 : first])

@@ -57,7 +57,7 @@ def summed(ready: np.ndarray, label: float, *, tail: bool = True) -> np.ndarray:
     """What one record adds to a block, by the code that learns, in units of the records."""
     cells = np.zeros(PLAN.dim, dtype=np.int64)
     linear, labels = np.ascontiguousarray(ready[None, :D]), np.array([label])
-    dp_steps.leader_sums(linear, labels, 0.3, 1.0 / 1.3, PLAN.grid, cells)
+    dp_steps.second_moment_sums(linear, labels, 0.3, 1.0 / 1.3, PLAN.grid, cells)
     if tail:
         random_trees.tree_sums(ready[None], labels, D, PLAN.leaves, cells)
     return cells * PLAN.steps

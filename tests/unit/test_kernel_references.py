@@ -797,7 +797,7 @@ def prepare_rows(kernel: Any, rng: Rng) -> None:
     raw[1, 0] = math.nan
     mean, std = np.array([0.1, -0.2]), np.array([0.5, 0.8])
     scale, shift = np.array([2 / 5, 2.0]), np.array([-1 / 5, -1.0])
-    kernel(raw, scale, shift, True, mean, 1 / std / math.sqrt(2), 0.9, out, usable)
+    kernel(raw, np.array([scale, shift, mean, 1 / std / math.sqrt(2)]), True, 0.9, out, usable)
     for row, value in zip(raw.tolist(), out, strict=True):
         wanted = naive.prepared(row, [(-2.0, 3.0), (0.0, 1.0)], (mean.tolist(), std.tolist()), 0.9)
         close(value.tolist(), wanted)
@@ -809,7 +809,7 @@ def clip_rows(kernel: Any, rng: Rng) -> None:
     raw, out, usable = rng.normal(size=(3, 2)) * 2, np.empty((3, 2)), np.empty(3)
     raw[1, 0] = math.inf
     scale, shift = np.array([0.5, 2.0]), np.array([0.1, -1.0])
-    kernel(raw, scale, shift, out, usable)
+    kernel(raw, np.array([scale, shift]), out, usable)
     for row, value in zip(raw.tolist(), out.tolist(), strict=True):
         close(value, naive.clipped(row, scale.tolist(), shift.tolist()))
     assert usable.tolist() == [1.0, 0.0, 1.0]
@@ -848,24 +848,26 @@ def class_sums(kernel: Any, rng: Rng) -> None:
     )
 
 
-@against(naive.leader_slot)
-def leader_slot(kernel: Any, rng: Rng) -> None:
+@against(naive.second_moment_slot)
+def second_moment_slot(kernel: Any, rng: Rng) -> None:
     how = np.array([[2 / 5, 2.0], [-1 / 5, -1.0], [0.1, -0.2], [1.1, 0.8]])
     for label, value in ((1.0, 0.3), (-1.0, 0.3), (math.nan, 0.3), (1.0, math.nan), (-1.0, -math.inf)):
         cells, sums = np.array([value, *rng.normal(size=1), label]), np.zeros(5, dtype=np.int64)
-        wanted = naive.leader_slot(cells.tolist(), how.tolist(), 0.9, 0.2, 0.6, 2.0**-9)
+        wanted = naive.second_moment_slot(cells.tolist(), how.tolist(), 0.9, 0.2, 0.6, 2.0**-9)
         kernel(cells, how, True, np.array([0.9, 0.2, 0.6, 2.0**-9]), sums)
         assert np.abs(sums - wanted).max() <= 1
         assert math.isnan(cells[-1]) is (math.isnan(label) or not math.isfinite(value))
         assert any(sums) is not math.isnan(cells[-1])
 
 
-@against(naive.leader_sums)
-def leader_sums(kernel: Any, rng: Rng) -> None:
+@against(naive.second_moment_sums)
+def second_moment_sums(kernel: Any, rng: Rng) -> None:
     rows, sums = rng.uniform(-1, 1, (5, 3)), np.zeros(9, dtype=np.int64)
     labels = np.array([1.0, -1.0, math.nan, 1.0, 1.0])
     kernel(rows, labels, 0.2, 0.6, 2.0**-9, sums)
-    assert np.abs(sums - naive.leader_sums(rows.tolist(), labels.tolist(), 0.2, 0.6, 2.0**-9)).max() <= 1
+    assert (
+        np.abs(sums - naive.second_moment_sums(rows.tolist(), labels.tolist(), 0.2, 0.6, 2.0**-9)).max() <= 1
+    )
 
 
 @against(naive.class_bins)
@@ -895,13 +897,14 @@ class Held:
         room = N if policy == "all" else PLACES
         uses = uses if policy == "sample" else 0
         ints = [family, losses_kernels.LOGISTIC, POLICIES[policy], room, uses, 5, int(tangent)]
-        self.ints = np.array(ints, dtype=np.int64)
-        self.arrays = np.zeros((room, D)), np.full(room, math.nan), np.zeros(room, dtype=np.int64)
+        # Clip, radius, grid, sigma or ridge.
+        self.numbers = np.array([*ints, 0.7, 1.5, GRID, 0.1])
+        self.places = np.zeros((room, D + 2))
         self.reference = naive.Places(policy, PLACES, uses, seed=5)
         self.gradient = partial(naive.gradient, pair=FAMILIES[family], code=losses_kernels.LOGISTIC, clip=0.7)
 
     def store(self, kernel: Any, x: np.ndarray, y: float) -> None:
-        kernel(x, y, self.reference.slots, self.ints, *self.arrays)
+        kernel(x, y, self.reference.slots, self.numbers, self.places)
         self.reference.store([0.0] * D if math.isnan(y) else x.tolist(), y)
 
 
@@ -916,7 +919,7 @@ def runs() -> Iterator[Held]:
 
 
 def size_of(held: Held) -> int:
-    return D if held.ints[dp_steps.FAMILY] == dp_steps.LINEAR_PAIRS else D * (D + 1) // 2
+    return D if held.numbers[dp_steps.FAMILY] == dp_steps.LINEAR_PAIRS else D * (D + 1) // 2
 
 
 @against(naive.mean_gradient)
@@ -926,9 +929,8 @@ def pair_gradient(kernel: Any, rng: Rng) -> None:
     w, out = rng.normal(size=D), np.empty(D)
     held = list(zip(rows[1:4].tolist(), labels[1:4].tolist(), strict=True))
     for tangent in (False, True):
-        kernel(
-            w, rows[0], labels[0], rows[1:4], labels[1:4], 3, 5.0, losses_kernels.LOGISTIC, 0.2, tangent, out
-        )
+        places = np.column_stack([rows[1:4], labels[1:4], np.zeros(3)])
+        kernel(w, rows[0], labels[0], places, 3, 5.0, losses_kernels.LOGISTIC, 0.2, tangent, out)
         wanted = naive.mean_gradient(
             w.tolist(), rows[0].tolist(), labels[0], held, 5, losses_kernels.LOGISTIC, 0.2, tangent
         )
@@ -960,8 +962,7 @@ def metric_gradient(kernel: Any, rng: Rng) -> None:
         w,
         rows[0],
         1.0,
-        held.arrays[0],
-        held.arrays[1],
+        held.places,
         PLACES,
         float(PLACES),
         losses_kernels.LOGISTIC,
@@ -977,7 +978,7 @@ def private_gradient(kernel: Any, rng: Rng) -> None:
     for held in runs():
         for t, (x, y) in enumerate(zip(rows, labels, strict=True)):
             w, out = rng.normal(size=size_of(held)), np.empty(size_of(held))
-            kernel(w, x, y, t, held.ints, 0.7, *held.arrays[:2], out)
+            kernel(w, x, y, t, held.numbers, held.places, out)
             close(out, held.gradient(w, x.tolist(), y, held.reference))
             held.store(dp_steps.private_store, x, y)
 
@@ -990,30 +991,13 @@ def private_store(kernel: Any, rng: Rng) -> None:
             held.store(kernel if i == N - 1 else dp_steps.private_store, x, y)
         order = [(*row, repr(float(label))) for row, label in held.reference.pairs()]
         kept = len(order)
-        got = [
-            (*row, repr(label))
-            for row, label in zip(held.arrays[0].tolist(), held.arrays[1].tolist(), strict=True)
-        ]
+        got = [(*row, repr(label)) for *row, label, _ in held.places.tolist()]
         assert sorted(got[:kept]) == sorted(order)
 
 
-def start(held: Held) -> tuple[np.ndarray, np.ndarray]:
-    """Clip, radius, grid, sigma or ridge; and the vectors."""
-    return np.array([0.7, 1.5, GRID, 0.1]), np.zeros((3, size_of(held)))
-
-
-@against(naive.rounded_gradient)
-def gradient_cells(kernel: Any, rng: Rng) -> None:
-    rows, labels = slots(rng)
-    for held in runs():
-        for x, y in zip(rows[1:], labels[1:], strict=True):
-            held.store(dp_steps.private_store, x, y)
-        scalars, vectors = start(held)
-        vectors[0] = rng.normal(size=size_of(held))
-        cells = np.empty(size_of(held), dtype=np.int64)
-        kernel(rows[:1], np.ones(1), N - 1, held.ints, scalars, vectors, *held.arrays[:2], cells)
-        g = held.gradient(vectors[0], rows[0].tolist(), 1.0, held.reference)
-        assert np.abs(cells - naive.rounded_gradient(g, GRID)).max() <= 1
+def start(held: Held) -> np.ndarray:
+    """The vectors."""
+    return np.zeros((3, size_of(held)))
 
 
 def ftrl_reference(rows: Any, labels: Any, noise: Any, etas: Any) -> Any:
@@ -1026,30 +1010,9 @@ def ftrl_reference(rows: Any, labels: Any, noise: Any, etas: Any) -> Any:
 def ftrl_steps(kernel: Any, rng: Rng) -> None:
     held, (rows, labels) = Held("window"), slots(rng)
     noise, etas = rng.normal(size=(N, D)), np.linspace(0.5, 0.1, N)
-    scalars, vectors = start(held)
-    kernel(
-        rows, labels, noise, etas, 0, held.ints, scalars, vectors, np.zeros(D, dtype=np.int64), *held.arrays
-    )
+    vectors = start(held)
+    kernel(rows, labels, noise, etas, 0, held.numbers, vectors, np.zeros(D, dtype=np.int64), held.places)
     wanted = ftrl_reference(rows, labels, noise, etas)
-    close(vectors[0], wanted["w"][-1], 1e-3)
-    close(vectors[1], wanted["average"][-1], 1e-3)
-
-
-@against(naive.ftrl)
-def ftrl_keyed(kernel: Any, rng: Rng) -> None:
-    held, (rows, labels) = Held("window"), slots(rng)
-    words, etas = rng.integers(0, 2**64, (N, 3), dtype=np.uint64), np.linspace(0.5, 0.1, N)
-    shape, memory = np.array([[0.3, 0.2], [0.5, 0.8]]), np.zeros((2, D))
-    z = np.array([naive.normals(w.tolist()) for w in words])
-    wanted = ftrl_reference(rows, labels, naive.blt_noise(*shape, 0.1, z), etas)
-    scalars, vectors = start(held)
-    total, cells = np.zeros(D, dtype=np.int64), np.empty(D, dtype=np.int64)
-    for t in range(N):
-        row, label = rows[t : t + 1], labels[t : t + 1]
-        dp_steps.gradient_cells(row, label, t, held.ints, scalars, vectors, *held.arrays[:2], cells)
-        step = kernel if t == N - 1 else dp_steps.ftrl_keyed
-        noise = (words[t], shape, memory, cells)
-        step(row, label, *noise, etas[t], t, held.ints, scalars, vectors, total, *held.arrays)
     close(vectors[0], wanted["w"][-1], 1e-3)
     close(vectors[1], wanted["average"][-1], 1e-3)
 
@@ -1060,16 +1023,14 @@ def score_and_cells(kernel: Any, rng: Rng) -> None:
     for held in runs():
         for x, y in zip(rows[2:], labels[2:], strict=True):
             held.store(dp_steps.private_store, x, y)
-        scalars, vectors = start(held)
+        vectors = start(held)
         vectors[:2] = rng.normal(size=(2, size_of(held)))
         queries, y = rng.normal(size=(2, size_of(held))), np.array([-1.0, 1.0])
         g = held.gradient(vectors[0], rows[1].tolist(), 1.0, held.reference)
         score, wanted = naive.score_and_cells(vectors[1].tolist(), queries[1].tolist(), g, GRID)
         for scores in (np.full(2, 7.0), np.empty(0)):  # empty: nobody asks
             cells = np.empty(size_of(held), dtype=np.int64)
-            kernel(
-                queries, scores, rows[:2], y, 1, N - 2, held.ints, scalars, vectors, *held.arrays[:2], cells
-            )
+            kernel(rows[:2], y, queries, scores, 1, N - 2, held.numbers, vectors, held.places, cells)
             assert np.abs(cells - wanted).max() <= 1
             close(scores.tolist(), [7.0, score][: len(scores)])
 
@@ -1079,21 +1040,22 @@ def ftrl_turn(kernel: Any, rng: Rng) -> None:
     held, (rows, labels) = Held("window"), slots(rng)
     words, etas = rng.integers(0, 2**64, (N, 3), dtype=np.uint64), np.linspace(0.5, 0.1, N)
     shape, memory = np.array([[0.3, 0.2], [0.5, 0.8]]), np.zeros((2, D))
-    scalars, vectors = start(held)
-    batch = rng.normal(size=(N, D)), np.full(N, 7.0), rows, labels
+    held.numbers = np.concatenate([held.numbers, *shape])
+    vectors = start(held)
+    batch = rows, labels, rng.normal(size=(N, D)), np.full(N, 7.0)
     total, cells = np.zeros(D, dtype=np.int64), np.empty(D, dtype=np.int64)
-    dp_steps.score_and_cells(*batch, 0, 0, held.ints, scalars, vectors, *held.arrays[:2], cells)
+    dp_steps.score_and_cells(*batch, 0, 0, held.numbers, vectors, held.places, cells)
     for t in range(N):
-        noise = words[t], shape, memory, cells
-        kernel(*batch, t, *noise, etas[t], t, held.ints, scalars, vectors, total, *held.arrays)
+        noise = words[t], memory, cells
+        kernel(*batch, t, *noise, etas[t], t, held.numbers, vectors, total, held.places)
     wanted = naive.ftrl_turns(
-        batch[0].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(),
+        batch[2].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(),
         omega=shape[0], theta=shape[1], sigma=0.1, size=PLACES, radius=1.5, grid=GRID,
         gradient=partial(naive.mean_gradient, size=PLACES, code=losses_kernels.LOGISTIC, clip=0.7),
     )  # fmt: skip
     assert total.tolist() == wanted["total"][-1]
     assert cells.tolist() == wanted["gradient"][-1]
-    close(batch[1].tolist(), wanted["scores"])
+    close(batch[3].tolist(), wanted["scores"])
     close(vectors[:2], np.array([wanted["w"][-1], wanted["average"][-1]]))
 
 
@@ -1103,17 +1065,17 @@ def noisy_turn(kernel: Any, rng: Rng) -> None:
     for held in runs():
         p = size_of(held)
         words, etas = rng.integers(0, 2**64, (N, 6), dtype=np.uint64), np.linspace(0.5, 0.1, N)
-        scalars, vectors = start(held)
-        batch, cells = (rng.normal(size=(N, p)), np.full(N, 7.0), rows, labels), np.empty(p, dtype=np.int64)
-        dp_steps.score_and_cells(*batch, 0, 0, held.ints, scalars, vectors, *held.arrays[:2], cells)
+        vectors = start(held)
+        batch, cells = (rows, labels, rng.normal(size=(N, p)), np.full(N, 7.0)), np.empty(p, dtype=np.int64)
+        dp_steps.score_and_cells(*batch, 0, 0, held.numbers, vectors, held.places, cells)
         for t in range(N):
-            kernel(*batch, t, words[t], 0.3, cells, etas[t], t, held.ints, scalars, vectors, *held.arrays)
+            kernel(*batch, t, words[t], 0.3, cells, etas[t], t, held.numbers, vectors, held.places)
         wanted = naive.noisy_turns(
-            batch[0].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(), held.reference,
+            batch[2].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(), held.reference,
             sigma=0.3, radius=1.5, grid=GRID, l2=0.1, gradient=held.gradient,
         )  # fmt: skip
         assert cells.tolist() == wanted["gradient"][-1].tolist()
-        close(batch[1].tolist(), wanted["scores"])
+        close(batch[3].tolist(), wanted["scores"])
         close(vectors[:2], np.array([wanted["w"][-1], wanted["average"][-1]]))
 
 
@@ -1122,8 +1084,8 @@ def noisy_steps(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
     for held in runs():
         noise, etas = rng.normal(size=(N, size_of(held))), np.linspace(0.5, 0.1, N)
-        scalars, vectors = start(held)
-        kernel(rows, labels, noise, etas, 0, held.ints, scalars, vectors, *held.arrays)
+        vectors = start(held)
+        kernel(rows, labels, noise, etas, 0, held.numbers, vectors, held.places)
         wanted = naive.noisy(
             rows.tolist(), labels.tolist(), noise, etas.tolist(), held.reference,
             radius=1.5, grid=GRID, l2=0.1, gradient=held.gradient,
@@ -1138,8 +1100,8 @@ def output_steps(kernel: Any, rng: Rng) -> None:
     for held in runs():
         etas, centre = np.concatenate([[0.0], np.full(N - 1, 0.2)]), np.full(size_of(held), 0.05)
         vectors, cells = np.stack([centre, centre, centre]), np.empty((N, size_of(held)), dtype=np.int64)
-        scalars = np.array([0.7, 1.5, 0.3])
-        kernel(rows, labels, etas, np.full(N, GRID), 0, held.ints, scalars, vectors, *held.arrays, cells)
+        held.numbers[dp_steps.RIDGE] = 0.3
+        kernel(rows, labels, etas, np.full(N, GRID), 0, held.numbers, vectors, held.places, cells)
         wanted = naive.output(
             rows.tolist(), labels.tolist(), etas.tolist(), held.reference,
             radius=1.5, alpha=0.3, centre=centre, gradient=held.gradient,
@@ -1784,7 +1746,7 @@ def tree_places(kernel: Any, rng: Rng) -> None:
     scale, shift = np.array([0.5, 1.0, 1.0, 1.0, 2.0]), np.array([0.1, 0.0, 0.0, 0.0, 0.0])
     mean, factor = np.array([0.1, 0.0, 0.0, 0.0, -0.2]), np.array([1.5, 1.0, 1.0, 1.0, 0.7])
     places = np.empty((6, 3))
-    kernel(raw, sizes, scale, shift, mean, factor, 0.9, 3.0 / 0.9, places)
+    kernel(raw, sizes, np.array([scale, shift, mean, factor]), 0.9, 3.0 / 0.9, places)
     assert places[:, 1].tolist() == [0, 2, 1, 3, 1, 3]
     own = [0, 4]
     for row, found in zip(raw[:, own], places[:, [0, 2]], strict=True):

@@ -15,7 +15,6 @@ from streampair import losses
 from streampair.errors import ConfigError
 from streampair.kernels import numerics, platt, vectors
 from streampair.privacy.correlated import BLT, Toeplitz
-from streampair.privacy.noise import ChainedNoise
 from streampair.privacy.user_level import EntityLimit
 from streampair.records.design import Design
 
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ONE_RECORD",
+    "Batch",
+    "CombinedPlan",
     "Companion",
-    "ExtendedChain",
     "Link",
     "Mechanism",
     "MechanismState",
@@ -41,7 +41,6 @@ __all__ = [
     "Plan",
     "Relation",
     "Release",
-    "ScoreRequest",
     "Settings",
     "StateWrapper",
     "check_close",
@@ -138,14 +137,38 @@ class Plan(Protocol):
         """Upper bound of what a second view of `window` consecutive slots adds to mu^2 (docs/privacy 8)."""
 
 
-class ScoreRequest(NamedTuple):
-    """Rows (n, d) to score, each just before its slot, and the array (n,) that receives the scores.
+_NO_ROWS = np.empty((0, 0))
+_NO_SCORES = np.empty(0)
 
-    The rows are as they came; a row to learn may have been blanked.
+
+class Batch(NamedTuple):
+    """Slots to take, in order; the first four fields are in the order of the kernels' arguments.
+
+    Attributes
+    ----------
+    rows, labels
+        Design vectors (n, d) and labels (n,); NaN makes a null slot.
+    scored, scores
+        Rows (n, d) to score, each under the weights published before its slot, and the array (n,) that
+        receives the scores; both empty if nobody asks. They are as they came: a row to learn may have been
+        blanked.
+    records
+        Digest input of each row's record, for a chain.
     """
 
     rows: Floats
-    scores: Floats
+    labels: Floats
+    scored: Floats = _NO_ROWS
+    scores: Floats = _NO_SCORES
+    records: Sequence[bytes] = ()
+
+    def part(self, start: int, stop: int) -> Batch:
+        """The slots from `start` to `stop`."""
+        if stop - start == len(self.labels):
+            return self
+        part = slice(start, stop)
+        rows, labels, scored, scores, records = self
+        return Batch(rows[part], labels[part], scored[part], scores[part], records[part])
 
 
 class MechanismState(abc.ABC):
@@ -153,7 +176,7 @@ class MechanismState(abc.ABC):
 
     #: Scale, shift, mean and factor of the standardisation, (4, d): a view of the design's. The first two are
     #: public, the others are released by the warm-up.
-    how: Floats | None = None
+    scaling: Floats | None = None
     #: The calibrated mechanism, a `Plan`.
     plan: Any
     #: Learning slots taken.
@@ -231,13 +254,9 @@ class MechanismState(abc.ABC):
             variances of their noise, (2, d).
         """
 
-    @abc.abstractmethod
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot for each row; label NaN makes it a null slot."""
-
-    @abc.abstractmethod
-    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
+        """`take` of rows (n, d) and labels (n,), without scores."""
+        self.take(Batch(rows, labels), stream)
 
     @property
     def releases_nothing(self) -> bool:
@@ -248,40 +267,12 @@ class MechanismState(abc.ABC):
         """`learn` the raw record in the design's scratch; the label becomes NaN if the record is null."""
         raise NotImplementedError
 
-    def take(
-        self,
-        rows: Floats,
-        labels: Floats,
-        stream: Stream,
-        records: Sequence[bytes],
-        request: ScoreRequest | None,
-    ) -> None:
-        """Take one slot for each row, with a stream or a chain: the bits of `learn` and `learn_chained`.
+    @abc.abstractmethod
+    def take(self, batch: Batch, stream: Stream) -> None:
+        """Take the slots; the bits do not depend on how they are split into batches.
 
-        Parameters
-        ----------
-        rows, labels
-            As of `learn`.
-        stream
-            The noise.
-        records
-            Digest input of each row's record, for a chain.
-        request
-            Rows to score, each under the weights published before its slot; None: no scores.
+        Noise comes from the stream. A chain is given, in each step, the exact values that noise is added to.
         """
-        chain = stream if isinstance(stream, ChainedNoise) else None
-        if chain is None and request is None:
-            self.learn(rows, labels, stream)
-            return
-        for i in range(len(rows)):
-            row, label = rows[i : i + 1], labels[i : i + 1]
-            if request is not None:
-                request.scores[i] = vectors.dot(self.average, request.rows[i])
-            if chain is None:
-                self.learn(row, label, stream)
-            else:
-                chain.record(records[i])
-                self.learn_chained(row, label, chain)
 
     @abc.abstractmethod
     def numbers(self) -> list[float]:
@@ -771,20 +762,49 @@ class Companion(abc.ABC):
         return []
 
 
-class ExtendedChain:
-    """A noise chain that also hashes `more` at each step."""
+class CombinedPlan:
+    """The plan of a mechanism together with that of a companion, whose mu^2 add up.
 
-    def __init__(self, chain: ChainedNoise, more: bytes) -> None:
-        self._chain, self._more = chain, more
+    Parameters
+    ----------
+    plan
+        Plan of the mechanism.
+    companion
+        Plan of the companion, with `sigma`, `mu_spent` and `fork_mu2`.
+    name
+        Name of that sigma among the fitted numbers.
+    """
 
-    def advance(self, values: bytes) -> None:
-        self._chain.advance(values + self._more)
+    def __init__(self, plan: Plan, companion: Any, name: str) -> None:
+        self.plan = plan
+        self.companion = companion
+        self.name = name
 
-    def take(self, count: int) -> Floats:
-        return self._chain.take(count)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("plan", "companion", "name"):
+            raise AttributeError(name)
+        return self.companion.sigma if name == self.name else getattr(self.plan, name)
 
-    def words(self, count: int) -> Any:
-        return self._chain.words(count)
+    @property
+    def FITTED(self) -> tuple[str, ...]:
+        """Names of the fitted numbers of both plans."""
+        return (*self.plan.FITTED, self.name)  # type: ignore[attr-defined]
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the releases of the first `steps` learning slots."""
+        return math.hypot(self.plan.mu_spent(steps), self.companion.mu_spent(steps))
+
+    def fork_mu2(self, window: int) -> float:
+        """Upper bound of what a second view of `window` consecutive slots adds to mu^2."""
+        return float(self.plan.fork_mu2(window) + self.companion.fork_mu2(window))
+
+    @staticmethod
+    def with_sigma(companion: Any, saved: Mapping[str, Any] | None, name: str) -> Mapping[str, Any] | None:
+        """Give the companion's plan its saved sigma, and return the saved numbers of the mechanism."""
+        if saved is None:
+            return None
+        object.__setattr__(companion, "sigma", check_close(name, saved[name], companion.sigma))
+        return {other: value for other, value in saved.items() if other != name}
 
 
 class StateWrapper(MechanismState):
@@ -850,10 +870,6 @@ class StateWrapper(MechanismState):
     def begin_with(self, cross: Floats) -> None:
         """Compute a first model from the warm-up's covariances of labels and features."""
         self.inner.begin_with(cross)
-
-    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot for each row; label NaN makes it a null slot."""
-        self.take(rows, labels, stream, (), None)
 
 
 @dataclass(frozen=True)

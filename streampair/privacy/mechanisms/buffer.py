@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +123,7 @@ _DEFAULT = BufferPlan.of(buffers.FIFO(32), horizon=None, bounded=True)
 
 
 class PairBuffer:
-    """Records, labels and ages of a `BufferPlan`, as the kernels take them.
+    """Records of a `BufferPlan`, as the kernels take them.
 
     Parameters
     ----------
@@ -139,6 +138,14 @@ class PairBuffer:
         Codes by which kernels compute gradients.
     seed
         Seed of the coins, which are functions of the slot alone; None: from the operating system.
+
+    Attributes
+    ----------
+    places
+        Records by place, (places, d + 2): design, label and age. Of a released anchor the label is the
+        released mean of the labels.
+    numbers
+        What the kernels are told, in the order of their indices.
     """
 
     def __init__(
@@ -152,7 +159,7 @@ class PairBuffer:
         tangent: bool = False,
         seed: int | None = None,
     ) -> None:
-        size, uses = plan.influence.size, plan.influence.uses
+        self._policy, size, uses = plan.policy, plan.influence.size, plan.influence.uses
         if plan.policy == buffers_kernels.FULL:
             assert horizon is not None
             size = horizon
@@ -161,40 +168,47 @@ class PairBuffer:
                     f"{horizon} records of {dim} features, all kept, need {8 * size * dim:.3g} bytes",
                     fix="use buffers.FIFO(32), or a shorter horizon",
                 )
-        self.rows = np.zeros((size, dim))
-        # For a released anchor: the released mean of the labels.
-        self.labels = np.full(size, 0.0 if plan.policy == buffers_kernels.RELEASED else math.nan)
-        self.ages = np.zeros(size if plan.policy == buffers_kernels.RESERVOIR else 1, dtype=np.int64)
+        self.places = np.zeros((size, dim + 2))
         coins = secrets.randbits(53) if seed is None else int(seed) % 2**53
         cap = uses if plan.policy == buffers_kernels.RESERVOIR and uses is not None else 0
-        self.ints = np.array([family, loss_code, plan.policy, size, cap, coins, int(tangent)], dtype=np.int64)
+        self.numbers = np.array([family, loss_code, plan.policy, size, cap, coins, tangent], dtype=np.float64)
+
+    def extend(self, numbers: Sequence[float]) -> None:
+        """Append the numbers of a mechanism to those that the kernels are told."""
+        self.numbers = np.array([*self.numbers, *numbers])
 
     def filled(self, steps: int) -> int:
         """Places in use after a number of slots."""
-        return 0 if self.ints[dp_steps.BUFFER] == buffers_kernels.RELEASED else min(steps, len(self.rows))
+        return (
+            0 if self.numbers[dp_steps.BUFFER] == buffers_kernels.RELEASED else min(steps, len(self.places))
+        )
 
     def _kept(self, steps: int) -> int:
         """Rows that a snapshot keeps, a released anchor included."""
-        return 1 if self.ints[dp_steps.BUFFER] == buffers_kernels.RELEASED else self.filled(steps)
+        return 1 if self.numbers[dp_steps.BUFFER] == buffers_kernels.RELEASED else self.filled(steps)
+
+    def _ages(self) -> Floats:
+        """Steps since the record of each place came: a view for a reservoir; else nobody counts them."""
+        return self.places[:, -1] if self._policy == buffers_kernels.RESERVOIR else np.zeros(1)
 
     def to_state(self, steps: int) -> dict[str, Any]:
         """Plain values and arrays: raw records among them, as secret as the data."""
-        kept = self._kept(steps)
+        kept = self.places[: self._kept(steps)]
         return {
-            "rows": self.rows[:kept].copy(),
-            "labels": self.labels[:kept].copy(),
-            "ages": self.ages.copy(),
-            "coins": int(self.ints[dp_steps.COINS]),
+            "rows": kept[:, :-2].copy(),
+            "labels": kept[:, -2].copy(),
+            "ages": self._ages().astype(np.int64),
+            "coins": int(self.numbers[dp_steps.COINS]),
         }
 
     def load_state(self, state: Mapping[str, Any], steps: int) -> None:
         """Continue from `to_state` of a buffer of the same plan."""
-        kept = self._kept(steps)
-        if state["rows"].shape != (kept, self.rows.shape[1]) or state["labels"].shape != (kept,):
+        kept, ages = self.places[: self._kept(steps)], self._ages()
+        if state["rows"].shape != kept[:, :-2].shape or state["labels"].shape != kept[:, -2].shape:
             raise ValueError("a buffer of another shape")
-        if state["ages"].shape != self.ages.shape or not 0 <= int(state["coins"]) < 2**53:
+        if state["ages"].shape != ages.shape or not 0 <= int(state["coins"]) < 2**53:
             raise ValueError("ages or coins of another shape")
-        self.rows[:kept] = state["rows"]
-        self.labels[:kept] = state["labels"]
-        self.ages[:] = state["ages"]
-        self.ints[dp_steps.COINS] = int(state["coins"])
+        kept[:, :-2] = state["rows"]
+        kept[:, -2] = state["labels"]
+        ages[:] = state["ages"]
+        self.numbers[dp_steps.COINS] = int(state["coins"])

@@ -513,7 +513,7 @@ class DPForestState(MomentsState):
         # A number without a bin is missing: only the leaves learn the record.
         whole = rows[:, self._bins].sum(axis=1) == self._marked
         linear = rows[:, :d] * whole[:, None]
-        self.block.add(dp_steps.leader_sums, linear, labels, self._centre, self._weight, plan.grid)
+        self.block.add(dp_steps.second_moment_sums, linear, labels, self._centre, self._weight, plan.grid)
         self.block.add(random_trees.tree_sums, rows, labels, d, plan.leaves)
 
     def _grids(self) -> Floats:
@@ -544,8 +544,8 @@ class DPForestState(MomentsState):
             return w, link
         second = self._means()[0]
         centre = min(max(signs / total, -MOST_CENTRE), MOST_CENTRE)
-        assert self.how is not None
-        scale, shift, middle, factor = self.how
+        assert self.scaling is not None
+        scale, shift, middle, factor = self.scaling
         ends = np.array([shift, scale + shift])  # of 0 and of 1
         ends = np.clip((np.clip(ends, -1.0, 1.0) - middle) * factor, -self.cap, self.cap)
         released = ReleasedStatistics(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from streampair.kernels import dp_steps, vectors
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
+    Batch,
     Mechanism,
     MechanismState,
     Relation,
     Release,
-    ScoreRequest,
     Settings,
     check_overflow,
     strategy_from,
@@ -44,7 +44,6 @@ __all__ = [
     "TOEPLITZ_LIMIT",
     "AnchorFTRL",
     "AnchorFTRLState",
-    "Batch",
     "ExactGradients",
     "FTRLPlan",
     "FTRLState",
@@ -56,28 +55,6 @@ __all__ = [
     "partner_of",
     "plan_ftrl",
 ]
-
-_NO_ROWS = np.empty((0, 0))
-_NO_SCORES = np.empty(0)
-
-
-class Batch(NamedTuple):
-    """Rows to score, their scores, rows to learn and their labels, in the order of the kernels' arguments."""
-
-    scored: Floats
-    scores: Floats
-    rows: Floats
-    labels: Floats
-
-    @classmethod
-    def of(cls, rows: Floats, labels: Floats, request: ScoreRequest | None) -> Batch:
-        """A batch; without a request its first two arrays are empty."""
-        return cls(
-            _NO_ROWS if request is None else request.rows,
-            _NO_SCORES if request is None else request.scores,
-            rows,
-            labels,
-        )
 
 
 def empty_buffer(settings: Settings, seed: int | None) -> PairBuffer:
@@ -103,8 +80,8 @@ class ExactGradients:
         The kind of release, for the card.
     buffer
         The buffer, empty.
-    scalars
-        Clip, radius and grid, and one more number for the loop of the subclass.
+    numbers
+        Clip, radius and grid, and further numbers of the loop of the subclass.
     dim
         Number of coordinates.
 
@@ -116,12 +93,12 @@ class ExactGradients:
         The second of them.
     """
 
-    __slots__ = ("__cells", "_scratch", "average", "buffer", "release", "scalars", "vectors")
+    __slots__ = ("__cells", "_scratch", "average", "buffer", "release", "vectors")
 
-    def __init__(self, release: Release, buffer: PairBuffer, scalars: list[float], dim: int) -> None:
+    def __init__(self, release: Release, buffer: PairBuffer, numbers: list[float], dim: int) -> None:
         self.release = release
         self.buffer = buffer
-        self.scalars = np.array(scalars)
+        buffer.extend(numbers)
         # The third row is the loop's own: the exact gradient, or with noise in each the noisy one.
         self._scratch = np.zeros((3, dim))
         self.vectors: Floats = self._scratch[:2]
@@ -130,18 +107,12 @@ class ExactGradients:
 
     def cells(self, row: Floats, label: Floats, steps: int) -> NDArray[np.int64]:
         """The exact value of this slot, (dim,), which noise is added to: only for the chain that keys it."""
-        b = self.buffer
-        dp_steps.gradient_cells(
-            row, label, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, self.__cells
-        )
-        return self.__cells
+        return self.turns(Batch(row, label), steps)
 
     def turns(self, batch: Batch, steps: int) -> NDArray[np.int64]:
         """Score the first row of a batch and return its `cells`; `turn` of a subclass takes the next rows."""
         b = self.buffer
-        dp_steps.score_and_cells(
-            *batch, 0, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, self.__cells
-        )
+        dp_steps.score_and_cells(*batch[:4], 0, steps, b.numbers, self._scratch, b.places, self.__cells)
         return self.__cells
 
 
@@ -259,6 +230,7 @@ class GradientState(MechanismState):
 
     gate: ExactGradients
     steps: int = 0
+    _keyed_in_one_call = True
 
     @property
     def average(self) -> Floats:
@@ -278,6 +250,31 @@ class GradientState(MechanismState):
     def card(self) -> tuple[Release, ...]:
         """The gradients, or their running sum."""
         return (self.gate.release,)
+
+    def take(self, batch: Batch, stream: Stream) -> None:
+        """As in the base class; with keyed noise, one compiled call per slot where there is one."""
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        if chain is not None and self._keyed_in_one_call and len(batch.rows):
+            self._take_keyed(batch, chain)
+        elif chain is None and not len(batch.scores):
+            self._step(batch.rows, batch.labels, stream)
+        else:
+            for i in range(len(batch.rows)):
+                one = batch.part(i, i + 1)
+                if len(one.scores):
+                    one.scores[0] = vectors.dot(self.average, one.scored[0])
+                if chain is not None:
+                    chain.record(one.records[0])
+                    chain.advance(self.gate.cells(one.rows, one.labels, self.steps).tobytes())
+                self._step(one.rows, one.labels, stream)
+
+    @abc.abstractmethod
+    def _step(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot for each row, with noise of the stream as it is. A null slot has noise too."""
+
+    @abc.abstractmethod
+    def _take_keyed(self, batch: Batch, chain: ChainedNoise) -> None:
+        """Take one slot for each row of a batch that has some, in a call of `turn` each."""
 
 
 TOEPLITZ_LIMIT = 4096
@@ -447,33 +444,15 @@ class SummedGradients(ExactGradients):
 
     __slots__ = ("total",)
 
-    def __init__(self, release: Release, buffer: PairBuffer, scalars: list[float], dim: int) -> None:
-        super().__init__(release, buffer, scalars, dim)
+    def __init__(self, release: Release, buffer: PairBuffer, numbers: list[float], dim: int) -> None:
+        super().__init__(release, buffer, numbers, dim)
         self.total = np.zeros(dim, dtype=np.int64)
 
     def privatize(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
         """For each row release the noisy sum and take a step; `noise`: its increments, (n, dim)."""
         b = self.buffer
         dp_steps.ftrl_steps(
-            rows, labels, noise, rates, steps, b.ints, self.scalars, self._scratch, self.total, b.rows,
-            b.labels, b.ages,
-        )  # fmt: skip
-
-    def privatize_keyed(
-        self,
-        row: Floats,
-        label: Floats,
-        words: NDArray[np.uint64],
-        noise: BLTNoise,
-        cells: NDArray[np.int64],
-        rate: float,
-        steps: int,
-    ) -> None:
-        """`privatize` of one slot whose cells are known, with normals from `words`: one compiled call."""
-        b = self.buffer
-        dp_steps.ftrl_keyed(
-            row, label, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
-            self._scratch, self.total, b.rows, b.labels, b.ages,
+            rows, labels, noise, rates, steps, b.numbers, self._scratch, self.total, b.places,
         )  # fmt: skip
 
     def turn(
@@ -486,11 +465,14 @@ class SummedGradients(ExactGradients):
         rate: float,
         steps: int,
     ) -> None:
-        """`privatize_keyed` of row `index` of a batch; then score and cells of the next one."""
-        b = self.buffer
+        """`privatize` of row `index` of a batch, whose cells are known, with normals from `words`.
+
+        Then score and cells of the next row.
+        """
+        b, (rows, labels, scored, scores, _) = self.buffer, batch
         dp_steps.ftrl_turn(
-            *batch, index, words, noise.shape, noise.memory, cells, rate, steps, b.ints, self.scalars,
-            self._scratch, self.total, b.rows, b.labels, b.ages,
+            rows, labels, scored, scores, index, words, noise.memory, cells, rate, steps, b.numbers,
+            self._scratch, self.total, b.places,
         )  # fmt: skip
 
 
@@ -510,14 +492,15 @@ class FTRLState(GradientState):
 
     def __init__(self, plan: FTRLPlan, buffer: PairBuffer) -> None:
         self.plan = plan
-        scalars = [plan.clip, plan.radius, plan.grid, plan.sigma]
-        self.gate = SummedGradients(plan.release(), buffer, scalars, plan.dim)
-        strategy = plan.strategy
+        strategy, numbers = plan.strategy, [plan.clip, plan.radius, plan.grid, plan.sigma]
         self._noise: BLTNoise | ToeplitzNoise
         if isinstance(strategy, BLT):
+            numbers += [*strategy.omega.tolist(), *strategy.theta.tolist()]
             self._noise = BLTNoise(strategy.omega.copy(), strategy.theta, plan.dim, plan.sigma)
         else:
             self._noise = ToeplitzNoise(strategy.inverse, plan.dim, plan.sigma)
+            self._keyed_in_one_call = False
+        self.gate = SummedGradients(plan.release(), buffer, numbers, plan.dim)
         self._rates = np.empty(0)
         self._rates_from = 0
 
@@ -531,49 +514,20 @@ class FTRLState(GradientState):
         plan = self.plan
         return [plan.sigma, plan.grid, plan.clip, plan.radius, *strategy_numbers(plan.strategy)]
 
-    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
-        cells = self.gate.cells(row, label, self.steps)
-        chain.advance(cells.tobytes())
-        noise = self._noise
-        if not isinstance(noise, BLTNoise):
-            self.learn(row, label, chain)
-            return
-        first = self.steps - self._rates_from
-        if not 0 <= first < len(self._rates):
-            self._eta(1)
-            first = self.steps - self._rates_from
-        words = chain.words(self.plan.dim)
-        self.gate.privatize_keyed(row, label, words, noise, cells, self._rates[first], self.steps)
-        self.steps += 1
+    def _take_keyed(self, batch: Batch, chain: ChainedNoise) -> None:
+        noise: Any = self._noise
+        dim, gate = self.plan.dim, self.gate
+        cells = gate.turns(batch, self.steps)
+        for i, record in enumerate(batch.records):
+            steps = self.steps
+            first = steps - self._rates_from
+            rate = self._rates[first] if 0 <= first < len(self._rates) else self._eta(1)[0]
+            chain.record(record)
+            chain.advance(cells.tobytes())
+            gate.turn(batch, i, chain.words(dim), noise, cells, rate, steps)
+            self.steps = steps + 1
 
-    def take(
-        self,
-        rows: Floats,
-        labels: Floats,
-        stream: Stream,
-        records: Sequence[bytes],
-        request: ScoreRequest | None,
-    ) -> None:
-        """As in the base class; with keyed noise, one compiled call per slot."""
-        noise = self._noise
-        if not isinstance(stream, ChainedNoise) or not isinstance(noise, BLTNoise) or not len(rows):
-            super().take(rows, labels, stream, records, request)
-            return
-        batch, dim, first = Batch.of(rows, labels, request), self.plan.dim, self.steps
-        cells = self.gate.turns(batch, first)
-        for start in range(0, len(rows), _CHUNK):
-            rates = self._eta(min(_CHUNK, len(rows) - start)).tolist()
-            for i, (record, rate) in enumerate(
-                zip(records[start : start + _CHUNK], rates, strict=True), start
-            ):
-                stream.record(record)
-                stream.advance(cells.tobytes())
-                self.gate.turn(batch, i, stream.words(dim), noise, cells, rate, first + i)
-                self.steps += 1
-
-    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot for each row. Label NaN makes it a null slot: noise, no gradient, a null record."""
+    def _step(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         for start in range(0, len(rows), _CHUNK):
             part = rows[start : start + _CHUNK]
             count = len(part)
@@ -703,9 +657,9 @@ class AnchorFTRLState(FTRLState):
 
     def begin_with(self, cross: Floats) -> None:
         """Compute the anchor."""
-        buffer = self.gate.buffer
-        buffer.rows[0] = partner_of(cross, self._centre)
-        buffer.labels[0] = self._centre
+        anchor = self.gate.buffer.places[0]
+        anchor[:-2] = partner_of(cross, self._centre)
+        anchor[-2] = self._centre
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from `to_state`; an anchor outside its ball would exceed the planned sensitivity."""

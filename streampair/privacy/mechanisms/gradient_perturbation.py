@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,9 +12,9 @@ import numpy as np
 from streampair.kernels import dp_steps
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
+    Batch,
     Mechanism,
     Relation,
-    ScoreRequest,
     Settings,
     check_overflow,
     power_of_two_below,
@@ -22,7 +22,6 @@ from streampair.privacy.mechanisms.base import (
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.ftrl import (
-    Batch,
     ExactGradients,
     GradientPlan,
     GradientState,
@@ -147,9 +146,7 @@ class NoisyGradients(ExactGradients):
     def privatize(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
         """For each row release the noisy gradient and take a step; `noise`: (n, dim)."""
         b = self.buffer
-        dp_steps.noisy_steps(
-            rows, labels, noise, rates, steps, b.ints, self.scalars, self._scratch, b.rows, b.labels, b.ages
-        )
+        dp_steps.noisy_steps(rows, labels, noise, rates, steps, b.numbers, self._scratch, b.places)
 
     def turn(
         self,
@@ -165,10 +162,10 @@ class NoisyGradients(ExactGradients):
 
         Then score and cells of the next row.
         """
-        b = self.buffer
+        b, (rows, labels, scored, scores, _) = self.buffer, batch
         dp_steps.noisy_turn(
-            *batch, index, words, sigma, cells, rate, steps, b.ints, self.scalars, self._scratch, b.rows,
-            b.labels, b.ages,
+            rows, labels, scored, scores, index, words, sigma, cells, rate, steps, b.numbers, self._scratch,
+            b.places,
         )  # fmt: skip
 
 
@@ -190,8 +187,9 @@ class GradientPerturbationState(GradientState):
 
     def __init__(self, plan: GradientPerturbationPlan, buffer: PairBuffer, l2: float = 0.0) -> None:
         self.plan = plan
-        scalars = [plan.clip, plan.radius, plan.grid, l2]
-        self.gate = NoisyGradients(plan.release(), buffer, scalars, plan.dim)
+        self._l2 = l2
+        numbers = [plan.clip, plan.radius, plan.grid, l2]
+        self.gate = NoisyGradients(plan.release(), buffer, numbers, plan.dim)
 
     @property
     def released(self) -> Floats:
@@ -201,36 +199,19 @@ class GradientPerturbationState(GradientState):
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
         plan = self.plan
-        return [plan.sigma, plan.grid, plan.clip, plan.radius, float(self.gate.scalars[3])]
+        return [plan.sigma, plan.grid, plan.clip, plan.radius, float(self._l2)]
 
-    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
-        chain.advance(self.gate.cells(row, label, self.steps).tobytes())
-        self.learn(row, label, chain)
-
-    def take(
-        self,
-        rows: Floats,
-        labels: Floats,
-        stream: Stream,
-        records: Sequence[bytes],
-        request: ScoreRequest | None,
-    ) -> None:
-        """As in the base class; with keyed noise, one compiled call per slot."""
-        if not isinstance(stream, ChainedNoise) or not len(rows):
-            super().take(rows, labels, stream, records, request)
-            return
-        batch, plan, first = Batch.of(rows, labels, request), self.plan, self.steps
+    def _take_keyed(self, batch: Batch, chain: ChainedNoise) -> None:
+        plan, first = self.plan, self.steps
         cells = self.gate.turns(batch, first)
-        rates = plan.rates(first, len(rows)).tolist()
-        for i, (record, rate) in enumerate(zip(records, rates, strict=True)):
-            stream.record(record)
-            stream.advance(cells.tobytes())
-            self.gate.turn(batch, i, stream.words(plan.dim), plan.sigma, cells, rate, first + i)
+        rates = plan.rates(first, len(batch.rows)).tolist()
+        for i, (record, rate) in enumerate(zip(batch.records, rates, strict=True)):
+            chain.record(record)
+            chain.advance(cells.tobytes())
+            self.gate.turn(batch, i, chain.words(plan.dim), plan.sigma, cells, rate, first + i)
             self.steps += 1
 
-    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot for each row. Label NaN makes it a null slot: noise, no gradient, a null record."""
+    def _step(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         dim = self.plan.dim
         for start in range(0, len(rows), _CHUNK):
             part, y = rows[start : start + _CHUNK], labels[start : start + _CHUNK]

@@ -24,6 +24,7 @@ from streampair.privacy.contraction import (
 )
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
+    Batch,
     Mechanism,
     MechanismState,
     Relation,
@@ -502,7 +503,6 @@ class SecretIterate:
         "__vectors",
         "_last",
         "_plan",
-        "_scalars",
         "average",
         "buffer",
         "published",
@@ -513,7 +513,7 @@ class SecretIterate:
         self._plan = plan
         self.buffer = buffer
         self._last = last
-        self._scalars = np.array([plan.clip, plan.radius, plan.alpha])
+        buffer.extend([plan.clip, plan.radius, 0.0, plan.alpha])  # the grids are those of the plan
         self.__vectors = np.zeros((3, plan.dim))  # iterate, w_0, gradient
         self.__cells = np.empty((0, plan.dim), dtype=np.int64)
         self.average = np.zeros(plan.dim)
@@ -538,8 +538,8 @@ class SecretIterate:
         b, span = self.buffer, slice(steps, steps + len(rows))
         self.__cells = np.empty((len(rows), self._plan.dim), dtype=np.int64)
         dp_steps.output_steps(
-            rows, labels, self._plan.etas[span], self._plan.grids[span], steps, b.ints, self._scalars,
-            self.__vectors, b.rows, b.labels, b.ages, self.__cells,
+            rows, labels, self._plan.etas[span], self._plan.grids[span], steps, b.numbers, self.__vectors,
+            b.places, self.__cells,
         )  # fmt: skip
 
     def cells(self) -> bytes:
@@ -655,14 +655,17 @@ class OutputPerturbationState(MechanismState):
             float(plan.releases(plan.horizon)),
         ]  # fmt: skip
 
-    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
-        self._take(row, label, chain, chain)
-
-    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot for each row. Label NaN makes it a null slot: a ridge step, and a release."""
-        for start in range(0, len(rows), _CHUNK):
-            self._take(rows[start : start + _CHUNK], labels[start : start + _CHUNK], stream, None)
+    def take(self, batch: Batch, stream: Stream) -> None:
+        """As in the base class; a chain takes slot by slot, since its noise depends on each iterate."""
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        n, size = len(batch.rows), _CHUNK if chain is None and not len(batch.scores) else 1
+        for start in range(0, n, size):
+            part = batch.part(start, min(start + size, n))
+            if len(part.scores):
+                part.scores[0] = vectors_kernels.dot(self.average, part.scored[0])
+            if chain is not None:
+                chain.record(part.records[0])
+            self._take(part.rows, part.labels, stream, chain)
 
     def _take(self, rows: Floats, labels: Floats, stream: Stream, chain: ChainedNoise | None) -> None:
         plan, dim, n = self.plan, self.plan.dim, len(rows)

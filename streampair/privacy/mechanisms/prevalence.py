@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,17 +12,15 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
+    Batch,
+    CombinedPlan,
     Companion,
-    ExtendedChain,
     Link,
     MechanismState,
     NoisySums,
-    Plan,
     Release,
-    ScoreRequest,
     Settings,
     StateWrapper,
-    check_close,
     check_overflow,
     normal_link,
     rate_link,
@@ -43,7 +41,6 @@ __all__ = [
     "SHARE",
     "PrevalencePlan",
     "WithPrevalence",
-    "WithPrevalencePlan",
     "WithPrevalenceState",
     "checked_rate",
 ]
@@ -143,47 +140,6 @@ class PrevalencePlan:
         return count
 
 
-class WithPrevalencePlan:
-    """A plan of gradients together with one of labels and scores, whose mu^2 add up.
-
-    Parameters
-    ----------
-    plan
-        Plan of the gradients.
-    rate
-        Plan of the labels and scores; None: the share is declared.
-    """
-
-    def __init__(self, plan: Plan, rate: PrevalencePlan | None) -> None:
-        self.plan = plan
-        self.rate = rate
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "plan":
-            raise AttributeError(name)
-        return getattr(self.plan, name)
-
-    @property
-    def FITTED(self) -> tuple[str, ...]:
-        """Names of the fitted numbers of both plans."""
-        fitted: tuple[str, ...] = self.plan.FITTED  # type: ignore[attr-defined]
-        return fitted if self.rate is None else (*fitted, "rate_sigma")
-
-    @property
-    def rate_sigma(self) -> float:
-        """Noise std of the sums of labels and scores."""
-        assert self.rate is not None
-        return self.rate.sigma
-
-    def mu_spent(self, steps: int) -> float:
-        """mu of the releases of the first `steps` learning slots."""
-        return math.hypot(self.plan.mu_spent(steps), 0.0 if self.rate is None else self.rate.mu_spent(steps))
-
-    def fork_mu2(self, window: int) -> float:
-        """Upper bound of what a second view of `window` consecutive slots adds to mu^2."""
-        return self.plan.fork_mu2(window) + (0.0 if self.rate is None else self.rate.fork_mu2(window))
-
-
 RELEASED = "released"
 """What `positive_rate` says for a share that is released."""
 
@@ -218,7 +174,7 @@ class WithPrevalenceState(StateWrapper):
     Parameters
     ----------
     plan
-        Plan of both releases.
+        Plan of the released share of positives; None: it is declared.
     run
         State of the gradients.
     settings
@@ -227,22 +183,21 @@ class WithPrevalenceState(StateWrapper):
         The share of positives; None: it is released.
     """
 
-    plan: WithPrevalencePlan
-
     def __init__(
-        self, plan: WithPrevalencePlan, run: MechanismState, settings: Settings, declared: float | None
+        self, plan: PrevalencePlan | None, run: MechanismState, settings: Settings, declared: float | None
     ) -> None:
         super().__init__(run)
-        self.plan = plan
+        self.plan = run.plan if plan is None else CombinedPlan(run.plan, plan, "rate_sigma")
+        self._rate_plan = plan
         self._declared = declared
         self._start = self._blocks = 0
         self._w = np.zeros(len(run.average))
         self._squares = np.zeros(2)  # released sums of 1 and of t^2 over the last block that had weights
         self._sums = np.zeros(0)  # released sums over all blocks
-        if plan.rate is not None:
-            self._sums = np.zeros(plan.rate.cells)
-            self.sums = NoisySums(plan.rate.release(settings), (plan.rate.cells,))
-            self._due = plan.rate.end(0)
+        if plan is not None:
+            self._sums = np.zeros(plan.cells)
+            self.sums = NoisySums(plan.release(settings), (plan.cells,))
+            self._due = plan.end(0)
 
     # ---- what is released ------------------------------------------------------------------------------
 
@@ -253,66 +208,36 @@ class WithPrevalenceState(StateWrapper):
 
     def card(self) -> tuple[Release, ...]:
         """The mechanism card: each kind of release with its sensitivity, noise and cost."""
-        return self.inner.card() if self.plan.rate is None else (*self.inner.card(), self.sums.release)
+        return self.inner.card() if self._rate_plan is None else (*self.inner.card(), self.sums.release)
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
         numbers = self.inner.numbers()
-        return numbers if self.plan.rate is None else [*numbers, self.plan.rate.sigma, GRID]
+        return numbers if self._rate_plan is None else [*numbers, self._rate_plan.sigma, GRID]
 
     # ---- slots -----------------------------------------------------------------------------------------
 
-    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
-        if self.plan.rate is None:
-            self.inner.learn_chained(row, label, chain)
-            self.steps = self.inner.steps
-            return
-        self._add(row, label)
-        due = self.steps + 1 == self._due
-        extended: Any = ExtendedChain(chain, self.sums.cells()) if due else chain
-        self.inner.learn_chained(row, label, extended)
-        self._release_if_due(chain)
-
-    def take(
-        self,
-        rows: Floats,
-        labels: Floats,
-        stream: Stream,
-        records: Sequence[bytes],
-        request: ScoreRequest | None,
-    ) -> None:
+    def take(self, batch: Batch, stream: Stream) -> None:
         """As in the base class, in one go up to the last slot of a block."""
-        if self.plan.rate is None:
-            self.inner.take(rows, labels, stream, records, request)
+        if self._rate_plan is None:
+            self.inner.take(batch, stream)
             self.steps = self.inner.steps
             return
-        chain = stream if isinstance(stream, ChainedNoise) else None
-        start, n = 0, len(rows)
+        start, n = 0, len(batch.rows)
         while start < n:
-            stop = min(n, max(start + self._due - self.steps - 1, start + 1))
-            part = slice(start, stop)
-            if chain is not None and self.steps + 1 == self._due:
-                if request is not None:
-                    request.scores[start] = vectors.dot(self.average, request.rows[start])
-                chain.record(records[start])
-                self.learn_chained(rows[part], labels[part], chain)
-            else:
-                self._add(rows[part], labels[part])
-                part_request = (
-                    None if request is None else ScoreRequest(request.rows[part], request.scores[part])
-                )
-                self.inner.take(rows[part], labels[part], stream, records[part], part_request)
-                self._release_if_due(stream)
-            start = stop
-
-    def _add(self, rows: Floats, labels: Floats) -> None:
-        self.sums.add(dp_steps.score_sums, rows, labels, self._w, 1.0 / GRID)
+            # The slot of a release by itself: with a chain, its sums key the noise of the step.
+            part = batch.part(start, min(n, max(start + self._due - self.steps - 1, start + 1)))
+            start += len(part.rows)
+            self.sums.add(dp_steps.score_sums, part.rows, part.labels, self._w, 1.0 / GRID)
+            if isinstance(stream, ChainedNoise) and self.steps + 1 == self._due:
+                stream.extend(self.sums.cells())
+            self.inner.take(part, stream)
+            self._release_if_due(stream)
 
     def _release_if_due(self, stream: Stream) -> None:
         """Release the sums of the block, if it ends with the slots taken so far."""
         self.steps = self.inner.steps
-        rate = self.plan.rate
+        rate = self._rate_plan
         assert rate is not None
         if self.steps != self._due:
             return
@@ -361,7 +286,7 @@ class WithPrevalenceState(StateWrapper):
         scores have a std of about `1 / _CUT`, the prior has a mean anywhere in [-1, 1], that std, and a gap
         of one std with an error as large.
         """
-        plan = self.plan.rate
+        plan = self._rate_plan
         assert plan is not None
         rate, d, unit = self._rate(), plan.features, 1.0 / (_CUT * _CUT)
         slots = max(float(self._sums[0]), 0.1 * self._start)
@@ -398,7 +323,7 @@ class WithPrevalenceState(StateWrapper):
     def to_state(self) -> dict[str, Any]:
         """What has been learned, as plain values and arrays."""
         state = self.inner.to_state()
-        if self.plan.rate is None:
+        if self._rate_plan is None:
             return state
         return {
             **state,
@@ -416,7 +341,7 @@ class WithPrevalenceState(StateWrapper):
         """Continue from `to_state` of a run with the same plan; noise from here on is new."""
         self.inner.load_state(state)
         self.steps = self.inner.steps
-        rate = self.plan.rate
+        rate = self._rate_plan
         if rate is None:
             return
         saved = state["rate"]
@@ -465,12 +390,10 @@ class WithPrevalence(Companion):
                 settings.learning_records,
                 settings.features or 1,
             )
-            if saved is not None and "rate_sigma" in saved:
-                object.__setattr__(rate, "sigma", check_close("rate_sigma", saved["rate_sigma"], rate.sigma))
-                saved = {name: value for name, value in saved.items() if name != "rate_sigma"}
+            saved = CombinedPlan.with_sigma(rate, saved, "rate_sigma")
             inner = replace(settings, mu=math.sqrt(1.0 - SHARE) * settings.mu)
         run = start_inner(inner, saved)
-        return WithPrevalenceState(WithPrevalencePlan(run.plan, rate), run, settings, self.declared)
+        return WithPrevalenceState(rate, run, settings, self.declared)
 
     def describe(self) -> str:
         """Description of the mechanism, for the report."""

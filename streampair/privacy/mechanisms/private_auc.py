@@ -12,20 +12,19 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
+    Batch,
+    CombinedPlan,
     Companion,
-    ExtendedChain,
     MechanismState,
     NoisySums,
-    Plan,
     Release,
-    ScoreRequest,
     Settings,
     StateWrapper,
-    check_close,
     check_overflow,
     unit_link,
 )
 from streampair.privacy.noise import ChainedNoise
+from streampair.records.design import Design
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +37,6 @@ __all__ = [
     "AucPlan",
     "PrivateAUC",
     "WithPrivateAUC",
-    "WithPrivateAUCPlan",
     "WithPrivateAUCState",
     "checked_share",
     "keep",
@@ -260,45 +258,6 @@ class AucPlan:
         )
 
 
-class WithPrivateAUCPlan:
-    """The plan of a learning mechanism together with one of histograms, whose mu^2 add up.
-
-    Parameters
-    ----------
-    plan
-        Plan of the mechanism.
-    histograms
-        Plan of the histograms.
-    """
-
-    def __init__(self, plan: Plan, histograms: AucPlan) -> None:
-        self.plan = plan
-        self.histograms = histograms
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "plan":
-            raise AttributeError(name)
-        return getattr(self.plan, name)
-
-    @property
-    def FITTED(self) -> tuple[str, ...]:
-        """Names of the fitted numbers of both plans."""
-        return (*self.plan.FITTED, "auc_sigma")  # type: ignore[attr-defined]
-
-    @property
-    def auc_sigma(self) -> float:
-        """Noise std of the counts."""
-        return self.histograms.sigma
-
-    def mu_spent(self, steps: int) -> float:
-        """mu of the releases of the first `steps` learning slots."""
-        return math.hypot(self.plan.mu_spent(steps), self.histograms.mu_spent(steps))
-
-    def fork_mu2(self, window: int) -> float:
-        """Upper bound of what a second view of `window` consecutive slots adds to mu^2."""
-        return self.plan.fork_mu2(window) + self.histograms.fork_mu2(window)
-
-
 _LEAST = 0.5  # log-odds in a standard deviation of the scores, at least
 _EVERY = 256  # slots after which the scale is looked up again
 
@@ -331,23 +290,22 @@ class WithPrivateAUCState(StateWrapper):
     Parameters
     ----------
     plan
-        Plan of both releases.
+        Plan of the histograms.
     run
         State of the mechanism.
     settings
         Validated parameters.
     """
 
-    plan: WithPrivateAUCPlan
-
-    def __init__(self, plan: WithPrivateAUCPlan, run: MechanismState, settings: Settings) -> None:
+    def __init__(self, plan: AucPlan, run: MechanismState, settings: Settings) -> None:
         super().__init__(run)
-        self.plan = plan
-        self.sums = NoisySums(plan.histograms.release(settings), (2, BINS))
+        self.plan = CombinedPlan(run.plan, plan, "auc_sigma")
+        self._auc_plan = plan
+        self.sums = NoisySums(plan.release(settings), (2, BINS))
         self._sums: list[Floats] = []  # noisy counts that have left, and of how many windows each
         self._sizes: list[int] = []
-        self._scale = np.array([1.0, 0.0])
-        self._due = plan.histograms.end(0)
+        self._scale = (1.0, 0.0)  # slope and offset from scores to log-odds
+        self._due = plan.end(0)
 
     @property
     def releases(self) -> int:
@@ -362,7 +320,7 @@ class WithPrivateAUCState(StateWrapper):
     @property
     def auc(self) -> Mapping[str, Any]:
         """The AUC, estimated from the released counts."""
-        return self.plan.histograms.estimate(self._sums, self._sizes).as_dict()
+        return self._auc_plan.estimate(self._sums, self._sizes).as_dict()
 
     def card(self) -> tuple[Release, ...]:
         """The mechanism card: each kind of release with its sensitivity, noise and cost."""
@@ -370,7 +328,7 @@ class WithPrivateAUCState(StateWrapper):
 
     def numbers(self) -> list[float]:
         """Everything that scales or shapes the noise."""
-        return [*self.inner.numbers(), self.plan.histograms.sigma]
+        return [*self.inner.numbers(), self._auc_plan.sigma]
 
     def with_fixed_weights(self, weights: Floats) -> WithPrivateAUCState:
         """The same histograms with fixed weights: for the audit.
@@ -385,67 +343,63 @@ class WithPrivateAUCState(StateWrapper):
 
     # ---- slots -----------------------------------------------------------------------------------------
 
-    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
-        self._update_scale()
-        self._count(np.array([vectors.dot(self.average, row[0])]), label)
-        extended: Any = chain
-        if self.steps + 1 == self._due:
-            extended = ExtendedChain(chain, self.sums.cells())
-        self.inner.learn_chained(row, label, extended)
-        self._release_if_due(chain)
+    @property
+    def releases_nothing(self) -> bool:
+        """Whether neither the mechanism nor the histograms release something after the next slot."""
+        return self.inner.releases_nothing and self.steps + 1 < self._due
 
-    def take(
-        self,
-        rows: Floats,
-        labels: Floats,
-        stream: Stream,
-        records: Sequence[bytes],
-        request: ScoreRequest | None,
-    ) -> None:
+    def accumulate(self, design: Design) -> None:
+        """`learn` of one slot from the raw record, of which the score is counted too."""
+        self._update_scale()
+        design.prepare(design.raw, design.ready, design.usable)
+        score = np.array([vectors.dot(self.average, design.ready[0])])
+        self.inner.accumulate(design)
+        self.sums.add(dp_steps.class_bins, score, design.label, *self._scale)
+        self.steps = self.inner.steps
+
+    def take(self, batch: Batch, stream: Stream) -> None:
         """As in the base class, in one go up to the end of a window, or to where the scale is looked up."""
         chain = stream if isinstance(stream, ChainedNoise) else None
-        if request is None:
-            request = ScoreRequest(rows, np.empty(len(rows)))
-        start, n = 0, len(rows)
+        start, n = 0, len(batch.rows)
+        if not len(batch.scores):
+            batch = Batch(batch.rows, batch.labels, batch.rows, np.empty(n), batch.records)
         while start < n:
             self._update_scale()
-            if chain is not None and self.steps + 1 == self._due:
-                request.scores[start] = vectors.dot(self.average, request.rows[start])
-                chain.record(records[start])
-                self.learn_chained(rows[start : start + 1], labels[start : start + 1], chain)
-                start += 1
-                continue
-            due = self._due - self.steps - (chain is not None)
-            part = slice(start, min(n, start + due, start + _next(self.steps) - self.steps))
-            part_request = ScoreRequest(request.rows[part], request.scores[part])
-            self.inner.take(rows[part], labels[part], stream, records[part], part_request)
-            # A blanked row has no label, so its requested score is not counted.
-            self._count(part_request.scores, labels[part])
+            # With a chain, the slot of a release by itself: its counts key the noise of the step.
+            ends = chain is not None and self.steps + 1 == self._due
+            due = 1 if ends else self._due - self.steps - (chain is not None)
+            part = batch.part(start, min(n, start + due, start + _next(self.steps) - self.steps))
+            start += len(part.rows)
+            if chain is not None and ends:
+                part.scores[0] = vectors.dot(self.average, part.scored[0])
+                self._count(part)
+                chain.extend(self.sums.cells())
+                self.inner.take(Batch(part.rows, part.labels, records=part.records), chain)
+            else:
+                self.inner.take(part, stream)
+                self._count(part)
             self._release_if_due(stream)
-            start = part.stop
 
     def _update_scale(self) -> None:
         """Update the scale from scores to log-odds at even odds, if it is due; from releases alone."""
         if self.steps == 0 or _next(self.steps - 1) == self.steps:
             link, unit = self.inner.link, unit_link(self.inner.average, self.inner.spread)
             factor = max(1.0, _LEAST * unit.slope / link.slope)
-            self._scale[:] = factor * link.slope, factor * (link.offset - self.inner.prior)
+            self._scale = factor * link.slope, factor * (link.offset - self.inner.prior)
 
-    def _count(self, scores: Floats, labels: Floats) -> None:
-        slope, offset = self._scale
-        self.sums.add(dp_steps.class_bins, scores, labels, float(slope), float(offset))
+    def _count(self, batch: Batch) -> None:
+        """Count the scores; a blanked row has no label, so its score is not counted."""
+        self.sums.add(dp_steps.class_bins, batch.scores, batch.labels, *self._scale)
 
     def _release_if_due(self, stream: Stream) -> None:
         """Release the counts of the window, if it ends with the slots taken so far."""
         self.steps = self.inner.steps
         if self.steps != self._due:
             return
-        histograms = self.plan.histograms
-        noise = histograms.sigma * stream.take(2 * BINS)
+        noise = self._auc_plan.sigma * stream.take(2 * BINS)
         keep(self._sums, self._sizes, self.sums.privatize(noise.reshape(2, BINS)))
         self.sums.clear()
-        self._due = histograms.end(self.steps)
+        self._due = self._auc_plan.end(self.steps)
 
     # ---- state -----------------------------------------------------------------------------------------
 
@@ -453,7 +407,7 @@ class WithPrivateAUCState(StateWrapper):
         """What has been learned and counted, as plain values and arrays."""
         auc_state = {
             "sums": self.sums.to_state(),
-            "scale": self._scale.copy(),
+            "scale": np.array(self._scale),
             "released": np.array(self._sums).reshape(-1, 2, BINS),
             "sizes": list(self._sizes),
         }
@@ -465,13 +419,13 @@ class WithPrivateAUCState(StateWrapper):
         self.steps = self.inner.steps
         saved = state["auc"]
         released, scale, sizes = saved["released"], saved["scale"], [int(size) for size in saved["sizes"]]
-        ended = self.plan.histograms.windows(self.steps)
+        ended = self._auc_plan.windows(self.steps)
         if released.shape != (len(sizes), 2, BINS) or scale.shape != (2,) or sum(sizes) != ended:
             raise ValueError("histograms that are not those of the plan")
         self.sums.load_state(saved["sums"])
-        self._scale[:] = scale
+        self._scale = float(scale[0]), float(scale[1])
         self._sums, self._sizes = list(released.copy()), sizes
-        self._due = self.plan.histograms.end(ended * self.plan.histograms.window)
+        self._due = self._auc_plan.end(ended * self._auc_plan.window)
 
 
 class _FixedWeights(StateWrapper):
@@ -495,23 +449,12 @@ class _FixedWeights(StateWrapper):
     def numbers(self) -> list[float]:
         return self.inner.numbers()
 
-    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        chain.advance(b"")
-        self.steps += 1
-
-    def take(
-        self,
-        rows: Floats,
-        labels: Floats,
-        stream: Stream,
-        records: Sequence[bytes],
-        request: ScoreRequest | None,
-    ) -> None:
-        assert request is not None
-        vectors.score_many(self._weights, request.rows, request.scores)
+    def take(self, batch: Batch, stream: Stream) -> None:
+        if len(batch.scores):
+            vectors.score_many(self._weights, batch.scored, batch.scores)
         if isinstance(stream, ChainedNoise):
-            stream.skip(records)
-        self.steps += len(rows)
+            stream.skip(batch.records)
+        self.steps += len(batch.rows)
 
     def to_state(self) -> dict[str, Any]:
         return self.inner.to_state()
@@ -541,11 +484,9 @@ class WithPrivateAUC(Companion):
         """A new state; the fitted numbers are those of `saved`, if given."""
         mu = math.sqrt(self.share) * settings.mu_learning
         plan = AucPlan(mu, settings.forks, settings.learning, settings.learning_records)
-        if saved is not None:
-            object.__setattr__(plan, "sigma", check_close("auc_sigma", saved["auc_sigma"], plan.sigma))
-            saved = {name: value for name, value in saved.items() if name != "auc_sigma"}
+        saved = CombinedPlan.with_sigma(plan, saved, "auc_sigma")
         run = start_inner(replace(settings, mu=math.sqrt(1.0 - self.share) * settings.mu), saved)
-        return WithPrivateAUCState(WithPrivateAUCPlan(run.plan, plan), run, settings)
+        return WithPrivateAUCState(plan, run, settings)
 
     def describe(self) -> str:
         """Description of the mechanism, for the report."""
@@ -557,7 +498,7 @@ class WithPrivateAUC(Companion):
 
     def notes(self, run: WithPrivateAUCState) -> list[str]:
         """Further notes of the report."""
-        window = run.plan.histograms.window
+        window = run.plan.companion.window
         return [
             f"The private AUC is of scores given before learning, in windows of {window} learned records."
         ]

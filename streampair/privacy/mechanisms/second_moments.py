@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,13 +17,13 @@ from streampair.kernels import dp_steps, symmetric, vectors
 from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
+    Batch,
     Link,
     Mechanism,
     MechanismState,
     NoisySums,
     Relation,
     Release,
-    ScoreRequest,
     Settings,
     check_overflow,
     normal_link,
@@ -728,7 +728,7 @@ class MomentsState(MechanismState):
         self.fits_model = True  # an audit turns it off: it looks at the releases alone
         self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
         self._due = self._next_end()  # slot of the next release
-        # `leader_slot` is for the sums of this class.
+        # `second_moment_slot` is for the sums of this class.
         self._own_sums = type(self)._sum_up is MomentsState._sum_up
 
     @property
@@ -782,7 +782,8 @@ class MomentsState(MechanismState):
         self._centre = centre
         # With it |weight (y - centre)| <= 1 for |y| <= 1.
         self._weight = 1.0 / (1.0 + abs(centre))
-        self._how = np.array([self.cap, centre, self._weight, self.plan.grid])  # as `leader_slot` wants them
+        # As `second_moment_slot` takes them.
+        self._slot_numbers = np.array([self.cap, centre, self._weight, self.plan.grid])
         self._link = rate_link(0.5 * (1.0 + centre))
 
     def numbers(self) -> list[float]:
@@ -796,19 +797,6 @@ class MomentsState(MechanismState):
         """The released values: C times the blocks' sums, and the sum at the horizon."""
         return np.concatenate((self._running, self._last))
 
-    def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot for each row. Label NaN makes it a null slot: it counts, and adds nothing."""
-        self.take(rows, labels, stream, (), None)
-
-    def learn_chained(self, row: Floats, label: Floats, chain: ChainedNoise) -> None:
-        """`learn` of one slot, (1, d) and (1,), with keyed noise that depends on what it is added to."""
-        self._add(row, label)
-        if self.steps == self._due:
-            chain.advance(self._leaving())
-            self._release(chain)
-        else:
-            chain.advance(b"")
-
     @property
     def releases_nothing(self) -> bool:
         """Whether the block goes on after the next slot, and the slot is not the first one."""
@@ -816,7 +804,8 @@ class MomentsState(MechanismState):
 
     def accumulate(self, design: Design) -> None:
         """`learn` of one slot from the raw record, in one compiled call."""
-        self.block.add(dp_steps.leader_slot, design.cells, design.how, design.standardised, self._how)
+        record = design.cells, design.scaling, design.standardised, self._slot_numbers
+        self.block.add(dp_steps.second_moment_slot, *record)
         self.steps += 1
 
     @property
@@ -824,35 +813,24 @@ class MomentsState(MechanismState):
         """Number of slots until the next release."""
         return max(1, self._due - self.steps)
 
-    def take(
-        self,
-        rows: Floats,
-        labels: Floats,
-        stream: Stream,
-        records: Sequence[bytes],
-        request: ScoreRequest | None,
-    ) -> None:
+    def take(self, batch: Batch, stream: Stream) -> None:
         """As in the base class, in one go from one release to the next: nothing is published between them."""
         chain = stream if isinstance(stream, ChainedNoise) else None
-        start, n = 0, len(rows)
+        start, n = 0, len(batch.rows)
         while start < n:
-            end = min(start + self._due - self.steps, n)
-            if request is not None:
-                vectors.score_many(self.average, request.rows[start:end], request.scores[start:end])
-            self._add(rows[start:end], labels[start:end])
+            part = batch.part(start, min(start + self._due - self.steps, n))
+            start += len(part.rows)
+            if len(part.scores):
+                vectors.score_many(self.average, part.scored, part.scores)
+            self._add(part.rows, part.labels)
             released = self.steps == self._due
             if chain is not None:
-                chain.skip(records[start : end - released])
+                chain.skip(part.records[:-1] if released else part.records)
                 if released:
-                    chain.record(records[end - 1])
-                    chain.advance(self._leaving())
+                    chain.record(part.records[-1])
+                    chain.advance((self.total if self._at_horizon() else self.block).cells())
             if released:
                 self._release(stream)
-            start = end
-
-    def _leaving(self) -> bytes:
-        """The exact sums of the release that is due, as bytes: for the chain that keys its noise."""
-        return (self.total if self._at_horizon() else self.block).cells()
 
     def _add(self, rows: Floats, labels: Floats) -> None:
         self._sum_up(rows, labels)
@@ -862,7 +840,7 @@ class MomentsState(MechanismState):
 
     def _sum_up(self, rows: Floats, labels: Floats) -> None:
         """Add each record's summand to the open block."""
-        self.block.add(dp_steps.leader_sums, rows, labels, self._centre, self._weight, self.plan.grid)
+        self.block.add(dp_steps.second_moment_sums, rows, labels, self._centre, self._weight, self.plan.grid)
 
     def _grids(self) -> Floats | None:
         """Step of each coordinate of a release; None: the grid for all."""
