@@ -177,30 +177,11 @@ class OnPairStrC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see
     and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; records are
     transformed with its positive semi-definite part.
 
-    Parameters
-    ----------
-    epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, forks, window, entity
-        As in `streampair.auc.OnPairStrC`.
-
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-    PrivacyError
-        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
-
     Notes
     -----
-    Guarantee (docs/privacy 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
-    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, 2 G). The
-    noise is symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is
-    the Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns
-    from the transformed records, such as nearest neighbours, is not private.
-
-    References
-    ----------
-    Algorithm 1 of Huai et al. (2020), as for `streampair.auc.OnPairStrC`.
+    Parameters, errors and references are those of `streampair.auc.OnPairStrC`, without what needs two
+    classes. The guarantee (docs/privacy 1, 4.1, 4.4) and its preconditions are those of `PairFTRL` with
+    gradients.
 
     Examples
     --------
@@ -236,30 +217,11 @@ class OnPairC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Tr
     s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; records are
     transformed with its positive semi-definite part.
 
-    Parameters
-    ----------
-    epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, forks, window, entity
-        As in `streampair.auc.OnPairC`.
-
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-    PrivacyError
-        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
-
     Notes
     -----
-    Guarantee (docs/privacy 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the class
-    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, 2 G). The
-    noise is symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is
-    the Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns
-    from the transformed records, such as nearest neighbours, is not private.
-
-    References
-    ----------
-    Algorithm 2 of Huai et al. (2020), as for `streampair.auc.OnPairC`.
+    Parameters, errors and references are those of `streampair.auc.OnPairC`, without what needs two
+    classes. The guarantee (docs/privacy 1, 4.1, 4.4) and its preconditions are those of `PairFTRL` with
+    gradients.
 
     Examples
     --------
@@ -295,28 +257,11 @@ class NoisyOGD(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see T
     and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; records are
     transformed with its positive semi-definite part.
 
-    Parameters
-    ----------
-    epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    forks, window, entity
-        As in `streampair.auc.NoisyOGD`.
-
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-
     Notes
     -----
-    Guarantee (docs/privacy 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the class
-    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, 2 G). The
-    noise is symmetric: it is added in the d (d + 1) / 2 isometric coordinates, in which the Frobenius norm is
-    the Euclidean norm. See `auc.PairFTRL` for null records, copies and the report. A later step that learns
-    from the transformed records, such as nearest neighbours, is not private.
-
-    References
-    ----------
-    As for `streampair.auc.NoisyOGD`.
+    Parameters, errors and references are those of `streampair.auc.NoisyOGD`, without what needs two
+    classes. The guarantee (docs/privacy 1, 4.2, 4.4) and its preconditions are those of `PairFTRL` with
+    gradients.
 
     Examples
     --------

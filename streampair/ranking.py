@@ -193,29 +193,13 @@ class OnPairStrC(RegressorMixin, PrivateLearner):
 
     Parameters
     ----------
-    epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, forks, window, entity
-        As in `streampair.auc.OnPairStrC`.
     relevance
-        Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
-        record.
-
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-    PrivacyError
-        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
+        As in `PairFTRL`; all other parameters as in `streampair.auc.OnPairStrC`.
 
     Notes
     -----
-    Guarantee (docs/privacy 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
-    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G), as for
-    two classes. See `auc.PairFTRL` for null records, copies and the report.
-
-    References
-    ----------
-    Algorithm 1 of Huai et al. (2020), as for `streampair.auc.OnPairStrC`.
+    The guarantee (docs/privacy 1, 4.1, 4.4), errors and references are those of `streampair.auc.OnPairStrC`.
+    The relevance is part of the content of a record. The replacement diameter is D = min(2 clip, G).
 
     Examples
     --------
@@ -254,29 +238,13 @@ class OnPairC(RegressorMixin, PrivateLearner):
 
     Parameters
     ----------
-    epsilon, delta, horizon, l2, loss, buffer, releases, calibration, allocation, clip, radius, features,
-    bounds, warmup, noise_key, seed, forks, window, entity
-        As in `streampair.auc.OnPairC`.
     relevance
-        Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
-        record.
-
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
-    PrivacyError
-        If the exact account of the paper's constants, for records in the unit ball, is above their promise.
+        As in `PairFTRL`; all other parameters as in `streampair.auc.OnPairC`.
 
     Notes
     -----
-    Guarantee (docs/privacy 1, 4.1, 4.4): mu-GDP under replacement of one record's content, the relevance
-    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G), as for
-    two classes. See `auc.PairFTRL` for null records, copies and the report.
-
-    References
-    ----------
-    Algorithm 2 of Huai et al. (2020), as for `streampair.auc.OnPairC`.
+    The guarantee (docs/privacy 1, 4.1, 4.4), errors and references are those of `streampair.auc.OnPairC`.
+    The relevance is part of the content of a record. The replacement diameter is D = min(2 clip, G).
 
     Examples
     --------
@@ -315,27 +283,13 @@ class NoisyOGD(RegressorMixin, PrivateLearner):
 
     Parameters
     ----------
-    epsilon, delta, horizon, l2, loss, buffer, clip, radius, features, bounds, warmup, noise_key, seed,
-    forks, window, entity
-        As in `streampair.auc.NoisyOGD`.
     relevance
-        Declared lowest and highest relevance, scaled to -1 and 1. A record with a relevance outside is a null
-        record.
-
-    Raises
-    ------
-    ConfigError
-        If a parameter is out of range, or no guarantee can be given with it.
+        As in `PairFTRL`; all other parameters as in `streampair.auc.NoisyOGD`.
 
     Notes
     -----
-    Guarantee (docs/privacy 1, 4.2, 4.4): mu-GDP under replacement of one record's content, the relevance
-    included, with ``mu`` exact for (epsilon, delta). The replacement diameter is D = min(2 clip, G), as for
-    two classes. See `auc.PairFTRL` for null records, copies and the report.
-
-    References
-    ----------
-    As for `streampair.auc.NoisyOGD`.
+    The guarantee (docs/privacy 1, 4.2, 4.4), errors and references are those of `streampair.auc.NoisyOGD`.
+    The relevance is part of the content of a record. The replacement diameter is D = min(2 clip, G).
 
     Examples
     --------
