@@ -21,7 +21,7 @@ from streampair.errors import ConfigError, RecordError
 from streampair.kernels import random
 from streampair.privacy.pipeline_check import is_stateless
 from streampair.records import features as _features
-from streampair.records.categories import Categories
+from streampair.records.features import Categories
 from streampair.records.frames import Table, matrix_like, open_frame, unreadable_columns
 
 __all__ = ["Bounds", "Guarded", "Hashing", "OneHot", "RandomFourier", "UnitBall"]

@@ -59,7 +59,7 @@ INSIDE = {
         (
             "keys _repr_html",
             "provenance",
-            "accounting contraction correlated ledger noise pipeline_check plausible sensitivity",
+            "accounting contraction correlated ledger noise pipeline_check sensitivity",
             "user_level",
             "mechanisms",
             "report",

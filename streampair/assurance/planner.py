@@ -22,13 +22,12 @@ from streampair import ranking as ranking_learners
 from streampair.assurance.reference_tasks import Distances, Reference, Relevances, TwoClasses
 from streampair.base.private import PrivateLearner
 from streampair.errors import ConfigError, PrivacyWarning
-from streampair.privacy.accounting import mu_from
+from streampair.privacy.accounting import doubts, mu_from
 from streampair.privacy.mechanism_options import MechanismOptions, PairGradients, SecondMoments
 from streampair.privacy.mechanisms.dp_forest import worthwhile
 from streampair.privacy.mechanisms.ftrl import FTRL
 from streampair.privacy.mechanisms.output_perturbation import LONGEST_OUTPUT
 from streampair.privacy.mechanisms.second_moments import MOST_FEATURES
-from streampair.privacy.plausible import doubts
 from streampair.privacy.user_level import EntityLimit
 
 __all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan", "setting_text"]

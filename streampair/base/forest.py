@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
-from streampair.base.columns import Columns
-from streampair.base.learner import Learner
+from streampair.base.learner import Columns, Learner
 from streampair.base.mini_batch import encode_labels, low_label, refuse_rows, score_error
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import forest, numerics, platt, vectors

@@ -20,8 +20,7 @@ from streampair.base.buffer_storage import (
     PerClassBuffer,
     RowBuffer,
 )
-from streampair.base.columns import Columns
-from streampair.base.learner import Learner
+from streampair.base.learner import Columns, Learner
 from streampair.base.mini_batch import StreamingBatch, encode_labels, low_label, refuse_rows, score_error
 from streampair.base.targets import Target
 from streampair.base.validation import check_int

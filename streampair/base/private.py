@@ -21,10 +21,9 @@ from streampair.base.targets import is_unknown
 from streampair.base.validation import ValidatedParameters, check_bounds_known, settings_from_plan
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.kernels import vectors
-from streampair.privacy.accounting import PrivacyReport
+from streampair.privacy.accounting import PrivacyReport, warn_if_doubtful
 from streampair.privacy.mechanisms.base import Mechanism, Settings
 from streampair.privacy.noise import NoiseKey
-from streampair.privacy.plausible import warn_if_doubtful
 from streampair.privacy.provenance import Origin, Origins
 from streampair.privacy.report import AccountStatus, PrivacySummary, build_report, build_summary
 from streampair.privacy.user_level import Admission, EntityLimit

@@ -4,7 +4,7 @@ No I/O, no clock, no asyncio.
 """
 
 from streampair.engine.durable_lane import LoggedLane
-from streampair.engine.lane import Lane
+from streampair.engine.lane import Lane, Shadow
 from streampair.engine.records import (
     Breaker,
     Commit,
@@ -21,7 +21,6 @@ from streampair.engine.records import (
     Scored,
 )
 from streampair.engine.recovery import ExternalState
-from streampair.engine.shadow import Shadow
 from streampair.engine.wal import LogDamagedError, LogKey, RecordRef, Register
 
 __all__ = [

@@ -8,11 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from streampair.evaluation.auc_window import AUCWindow
 from streampair.evaluation.estimate import RegretEstimate
-from streampair.evaluation.pair_reservoir import Drawn
-from streampair.evaluation.quality import Quality, quality_of
-from streampair.evaluation.records_io import Records
+from streampair.evaluation.pair_reservoir import Drawn, Records
+from streampair.evaluation.quality import AUCWindow, Quality, quality_of
 from streampair.evaluation.regret import MetricRegret, PairRegret, RelevanceRegret
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.evaluation.comparator import minimise
-from streampair.evaluation.pairs import Linear, Pairs
+from streampair.evaluation.comparator import Linear, Pairs, minimise
 
 __all__ = ["PairSample", "RegretEstimate", "estimate", "estimate_from_pairs", "plain_design"]
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.evaluation.comparator import Linear, Pairs, Quadratic
 from streampair.evaluation.estimate import (
     PairSample,
     RegretEstimate,
@@ -16,9 +17,16 @@ from streampair.evaluation.estimate import (
     estimate_from_pairs,
     plain_design,
 )
-from streampair.evaluation.pair_reservoir import Drawn, Features, PairSampler, Sampler, Scorer, stands_for
-from streampair.evaluation.pairs import Linear, Pairs, Quadratic
-from streampair.evaluation.records_io import Records, Row
+from streampair.evaluation.pair_reservoir import (
+    Drawn,
+    Features,
+    PairSampler,
+    Records,
+    Row,
+    Sampler,
+    Scorer,
+    stands_for,
+)
 from streampair.kernels import sampling as layout
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 from river import base, metrics
 
 from streampair.errors import RecordError
-from streampair.evaluation.auc_window import AUCWindow
+from streampair.evaluation.quality import AUCWindow
 from streampair.records.labels import TwoLabels
 
 __all__ = ["RollingAUC"]

@@ -37,7 +37,7 @@ from streampair.models.format import (
     plain_names,
 )
 from streampair.privacy.pipeline_check import class_name
-from streampair.records.random_trees import RandomTreeDesign
+from streampair.records.design import RandomTreeDesign
 
 __all__ = ["document_of", "scaling_of"]
 

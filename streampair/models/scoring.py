@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.base.columns import Columns
 from streampair.base.forest import ForestLearner
+from streampair.base.learner import Columns
 from streampair.errors import RecordError
 from streampair.kernels import metric, numerics, vectors
 from streampair.models.forest import forest_of
@@ -25,8 +25,7 @@ from streampair.models.format import (
     Scaling,
 )
 from streampair.records import features
-from streampair.records.design import Design, check_finite, check_scored
-from streampair.records.random_trees import RandomTreeDesign
+from streampair.records.design import Design, RandomTreeDesign, check_finite, check_scored
 
 __all__ = ["ForestScorer", "Scorer", "design_of", "probabilities", "scorer_of"]
 

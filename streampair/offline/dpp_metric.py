@@ -18,6 +18,7 @@ from streampair.kernels import pair_graph
 from streampair.offline.base import designs, validated, warn_of_scale
 from streampair.offline.dpgd import checked_steps
 from streampair.offline.pair_graph import PairGraph, ring_pairs
+from streampair.privacy.accounting import warn_if_doubtful
 from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorGate, report_of
 from streampair.privacy.mechanisms.pair_graph import (
     PairRelation,
@@ -30,7 +31,6 @@ from streampair.privacy.mechanisms.pair_graph import (
     plan_signs,
     plan_staircase,
 )
-from streampair.privacy.plausible import warn_if_doubtful
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,9 +11,8 @@ import numpy as np
 from streampair import schedules
 from streampair.errors import ConfigError
 from streampair.kernels import pairs as pairs_kernels
-from streampair.offline.base import PairLearner, Problem, warn_of_scale
+from streampair.offline.base import PairLearner, Problem, score_moments, warn_of_scale
 from streampair.offline.dpgd import checked_steps
-from streampair.offline.probabilities import score_moments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

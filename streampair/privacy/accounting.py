@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy  # its modules are loaded on first use
 
-from streampair.errors import ConfigError
+from streampair.errors import ConfigError, PrivacyWarning
 from streampair.privacy._repr_html import report_html
 
 __all__ = [
@@ -29,10 +30,12 @@ __all__ = [
     "Spend",
     "compose",
     "delta_from",
+    "doubts",
     "epsilon_from",
     "epsilon_from_rho",
     "mu_from",
     "rho_from",
+    "warn_if_doubtful",
 ]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -527,3 +530,58 @@ class PrivacyReport:
         )
         width = max(len(name) for name, _ in lines) + 2
         return "\n".join([head, *(f"{name + ':':<{width}}{text}" for name, text in lines)])
+
+
+_MOST_EPSILON = 20.0
+_LEAST_RECORDS = 10
+# Assumed length of a stream without a horizon: no useful one is shorter.
+_RECORDS = 100
+
+
+def doubts(epsilon: float, delta: float, records: int | None, unit: str = "records") -> list[str]:
+    """Return warnings about a budget, each with its fix; computed from public numbers alone.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The promised budget of a record.
+    records
+        Number of records; None: unknown.
+    unit
+        Name of the unit that is counted, in the plural.
+
+    Examples
+    --------
+    >>> from streampair.privacy.accounting import doubts
+    >>> doubts(1.0, 1e-6, 100_000)
+    []
+    >>> [text.partition(":")[0] for text in doubts(50.0, 0.01, 1000)]
+    ['epsilon is 50', 'delta is 0.01, and there are 1,000 records']
+    """
+    found = []
+    if epsilon > _MOST_EPSILON:
+        found.append(
+            f"epsilon is {epsilon:g}: one record may change the odds of any conclusion by a factor of "
+            f"e^{epsilon:g}, which protects nobody; use 10 or less, better 1"
+        )
+    known = _RECORDS if records is None else records
+    if delta * known > 1.0 + 1e-9:
+        count = f"there are {known:,} {unit}" if records is not None else f"no stream is shorter than {known}"
+        found.append(
+            f"delta is {delta:g}, and {count}: publishing one record in full has a delta of one over their "
+            f"number, so this much permits it; use {1.0 / known:.1g} or less"
+        )
+    if records is not None and records < _LEAST_RECORDS:
+        found.append(
+            f"the horizon is {records}: with so few records a model is mostly noise; "
+            "streampair.privacy.plan estimates how many are needed"
+        )
+    return found
+
+
+def warn_if_doubtful(
+    epsilon: float, delta: float, records: int | None, unit: str = "records", *, stacklevel: int
+) -> None:
+    """Issue each of the `doubts` as a warning; `stacklevel` as in `warnings.warn`, from the caller."""
+    for text in doubts(epsilon, delta, records, unit):
+        warnings.warn(text, PrivacyWarning, stacklevel=stacklevel + 1)

@@ -27,8 +27,7 @@ from streampair.privacy.mechanisms import (
     standardization,
 )
 from streampair.privacy.mechanisms.base import NoisySums
-from streampair.records.design import Design
-from streampair.records.random_trees import BINS
+from streampair.records.design import BINS, Design
 
 Break = Callable[[pytest.MonkeyPatch], None]
 Prepare = Callable[[Design, np.ndarray, np.ndarray, np.ndarray], None]

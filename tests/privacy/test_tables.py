@@ -27,8 +27,8 @@ from harness.table_canaries import (
 from streampair import losses
 from streampair import offline as batch
 from streampair.offline import base as table_base
+from streampair.offline.base import MOVE, score_moments
 from streampair.offline.output_perturbation import Network, clipped
-from streampair.offline.probabilities import MOVE, score_moments
 from streampair.offline.risk import score_slopes
 from streampair.privacy import delta_from, epsilon_from, mu_from
 from streampair.privacy.contraction import giga_steps

@@ -15,8 +15,7 @@ from scipy.optimize import minimize as scipy_minimize
 from streampair import losses, metric, ranking
 from streampair.errors import ConfigError, SnapshotError
 from streampair.evaluation import MetricRegret, RegretEstimate, RelevanceRegret
-from streampair.evaluation.comparator import minimise
-from streampair.evaluation.pairs import Linear, Pairs, Quadratic
+from streampair.evaluation.comparator import Linear, Pairs, Quadratic, minimise
 from streampair.evaluation.regret import LabelledRegret
 
 Array = NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import Any
 
 from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair.privacy import PrivacyReport, Spend
-from streampair.privacy.plausible import doubts
+from streampair.privacy.accounting import doubts
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, KafkaConfig

@@ -12,7 +12,7 @@ import numpy as np
 
 from streampair.engine import Event, Rows
 from streampair.errors import RecordError
-from streampair.records.categories import Categories
+from streampair.records.features import Categories
 
 __all__ = ["csv_fields", "json_fields", "with_categories"]
 

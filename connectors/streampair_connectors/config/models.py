@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from streampair.errors import ConfigError
-from streampair.records.categories import Categories
+from streampair.records.features import Categories
 from streampair_connectors.config.secrets import hex_key, read_secret
 
 __all__ = [
