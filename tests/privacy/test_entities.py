@@ -395,7 +395,7 @@ def test_all_families_and_snapshots(kind: Any) -> None:
         model.learn_one(x, y)
         other.learn_one(x, y)
     assert model.refused_records == other.refused_records > 0
-    assert repr(model.to_state()["rule"]) == repr(other.to_state()["rule"])
+    assert repr(model.to_state()["mechanism"]) == repr(other.to_state()["mechanism"])
 
 
 @every_solver
