@@ -201,10 +201,10 @@ def _part(
     learner: Any, part: str, slots: int, runs: int | None, progress: Callable[[str, int, int], object]
 ) -> AuditPart:
     trial = Trial(learner, part, slots)
-    rule = trial.make().run.state
-    if part == "learning" and getattr(rule.plan, "warmup", False):
+    state = trial.make().run.state
+    if part == "learning" and getattr(state.plan, "warmup", False):
         raise ConfigError(
-            f"{type(learner).__name__} releases {rule.plan.warmup} random points before any model",
+            f"{type(learner).__name__} releases {state.plan.warmup} random points before any model",
             fix="audit it with calibration='tight'",
         )
     exact, spot, scene, one, other, middle, weights = _best(trial)

@@ -106,13 +106,13 @@ class Trial:
         self.high, self.low = _two_labels(learner)
         # Whether the learner's internal iterate has no noise.
         self.secret = True
-        rule = self.make().run.state
-        self.secret = rule.secret_iterate
+        state = self.make().run.state
+        self.secret = state.secret_iterate
         # Learning and the histograms of the private AUC are audited separately.
-        self.evaluated = isinstance(rule, WithPrivateAUCState)
+        self.evaluated = isinstance(state, WithPrivateAUCState)
         if part == "auc":
-            self.slots = rule.plan.companion.end(0)
-        self.push = self._pushed(rule.plan) if part == "learning" and self.metric and not self.secret else 0
+            self.slots = state.plan.companion.end(0)
+        self.push = self._pushed(state.plan) if part == "learning" and self.metric and not self.secret else 0
 
     def _pushed(self, plan: Any) -> int:
         """Number of slots whose pairs move a metric away from 0, further than the noise; 0 if too many.

@@ -331,10 +331,10 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     def _ready(
         self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
     ) -> ForestRows:
-        away, further = {*nulls, *refused}, dict[int, Any]()
+        unlearned, further = {*nulls, *refused}, dict[int, Any]()
         numbers = np.full(len(ys), math.nan)
         for i, y in enumerate(ys):
-            if i not in away:
+            if i not in unlearned:
                 try:
                     label, number = self._class(y, further)
                 except RecordError as error:
@@ -614,7 +614,7 @@ class _ClassRows(ForestRows):
         self, learner: MulticlassForest, begin: int, end: int, scores: Array | None = None
     ) -> None:
         """Learn the rows from `begin` to before `end`; those without a label are scored alone."""
-        for stop in [*(stop for stop in self._away if begin <= stop < end), end]:
+        for stop in [*(stop for stop in self._unlearned if begin <= stop < end), end]:
             part = slice(begin, stop)
             out = None if scores is None else scores[part]
             learner._take_rows(self._rows[part], self._labels[part], self._further, out)

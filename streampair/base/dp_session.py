@@ -327,7 +327,7 @@ class UninitializedSession:
             "sums": None,
             "mean": None,
             "factor": None,
-            "rule": None,
+            "mechanism": None,
             "chain": self.identity.chained,
         }
 
@@ -393,7 +393,7 @@ class PrivateSession:
         self.counts = counts
         self.admission = admission
         self.design: Design = settings.mechanism.design(names, settings.bounds)
-        saved = None if plan is None else plan["rule"]
+        saved = None if plan is None else plan["mechanism"]
         self.state: MechanismState = settings.start(seed=identity.buffer_seed(), saved=saved)
         self.design.cap = self.state.cap
         self.state.scaling = self.design.scaling
@@ -403,7 +403,7 @@ class PrivateSession:
             self.mu_warmup = base.check_close("mu_warmup", plan["mu_warmup"], self.mu_warmup)
         self.warmup: Warmup | None = None
         if settings.warmup:
-            prefix = plan_warmup(
+            warmup_plan = plan_warmup(
                 self.mu_warmup / settings.warmup_records,
                 dim=len(names),
                 slots=settings.warmup,
@@ -411,8 +411,8 @@ class PrivateSession:
                 relation=settings.relation,
                 cross=settings.mechanism.label_cross,
             )
-            prefix = base.with_numbers(prefix, None if plan is None else plan["prefix"])
-            self.warmup = Warmup(prefix, len(names), settings.warmup_records)
+            warmup_plan = base.with_numbers(warmup_plan, None if plan is None else plan["standardization"])
+            self.warmup = Warmup(warmup_plan, len(names), settings.warmup_records)
         if plan is not None and self.written() != plan:
             raise ValueError("the plan has other numbers")
         self._watch: BoundsWatch | None = BoundsWatch(self.design)
@@ -467,8 +467,8 @@ class PrivateSession:
             "mu": self.settings.mu,
             "warmup": self.settings.warmup,
             "mu_warmup": self.mu_warmup,
-            "prefix": None if warmup is None else base.fitted_numbers(warmup.plan),
-            "rule": base.fitted_numbers(self.state.plan),
+            "standardization": None if warmup is None else base.fitted_numbers(warmup.plan),
+            "mechanism": base.fitted_numbers(self.state.plan),
         }
 
     # ---- one record ------------------------------------------------------------------------------------
@@ -495,7 +495,7 @@ class PrivateSession:
         ):
             if origin is None:
                 origin = _NO_ORIGIN if self.admission is None else self._origin(x)
-            self._slot(origin)
+            self._take_slot(origin)
             return
         # Fast path of most records: add to the sums, and hash.
         if isinstance(stream, ChainedNoise):
@@ -526,14 +526,14 @@ class PrivateSession:
         score = float(vectors_kernels.dot(self.state.average, design.ready[0]))
         self.counts.ignored_features += len(x) - len(design.names)
         design.label[0] = label
-        self._slot(self._origin(x) if origin is None else origin, prepared=True)
+        self._take_slot(self._origin(x) if origin is None else origin, prepared=True)
         return score
 
     def null(self, origin: Origin | None = None) -> None:
         """Take one slot without a record."""
         self.design.raw.fill(math.nan)
         self.design.label[0] = math.nan
-        self._slot(_NO_ORIGIN if origin is None else origin)
+        self._take_slot(_NO_ORIGIN if origin is None else origin)
 
     def _origin(self, x: Any) -> Origin:
         """Origin of a record for which the caller gave none."""
@@ -565,7 +565,7 @@ class PrivateSession:
             self.design.label[0] = math.nan
         return admitted
 
-    def _slot(self, origin: Origin, *, prepared: bool = False) -> None:
+    def _take_slot(self, origin: Origin, *, prepared: bool = False) -> None:
         """Take one slot for the record in the design's scratch, `prepared` or raw: the hot path."""
         design, state, settings = self.design, self.state, self.settings
         if settings.horizon is not None and self.slots >= settings.horizon:
@@ -594,14 +594,14 @@ class PrivateSession:
             state.take(self._one, stream)
             self.slots += 1
         else:
-            self._prefix(ready, usable, label, stream, (record,))
+            self._take_warmup(ready, usable, label, stream, (record,))
 
     def _look(self, watch: BoundsWatch, rows: Array) -> None:
         """Give whole rows to the watch, and drop it once it is done."""
         if not watch.look(rows):
             self._watch = None
 
-    def _prefix(
+    def _take_warmup(
         self, ready: Array, usable: Array, labels: Array, stream: Any, records: Sequence[bytes]
     ) -> None:
         """Take slots of the warm-up, one for each row; `records`: digest inputs, for a chain."""
@@ -662,24 +662,24 @@ class PrivateSession:
         admitted = None if self.admission is None else np.empty(end, dtype=np.bool_)
         while start < end:
             stream = self._open() if self.stream is None else self.stream
-            prefix = self.warmup if self.slots < warmup else None
-            stop = min(end, start + min(design.chunk, end if prefix is None else warmup - self.slots))
+            learning = self.slots >= warmup
+            stop = min(end, start + min(design.chunk, end if learning else warmup - self.slots))
             part, labels, part_scores = (
                 raw[start:stop],
                 label_numbers[start:stop],
                 None if scores is None else scores[start:stop],
             )
             ready, usable = np.empty((stop - start, design.width)), np.empty(stop - start)
-            if prefix is None or part_scores is not None:
+            if learning or part_scores is not None:
                 design.prepare(part, ready, usable)
-            if prefix is not None and part_scores is not None:
+            if not learning and part_scores is not None:
                 vectors_kernels.score_many(state.average, ready, part_scores)
             queries = {} if part_scores is None else {"scored": ready, "scores": part_scores}
             blank = None if null is None else null[start:stop]
             if blank is not None and blank.any():
                 part, labels = part.copy(), labels.copy()
                 part[blank] = labels[blank] = math.nan
-            if prefix is not None:
+            if not learning:
                 ready = np.empty(part.shape)
                 design.clip(part, ready, usable)
             where = origins.part(slice(start, stop))
@@ -691,11 +691,11 @@ class PrivateSession:
                 self._look(self._watch, part[usable == 1.0])
             labels = np.where(usable == 1.0, labels, math.nan)
             self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
-            if prefix is None:
+            if learning:
                 state.take(Batch(ready, labels, **queries, records=records), stream)
                 self.slots += stop - start
             else:
-                self._prefix(ready, usable, labels, stream, records)
+                self._take_warmup(ready, usable, labels, stream, records)
             start = stop
         if scores is not None and end < n:
             design.scores(state.average, raw[end:], scores[end:])
@@ -805,7 +805,7 @@ class PrivateSession:
             "sums": None if self.warmup is None else self.warmup.sums.to_state(),
             "mean": self.design.mean.copy(),
             "factor": self.design.factor.copy(),
-            "rule": self.state.to_state(),
+            "mechanism": self.state.to_state(),
             "chain": self.stream.to_state()
             if isinstance(self.stream, ChainedNoise)
             else self.identity.chained,
@@ -820,7 +820,7 @@ class PrivateSession:
             raise ValueError("features or moments of another shape")
         if self.warmup is not None:
             self.warmup.sums.load_state(saved["sums"])
-        self.state.load_state(saved["rule"])
+        self.state.load_state(saved["mechanism"])
         if saved["standardised"]:
             design.standardise(mean, factor)
         self.slots = int(saved["slots"])

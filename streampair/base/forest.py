@@ -77,7 +77,7 @@ class ForestRows:
     ) -> None:
         self._learner, self._rows, self._labels, self._low = learner, rows, labels, low
         self.refused = refused
-        self._away = np.flatnonzero(np.isnan(labels)).tolist()
+        self._unlearned = np.flatnonzero(np.isnan(labels)).tolist()
         self.numbers = not np.isnan(rows).any()
 
     def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
@@ -102,7 +102,7 @@ class ForestRows:
 
     def _learn(self, state: Array, begin: int, end: int, scores: Array | None = None) -> None:
         """Learn the rows from `begin` to before `end`; rows without a label are only scored."""
-        for stop in [*(stop for stop in self._away if begin <= stop < end), end]:
+        for stop in [*(stop for stop in self._unlearned if begin <= stop < end), end]:
             out = _NO_SCORES if scores is None else scores[begin:stop]
             forest.forest_learn_many(state, self._rows[begin:stop], self._labels[begin:stop], out)
             if stop < end and scores is not None and stop not in self.refused:
@@ -758,23 +758,12 @@ class ForestLearner(Learner):
     def prepare_many(
         self, xs: Sequence[Mapping[Any, Any]], ys: Sequence[Any], *, nulls: Sequence[int] = ()
     ) -> ForestRows | None:
-        """Records that can be scored and learned one after the other, in one call of compiled code.
-
-        Parameters
-        ----------
-        xs
-            Records with exactly the known features, and texts where there have been some.
-        ys
-            Their labels.
-        nulls
-            Indices of records that are scored and not learned, whatever their labels; and of what is no
-            record, which is refused.
+        """As `OnlinePairLearner.prepare_many`; known features may be texts where there have been some.
 
         Returns
         -------
         ForestRows or None
-            None where one of the records has other features: then they are to be taken one by one. Nothing
-            has changed yet.
+            None, with nothing changed, where one of the records has other features.
         """
         if not self._in_one:
             return None

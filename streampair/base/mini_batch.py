@@ -62,13 +62,13 @@ def encode_labels(
 ) -> Array:
     """Label numbers (n,), NaN for rows that are not learned; errors of unusable labels go to `refused`."""
     task, high, low = learner._task, learner._high, learner._low
-    away = {*nulls, *refused}
+    unlearned = {*nulls, *refused}
     values = []
     with contextlib.suppress(RecordError):
-        values = [] if away else [1.0 if y is high else -1.0 if y is low else task.label(y) for y in ys]
+        values = [] if unlearned else [1.0 if y is high else -1.0 if y is low else task.label(y) for y in ys]
     for i in range(len(values), len(ys)):
         value = math.nan
-        if i not in away:
+        if i not in unlearned:
             try:
                 value = task.label(ys[i])
             except RecordError as error:

@@ -190,7 +190,7 @@ def _check(saved: Mapping[str, Any]) -> None:
     taken = saved["slots"] + saved["pending"]
     if saved["null_slots"] > taken or saved["refused_records"] > taken:
         raise ValueError("more null slots than slots")
-    for name in ("mean", "factor", "sums", "rule"):
+    for name in ("mean", "factor", "sums", "mechanism"):
         _check_finite(saved[name])
 
 
@@ -602,9 +602,9 @@ class PrivateLearner(Learner):
         task = self._task
         high, low = task.high, task.low
         labels = np.array([1.0 if y is high else -1.0 if y is low else task.label_or_null(y) for y in ys])
-        away = {*nulls, *refused}
+        unlearned = {*nulls, *refused}
         for i in np.flatnonzero(np.isnan(labels)).tolist():
-            if i not in away:
+            if i not in unlearned:
                 self._note_label(ys[i])
         null = None
         if nulls or refused:

@@ -80,13 +80,17 @@ class Records(Sequence[Row]):
 def pack_records(rows: Sequence[Row | None]) -> dict[str, object]:
     """Rows as arrays: the tuples of names that occur, which of them each row has, and all values."""
     schemas: dict[tuple[Any, ...], int] = {}
+    orders: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # most rows have the same names
     which = np.full(len(rows), -1, dtype=np.int32)
     values: list[float] = []
     for i, row in enumerate(rows):
         if row is not None:
-            names = tuple(in_order(row))
+            found = tuple(row)
+            names = orders.get(found)
+            if names is None:
+                names = orders[found] = tuple(in_order(row))
             which[i] = schemas.setdefault(names, len(schemas))
-            values.extend([row[name] for name in names])
+            values += map(row.__getitem__, names)
     all_names: dict[Any, int] = {}
     columns = [all_names.setdefault(name, len(all_names)) for schema in schemas for name in schema]
     return {

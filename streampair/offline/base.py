@@ -426,6 +426,12 @@ class TableLearner(PairLearner):
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
         """Released weights, the plans of their releases, and the number of releases."""
 
+    def _plan(self, problem: Problem, **release: Any) -> TablePlan:
+        """The plan of a release of weights, for what learning may spend; `release`: as of `plan_table`."""
+        return plan_table(
+            self.epsilon, self.delta, share=problem.share, dim=problem.dim, blank=problem.blank, **release
+        )
+
     @abc.abstractmethod
     def _describe(self) -> tuple[str, str]:
         """Description for the report, and the paper whose constants `calibration="paper"` takes."""
@@ -456,7 +462,7 @@ class TableLearner(PairLearner):
         seed = self._seed()
         before = self._standardise(X, seed)
         problem = self._problem(self._designs(X), labels, seed)
-        weights, plans, emitted = self._release(problem)
+        weights, plans, releases = self._release(problem)
         warn_if_doubtful(float(self.epsilon), float(self.delta), problem.n, stacklevel=2)
         self._publish(self._published(problem, weights))
         after = self._calibrate(problem)
@@ -468,7 +474,7 @@ class TableLearner(PairLearner):
             before=before,
             after=after,
             parallel=self._parallel(),
-            emitted=emitted + len(before) + len(after),
+            releases=releases + len(before) + len(after),
             seeded=self.random_state is not None,
             mechanism=mechanism,
             notes=self._notes,
@@ -636,10 +642,10 @@ class TableLearner(PairLearner):
         return learner
 
 
-def emitted(problem: Problem, plan: TablePlan, vector: Floats) -> tuple[Floats, list[TablePlan], int]:
+def release_vector(problem: Problem, plan: TablePlan, vector: Floats) -> tuple[Floats, list[TablePlan], int]:
     """Release one vector, with noise."""
     gate = VectorGate(plan, problem.seed)
-    return gate.privatize(vector), [plan], gate.emitted
+    return gate.privatize(vector), [plan], gate.releases
 
 
 MOVE = math.sqrt(8.0)

@@ -126,13 +126,9 @@ class DPEGD(TableLearner):
             noise = None
             if self.calibration == "paper":
                 noise = 4.0 * problem.lipschitz * eta * paper_factor(self.epsilon, self.delta, problem.dim)
-            plan = plan_table(
-                self.epsilon,
-                self.delta,
-                share=problem.share,
-                dim=problem.dim,
+            plan = self._plan(
+                problem,
                 sensitivity=float(moves.mean()),
-                blank=problem.blank,
                 name=f"part {number}, the average iterate",
                 lemma="docs/privacy, Lemma 74",
                 noise=noise,
@@ -140,7 +136,7 @@ class DPEGD(TableLearner):
             gate = VectorGate(plan, seed)
             w = problem.inside(gate.privatize(descend(problem, table.risk(part), steps, eta, 0.0, w)[1]))
             plans.append(plan)
-            left += gate.emitted
+            left += gate.releases
         return w, plans, left
 
     def _describe(self) -> tuple[str, str]:

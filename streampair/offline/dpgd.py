@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.offline.base import Problem, TableLearner, emitted
+from streampair.offline.base import Problem, TableLearner, release_vector
 from streampair.privacy.mechanisms.offline import (
     TablePlan,
     contraction,
     descent_moves,
     largest_step,
-    plan_table,
 )
 
 if TYPE_CHECKING:
@@ -156,19 +155,15 @@ class DPGDSC(TableLearner):
         if self.calibration == "paper":
             g = problem.lipschitz + alpha * problem.radius
             noise = 8.0 * g / (alpha * problem.n) * paper_factor(self.epsilon, self.delta, problem.dim)
-        plan = plan_table(
-            self.epsilon,
-            self.delta,
-            share=problem.share,
-            dim=problem.dim,
+        plan = self._plan(
+            problem,
             sensitivity=float(moves[-1]),
-            blank=problem.blank,
             name="the last iterate",
             lemma="docs/privacy, Lemma 71",
             noise=noise,
         )
         last, _ = descend(problem, problem.risk(), steps, eta, alpha, problem.start)
-        return emitted(problem, plan, last)
+        return release_vector(problem, plan, last)
 
     def _describe(self) -> tuple[str, str]:
         return (
@@ -238,19 +233,15 @@ class DPGDC(TableLearner):
         if self.calibration == "paper":
             moved = 4.0 * problem.lipschitz * eta * steps / problem.n
             noise = moved * paper_factor(self.epsilon, self.delta, problem.dim)
-        plan = plan_table(
-            self.epsilon,
-            self.delta,
-            share=problem.share,
-            dim=problem.dim,
+        plan = self._plan(
+            problem,
             sensitivity=float(moves.mean() if self.output == "average" else moves[-1]),
-            blank=problem.blank,
             name=f"the {self.output} iterate",
             lemma="docs/privacy, Lemma 71",
             noise=noise,
         )
         last, average = descend(problem, problem.risk(), steps, eta, 0.0, problem.start)
-        return emitted(problem, plan, average if self.output == "average" else last)
+        return release_vector(problem, plan, average if self.output == "average" else last)
 
     def _describe(self) -> tuple[str, str]:
         return (

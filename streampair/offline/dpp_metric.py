@@ -223,18 +223,18 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         size = self._size(len(similar))
         warn_if_doubtful(float(self.epsilon), float(self.delta), len(similar), "pairs", stacklevel=2)
         plans: list[TablePlan] = []
-        emitted = 0
+        releases = 0
         privatize: _Emit = _as_it_is
         words = "the features and labels of individuals were perturbed once, and the rest follows from them"
         if noise == "inputs":
             rows, similar, plans = self._perturbed(rows, similar, relation, seed)
-            emitted = sum(plan.releases for plan in plans)
+            releases = sum(plan.releases for plan in plans)
         elif noise == "batch-maximum":
             privatize = self._reduced(relation, size, coins)
         else:
             plan = self._plan(noise, rows.shape[1], len(similar), relation)
             gate = SignGate(plan, seed) if isinstance(plan, SignPlan) else VectorGate(plan, seed)
-            plans, emitted = [plan], plan.releases
+            plans, releases = [plan], plan.releases
             words = f"each of {plan.releases} gradients is released under noise ({noise})"
 
             def released(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
@@ -255,7 +255,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             float(self.delta),
             plans,
             parallel=False,
-            emitted=emitted,
+            releases=releases,
             seeded=seed is not None,
             mechanism=(
                 f"Mechanism: the contrastive loss of {len(similar)} pairs is descended; {words}. The number "

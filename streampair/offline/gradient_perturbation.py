@@ -11,7 +11,7 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.offline.base import Problem, TableLearner
 from streampair.offline.dpgd import checked_steps
-from streampair.privacy.mechanisms.offline import TablePlan, VectorGate, plan_table
+from streampair.privacy.mechanisms.offline import TablePlan, VectorGate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,13 +89,9 @@ class DPGDC2(TableLearner):
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
         steps = checked_steps(self.steps)
         self._pure_is_refused()
-        plan = plan_table(
-            self.epsilon,
-            self.delta,
-            share=problem.share,
-            dim=problem.dim,
+        plan = self._plan(
+            problem,
             sensitivity=problem.push,
-            blank=problem.blank,
             releases=steps,
             name="gradients of all pairs",
             lemma="docs/privacy, Lemma 75",
@@ -107,7 +103,7 @@ class DPGDC2(TableLearner):
         for _ in range(steps):
             w = problem.inside(w - eta * gate.privatize(risk.gradient(w)))
             total += w
-        return total / (steps + 1.0), [plan], gate.emitted  # w_0 counts
+        return total / (steps + 1.0), [plan], gate.releases  # w_0 counts
 
     def _describe(self) -> tuple[str, str]:
         return (

@@ -145,15 +145,11 @@ class LocalizedPairSGD(TableLearner):
         plans, left = [], 0
         for number, (part, seed) in enumerate(zip(parts, seeds(problem, len(parts)), strict=True), 1):
             steps, eta = part.stop - part.start - 1, rate * 4.0**-number
-            plan = plan_table(
-                self.epsilon,
-                self.delta,
-                share=problem.share,
-                dim=problem.dim,
+            plan = self._plan(
+                problem,
                 sensitivity=neighbours_move(
                     steps, eta, diameter=problem.diameter, jump=jump, radius=problem.radius
                 ),
-                blank=problem.blank,
                 name=f"phase {number}, the average iterate",
                 lemma=f"docs/privacy, Lemma {68 if smooth is not None else 69}",
             )
@@ -164,7 +160,7 @@ class LocalizedPairSGD(TableLearner):
             gate = VectorGate(plan, seed)
             w = problem.inside(gate.privatize(mean))
             plans.append(plan)
-            left += gate.emitted
+            left += gate.releases
         return w, plans, left
 
     def _to_the_letter(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
@@ -201,7 +197,7 @@ class LocalizedPairSGD(TableLearner):
             gate = VectorGate(plan, seed)
             w = problem.inside(gate.privatize(total / steps))
             plans.append(plan)
-            left += gate.emitted
+            left += gate.releases
         self._of_coins = spent
         self._notes = (
             *self._notes,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.offline.base import Problem, TableLearner, emitted
+from streampair.offline.base import Problem, TableLearner, release_vector
 from streampair.privacy.contraction import giga_steps, paper_steps, paper_warmup
 from streampair.privacy.mechanisms.offline import TablePlan, mean_move, plan_table
 
@@ -108,18 +108,14 @@ class OffPairStrC(TableLearner):
             noise = (
                 math.sqrt(128.0 * math.log(1.25 / self.delta)) * g * math.log(n) / (alpha * n * self.epsilon)
             )
-        plan = plan_table(
-            self.epsilon,
-            self.delta,
-            share=problem.share,
-            dim=problem.dim,
+        plan = self._plan(
+            problem,
             sensitivity=mean_move(etas, factors, weights, problem.diameter, problem.radius),
-            blank=problem.blank,
             name=f"the {self.output} iterate",
             lemma="docs/privacy, Lemma 73",
             noise=noise,
         )
-        return emitted(problem, plan, self._pass(problem, etas, weights, alpha, first))
+        return release_vector(problem, plan, self._pass(problem, etas, weights, alpha, first))
 
     @staticmethod
     def _pass(problem: Problem, etas: Floats, weights: Floats, alpha: float, first: int) -> Floats:

@@ -180,7 +180,7 @@ class GradientPerturbation(DPGDC2):
             else:
                 gradient = risk.gradient(w)
             w = centre + problem.inside(w - eta * gate.privatize(gradient) - centre)
-        return w, [plan], gate.emitted
+        return w, [plan], gate.releases
 
     def _published(self, problem: Problem, weights: Floats) -> Floats:
         return weights  # it is around another centre than 0, and in its ball already

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampair import losses
-from streampair.kernels import all_pairs
+from streampair.kernels import pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def score_slopes(loss: losses.PairLoss, scores: Floats, positive: NDArray[np.boo
     else:
         at_high, at_low = at_high[np.argsort(scores[at_high])], at_low[np.argsort(scores[at_low])]
         high, low = np.empty(len(at_high)), np.empty(len(at_low))
-        all_pairs.pair_sums(np.array(loss.pieces), scores[at_high], scores[at_low], high, low)
+        pairs.pair_sums(np.array(loss.pieces), scores[at_high], scores[at_low], high, low)
         out[at_high], out[at_low] = high, low
     # Each unordered pair is two ordered ones, of the same margin.
     out *= 2.0 / (n * (n - 1.0))
@@ -79,9 +79,9 @@ def _pair_by_pair(loss: losses.PairLoss, high: Floats, low: Floats) -> tuple[Flo
         rows = parts[number]
         span = slice(rows[0], rows[-1] + 1) if len(rows) else slice(0, 0)
         if logistic:
-            all_pairs.pair_sums_logistic(high[span], low, high_sums[span], sums[number])
+            pairs.pair_sums_logistic(high[span], low, high_sums[span], sums[number])
         else:
-            all_pairs.pair_sums_any(loss.code, high[span], low, high_sums[span], sums[number])
+            pairs.pair_sums_any(loss.code, high[span], low, high_sums[span], sums[number])
 
     if len(high) * len(low) < 100_000:
         for number in range(len(parts)):

@@ -158,13 +158,13 @@ class BLT:
         """From plain numbers."""
         return cls(np.array(omega, dtype=np.float64), np.array(decay, dtype=np.float64), horizon)
 
-    @property
+    @functools.cached_property
     def theta(self) -> Floats:
         """Decay factors of the memories."""
         theta: Floats = 1.0 - self.decay
         return theta
 
-    @property
+    @functools.cached_property
     def _log_theta(self) -> Floats:
         # theta = 0 becomes 1e-16, so that its powers 1, 0, 0, ... need no special case.
         log_theta: Floats = np.log1p(-np.minimum(self.decay, 1.0 - 1e-16))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from streampair.errors import ConfigError, SnapshotError
-from streampair.kernels import entities as entities_kernels
+from streampair.kernels import hashing
 from streampair.privacy.sensitivity import Influence
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class Admission:
         while self.entities + len(keys) > _FULLEST * len(self._keys):
             self._grow()
         admitted = np.empty(len(keys), dtype=np.bool_)
-        self.entities = entities_kernels.entity_admit(
+        self.entities = hashing.entity_admit(
             self._keys, self._last, self._count, np.array(keys, dtype=np.uint64), slot, self.limit.records,
             self.limit.separation, self.entities, self.capacity, _SHARED, admitted,
         )  # fmt: skip
@@ -245,7 +245,7 @@ class Admission:
         self._fill(keys, last, count)
 
     def _fill(self, keys: NDArray[np.uint64], last: NDArray[np.int64], count: NDArray[np.uint16]) -> None:
-        entities_kernels.entity_fill(self._keys, self._last, self._count, keys, last, count)
+        hashing.entity_fill(self._keys, self._last, self._count, keys, last, count)
 
     def to_state(self) -> dict[str, Any]:
         """Digests, last slots and counts, as arrays: personal data if the entities can be guessed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.admin import add_partitions, delete_records
+from harness.admin import add_partitions, delete_input, delete_records
 from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, events, read_until
 from harness.kafka import Cluster
 from harness.verifier import topic_in_order

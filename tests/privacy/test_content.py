@@ -48,7 +48,7 @@ def public_view(model: auc.PairFTRL) -> list[Any]:
         str(report),
         len(model.weights),
         [np.asarray(v).shape for v in (model.weights_vector,)],
-        {k: np.shape(v) for k, v in (model.to_state()["rule"] or {}).items() if k != "strategy"},  # type: ignore[attr-defined]
+        {k: np.shape(v) for k, v in (model.to_state()["mechanism"] or {}).items() if k != "strategy"},  # type: ignore[attr-defined]
     ]
 
 

@@ -194,7 +194,7 @@ def spoilt(state: dict[str, Any]) -> Any:
     yield "a feature twice", {**state, "names": [state["names"][0], *state["names"][:-1]]}
     for name in ("mean", "factor"):
         yield f"{name} with NaN", {**state, name: state[name] * math.nan}
-    for name, value in state["rule"].items():
+    for name, value in state["mechanism"].items():
         values = {"buffer": value} if name != "buffer" else value
         for key, array in values.items():
             if key == "strategy" or not isinstance(array, np.ndarray) or array.dtype.kind != "f":
@@ -205,7 +205,7 @@ def spoilt(state: dict[str, Any]) -> Any:
                 if key != "labels" or bad == math.inf:
                     damaged = np.full_like(array, bad)
                     rule = {name: damaged} if name != "buffer" else {name: {**value, key: damaged}}
-                    yield f"{name} {key} {bad}", {**state, "rule": {**state["rule"], **rule}}
+                    yield f"{name} {key} {bad}", {**state, "mechanism": {**state["mechanism"], **rule}}
 
 
 @every_private_learner

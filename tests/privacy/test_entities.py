@@ -15,7 +15,7 @@ from naive import dense
 
 from streampair import auc, buffers, metric, privacy, ranking
 from streampair.errors import ConfigError, SnapshotError
-from streampair.kernels import entities
+from streampair.kernels import hashing
 from streampair.privacy import EntityLimit, Influence, Origin
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
@@ -226,11 +226,11 @@ def test_a_key_is_found_where_it_was_put(keys: list[int]) -> None:
     table = np.zeros(64, dtype=np.uint64)
     places = []
     for key in keys:
-        at = entities.entity_cell(table, np.uint64(key))
+        at = hashing.entity_cell(table, np.uint64(key))
         assert table[at] == 0
         table[at] = key
         places.append(at)
-    assert [entities.entity_cell(table, np.uint64(key)) for key in keys] == places
+    assert [hashing.entity_cell(table, np.uint64(key)) for key in keys] == places
     assert len(set(places)) == len(keys)
 
 
@@ -395,7 +395,7 @@ def test_all_families_and_snapshots(kind: Any) -> None:
         model.learn_one(x, y)
         other.learn_one(x, y)
     assert model.refused_records == other.refused_records > 0
-    assert repr(model.to_state()["rule"]) == repr(other.to_state()["rule"])
+    assert repr(model.to_state()["mechanism"]) == repr(other.to_state()["mechanism"])
 
 
 @every_solver

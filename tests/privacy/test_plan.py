@@ -182,7 +182,7 @@ def test_a_plan_of_something_else_is_refused_and_changes_nothing(name: str) -> N
     wrong = [None, {}, [], "plan", changed(("version",), 2), changed(("params", "epsilon"), "2.0")]
     wrong += [changed(("names",), value) for value in (None, NAMES[:-1], [*NAMES, "other"], NAMES * 2, 3)]
     wrong += [changed(("plan",), value) for value in (None, {}, {**plan["plan"], "more": 1.0})]
-    for part in (("plan",), ("plan", "rule"), ("plan", "prefix")):
+    for part in (("plan",), ("plan", "mechanism"), ("plan", "standardization")):
         held = plan
         for key in part:
             held = held[key]
@@ -245,7 +245,7 @@ def test_a_plan_with_less_noise_than_its_forks_need_is_refused(name: str) -> Non
     run(model, events_of(model))
     plan, saved = model.plan(), copy.deepcopy(model.to_state())
     for part in (plan, saved):
-        part["plan"]["rule"][name] *= 0.9
+        part["plan"]["mechanism"][name] *= 0.9
     with pytest.raises(SnapshotError, match=r"sigma.* of the plan is .*, and these parameters give"):
         make().load_plan(plan)
     with pytest.raises(SnapshotError, match=r"sigma.* of the plan is .*, and these parameters give"):

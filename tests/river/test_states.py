@@ -171,7 +171,7 @@ def damages(path: tuple[Any, ...], value: Any) -> Iterator[Any]:
         yield from (MISSING, None, {"kind": "x"}, "much", [1])
     elif path[0] in ("sums", "mean", "factor"):
         yield from (None, {"kind": "x"}, np.zeros((7, 7))) if value is not None else ()
-    elif path[0] == "rule":
+    elif path[0] == "mechanism":
         yield from (None, {"kind": "x"}, np.zeros((7, 7))) if value is not None else ()
         if path[-1] == "coins" or isinstance(value, np.ndarray | dict):
             yield -1
@@ -198,7 +198,7 @@ def all_damages(state: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     if names:
         for other in (names[:-1], names * 2):
             yield ("names", other), {**state, "names": other}
-    if "rule" in state:
+    if "mechanism" in state:
         for name, new in (("slots", "much"), ("restarts", None), ("mean", np.zeros(7))):
             yield (name, new), {**state, name: new}
     for path, value in walk(state):

@@ -30,7 +30,7 @@ from streampair.kernels import random_trees as tree_kernels
 from streampair.kernels import rolling_auc as rolling_auc_kernels
 from streampair.kernels import sampling as layout
 from streampair.kernels import state as state_kernels
-from streampair.kernels.all_pairs import BLOCK
+from streampair.kernels.pairs import BLOCK
 from streampair.offline.risk import packed
 from streampair.records.features import as_code
 

@@ -14,7 +14,7 @@ from harness.loss_takers import OF_ERRORS, TAKERS, public_takers
 from streampair import auc, buffers, losses, metric
 from streampair.errors import ConfigError
 from streampair.evaluation.comparator import minimise
-from streampair.kernels import all_pairs, comparator, pairs, state
+from streampair.kernels import comparator, pairs, state
 from streampair.kernels import losses as losses_kernels
 from streampair.offline.risk import score_slopes
 
@@ -107,7 +107,7 @@ def test_no_kernel_takes_an_unknown_code_for_another_loss() -> None:
         for call in (
             lambda code: losses_kernels.loss_slope(code, 0.5),
             lambda code: losses_kernels.loss_value(code, 0.5),
-            lambda code: all_pairs.pair_sums_any(code, one, one, one.copy(), one.copy()),
+            lambda code: pairs.pair_sums_any(code, one, one, one.copy(), one.copy()),
             lambda code: comparator.descent(many, np.ones(2), code, 0.0, 1.0, np.zeros(2), 1.0, 3),
             lambda code: pairs.pair_descent(
                 *(code, False, 0.0, 1.0, np.full(len(places[0]), 0.1), np.ones(len(places[0])), many),

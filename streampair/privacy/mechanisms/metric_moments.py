@@ -300,7 +300,7 @@ class MetricMoments(Moments):
 
     label_mean: ClassVar[bool] = False
     label_cross: ClassVar[bool] = False
-    prefix: ClassVar[str] = "means and variances"
+    warmup_release: ClassVar[str] = "means and variances"
 
     def start(
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None

@@ -468,18 +468,18 @@ class VectorGate:
 
     Attributes
     ----------
-    emitted
+    releases
         Number of releases so far.
     """
 
-    __slots__ = ("_laplace", "_normals", "_plan", "_sums", "emitted")
+    __slots__ = ("_laplace", "_normals", "_plan", "_sums", "releases")
 
     def __init__(self, plan: TablePlan, seed: int | None) -> None:
         self._plan = plan
         self._sums = NoisySums(plan.release, (plan.dim,))
         self._normals = NormalStream(seed)
         self._laplace = LaplaceStream(seed)
-        self.emitted = 0
+        self.releases = 0
 
     def privatize(self, vector: Floats) -> Floats:
         """Release the vector (p,) with fresh noise.
@@ -490,9 +490,9 @@ class VectorGate:
             If all planned releases have been made.
         """
         plan = self._plan
-        if self.emitted == plan.releases:
+        if self.releases == plan.releases:
             raise RuntimeError("a release more than is planned")
-        self.emitted += 1
+        self.releases += 1
         self._sums.clear()
         self._sums.add(_rounded, vector, 1.0 / plan.grid)
         if plan.pure:
@@ -521,7 +521,7 @@ def report_of(
     plans: Sequence[TablePlan],
     *,
     parallel: bool,
-    emitted: int,
+    releases: int,
     seeded: bool,
     mechanism: str,
     before: Sequence[TablePlan] = (),
@@ -543,7 +543,7 @@ def report_of(
         Whether the plans concern disjoint records (parallel composition); else they compose.
     before, after
         Plans of releases about all records, before and after: they compose with the others.
-    emitted
+    releases
         Number of vectors released.
     seeded
         Whether the noise has a fixed seed.
@@ -598,7 +598,7 @@ def report_of(
         mu_budget=budget,
         unit=relation.unit,
         adjacency=relation.adjacency,
-        releases=emitted,
+        releases=releases,
         guarantee="void (fixed seed)" if seeded else guarantee,
         kind="void" if seeded else "holds",
         horizon=0,

@@ -387,14 +387,14 @@ class SignGate:
 
     Attributes
     ----------
-    emitted
+    releases
         Number of releases so far.
     """
 
-    __slots__ = ("_plan", "_stream", "emitted")
+    __slots__ = ("_plan", "_stream", "releases")
 
     def __init__(self, plan: SignPlan, seed: int | None) -> None:
-        self._plan, self._stream, self.emitted = plan, LaplaceStream(seed), 0
+        self._plan, self._stream, self.releases = plan, LaplaceStream(seed), 0
 
     def privatize(self, vector: Floats) -> Floats:
         """Signs times `SignPlan.size` (p,), whose mean is the vector.
@@ -405,9 +405,9 @@ class SignGate:
             If all planned releases have been made.
         """
         plan = self._plan
-        if self.emitted == plan.releases:
+        if self.releases == plan.releases:
             raise RuntimeError("a release more than is planned")
-        self.emitted += 1
+        self.releases += 1
         # The random corner only makes the release unbiased; the coin below protects it.
         up = 0.5 + 0.5 * np.clip(vector / plan.limit, -1.0, 1.0)
         corner = np.where(self._stream.integers(plan.dim) * 2.0**-_COIN < up, 1, -1)

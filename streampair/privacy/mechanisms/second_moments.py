@@ -231,7 +231,7 @@ class SecondMomentsPlan:
         check_overflow(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
         put(spread=self._spread())
 
-    @property
+    @functools.cached_property
     def dim(self) -> int:
         """Number of coordinates of a release."""
         d = self.features
@@ -242,12 +242,12 @@ class SecondMomentsPlan:
         """Step of each coordinate; None: the grid for all."""
         return None
 
-    @property
+    @functools.cached_property
     def rounded(self) -> int:
         """Number of coordinates that are rounded to the grid; the others are whole steps already."""
         return self.dim
 
-    @property
+    @functools.cached_property
     def diameter(self) -> float:
         """Replacement diameter of a record's summand, before rounding."""
         return _DIAMETER
@@ -1037,7 +1037,7 @@ class Moments(Mechanism):
     label_cross: ClassVar[bool] = True
     #: Class of the state, and the warm-up's release in words.
     run: ClassVar[type[MomentsState]] = MomentsState
-    prefix: ClassVar[str] = "means, variances and the share of labels"
+    warmup_release: ClassVar[str] = "means, variances and the share of labels"
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
         """Least squares; the selection of the mechanism refuses any other loss."""
@@ -1084,8 +1084,8 @@ class Moments(Mechanism):
             "Mechanism: second moments of the records, and of their labels with them, are summed over "
             "blocks of records; each block's sum is released once, under Gaussian noise that is "
             "correlated over the blocks, and every model is computed from these releases. The first "
-            f"{settings.warmup} records are used for one release only, of {self.prefix}{also}; the later "
-            "ones for learning only, so each has "
+            f"{settings.warmup} records are used for one release only, of {self.warmup_release}{also}; the "
+            "later ones for learning only, so each has "
             + ("half of mu^2." if settings.composes else "the whole budget (parallel composition).")
         )
 
@@ -1128,4 +1128,4 @@ class RankingMoments(Moments):
     """The minimiser of the squared error of differences, from second moments of blocks of records."""
 
     run: ClassVar[type[MomentsState]] = RankingMomentsState
-    prefix: ClassVar[str] = "means, variances and the mean relevance"
+    warmup_release: ClassVar[str] = "means, variances and the mean relevance"
