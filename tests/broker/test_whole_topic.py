@@ -87,6 +87,7 @@ def test_all_partitions_teach_one_model(app: App) -> None:
     values = events(400)
     spread(app, values[:200])
     with Running(app) as worker:
+        assert worker.await_log("lane_opened")["partition"] == "all"
         app.await_scores(ends(app, 200), worker)
         spread(app, values[200:])
         rows = app.await_scores(ends(app, 400), worker)
