@@ -124,7 +124,7 @@ class Scorer:
         self._id = scorer_id(config.app, config.input.topic, name or uuid.uuid4().hex)
         self._queues: dict[int, _Queue] = {}
         self._lock = asyncio.Lock()
-        self._epoch = 0
+        self._assigned: list[int] | None = None  # partitions that are to be read from now on
         self._behind_warned = False
         # The member to which the partitions were assigned. The client forgets its membership before it
         # revokes them, and the broker does not fence the commit of a member without a name.
@@ -233,18 +233,22 @@ class Scorer:
         while not self._stop.is_set():
             if follow.done():
                 follow.result()
+            # Not within the rebalance: the client sends no heartbeats meanwhile.
+            async with self._lock:
+                if self._assigned is not None:
+                    await self._begin(self._assigned)
+                    self._assigned = None
             waiting = sum(len(queue.records) for queue in self._queues.values())
             found = await self._consumer.poll(None, 0.0 if waiting else _POLL_SECONDS)
             self._pace.polled()
-            epoch = self._epoch  # read before any other task runs: the records belong to this epoch
             async with self._lock:
-                if epoch == self._epoch:
-                    self._keep(found)
-                    await self._score()
+                self._keep(found)
+                await self._score()
             await self._report()
             await asyncio.sleep(0)
 
     def _keep(self, found: Mapping[Partition, Sequence[RecordLike]]) -> None:
+        """Queue what was polled. A partition that was revoked since, or is not begun, has no queue."""
         for partition, records in found.items():
             queue = self._queues.get(partition.partition)
             if queue is not None:
@@ -391,20 +395,18 @@ class Scorer:
         if self._queues:
             self._health.rebalancing()
         async with self._lock:  # a transaction in flight ends before the partitions move
-            self._epoch += 1
+            self._assigned = None
             self._queues.clear()
 
     async def _on_assigned(self, partitions: list[Partition]) -> None:
         async with self._lock:
-            self._epoch += 1
             self._member = self._consumer.member
-            self._telemetry.rebalanced(self._group)
-            await self._begin([partition.partition for partition in partitions])
+            self._assigned = [partition.partition for partition in partitions]
+        self._telemetry.rebalanced(self._group)
         self._health.running()
 
     async def _restart(self) -> None:
         """Take another producer, and go on at the committed offsets."""
-        self._epoch += 1
         await self._producer.stop()
         self._producer = self._new_producer()
         await self._producer.start()
@@ -445,7 +447,6 @@ class Scorer:
                 self._queues.clear()
                 unnamed.clear()
                 break
-        self._epoch += 1  # records polled meanwhile did not come from here
         if unnamed:
             await self._name(unnamed)
 
