@@ -72,7 +72,7 @@ class PrivateForest(ClassifierMixin, PrivateLearner):
 
     `weights` are those of the linear model, in log-odds, which is one part of the score. Computing a model
     takes some tenths of a second at the end of each of some dozens of blocks, and a record takes some 20
-    microseconds.
+    microseconds. A worker goes on with the model before meanwhile.
 
     References
     ----------

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from streampair.base.validation import ValidatedParameters, check_bounds_known, 
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.kernels import vectors
 from streampair.privacy.accounting import PrivacyReport, warn_if_doubtful
-from streampair.privacy.mechanisms.base import Mechanism, Settings
+from streampair.privacy.mechanisms.base import Link, Mechanism, ModelFit, Settings
 from streampair.privacy.noise import NoiseKey
 from streampair.privacy.provenance import Origin, Origins
 from streampair.privacy.report import AccountStatus, PrivacySummary, build_report, build_summary
@@ -261,6 +261,8 @@ class PrivateLearner(Learner):
         self._standing = AccountStatus()
         # What `load_plan` was given.
         self._planned: Mapping[str, Any] | None = None
+        # What `defer_fits` was given; None: it was not called.
+        self._deferred: Collection[int] | None = None
         self._counts = Counts()
         self._identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
         self._validated = self._validate()
@@ -299,6 +301,8 @@ class PrivateLearner(Learner):
         settings = settings_from_plan(settings, plan, declared=self.warmup is not None)
         check_bounds_known(settings.bounds, names, "the features")
         run = PrivateSession(settings, names, self._identity, self._counts, self._admission, plan)
+        if self._deferred is not None:
+            run.state.defer_fits(self._deferred)
         self._run = run
         return run
 
@@ -630,6 +634,45 @@ class PrivateLearner(Learner):
                 max(run.settings.warmup - run.slots, 0) or run.state.slots_until_release
             ),
         )
+
+    # ---- slow models ------------------------------------------------------------------------------------
+
+    def defer_fits(self, releases: Collection[int] = ()) -> None:
+        """Leave models that take long to compute to the caller: scores keep the model before until `adopt`.
+
+        A model is computed from releases alone, so when it is adopted costs no privacy. A learner whose
+        models are quick computes them as before. Copies of the learner do not defer.
+
+        Parameters
+        ----------
+        releases
+            Numbers of releases to come of which `fit_due` is asked later, also after newer ones.
+        """
+        self._deferred = tuple(releases)
+        if self._run.state is not None:
+            self._run.state.defer_fits(releases)
+
+    def fit_due(self, release: int | None = None) -> ModelFit | None:
+        """The computation of a model that was deferred.
+
+        Parameters
+        ----------
+        release
+            Number of the release; None: the newest one, if its model is not in use.
+
+        Returns
+        -------
+        ModelFit or None
+            None if there is none, or if the release was not kept: only those are that `defer_fits` was given,
+            or whose computation was returned, until a model of this release or a newer one is adopted.
+        """
+        state = self._run.state
+        return None if state is None else state.fit_due(release)
+
+    def adopt(self, release: int, model: tuple[Array, Link]) -> None:
+        """Use the model of a release, which its `ModelFit` has computed: from the next score on."""
+        assert self._run.state is not None
+        self._run.state.adopt(release, model)
 
     # ---- who it is --------------------------------------------------------------------------------------
 

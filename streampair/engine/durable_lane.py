@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 
 from streampair import __version__
+from streampair.engine.fits import Fits, PendingModel
 from streampair.engine.lane import Lane
+from streampair.engine.protocols import deferred_fits
 from streampair.engine.records import (
     Commit,
     Event,
@@ -46,6 +48,7 @@ from streampair.engine.wal import (
     Digests,
     GenesisEntry,
     LogKey,
+    ModelEntry,
     Range,
     RangesEntry,
     RecordRef,
@@ -347,8 +350,18 @@ class LaneLog:
 
     # Processing
 
-    def took(self, records: Sequence[Record], scores: Sequence[Scored]) -> LogAppend | None:
-        """The append that must be durable before the outputs of these records leave; None: none."""
+    def took(
+        self, records: Sequence[Record], scores: Sequence[Scored], model: ModelEntry | None = None
+    ) -> LogAppend | None:
+        """The append that must be durable before the outputs of these records leave; None: none.
+
+        Parameters
+        ----------
+        records, scores
+            What was processed.
+        model
+            Which model has scored; None: there is nothing to say. Without a replay nobody would read it.
+        """
         if scores:
             values = [float("nan") if scored.score is None else scored.score for scored in scores]
             self._scores.update(array.array("d", values).tobytes())
@@ -369,10 +382,11 @@ class LaneLog:
         if scores and not silent and self._voids() and line is None:
             # A repeated release needs no line of digests. An empty one makes the new void reason durable.
             line = Digests(account.settled + 1, 0, b"")
-        if line is None:
+        entries = [entry for entry in (model if self.replayable else None, line) if entry is not None]
+        if not entries:
             return None
         frames = () if source is None else self._ranges(source.announced())
-        return self._append(*frames, self._chain.add(line))
+        return self._append(*frames, *map(self._chain.add, entries))
 
     def _voids(self) -> bool:
         """Apply the pending void reasons, as a record is taken; return whether one of them is new."""
@@ -448,6 +462,7 @@ class LaneLog:
             void=list(known.void),
             accepted=list(known.accepted),
             voiding=list(known.voiding),
+            models=[model for model in known.models if model.end > (next_offset or 0)],
         )
         known.fold(saved)
         self._scores = hashlib.blake2b(digest_size=32)
@@ -537,6 +552,10 @@ class LoggedLane(Lane):
     payloads_change
         Whether the record at an offset may change between reads (compaction, erasure). Replays are then not
         trusted, and each commit includes a snapshot.
+    submit
+        Runs the computation of a slow model elsewhere, and returns its future (`concurrent.futures`). The
+        lane goes on with the model before, and adopts the new one before the first record of a later
+        `process`. None: the lane computes it itself, at the end of `process`.
     options
         Further arguments of `Lane`.
 
@@ -571,10 +590,13 @@ class LoggedLane(Lane):
         decode: Callable[[Record], Event],
         *,
         payloads_change: bool = False,
+        submit: Callable[[Callable[[], Any]], PendingModel] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(learner, decode, **options)
         private = self._model.private
+        slow = None if private is None else deferred_fits(private)
+        self._fits = None if slow is None else Fits(slow, submit)
         self._reservations: Reservations | None = None
         # A fixed seed gives no privacy, so there is no account to keep.
         if private is not None and private.seed is None:
@@ -653,6 +675,7 @@ class LoggedLane(Lane):
         if log.known is not None and log.known.tip is not None:
             self._dates.load(log.known.tip.privacy)  # commits after the snapshot have dates of their own
         log.restored()
+        self._follow_models()
         self._working = log.replay_until is None
         return appends, warnings
 
@@ -715,8 +738,14 @@ class LoggedLane(Lane):
         """Go on with this lane's state after `reread`; otherwise as `start`."""
         appends, warnings = self._log.start(facts)
         self._log.restored()
+        self._follow_models()
         self._working = True
         return appends, warnings
+
+    def _follow_models(self) -> None:
+        known = self._log.known
+        if self._fits is not None and known is not None:
+            self._fits.follow(known.models, self.next_offset or 0)
 
     @property
     def source(self) -> Positions | None:
@@ -790,8 +819,31 @@ class LoggedLane(Lane):
             )
         output = super().process(records)
         self._torn = True
-        output.line = self._log.took(records, output.scores)
+        model = None
+        if self._fits is not None:
+            self._fits.start()
+            model = self._fits.announce(output.scores)
+        output.line = self._log.took(records, output.scores, model)
         self._torn = False
+        return output
+
+    def _take(self, records: Sequence[Record]) -> LaneOutput:
+        """As in the base, with the models that are adopted before the first record, or where the log says."""
+        fits = self._fits
+        if fits is None:
+            return super()._take(records)
+        if self._working:
+            fits.adopt(self.next_offset or 0)
+        output: LaneOutput | None = None
+        for part in fits.parts(records):
+            taken = super()._take(part)
+            if output is None:
+                output = taken
+            else:
+                output.scores += taken.scores
+                output.dead_letters += taken.dead_letters
+                output.next_offset = taken.next_offset
+        assert output is not None  # there is one part at least
         return output
 
     def _void_reasons(self) -> list[str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 from streampair.engine.records import Rows
@@ -27,6 +27,7 @@ from streampair.errors import RecordError
 from streampair.privacy.provenance import Origin
 
 __all__ = [
+    "DeferredFits",
     "PreparedBatchProtocol",
     "PrivateModel",
     "Scorer",
@@ -34,6 +35,7 @@ __all__ = [
     "buffer_records",
     "comparator_radius",
     "decode_many",
+    "deferred_fits",
     "design_many",
     "label_number",
     "largest_weights",
@@ -289,6 +291,27 @@ def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None
 def prepare_rows(learner: object) -> Callable[..., PreparedBatchProtocol | None] | None:
     """As `prepare_many`, from the names of the columns, an array of rows and their labels."""
     return getattr(learner, "prepare_rows", None)
+
+
+class DeferredFits(Protocol):
+    """A learner whose models can be computed by its caller, as `PrivateLearner` says."""
+
+    def defer_fits(self, releases: Collection[int] = ()) -> None:
+        """Leave slow models to the caller; keep what is needed for those of `releases`."""
+        ...
+
+    def fit_due(self, release: int | None = None) -> Any:
+        """Number of the release, and the function that computes its model; None: there is nothing to do."""
+        ...
+
+    def adopt(self, release: int, model: Any) -> None:
+        """Score with this model."""
+        ...
+
+
+def deferred_fits(learner: object) -> DeferredFits | None:
+    """The learner, if its models can be computed by its caller."""
+    return cast("DeferredFits", learner) if hasattr(learner, "defer_fits") else None
 
 
 def privacy_summary(learner: Any) -> Any:

@@ -19,6 +19,7 @@ from streampair.engine.wal import (
     Digests,
     Entry,
     GenesisEntry,
+    ModelEntry,
     OverrideEntry,
     Range,
     RangesEntry,
@@ -79,6 +80,8 @@ class RecoveredState:
         Of a lane that reads a whole topic: records taken from the snapshot to the tip.
     announced, ahead
         Ranges after the tip: of the newest attempt, and of those before it, which the next one takes first.
+    models
+        Which models scored records since the snapshot, those of attempts after the tip too.
     """
 
     genesis: GenesisEntry
@@ -97,6 +100,7 @@ class RecoveredState:
     ranges: list[Range] = dataclasses.field(default_factory=list)
     announced: list[Range] = dataclasses.field(default_factory=list)
     ahead: list[Range] = dataclasses.field(default_factory=list)
+    models: list[ModelEntry] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> RecoveredState | None:
@@ -121,6 +125,8 @@ class RecoveredState:
             self.ahead, self.announced = longer(self.ahead, self.announced), []
         elif isinstance(entry, RangesEntry):
             self.announced += entry.ranges
+        elif isinstance(entry, ModelEntry):
+            self.models.append(entry)
         elif isinstance(entry, Digests):
             self.takes_records()
             self.lines.append(entry)
@@ -140,6 +146,7 @@ class RecoveredState:
             ledger = entry.tip.ledger or {"start": 0, "behind": []}
             self.path = dict(enumerate(ledger["behind"], ledger["start"] + 1))
             self.ranges = []
+            self.models = list(entry.models)
         elif isinstance(entry, OverrideEntry):
             self.accepted.append(entry.what)
             self.void += [reason for reason in entry.void if reason not in self.void]
@@ -147,9 +154,17 @@ class RecoveredState:
             # Slots released after the position where it goes on need not repeat: they are charged.
             kept = 0 if entry.from_snapshot or self.tip is None else self.tip.slots
             self.path = {slot: digest for slot, digest in self.path.items() if slot <= kept}
+            self.models = self._models_to_replay(entry)
             if entry.from_snapshot:
                 self.span_override = entry
                 self.ranges = []
+
+    def _models_to_replay(self, entry: OverrideEntry) -> list[ModelEntry]:
+        """Of `models` those up to the tip, if the lane goes on from there: later records need not repeat."""
+        if entry.from_snapshot or self.tip is None:
+            return []
+        end = self.tip.next_offset or 0
+        return [model for model in self.models if model.first < end]
 
     def _commit(self, tip: CommitEntry) -> None:
         last = self.tip

@@ -42,6 +42,7 @@ __all__ = [
     "GenesisEntry",
     "LogDamagedError",
     "LogKey",
+    "ModelEntry",
     "OverrideEntry",
     "Position",
     "Range",
@@ -219,6 +220,25 @@ class RangesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     ranges: list[Range]
 
 
+class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="model"):
+    """The model that scored some records, where models take so long that they are computed meanwhile.
+
+    Durable before anything of these records leaves. Written while a model is being computed, and when it is
+    adopted.
+
+    Attributes
+    ----------
+    release
+        Number of the release whose model was adopted just before these records; None: the model before.
+    first, end
+        Offset of the first of them, and the one behind the last.
+    """
+
+    release: int | None
+    first: int
+    end: int
+
+
 class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip", omit_defaults=True):
     """A commit: the outputs up to here are stored.
 
@@ -260,7 +280,9 @@ class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     source: SourceState | None = None
 
 
-class SnapshotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot"):
+class SnapshotEntry(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="snapshot", omit_defaults=True
+):
     """Reference to a snapshot, with the content of all older entries, which may then be deleted.
 
     Attributes
@@ -273,6 +295,8 @@ class SnapshotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         As of the entries before.
     voiding
         Reasons of the current attempt that void the guarantee from the next record on.
+    models
+        Entries of earlier attempts about records after the tip: the next attempt scores with the same models.
     """
 
     tip: CommitEntry
@@ -283,6 +307,7 @@ class SnapshotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     void: list[str]
     accepted: list[str]
     voiding: list[str]
+    models: list[ModelEntry] = []
 
 
 class OverrideEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="accepted"):
@@ -312,7 +337,16 @@ class OverrideEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     void: list[str]
 
 
-Entry = GenesisEntry | StartEntry | Digests | RangesEntry | CommitEntry | SnapshotEntry | OverrideEntry
+Entry = (
+    GenesisEntry
+    | StartEntry
+    | Digests
+    | RangesEntry
+    | ModelEntry
+    | CommitEntry
+    | SnapshotEntry
+    | OverrideEntry
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Entry).decode

@@ -29,6 +29,7 @@ from streampair.engine import (
     Rows,
     Shadow,
 )
+from streampair.engine.fits import PendingModel
 from streampair.engine.source import partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import ConfigError, StreampairError
@@ -178,8 +179,11 @@ def build_logged_lane(
     partition: int,
     noise_key: NoiseKey | None = None,
     payloads_change: bool = False,
+    submit: Callable[[Callable[[], Any]], PendingModel] | None = None,
 ) -> LoggedLane:
     """Return a new lane of this configuration for one partition, to be started from its log.
+
+    `submit` as of `LoggedLane`.
 
     Raises
     ------
@@ -191,6 +195,7 @@ def build_logged_lane(
         "partition": partition,
         "signing_key": config.learner.signing_key(),
         "payloads_change": payloads_change or config.input.payloads_change,
+        "submit": submit,
     }
     with _warnings_logged(topic, partition):
         return _build(LoggedLane, config, decode, noise_key, more)

@@ -33,6 +33,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.stores.base import other_scope_fix
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
+from streampair_connectors.worker.fits import FitThread
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
 __all__ = ["OpenLane", "Opener", "external_state"]
@@ -310,6 +311,7 @@ class Opener:
         self._origin = origin
         self._payloads_change = payloads_change
         self._estimates = Estimates()
+        self._fits = FitThread()
         self._build_lock = asyncio.Lock()
 
     async def open(self, partition: Partition, warm: OpenLane | None = None) -> OpenLane:
@@ -417,6 +419,7 @@ class Opener:
                 partition=partition.partition,
                 noise_key=key,
                 payloads_change=self._payloads_change,
+                submit=self._fits,
             )
 
     async def _replay(

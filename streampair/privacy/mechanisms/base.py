@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -37,6 +37,7 @@ __all__ = [
     "Link",
     "Mechanism",
     "MechanismState",
+    "ModelFit",
     "NoisySums",
     "Plan",
     "Relation",
@@ -171,6 +172,21 @@ class Batch(NamedTuple):
         return Batch(rows[part], labels[part], scored[part], scores[part], records[part])
 
 
+class ModelFit(NamedTuple):
+    """Computation of a model from the releases up to one of them.
+
+    Attributes
+    ----------
+    release
+        Number of the last release that the model knows.
+    compute
+        Returns weights and link: a function of a copy of the releases, so another thread may call it.
+    """
+
+    release: int
+    compute: Callable[[], tuple[Floats, Link]]
+
+
 class MechanismState(abc.ABC):
     """State of a running mechanism, with its update rule: returned by `Mechanism.start`."""
 
@@ -273,6 +289,17 @@ class MechanismState(abc.ABC):
 
         Noise comes from the stream. A chain is given, in each step, the exact values that noise is added to.
         """
+
+    def defer_fits(self, releases: Collection[int] = ()) -> None:  # noqa: B027  # most models are quick
+        """As of `PrivateLearner.defer_fits`. A mechanism with quick models computes them as before."""
+
+    def fit_due(self, release: int | None = None) -> ModelFit | None:
+        """As of `PrivateLearner.fit_due`."""
+        return None
+
+    def adopt(self, release: int, model: tuple[Floats, Link]) -> None:
+        """As of `PrivateLearner.adopt`."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def numbers(self) -> list[float]:
@@ -809,6 +836,8 @@ class CombinedPlan:
 
 class StateWrapper(MechanismState):
     """A mechanism state that adds a release to those of `inner`.
+
+    It defers no fits: what it releases may depend on the model in use.
 
     Parameters
     ----------

@@ -499,6 +499,8 @@ class DPForestState(MomentsState):
 
     plan: DPForestPlan
 
+    slow_fits: ClassVar[bool] = True
+
     def __init__(self, plan: DPForestPlan) -> None:
         super().__init__(plan)
         self.trees = Trees(plan.sizes, plan.trees, plan.depth)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +22,7 @@ from streampair.privacy.mechanisms.base import (
     Link,
     Mechanism,
     MechanismState,
+    ModelFit,
     NoisySums,
     Relation,
     Release,
@@ -702,6 +704,9 @@ class MomentsState(MechanismState):
 
     plan: SecondMomentsPlan
 
+    #: Whether a model takes so long to compute that `defer_fits` defers it.
+    slow_fits: ClassVar[bool] = False
+
     def __init__(self, plan: SecondMomentsPlan) -> None:
         self.plan = plan
         self.steps = 0
@@ -709,6 +714,9 @@ class MomentsState(MechanismState):
         self.cap = _CAP * plan.spread / math.sqrt(plan.features)
         self._releases = 0
         self._stale = False  # whether the model lacks the latest releases
+        self._deferred = False  # whether models are computed elsewhere
+        self._wanted: frozenset[int] = frozenset()  # releases whose models will be adopted
+        self._inputs: dict[int, MomentsState] = {}  # copies of earlier releases whose models may be adopted
         self._put_centre(0.0)
         # Of the warm-up: covariances of labels and features, and the variances of their noise.
         self._start: Floats = np.zeros((2, plan.features if plan.uses_warmup else 0))
@@ -960,16 +968,69 @@ class MomentsState(MechanismState):
 
     def _solve(self) -> None:
         self._stale = self.fits_model
+        self._keep_wanted()
 
     def _update(self) -> None:
-        """Compute the model of the last release, unless it is known.
+        """Compute the model of the last release, unless it is known or deferred.
 
         It is a function of the releases, so the time of the call does not change its bits; most models of a
         stream that is only learned are never needed.
         """
-        if self._stale:
+        if self._stale and not self._deferred:
             self._w, self._link = self._compute_model()
             self._stale = False
+
+    def _copy_of_releases(self) -> MomentsState:
+        """A copy without the exact sums and the noise memory: `_compute_model` needs releases alone."""
+        other = copy.copy(self)
+        del other.block, other.total, other._noise
+        other._inputs = {}
+        for name in ("_running", "_weighted", "_numbers", "_start"):
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    def defer_fits(self, releases: Collection[int] = ()) -> None:
+        """As of `PrivateLearner.defer_fits`, if fits are slow."""
+        if self.slow_fits:
+            self._deferred, self._wanted = True, frozenset(releases)
+            self._keep_wanted()
+
+    def _keep_wanted(self) -> None:
+        if self._stale and self._releases in self._wanted:
+            self._inputs[self._releases] = self._copy_of_releases()
+
+    def fit_due(self, release: int | None = None) -> ModelFit | None:
+        """As of `PrivateLearner.fit_due`."""
+        if not self._deferred or (release is None and not self._stale):
+            return None
+        release = self._releases if release is None else release
+        if release == self._releases and release not in self._inputs:
+            self._inputs[release] = self._copy_of_releases()
+        inputs = self._inputs.get(release)
+        return None if inputs is None else ModelFit(release, inputs._compute_model)
+
+    def adopt(self, release: int, model: tuple[Floats, Link]) -> None:
+        """As of `PrivateLearner.adopt`."""
+        self._w, self._link = model
+        self._stale = self._stale and release < self._releases
+        self._inputs = {number: inputs for number, inputs in self._inputs.items() if number > release}
+
+    def _unfitted(self) -> dict[str, Any]:
+        """For a state, while the last release has no model: earlier releases whose models may be adopted."""
+        return {
+            str(number): {"weighted": inputs._weighted.copy(), "numbers": inputs._numbers.copy()}
+            for number, inputs in self._inputs.items()
+            if number < self._releases
+        }
+
+    def _load_unfitted(self, saved: Mapping[str, Any]) -> None:
+        for number, arrays in saved.items():
+            inputs = self._copy_of_releases()
+            for name, array in (("weighted", inputs._weighted), ("numbers", inputs._numbers)):
+                if arrays[name].shape != array.shape:
+                    raise ValueError(f"{name} of another shape")
+                array[:] = arrays[name]
+            self._inputs[int(number)] = inputs
 
     def to_state(self) -> dict[str, Any]:
         """Plain values and arrays; the noise memory among them is as secret as the data."""
@@ -985,6 +1046,7 @@ class MomentsState(MechanismState):
             "weighted": self._weighted.copy(),
             "numbers": self._numbers.copy(),
             "noise": self._noise.to_state(),
+            **({"unfitted": self._unfitted()} if self._deferred and self._stale else {}),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -1002,7 +1064,6 @@ class MomentsState(MechanismState):
             if state[name].shape != array.shape:
                 raise ValueError(f"{name} of another shape")
             array[:] = state[name]
-        self._stale = False
         self.block.load_state(state["sums"])
         self.total.load_state(state["total"])
         self._noise.load_state(state["noise"])
@@ -1017,6 +1078,8 @@ class MomentsState(MechanismState):
             self._link = Link(slope, offset)
         elif self._numbers[1] > 0.0:  # a state of 0.1
             self._link = self._compute_model()[1]
+        self._stale = "unfitted" in state
+        self._load_unfitted(state.get("unfitted", {}))
 
 
 @dataclass(frozen=True)
