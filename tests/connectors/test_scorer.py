@@ -262,7 +262,7 @@ async def scorer_in(
 ) -> tuple[Scorer, Client]:
     config = config_of()
     made, client = Scorer(config, Telemetry()), Client(group, name)
-    client.id, client.on_revoked, client.on_assigned = made._id, made._on_revoked, made._on_assigned
+    client.id, client.on_revoked, client.on_assigned = made._client, made._on_revoked, made._on_assigned
     held: Any = made
     held._consumer, held._lookup = client, Spans(group, starts or {})
     held._models = SimpleNamespace(
@@ -485,8 +485,8 @@ def test_only_a_scorer_of_ours_that_has_died_is_ended(
 def test_a_static_member_that_starts_again_ends_its_own_transaction() -> None:
     one, two = (Scorer(config_of(instance), Telemetry()) for instance in ("worker-0", "worker-1"))
     again = Scorer(config_of("worker-0"), Telemetry())
-    assert one._id == again._id != two._id
-    assert Scorer(config_of(), Telemetry())._id != Scorer(config_of(), Telemetry())._id
+    assert one._client == again._client != two._client
+    assert Scorer(config_of(), Telemetry())._client != Scorer(config_of(), Telemetry())._client
 
 
 def test_a_scorer_waits_for_a_model_in_a_backlog_and_not_at_the_end(world: Callable[..., Group]) -> None:

@@ -120,8 +120,9 @@ class Scorer:
         self._encoder = Encoder(
             app=config.app, learner=config.learner.label(), topic=config.input.topic, partition=0
         )
-        # A static member that starts again ends what it had open.
-        self._id = scorer_id(config.app, config.input.topic, name or uuid.uuid4().hex)
+        # As the group knows it; a static member that starts again ends what it had open.
+        self._client = scorer_id(config.app, config.input.topic, name or uuid.uuid4().hex)
+        self._id = ""  # of the producer
         self._queues: dict[int, _Queue] = {}
         self._lock = asyncio.Lock()
         self._assigned: list[int] | None = None  # partitions that are to be read from now on
@@ -177,7 +178,7 @@ class Scorer:
             on_assigned=self._on_assigned,
             on_lost=lambda partition: None,
             takeovers=self._takeovers,
-            client_id=self._id,
+            client_id=self._client,
         )
         follow = asyncio.create_task(self._models.follow())
         stop = asyncio.create_task(self._stop.wait())
@@ -201,6 +202,9 @@ class Scorer:
             await self._producer.stop()
 
     def _new_producer(self) -> TransactionalProducer:
+        # Each has an id of its own: Kafka 3 drops the offsets of an open transaction when it refuses a late
+        # request of an earlier producer with this id.
+        self._id = f"{self._client}.{uuid.uuid4().hex}"
         return TransactionalProducer(
             self._kafka,
             self._id,
@@ -408,6 +412,7 @@ class Scorer:
     async def _restart(self) -> None:
         """Take another producer, and go on at the committed offsets."""
         await self._producer.stop()
+        await self._end_transaction(self._id)
         self._producer = self._new_producer()
         await self._producer.start()
         await self._begin(list(self._queues))
@@ -467,8 +472,10 @@ class Scorer:
         owners = {owner for owner in owners if owner.startswith(ID_PREFIX)}  # a tool sets other texts
         if owners:
             group = await kafka.describe_group(self._kafka, self._group, self.config.input.topic)
-            for owner in sorted(owners - group.clients):
-                await self._end_transaction(owner)
+            alive = group.clients - {self._client}
+            for owner in sorted(owners):
+                if owner.partition(".")[0] not in alive:
+                    await self._end_transaction(owner)
         return await kafka.read_register(self._kafka, self._group, partitions)
 
     async def _end_transaction(self, owner: str) -> None:
