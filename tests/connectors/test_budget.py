@@ -318,7 +318,7 @@ def test_a_learner_of_the_whole_topic_has_one_account(tmp_path: Path) -> None:
         whole = account(1.0, partition=WHOLE_TOPIC, partitions=added or 1)
         assert total_of([whole], keyed={"payments"} if added else ()).spend.mu == 1.0
     text = call("budget", "show", path)
-    assert "fraud: payments, PairFTRL" in text
+    assert "fraud: payments[all], PairFTRL" in text
     assert "each learner reads the whole topic, and has all records of it" in text
     assert not re.search(r"\[-?1|partition|keyed", text)
     card = json.loads(call("budget", "card", path, "--json"))

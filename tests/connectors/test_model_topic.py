@@ -148,7 +148,9 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
 
     known = {int(name[1:]): SimpleNamespace(next_offset=offset) for name, offset in positions.items()}
     return SimpleNamespace(
-        logged_lane=SimpleNamespace(learner=learner, seen=seen, source=SimpleNamespace(positions=known)),
+        logged_lane=SimpleNamespace(
+            learner=learner, model=learner, seen=seen, source=SimpleNamespace(positions=known)
+        ),
         topic="t",
         spans={0: (0, 9), 1: (4, 9)},
         event_time=None,

@@ -170,6 +170,9 @@ class Client:
     def end(self, partition: Partition) -> int:
         return len(self.group.records[partition.partition])
 
+    async def position(self, partition: Partition) -> int | None:
+        return self.positions.get(partition.partition)
+
     def partition_count(self) -> int:
         return PARTITIONS
 

@@ -96,7 +96,7 @@ def test_a_lane_of_the_whole_topic_is_shown_as_one(config: Path) -> None:
     (shown,) = json.loads(call("state", "show", config, "--json"))["lanes"]
     assert (shown["partition"], shown["slots"]) == ("all", 60)
     text = call("state", "show", config)
-    assert text.startswith("fraud: payments\n")
+    assert text.startswith("fraud: payments[all]\n")
     assert "-1" not in text
 
 

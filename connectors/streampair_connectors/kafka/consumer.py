@@ -316,8 +316,8 @@ class Consumer:
     def leaderless(self) -> set[int]:
         """Assigned partitions that have no leader, as far as the client knows."""
         cluster = self._consumer._client.cluster
-        leaders = {tp.partition: cluster.leader_for_partition(tp) for tp in self._consumer.assignment()}
-        return {partition for partition, leader in leaders.items() if leader in (None, -1)}
+        partitions = self._consumer.assignment()
+        return {tp.partition for tp in partitions if cluster.leader_for_partition(tp) in (None, -1)}
 
     def settled(self) -> dict[int, int]:
         """As of `FetchClock.settled`, for all partitions that are assigned."""

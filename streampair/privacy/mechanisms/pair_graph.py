@@ -413,9 +413,9 @@ class SignGate:
         corner = np.where(self._stream.integers(plan.dim) * 2.0**-_COIN < up, 1, -1)
         signs = np.where(self._stream.integers(plan.dim) >> np.uint64(_COIN - 1), 1, -1)
         along = int(signs @ corner)
-        away = int(self._stream.integers(1)[0]) < plan.coin
+        opposite = int(self._stream.integers(1)[0]) < plan.coin
         # A tie needs no coin: the signs and their opposites are equally likely.
-        turn = -1.0 if (along > 0) == away and along else 1.0
+        turn = -1.0 if (along > 0) == opposite and along else 1.0
         return turn * plan.size * signs.astype(np.float64)
 
 
