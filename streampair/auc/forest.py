@@ -15,7 +15,7 @@ from streampair.base.forest import (
     Explanation,
     ForestLearner,
     ForestRows,
-    _whole,
+    check_whole,
     columns_of,
     exported,
     exported_block,
@@ -226,7 +226,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     }
 
     def __post_init__(self) -> None:
-        _whole("max_classes", self.max_classes, 2, 1000)
+        check_whole("max_classes", self.max_classes, 2, 1000)
         super().__post_init__()
 
     def _bind(self) -> None:

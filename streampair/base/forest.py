@@ -418,9 +418,9 @@ class ForestLearner(Learner):
     _in_one: bool
 
     def __post_init__(self) -> None:
-        _whole("trees", self.trees, 1, 1000)
-        _whole("nodes", self.nodes, 1, _MOST_NODES)
-        _whole("max_features", self.max_features, 1, 1_000_000)
+        check_whole("trees", self.trees, 1, 1000)
+        check_whole("nodes", self.nodes, 1, _MOST_NODES)
+        check_whole("max_features", self.max_features, 1, 1_000_000)
         self._bind()
         self._allocate((), self._header(), capacity=0)
         forest.forest_fresh(self._state)
@@ -829,8 +829,8 @@ class ForestLearner(Learner):
     def _ready(
         self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
     ) -> ForestRows:
-        labels = encode_labels(self, ys, nulls, refused)
-        return ForestRows(self, rows, labels, refused, low_label(self, ys, labels))
+        labels = encode_labels(self._task, ys, nulls, refused)
+        return ForestRows(self, rows, labels, refused, low_label(ys, labels) if self._unnamed else None)
 
     def _row_of(self, x: Mapping[Any, Any]) -> Array:
         """A usable record as a row (d,)."""
@@ -902,7 +902,7 @@ class ForestLearner(Learner):
         restore(self, saved)
 
 
-def _whole(name: str, value: Any, low: int, high: int) -> None:
+def check_whole(name: str, value: Any, low: int, high: int) -> None:
     """ConfigError for a constructor argument that is no integer in a range."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(f"{name} is {value!r}", fix=f"give an integer from {low} to {high}")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.base.targets import Target
 from streampair.errors import RecordError
 from streampair.kernels import sampling
 from streampair.kernels import vectors as vectors_kernels
@@ -58,10 +59,10 @@ def refuse_rows(
 
 
 def encode_labels(
-    learner: Any, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
+    task: Target, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
 ) -> Array:
     """Label numbers (n,), NaN for rows that are not learned; errors of unusable labels go to `refused`."""
-    task, high, low = learner._task, learner._high, learner._low
+    high, low = task.high, task.low
     unlearned = {*nulls, *refused}
     values = []
     with contextlib.suppress(RecordError):
@@ -77,11 +78,9 @@ def encode_labels(
     return np.array(values)
 
 
-def low_label(learner: Any, ys: Sequence[Any], labels: Array) -> Any:
-    """The first label that ranks low, if predictions still lack one, else None."""
-    if not learner._unnamed or not (labels < 0.0).any():
-        return None
-    return ys[int(np.argmax(labels < 0.0))]
+def low_label(ys: Sequence[Any], labels: Array) -> Any:
+    """The first label that ranks low; None if there is none."""
+    return ys[int(np.argmax(labels < 0.0))] if (labels < 0.0).any() else None
 
 
 class PreparedBatch:

@@ -645,8 +645,8 @@ class OnlinePairLearner(Learner):
             self._memory.check_room(len(rows))
         except RecordError:
             return None
-        labels = encode_labels(self, ys, nulls, refused)
-        low = low_label(self, ys, labels)
+        labels = encode_labels(self._task, ys, nulls, refused)
+        low = low_label(ys, labels) if self._unnamed else None
 
         def learn(part: Array, part_labels: Array, scores: Array) -> int:
             failed = self._learn_many(self._state, part, part_labels, scores)

@@ -85,15 +85,15 @@ def wide_relevance(patch: pytest.MonkeyPatch) -> None:
 
 def learned_twice(patch: pytest.MonkeyPatch) -> None:
     """The last record of the warm-up is learned too, in the first slot of those that follow."""
-    prefix = PrivateSession._prefix
+    take_warmup = PrivateSession._take_warmup
 
     def both(self: PrivateSession, ready: Any, usable: Any, label: Any, stream: Any, chain: Any) -> None:
-        prefix(self, ready, usable, label, stream, chain)
+        take_warmup(self, ready, usable, label, stream, chain)
         if self.slots == self.settings.warmup:
             self.state.learn(ready, label, stream)
             self.slots += 1  # or the last slot would be one more than the noise is planned for
 
-    patch.setattr(PrivateSession, "_prefix", both)
+    patch.setattr(PrivateSession, "_take_warmup", both)
 
 
 def one_record(patch: pytest.MonkeyPatch) -> None:

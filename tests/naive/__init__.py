@@ -4,7 +4,6 @@ Each module of `streampair.kernels` has one of the same name here, and `tests/un
 compares each kernel with its reference implementation.
 """
 
-from naive.all_pairs import metric_risk_gradient, pair_sums, pair_sums_logistic, risk_gradient
 from naive.buffers import Buffer, binomial, row_to_replace
 from naive.comparator import descent
 from naive.design import clipped, prepared
@@ -41,7 +40,6 @@ from naive.dp_steps import (
     second_moment_slot,
     second_moment_sums,
 )
-from naive.entities import admitted, cell, table
 from naive.forest import (
     Classes,
     Forest,
@@ -53,7 +51,7 @@ from naive.forest import (
     parts,
     places,
 )
-from naive.hashing import blake2b, hash_chain
+from naive.hashing import admitted, blake2b, cell, hash_chain, table
 from naive.history import FullHistory, history_gradient, history_store
 from naive.least_squares import LeastSquares
 from naive.losses import entropy, loss_of_errors, loss_slope, loss_value, pair_slope, slope
@@ -75,7 +73,7 @@ from naive.numerics import (
 from naive.ogd import PairOGD, probability, score
 from naive.online_auc import OAM, SPAUC, spauc_gradient
 from naive.pair_graph import components, contrastive_sum, graph_pieces
-from naive.pairs import pair_descent
+from naive.pairs import metric_risk_gradient, pair_descent, pair_sums, pair_sums_logistic, risk_gradient
 from naive.platt import Link, due, probabilities
 from naive.random import (
     blt_noise,

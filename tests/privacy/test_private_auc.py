@@ -109,7 +109,7 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
         assert charged >= math.sqrt(plan.fork_mu2(model.settings.window)) * (1.0 - 1e-9) or not forks
     line = model.privacy.card[-1]
     assert line["lemma"] == "docs/privacy, Lemma 65"
-    assert line["mu2"] == pytest.approx(plan.companion.mu2)
+    assert line["mu2"] == pytest.approx(plan.companion.move**2)
 
 
 def first_counts(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndarray:

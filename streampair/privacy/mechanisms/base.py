@@ -6,7 +6,7 @@ import abc
 import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -34,6 +34,7 @@ __all__ = [
     "Batch",
     "CombinedPlan",
     "Companion",
+    "CompanionPlan",
     "Link",
     "Mechanism",
     "MechanismState",
@@ -789,6 +790,56 @@ class Companion(abc.ABC):
         return []
 
 
+@dataclass(frozen=True)
+class CompanionPlan(abc.ABC):
+    """Calibrated plan of sums over blocks of learned slots, each released once: a record is in one block.
+
+    Parameters
+    ----------
+    mu
+        Budget in mu-GDP of one record, or of all of an entity's.
+    forks
+        Number of second views of a window that the budget covers: in each a record is in one block.
+    horizon
+        Learning slots, None for no end. The last block ends there.
+    records
+        Largest number of records of an entity.
+    sigma
+        Noise std of each of the sums.
+    """
+
+    mu: float
+    forks: int = 0
+    horizon: int | None = None
+    records: int = 1
+    sigma: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu)
+
+    @property
+    @abc.abstractmethod
+    def sensitivity(self) -> float:
+        """l2 sensitivity of a block's sums, with the rounding."""
+
+    @abc.abstractmethod
+    def end(self, start: int) -> int:
+        """End of the block that begins after `start` learned slots."""
+
+    @property
+    def move(self) -> float:
+        """mu of all blocks of one view: a record is in one block, an entity in several."""
+        return self.sensitivity / self.sigma
+
+    def mu_spent(self, steps: int) -> float:
+        """mu of the blocks that have ended."""
+        return self.move if steps >= self.end(0) else 0.0
+
+    def fork_mu2(self, window: int) -> float:
+        """Cost of a second view in mu^2: a record is in one of its blocks."""
+        return self.move**2 if window > 0 else 0.0
+
+
 class CombinedPlan:
     """The plan of a mechanism together with that of a companion, whose mu^2 add up.
 
@@ -797,12 +848,12 @@ class CombinedPlan:
     plan
         Plan of the mechanism.
     companion
-        Plan of the companion, with `sigma`, `mu_spent` and `fork_mu2`.
+        Plan of the companion.
     name
         Name of that sigma among the fitted numbers.
     """
 
-    def __init__(self, plan: Plan, companion: Any, name: str) -> None:
+    def __init__(self, plan: Plan, companion: CompanionPlan, name: str) -> None:
         self.plan = plan
         self.companion = companion
         self.name = name
@@ -823,7 +874,7 @@ class CombinedPlan:
 
     def fork_mu2(self, window: int) -> float:
         """Upper bound of what a second view of `window` consecutive slots adds to mu^2."""
-        return float(self.plan.fork_mu2(window) + self.companion.fork_mu2(window))
+        return self.plan.fork_mu2(window) + self.companion.fork_mu2(window)
 
     @staticmethod
     def with_sigma(companion: Any, saved: Mapping[str, Any] | None, name: str) -> Mapping[str, Any] | None:

@@ -15,6 +15,7 @@ from streampair.privacy.mechanisms.base import (
     Batch,
     CombinedPlan,
     Companion,
+    CompanionPlan,
     Link,
     MechanismState,
     NoisySums,
@@ -56,40 +57,27 @@ _FIRST = 100.0  # slots times mu of the first block: its mean label has a noise 
 
 
 @dataclass(frozen=True)
-class PrevalencePlan:
+class PrevalencePlan(CompanionPlan):
     """Calibrated plan for sums of labels and scores, released in blocks of slots.
 
     Parameters
     ----------
-    mu
-        Budget in mu-GDP of one record, or of all of an entity's.
-    forks
-        Number of second views of a window that the budget covers: in each a record is in one block.
-    horizon
-        Learning slots, None for no end. The last block ends there.
-    records
-        Largest number of records of an entity.
+    mu, forks, horizon, records, sigma
+        As in `CompanionPlan`.
     features
         Number of features d.
     first
         Slots of the first block, for which the noise of the mean label is about 0.2 at `SHARE`.
-    sigma
-        Noise std of each of the sums.
     """
 
-    mu: float
-    forks: int = 0
-    horizon: int | None = None
-    records: int = 1
     features: int = 1
     first: int = field(init=False)
-    sigma: float = field(init=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # The number of slots is public: rounded up to a hundred, so that it is the same on every processor.
         slots = 100 * math.ceil(_FIRST * math.sqrt(SHARE) * self.records / self.mu / 100.0)
         object.__setattr__(self, "first", slots)
-        object.__setattr__(self, "sigma", math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu)
         check_overflow(20.0 * self.sigma / GRID, "noise of the share of positives")
 
     @property
@@ -107,17 +95,8 @@ class PrevalencePlan:
         end = max(2 * start, self.first)
         return end if self.horizon is None else min(end, self.horizon)
 
-    def mu_spent(self, steps: int) -> float:
-        """mu of the blocks that have ended: a record is in one block, an entity in several."""
-        return self.sensitivity / self.sigma if steps >= self.end(0) else 0.0
-
-    def fork_mu2(self, window: int) -> float:
-        """Cost of a second view in mu^2: a record is in one of its blocks."""
-        return (self.sensitivity / self.sigma) ** 2 if window > 0 else 0.0
-
     def release(self, settings: Settings) -> Release:
         """The release with its sensitivity, noise and cost, for the card."""
-        move = self.sensitivity / self.sigma
         return Release(
             name="labels and scores of a block, for probabilities",
             domain="records in the unit ball, a label -1 or 1, and a score cut to [-1, 1]",
@@ -125,9 +104,9 @@ class PrevalencePlan:
             lemma="docs/privacy, Lemma 50",
             sensitivity=self.sensitivity,
             sigma=self.sigma,
-            replace=move,
+            replace=self.move,
             # |F| is at most sqrt 5.
-            blank=math.sqrt(5.0) / 3.0 * move,
+            blank=math.sqrt(5.0) / 3.0 * self.move,
             releases=None if self.horizon is None else self._blocks(self.horizon),
             coordinates=self.cells,
             grid=GRID,

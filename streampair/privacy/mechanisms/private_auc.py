@@ -15,6 +15,7 @@ from streampair.privacy.mechanisms.base import (
     Batch,
     CombinedPlan,
     Companion,
+    CompanionPlan,
     MechanismState,
     NoisySums,
     Release,
@@ -145,38 +146,24 @@ class PrivateAUC:
 
 
 @dataclass(frozen=True)
-class AucPlan:
+class AucPlan(CompanionPlan):
     """Calibrated plan of histograms of scores over windows of learned slots.
 
     Parameters
     ----------
-    mu
-        Budget in mu-GDP of one record, or of all of an entity's.
-    forks
-        Number of second views of a window that the budget covers: in each a record is in one histogram.
-    horizon
-        Learning slots, None for no end. The last window ends there.
-    records
-        Largest number of records of an entity.
+    mu, forks, horizon, records, sigma
+        As in `CompanionPlan`; a block is a window.
     window
         Learned slots of a histogram, large enough that a class of a tenth of them exceeds the noise.
-    sigma
-        Noise std of each count.
     """
 
-    mu: float
-    forks: int = 0
-    horizon: int | None = None
-    records: int = 1
     window: int = field(init=False)
-    sigma: float = field(init=False)
 
     def __post_init__(self) -> None:
-        sigma = math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu
-        object.__setattr__(self, "sigma", sigma)
-        check_overflow(20.0 * sigma, "noise of the histograms of the AUC")
+        super().__post_init__()
+        check_overflow(20.0 * self.sigma, "noise of the histograms of the AUC")
         # The number of slots is public: rounded up to a hundred, so that it is the same on every processor.
-        window = 100 * math.ceil(_WINDOW * sigma / 100.0)
+        window = 100 * math.ceil(_WINDOW * self.sigma / 100.0)
         if self.horizon is not None:  # windows as long as each other, about: a short one is nearly all noise
             window = math.ceil(self.horizon / max(self.horizon // window, 1))
         object.__setattr__(self, "window", window)
@@ -185,11 +172,6 @@ class AucPlan:
     def sensitivity(self) -> float:
         """l2 sensitivity: a record changes bins. Counts are integers, so rounding adds nothing."""
         return self.records * _MOVE
-
-    @property
-    def mu2(self) -> float:
-        """Cost of all histograms of one view: a record is in one histogram, an entity in several."""
-        return (self.sensitivity / self.sigma) ** 2
 
     def end(self, start: int) -> int:
         """End of the window that begins after `start` learned slots."""
@@ -206,14 +188,6 @@ class AucPlan:
         """Number of slots of the windows from `first`, counted from 0, to before `last`."""
         return self.end((last - 1) * self.window) - first * self.window if last > first else 0
 
-    def mu_spent(self, steps: int) -> float:
-        """mu of the windows that have ended."""
-        return self.sensitivity / self.sigma if self.windows(steps) else 0.0
-
-    def fork_mu2(self, window: int) -> float:
-        """Cost of a second view in mu^2."""
-        return self.mu2 if window > 0 else 0.0
-
     def estimate(self, sums: Sequence[Floats], sizes: Sequence[int]) -> PrivateAUC:
         """The AUC of the fewest newest windows with a standard error of 0.02, else of the smallest one.
 
@@ -224,13 +198,13 @@ class AucPlan:
             ended.
         """
         counts, number, ended = np.zeros((2, BINS)), 0, sum(sizes)
-        best = PrivateAUC.of(counts, self.sigma, mu2=self.mu2, windows=0)
+        best = PrivateAUC.of(counts, self.sigma, mu2=self.move**2, windows=0)
         for size, part in zip(reversed(sizes), reversed(sums), strict=True):
             counts, number = counts + part, number + size
             found = PrivateAUC.of(
                 counts,
                 math.sqrt(number) * self.sigma,
-                mu2=self.mu2,
+                mu2=self.move**2,
                 windows=number,
                 slots=self.slots(ended - number, ended),
             )
@@ -242,7 +216,6 @@ class AucPlan:
 
     def release(self, settings: Settings) -> Release:
         """The release with its sensitivity, noise and cost, for the card."""
-        move = self.sensitivity / self.sigma
         return Release(
             name="histogram of the probabilities in a window, by class, for the AUC",
             domain="a label -1 or 1, and a probability in [0, 1]",
@@ -250,8 +223,8 @@ class AucPlan:
             lemma="docs/privacy, Lemma 65",
             sensitivity=self.sensitivity,
             sigma=self.sigma,
-            replace=move,
-            blank=math.sqrt(0.5) * move,
+            replace=self.move,
+            blank=math.sqrt(0.5) * self.move,
             releases=None if self.horizon is None else self.windows(self.horizon),
             coordinates=2 * BINS,
             grid=1.0,

@@ -812,8 +812,9 @@ class MomentsState(MechanismState):
 
     def accumulate(self, design: Design) -> None:
         """`learn` of one slot from the raw record, in one compiled call."""
-        record = design.cells, design.scaling, design.standardised, self._slot_numbers
-        self.block.add(dp_steps.second_moment_slot, *record)
+        self.block.add(
+            dp_steps.second_moment_slot, design.cells, design.scaling, design.standardised, self._slot_numbers
+        )
         self.steps += 1
 
     @property
