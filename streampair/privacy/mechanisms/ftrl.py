@@ -259,14 +259,15 @@ class GradientState(MechanismState):
         elif chain is None and not len(batch.scores):
             self._step(batch.rows, batch.labels, stream)
         else:
-            for i in range(len(batch.rows)):
-                one = batch.part(i, i + 1)
-                if len(one.scores):
-                    one.scores[0] = vectors.dot(self.average, one.scored[0])
+            rows, labels, scored, scores, records = batch
+            for i in range(len(rows)):
+                row, label = rows[i : i + 1], labels[i : i + 1]
+                if len(scores):
+                    scores[i] = vectors.dot(self.average, scored[i])
                 if chain is not None:
-                    chain.record(one.records[0])
-                    chain.advance(self.gate.cells(one.rows, one.labels, self.steps).tobytes())
-                self._step(one.rows, one.labels, stream)
+                    chain.record(records[i])
+                    chain.advance(self.gate.cells(row, label, self.steps).tobytes())
+                self._step(row, label, stream)
 
     @abc.abstractmethod
     def _step(self, rows: Floats, labels: Floats, stream: Stream) -> None:

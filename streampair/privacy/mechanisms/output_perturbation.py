@@ -658,14 +658,14 @@ class OutputPerturbationState(MechanismState):
     def take(self, batch: Batch, stream: Stream) -> None:
         """As in the base class; a chain takes slot by slot, since its noise depends on each iterate."""
         chain = stream if isinstance(stream, ChainedNoise) else None
-        n, size = len(batch.rows), _CHUNK if chain is None and not len(batch.scores) else 1
-        for start in range(0, n, size):
-            part = batch.part(start, min(start + size, n))
-            if len(part.scores):
-                part.scores[0] = vectors_kernels.dot(self.average, part.scored[0])
+        rows, labels, scored, scores, records = batch
+        size = _CHUNK if chain is None and not len(scores) else 1
+        for start in range(0, len(rows), size):
+            if len(scores):
+                scores[start] = vectors_kernels.dot(self.average, scored[start])
             if chain is not None:
-                chain.record(part.records[0])
-            self._take(part.rows, part.labels, stream, chain)
+                chain.record(records[start])
+            self._take(rows[start : start + size], labels[start : start + size], stream, chain)
 
     def _take(self, rows: Floats, labels: Floats, stream: Stream, chain: ChainedNoise | None) -> None:
         plan, dim, n = self.plan, self.plan.dim, len(rows)
