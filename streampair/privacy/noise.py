@@ -385,6 +385,7 @@ class ChainedNoise:
         other._mac, other._identity = self._mac, self._identity
         other.digests = None
         other._count = -1
+        other._more = self._more
         other._cipher = Cipher(algorithms.AES(self._mac(b"cipher")), modes.CTR(bytes(16))).encryptor()
         other.load_state(self.to_state())
         return other
