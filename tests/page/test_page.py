@@ -20,6 +20,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from harness.browser import browser
 from harness.lane_on_disk import LaneOnDisk
+from harness.worker_process import wait_for
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.replay import _Background
@@ -158,6 +159,15 @@ def agrees(text: str, value: float) -> bool:
     digits = len(mantissa.partition(".")[2])
     last = 10.0 ** (int(power or 0) - digits) * scale
     return abs(float(plain) * scale - value) <= last / 2 * (1 + 1e-9)
+
+
+def settled(page: Any, url: str) -> bool:
+    """Whether every number is that of the scrape."""
+    try:
+        compare(page, url)
+    except AssertionError:
+        return False
+    return True
 
 
 def compare(page: Any, url: str) -> set[str]:
@@ -496,7 +506,8 @@ def test_a_worker_that_hangs_or_dies_is_noticed(visit: Open, tmp_path: Path) -> 
             says(page, "Live: running")
             next(line for line in process.stderr if "metrics stay up" in line)
             page.locator(f"text={300:,}").first.wait_for()
-            compare(page, url.rstrip("/"))
+            # The number of events may be there before the last figures are: the page asks once a second.
+            wait_for("the last figures", lambda: settled(page, url.rstrip("/")))
             process.send_signal(signal.SIGSTOP)
             says(page, "The worker has stopped, or cannot be reached.")
             says(page, "Stopped: no answer since")

@@ -604,6 +604,7 @@ class OutputPerturbationState(MechanismState):
     ) -> None:
         self.plan = plan
         self.steps = 0
+        self._releases = plan.releases(0)
         self.gate = SecretIterate(plan, buffer, last)
         self._scattered = scattered
 
@@ -624,7 +625,7 @@ class OutputPerturbationState(MechanismState):
     @property
     def releases(self) -> int:
         """Number of models released so far, without the random ones."""
-        return self.plan.releases(self.steps)
+        return self._releases
 
     @property
     def released(self) -> Floats:
@@ -659,18 +660,23 @@ class OutputPerturbationState(MechanismState):
         """As in the base class; a chain takes slot by slot, since its noise depends on each iterate."""
         chain = stream if isinstance(stream, ChainedNoise) else None
         rows, labels, scored, scores, records = batch
-        size = _CHUNK if chain is None and not len(scores) else 1
-        for start in range(0, len(rows), size):
-            if len(scores):
-                scores[start] = vectors_kernels.dot(self.average, scored[start])
+        scoring = len(scores) > 0
+        if chain is None and not scoring:
+            for start in range(0, len(rows), _CHUNK):
+                self._take(rows[start : start + _CHUNK], labels[start : start + _CHUNK], stream, None)
+            return
+        for i in range(len(rows)):
+            if scoring:
+                scores[i] = vectors_kernels.dot(self.average, scored[i])
             if chain is not None:
-                chain.record(records[start])
-            self._take(rows[start : start + size], labels[start : start + size], stream, chain)
+                chain.record(records[i])
+            self._take(rows[i : i + 1], labels[i : i + 1], stream, chain)
 
     def _take(self, rows: Floats, labels: Floats, stream: Stream, chain: ChainedNoise | None) -> None:
         plan, dim, n = self.plan, self.plan.dim, len(rows)
-        releases = plan.releases(self.steps + n) - plan.releases(self.steps)
-        random = max(min(plan.warmup - self.steps, n), 0)
+        before, self._releases = self._releases, plan.releases(self.steps + n)
+        releases = self._releases - before
+        random = min(plan.warmup - self.steps, n) if self.steps < plan.warmup else 0
         centre = self._scattered and self.steps == 0
         if chain is not None and (random or centre):
             chain.advance(b"")  # these slots make no step and release nothing of the data
@@ -702,6 +708,7 @@ class OutputPerturbationState(MechanismState):
         self.gate.load_state(state)
         self.gate.buffer.load_state(state["buffer"], steps)
         self.steps = steps
+        self._releases = self.plan.releases(steps)
 
 
 @dataclass(frozen=True)
