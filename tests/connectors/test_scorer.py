@@ -72,6 +72,7 @@ class Group:
             for p in range(PARTITIONS)
         }
         self.generation = 0
+        self.tries = 0  # of transactions with scores
         self.members: list[Client] = []
         self.offsets: dict[int, Committed] = {}
         self.scores: list[tuple[int, int]] = []
@@ -210,6 +211,7 @@ class Producer:
         member: Member,
     ) -> None:
         world = self.group
+        world.tries += bool(sends)
         self._check()
         await world.pause()
         self._check()
@@ -362,12 +364,16 @@ def test_a_member_that_was_forgotten_commits_nothing(world: Callable[..., Group]
         zombie, client = await scorer_in(group, "zombie")
         group.members = [client]
         await group.rebalance()
+        client.frozen.clear()
+        task = asyncio.create_task(work(zombie))
+        await until(lambda: len(zombie._queues) == PARTITIONS, task)  # it has begun, and stands still
         group.members = []
         other, its = await scorer_in(group, "other")
         group.members = [its]
         await group.rebalance()
         client.member = NOBODY
-        task = asyncio.create_task(work(zombie))
+        client.frozen.set()
+        await until(lambda: group.tries > 0, task)
         for _ in range(50):
             await asyncio.sleep(0)
         assert not group.scores
