@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import Model
 from streampair.engine.protocols import decode_many, prepare_many, prepare_rows, takes_nulls
-from streampair.engine.records import Breaker, DeadLetter, Event, LaneOutput, Record, Rows, Scored
+from streampair.engine.records import (
+    Breaker,
+    DeadLetter,
+    Event,
+    LaneOutput,
+    Record,
+    Rows,
+    Scored,
+    stage_and_text,
+)
 from streampair.engine.reservations import context_of, contexts_of
 from streampair.errors import ConfigError, LaneStoppedError, PrivacyError, RecordError
 from streampair.evaluation import PairRegret, Records
@@ -719,10 +728,7 @@ class Batch:
         return "dead_letter"
 
     def _dead_letter(self, record: Record, error: Exception, stage: str, dead: list[DeadLetter]) -> None:
-        if isinstance(error, RecordError):
-            stage, text = error.stage, str(error)
-        else:
-            text = f"{type(error).__name__}: {error}"
+        stage, text = stage_and_text(error, stage)
         self.stages[stage] = self.stages.get(stage, 0) + 1
         where = f"{self._topic}[{self._partition}] offset {record.offset}"
         if self._on_bad == "fail":

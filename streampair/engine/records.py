@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.engine.wal import Range, RecordRef
-from streampair.errors import ConfigError
+from streampair.errors import ConfigError, RecordError
 from streampair.evaluation import Quality, RegretEstimate
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "ReplayRequest",
     "Rows",
     "Scored",
+    "stage_and_text",
 ]
 
 # msgspec structs, not dataclasses: three of them are made for every event, and they are five times cheaper.
@@ -167,6 +168,13 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     timestamp: int
     stage: str
     error: str
+
+
+def stage_and_text(error: Exception, stage: str) -> tuple[str, str]:
+    """`stage` and `error` of a dead letter. The stage is the one given, unless the error names it."""
+    if isinstance(error, RecordError):
+        return error.stage, str(error)
+    return stage, f"{type(error).__name__}: {error}"
 
 
 @dataclasses.dataclass(frozen=True)

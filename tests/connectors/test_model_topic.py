@@ -14,6 +14,7 @@ from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Message, Partition, Routes
 from streampair_connectors.kafka.producer import PART, split_messages
+from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.model_topic import (
     DIGEST,
     Assembler,
@@ -147,7 +148,7 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
             sent.append((target, messages))
 
     known = {int(name[1:]): SimpleNamespace(next_offset=offset) for name, offset in positions.items()}
-    return SimpleNamespace(
+    lane = SimpleNamespace(
         logged_lane=SimpleNamespace(
             learner=learner, model=learner, seen=seen, source=SimpleNamespace(positions=known)
         ),
@@ -159,6 +160,8 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
         partition=0,
         bad_count=0,
     )
+    lane.positions = OpenLane.positions.fget(lane)  # type: ignore[attr-defined]
+    return lane
 
 
 def test_a_model_is_read_by_the_workers_of_its_application(monkeypatch: pytest.MonkeyPatch) -> None:

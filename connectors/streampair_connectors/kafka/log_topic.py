@@ -14,7 +14,7 @@ from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka.admin import add_partitions, create_topics, describe_topics
 from streampair_connectors.kafka.client import Partition, RecordLike, client_options, stop_quietly, within
-from streampair_connectors.kafka.producer import PART
+from streampair_connectors.kafka.producer import PART, part_of
 from streampair_connectors.kafka.record_reader import RecordReader
 
 __all__ = ["SETTINGS", "LogTopic"]
@@ -163,7 +163,7 @@ class LogTopic:
         parts: list[RecordLike] = []
         for record in records:
             part_header = dict(record.headers).get(PART)
-            number, count = _part_of(part_header)
+            number, count = part_of(part_header)
             if number != len(parts) + 1 or (parts and dict(parts[0].headers)[PART] != b"1/%d" % count):
                 break
             parts.append(record)
@@ -194,13 +194,3 @@ class LogTopic:
             await within(self._config, admin.delete_records({target: RecordsToDelete(before_offset=before)}))
         finally:
             await stop_quietly(admin.close(), 2.0)
-
-
-def _part_of(header: bytes | None) -> tuple[int, int]:
-    """Number and count of parts from a header: (1, 1) without one, (0, 0) if it is malformed."""
-    if header is None:
-        return 1, 1
-    number, _, count = header.partition(b"/")
-    if not (number.isdigit() and count.isdigit()) or int(number) > int(count):
-        return 0, 0
-    return int(number), int(count)

@@ -25,7 +25,7 @@ from streampair_connectors.kafka.client import (
     within,
 )
 
-__all__ = ["BATCH_BYTES", "PART", "Producer", "Routes", "split_messages", "submit"]
+__all__ = ["BATCH_BYTES", "PART", "Producer", "Routes", "part_of", "split_messages", "submit"]
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -58,6 +58,16 @@ def split_messages(messages: list[Message], limit: int, size: int) -> list[Messa
             part_header = (PART, f"{number}/{len(parts)}".encode())
             out.append(Message(message.key, part, [*(message.headers or ()), part_header], message.timestamp))
     return out
+
+
+def part_of(header: bytes | None) -> tuple[int, int]:
+    """Number and count of parts from a header: (1, 1) without one, (0, 0) if it is malformed."""
+    if header is None:
+        return 1, 1
+    number, _, count = header.partition(b"/")
+    if not (number.isdigit() and count.isdigit()) or int(number) > int(count):
+        return 0, 0
+    return int(number), int(count)
 
 
 async def submit(

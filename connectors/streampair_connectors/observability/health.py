@@ -6,6 +6,7 @@ broker or store that accepts nothing, or a lag without commits.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
@@ -258,6 +259,16 @@ class Health:
         self._ended = True
         self._telemetry.health(self._app, "stopped")
         log.info("stopped", app=self._app)
+
+    @contextlib.contextmanager
+    def until_the_end(self) -> Iterator[None]:
+        """Set the state at the end of the block: stopped, or failed by a `StreampairError`, which goes on."""
+        try:
+            yield
+        except StreampairError as error:
+            self.failed(error)
+            raise
+        self.stopped()
 
     def failed(self, error: StreampairError) -> None:
         """Set the state: failed."""

@@ -34,6 +34,7 @@ __all__ = [
     "OfflineStore",
     "OfflineTopic",
     "StoredLane",
+    "exists_error",
     "from_snapshot",
     "offline_store",
     "require_no_members",
@@ -199,7 +200,7 @@ class OfflineDirectory:
         files = await asyncio.to_thread(self._store().open, self._name(partition))
         try:
             if files.read():
-                raise _exists_error(self._config, partition)
+                raise exists_error(self._config, partition)
             await asyncio.to_thread(files.put, frames, content, snapshot)
         finally:
             files.close()
@@ -280,7 +281,7 @@ class OfflineTopic:
         try:
             found = await self.read_lane(partition)
             if found.frames or found.damage:
-                raise _exists_error(self._config, partition)
+                raise exists_error(self._config, partition)
             await lane.rewrite(Chain.frames(frames), content, snapshot, None)
         finally:
             await lane.close()
@@ -317,7 +318,7 @@ def _changed_error() -> StoreError:
     )
 
 
-def _exists_error(config: Config, partition: int) -> StoreError:
+def exists_error(config: Config, partition: int) -> StoreError:
     return StoreError(
         f"the store has a lane of {lane_title(config.input.topic, partition)} already",
         fix="import into an empty store; an existing lane is never overwritten",

@@ -25,7 +25,13 @@ from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Partition, RecordReader, read_register
 from streampair_connectors.kafka.admin import TopicOrigin
 from streampair_connectors.stores.encryption import Seal
-from streampair_connectors.stores.offline import StoredLane, from_snapshot, offline_store, require_no_members
+from streampair_connectors.stores.offline import (
+    StoredLane,
+    exists_error,
+    from_snapshot,
+    offline_store,
+    require_no_members,
+)
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, taken_cells
 from streampair_connectors.worker.lane_manager import external_state
 
@@ -490,10 +496,7 @@ async def _check_newest(
     config = states.config
     existing = await states.store.read_lane(partition)
     if existing.frames or existing.damage:
-        raise StoreError(
-            f"the store has a lane of {lane_title(config.input.topic, partition)} already",
-            fix="import into an empty store; an existing lane is never overwritten",
-        )
+        raise exists_error(config, partition)
     lane = states.make(partition)
     request = lane.read(frames)
     if request.content != content or request.used != len(frames):

@@ -138,6 +138,16 @@ class OpenLane:
         ]
 
     @property
+    def positions(self) -> dict[int, int]:
+        """Of a lane that reads the whole topic: the offset at which reading of each partition continues."""
+        source = self.logged_lane.source
+        known = {} if source is None else source.positions
+        return {
+            number: max(known[number].next_offset, start) if number in known else start
+            for number, (start, _) in self.spans.items()
+        }
+
+    @property
     def resume_offset(self) -> int:
         """The offset at which reading of a single partition continues."""
         first, next_offset = self.spans[self.partition][0], self.logged_lane.next_offset

@@ -26,7 +26,7 @@ from streampair_connectors.kafka import (
     RecordReader,
     describe_topics,
 )
-from streampair_connectors.kafka.producer import PART
+from streampair_connectors.kafka.producer import PART, part_of
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.stores.encryption import Seal, is_sealed
 from streampair_connectors.worker.lane_manager import OpenLane
@@ -104,7 +104,7 @@ class Assembler:
     def add(self, record: RecordLike) -> bytes | None:
         """Take the next message; return the message of a model if it is whole now."""
         headers = dict(record.headers)
-        number, count = _part_of(headers.get(PART))
+        number, count = part_of(headers.get(PART))
         if number == 1:
             self._parts = []
         if number != len(self._parts) + 1:
@@ -153,13 +153,6 @@ class Assembler:
                 fix="start all workers of an application with one configuration",
             )
         return found
-
-
-def _part_of(header: bytes | None) -> tuple[int, int]:
-    if header is None:
-        return 1, 1
-    number, _, count = header.partition(b"/")
-    return (int(number), int(count)) if number.isdigit() and count.isdigit() else (0, 0)
 
 
 def _context(config: Config) -> bytes:
@@ -283,7 +276,7 @@ class ModelPublisher:
         if self._config.learner.parallel:
             known = await read_model(self._config, self._lookup)
             until = None if known is None else known.scored_until
-            self._scored_until = _positions(lane) if until is None else until
+            self._scored_until = lane.positions if until is None else until
 
     def due(self, lane: OpenLane) -> bool:
         """Whether the next commit is to publish a model."""
@@ -319,7 +312,7 @@ class ModelPublisher:
             "application": config.app,
             "configuration": config.fingerprint(),
             "topic": lane.topic,
-            "positions": {str(number): offset for number, offset in _positions(lane).items()},
+            "positions": {str(number): offset for number, offset in lane.positions.items()},
         }
         if self._scored_until is not None:
             metadata["scored_until"] = {str(p): offset for p, offset in self._scored_until.items()}
@@ -351,15 +344,6 @@ class ModelPublisher:
         """Wait for what runs in the background."""
         if self._trimming is not None:
             await asyncio.wait({self._trimming})
-
-
-def _positions(lane: OpenLane) -> dict[int, int]:
-    source = lane.logged_lane.source
-    known = {} if source is None else source.positions
-    return {
-        number: max(known[number].next_offset, start) if number in known else start
-        for number, (start, _) in lane.spans.items()
-    }
 
 
 class ModelFollower:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import Final
 
 from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Scored
@@ -49,9 +49,8 @@ class OutputMessages:
         encoder: Encoder,
         records: Sequence[RecordLike],
         scored: Sequence[Scored],
+        places: Sequence[tuple[int, int]],
         *,
-        partition_of: Callable[[RecordLike], int],
-        places: Sequence[tuple[int, int]] | None = None,
         model: int | None = None,
     ) -> None:
         """Add one message per score, with the key, the event time and the headers of its event.
@@ -62,12 +61,8 @@ class OutputMessages:
             Receives them.
         encoder
             Of the scores.
-        records, scored
-            The events and their scores, in the same order.
-        partition_of
-            Input partition of an event.
-        places
-            Partition and offset of each event; None: as `encoder` and `scored` say.
+        records, scored, places
+            The events, their scores, and their partitions and offsets, in the same order.
         model
             Slots of the model that scored; None: the lane has.
         """
@@ -87,8 +82,8 @@ class OutputMessages:
         if routes.single(topic):
             out.setdefault(Partition(topic, 0), []).extend(messages)
             return
-        for message, record in zip(messages, records, strict=True):
-            out.setdefault(routes.target(topic, message.key, partition_of(record)), []).append(message)
+        for message, (partition, _) in zip(messages, places, strict=True):
+            out.setdefault(routes.target(topic, message.key, partition), []).append(message)
 
     def dead_letters(
         self,
@@ -96,15 +91,14 @@ class OutputMessages:
         encoder: Encoder,
         records: Sequence[RecordLike],
         letters: Sequence[DeadLetter],
-        *,
-        partition_of: Callable[[RecordLike], int],
+        places: Sequence[tuple[int, int]],
     ) -> None:
-        """Add the messages of dead letters; `records` has their events, among others."""
-        by_offset = {record.offset: record for record in records}
+        """Add the messages of dead letters; `records` has their events, among others, at `places`."""
+        by_offset = {record.offset: (record, place) for record, place in zip(records, places, strict=True)}
         for letter in letters:
-            record = by_offset[letter.offset]
-            target = self._routes.target(self._config.dead_letter_topic, letter.key, partition_of(record))
-            headers = encoder.dead_letter(letter, record.headers, _place_of(record))
+            record, place = by_offset[letter.offset]
+            target = self._routes.target(self._config.dead_letter_topic, letter.key, place[0])
+            headers = encoder.dead_letter(letter, record.headers, place)
             out.setdefault(target, []).append(Message(letter.key, letter.value, headers))
 
     def _forwarded_headers(self, records: Sequence[RecordLike]) -> Sequence[list[tuple[str, bytes]] | None]:
@@ -146,18 +140,12 @@ class Outputs:
             by_offset = {record.offset: record for record in records}
             records = [by_offset[scored.offset] for scored in output.scores]
         out: ByTarget = {}
-
-        def partition_of(record: RecordLike) -> int:
-            return record.partition if isinstance(record, OrderedRecord) else lane.partition
-
         if not self._parallel:
-            places = [(each.partition, each.position) for each in records if isinstance(each, OrderedRecord)]
-            self._messages.scores(
-                *(out, lane.encoder, records, output.scores), partition_of=partition_of, places=places or None
-            )
+            places = _places(lane, records)
+            self._messages.scores(out, lane.encoder, records, output.scores, places)
         letters = [letter for letter in output.dead_letters if letter.stage in self._letters]
         if letters:
-            self._messages.dead_letters(out, lane.encoder, records, letters, partition_of=partition_of)
+            self._messages.dead_letters(out, lane.encoder, records, letters, _places(lane, records))
             lane.bad_count += len(letters)
             lane.last_bad = letters[-1]
         for target, messages in out.items():
@@ -197,6 +185,9 @@ class Outputs:
         return fenced
 
 
-def _place_of(record: RecordLike) -> tuple[int, int] | None:
-    """Partition and offset of a record of a whole topic; None: the lane has one partition."""
-    return (record.partition, record.position) if isinstance(record, OrderedRecord) else None
+def _places(lane: OpenLane, records: Sequence[RecordLike]) -> list[tuple[int, int]]:
+    """Partition and offset of each record."""
+    return [
+        (each.partition, each.position) if isinstance(each, OrderedRecord) else (lane.partition, each.offset)
+        for each in records
+    ]

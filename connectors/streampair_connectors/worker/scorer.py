@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from streampair.engine.snapshot import dated
-from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StreampairError
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import Encoder, json_decoder
 from streampair_connectors.config import Config
@@ -150,7 +150,7 @@ class Scorer:
         StreampairError
             No broker answers at the start, a topic or right is missing, or the model cannot be used.
         """
-        try:
+        with self._health.until_the_end():
             await run_sessions(
                 self._session,
                 stop=self._stop,
@@ -158,10 +158,6 @@ class Scorer:
                 joined=lambda: self._joined,
                 connect_seconds=self._kafka.connect_timeout_seconds,
             )
-        except StreampairError as error:
-            self._health.failed(error)
-            raise
-        self._health.stopped()
 
     # One connection to the cluster
 
@@ -205,10 +201,13 @@ class Scorer:
         # Each has an id of its own: Kafka 3 drops the offsets of an open transaction when it refuses a late
         # request of an earlier producer with this id.
         self._id = f"{self._client}.{uuid.uuid4().hex}"
+        return self._producer_of(self._id)
+
+    def _producer_of(self, transactional_id: str) -> TransactionalProducer:
         return TransactionalProducer(
             self._kafka,
-            self._id,
-            name=f"the scorer of {self.config.app}",
+            transactional_id,
+            name=f"a scorer of {self.config.app}",
             max_message_bytes=self.config.output.max_message_bytes,
             timeout_seconds=_TRANSACTION_SECONDS,
             topics=tuple(output_topics(self.config).values()),
@@ -278,11 +277,11 @@ class Scorer:
             taken.append((number, records))
             work = functools.partial(self._outputs, out, found, number, records)
             await self._pace.run(work, len(records))
-            offsets[Partition(self.config.input.topic, number)] = (records[-1].offset + 1, self._id)
+            offsets[self._partition(number)] = (records[-1].offset + 1, self._id)
             count += len(records)
             if queue.paused and queue.bytes < _BUFFER_BYTES // 2:
                 queue.paused = False
-                self._consumer.resume(Partition(self.config.input.topic, number))
+                self._consumer.resume(self._partition(number))
         begin = time.perf_counter()
         try:
             await self._producer.transaction(
@@ -311,24 +310,11 @@ class Scorer:
     ) -> None:
         classes = self.config.input.labels == "any"
         scored, letters = score_records(found.model, self._decode, records, classes=classes)
-        places = [(number, each.offset) for each in scored]
-        slots = found.model.slots
-
-        def partition_of(record: RecordLike) -> int:
-            return number
-
-        self._messages.scores(
-            *(out, self._encoder, records, scored), partition_of=partition_of, places=places, model=slots
-        )
+        places = [(number, record.offset) for record in records]
+        self._messages.scores(out, self._encoder, records, scored, places, model=found.model.slots)
         letters = [letter for letter in letters if letter.stage in SCORING_STAGES]
         if letters and self.config.worker.on_bad == "dlq":
-            encoder = Encoder(
-                app=self.config.app,
-                learner=self.config.learner.label(),
-                topic=self.config.input.topic,
-                partition=number,
-            )
-            self._messages.dead_letters(out, encoder, records, letters, partition_of=partition_of)
+            self._messages.dead_letters(out, self._encoder, records, letters, places)
 
     async def _fresh_enough(self) -> bool:
         """Whether the model has learned enough to score on.
@@ -338,11 +324,11 @@ class Scorer:
         """
         found = self._models.newest
         assert found is not None
-        positions = {number: queue.next_offset for number, queue in self._queues.items()}
+        positions = self._positions()
         share = len(self._queues) / max(self._consumer.partition_count() or 0, len(self._queues))
         allowed = allowed_behind(found.model.slots, share)
         behind = found.behind(positions)
-        if behind <= allowed or self._lag() <= allowed:
+        if behind <= allowed or self._lag(positions) <= allowed:
             self._behind_warned = False
             return True
         if time.monotonic() >= self._models.received + _MODEL_SECONDS:
@@ -364,31 +350,33 @@ class Scorer:
         changed.cancel()
         return False
 
-    def _lag(self) -> int:
-        """Records that are not scored yet."""
-        total = 0
-        for number, queue in self._queues.items():
-            end = self._consumer.end(Partition(self.config.input.topic, number))
-            total += 0 if end is None else max(end - queue.next_offset, 0)
-        return total
+    def _positions(self) -> dict[int, int]:
+        """By partition, the offset behind the events that are scored."""
+        return {number: queue.next_offset for number, queue in self._queues.items()}
+
+    def _lag(self, positions: Mapping[int, int]) -> int:
+        """Records behind these positions."""
+        ends = {number: self._consumer.end(self._partition(number)) for number in positions}
+        return sum(max(end - positions[number], 0) for number, end in ends.items() if end is not None)
+
+    def _partition(self, number: int) -> Partition:
+        return Partition(self.config.input.topic, number)
 
     async def _report(self) -> None:
         found = self._models.newest
         if found is None:
             return
-        positions = {number: queue.next_offset for number, queue in self._queues.items()}
-        lag = 0
+        positions = self._positions()
+        behind = found.behind(positions)
         for number, queue in list(self._queues.items()):
-            partition, done = Partition(self.config.input.topic, number), queue.next_offset
-            end = self._consumer.end(partition)
-            if not queue.records and end is not None and done < end:
+            if not queue.records and self._lag({number: queue.next_offset}):
                 # Markers of a producer's transactions have offsets, and are no events.
-                done = max(done, await self._consumer.position(partition) or 0)
-            lag += 0 if end is None else max(end - done, 0)
+                read_to = await self._consumer.position(self._partition(number)) or 0
+                positions[number] = max(queue.next_offset, read_to)
         self._telemetry.scoring(
             self.config.app,
-            lag=lag,
-            behind=found.behind(positions),
+            lag=self._lag(positions),
+            behind=behind,
             slots=found.model.slots,
             learned_ms=found.model.time,
         )
@@ -420,7 +408,7 @@ class Scorer:
     async def _begin(self, numbers: Sequence[int]) -> None:
         """Read on at the committed offsets of the group."""
         self._queues.clear()
-        partitions = [Partition(self.config.input.topic, number) for number in numbers]
+        partitions = list(map(self._partition, numbers))
         if not partitions:
             return
         found, spans = await asyncio.gather(self._committed(partitions), self._lookup.spans(partitions))
@@ -480,13 +468,7 @@ class Scorer:
 
     async def _end_transaction(self, owner: str) -> None:
         """Fence the scorer with this transactional id: whoever commits for a partition now is alone."""
-        producer = TransactionalProducer(
-            self._kafka,
-            owner,
-            name=f"a scorer of {self.config.app} that has ended",
-            max_message_bytes=self.config.output.max_message_bytes,
-            timeout_seconds=_TRANSACTION_SECONDS,
-        )
+        producer = self._producer_of(owner)
         try:
             await producer.start()
         finally:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streampair.engine import DeadLetter, Event, Rows, Scored
+from streampair.engine.records import stage_and_text
 from streampair.errors import ConfigError, RecordError
 from streampair.models import Model
 from streampair_connectors.config import Config
@@ -56,13 +57,19 @@ def score_records(
                 return _score_table(model, records, table)
             except RecordError:
                 pass  # a value that the model refuses: the records are taken one by one
+    return _divided(_score_one(model, decode, record, classes=classes) for record in records)
+
+
+_Outcome = tuple[Scored, DeadLetter | None]
+
+
+def _divided(outcomes: Iterable[_Outcome]) -> tuple[list[Scored], list[DeadLetter]]:
     scored, letters = [], []
-    for record in records:
-        one = _score_one(model, decode, record, classes=classes)
-        scored.append(one if isinstance(one, Scored) else one[0])
-        if not isinstance(one, Scored):
-            letters.append(one[1])
-    return scored, [letter for letter in letters if letter is not None]
+    for one, letter in outcomes:
+        scored.append(one)
+        if letter is not None:
+            letters.append(letter)
+    return scored, letters
 
 
 def _score_table(
@@ -71,20 +78,18 @@ def _score_table(
     refused = table.refused or {}
     scores = model.score_rows(table.names, table.values).tolist()
     ids = itertools.repeat(None) if table.ids is None else table.ids
-    scored, letters = [], []
-    for index, (record, name, score) in enumerate(zip(records, ids, scores, strict=False)):
+
+    def outcome(index: int, record: RecordLike, name: str | None, score: float) -> _Outcome:
         if index in refused:
-            one, letter = _refused(record, refused[index], "decode")
-            scored.append(one)
-            letters += [] if letter is None else [letter]
-        else:
-            scored.append(Scored(record.offset, record.key, name, score, "scored"))
-    return scored, letters
+            return _refused(record, refused[index], "decode")
+        return Scored(record.offset, record.key, name, score, "scored"), None
+
+    return _divided(map(outcome, itertools.count(), records, ids, scores))
 
 
 def _score_one(
     model: Model, decode: Callable[[Any], Event], record: RecordLike, *, classes: bool
-) -> Scored | tuple[Scored, DeadLetter | None]:
+) -> _Outcome:
     stage, name = "decode", None
     try:
         event = decode(record)
@@ -92,24 +97,19 @@ def _score_one(
         score = model.score_one(event.x)
         shares = model.predict_proba_one(event.x) if classes and model.multiclass else None
     except RecordError as error:
-        return _refused(record, error, error.stage or stage, name)
+        return _refused(record, error, stage, name)
     except Exception as error:
         if stage != "decode":
             raise
         return _refused(record, error, stage, name)
-    return Scored(record.offset, record.key, name, score, "scored", shares)
+    return Scored(record.offset, record.key, name, score, "scored", shares), None
 
 
-def _refused(
-    record: RecordLike, error: Exception, stage: str, name: str | None = None
-) -> tuple[Scored, DeadLetter | None]:
+def _refused(record: RecordLike, error: Exception, stage: str, name: str | None = None) -> _Outcome:
     """Outcome of a record that has no score, and its dead letter; a tombstone has none."""
     if record.value is None:
         return Scored(record.offset, record.key, None, None, "tombstone"), None
-    if isinstance(error, RecordError):
-        stage, text = error.stage or stage, str(error)
-    else:
-        text = f"{type(error).__name__}: {error}"
+    stage, text = stage_and_text(error, stage)
     letter = DeadLetter(record.offset, record.key, record.value, record.timestamp, stage, text)
     return Scored(record.offset, record.key, name, None, "dead_letter"), letter
 

@@ -261,26 +261,16 @@ class TopicSource:
         """The sum of the positions: the consumer's, where nothing of a partition waits."""
         order, total = self._order, 0
         waiting = {record.partition for record in self._ready}
-        for partition, offset in zip(self._all, self._offsets(lane), strict=True):
-            number = partition.partition
+        for number, offset in lane.positions.items():
             if order is not None and number not in waiting and order.is_empty(number):
-                total += max(offset, await self._consumer.position(partition) or 0)
+                total += max(offset, await self._consumer.position(self._all[number]) or 0)
             else:
                 total += offset
         return total
 
     def taken(self, lane: OpenLane) -> int:
         """The sum of the offsets behind the last records taken."""
-        return sum(self._offsets(lane))
-
-    def _offsets(self, lane: OpenLane) -> list[int]:
-        source = lane.logged_lane.source
-        assert source is not None
-        found = []
-        for partition in self._all:
-            start, known = lane.spans[partition.partition][0], source.positions.get(partition.partition)
-            found.append(start if known is None else max(known.next_offset, start))
-        return found
+        return sum(lane.positions.values())
 
     def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int:
         """The sum of the ends."""

@@ -22,7 +22,6 @@ from streampair.errors import (
     CommitOutcomeUnknownError,
     FencedError,
     SourceError,
-    StreampairError,
 )
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
@@ -169,7 +168,7 @@ class Worker:
             task.result()
 
     async def _learn(self) -> None:
-        try:
+        with self._health.until_the_end():
             if await self._warm_up():
                 await run_sessions(
                     self._session,
@@ -178,10 +177,6 @@ class Worker:
                     joined=lambda: self._joined,
                     connect_seconds=self._kafka.connect_timeout_seconds,
                 )
-        except StreampairError as error:
-            self._health.failed(error)
-            raise
-        self._health.stopped()
 
     @property
     def compiling(self) -> bool:
