@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from harness.admin import with_admin
 from harness.apache_kafka import KafkaBroker
-from harness.applications import PAIR_OGD, App, Inside, Running, events, read_until
+from harness.applications import PAIR_OGD, App, Inside, Running, ends, events, read_until, spread
 from harness.dying_worker import DIRECTORY, MODELS, SCORER, TOPIC
 from harness.kafka import Cluster
 from harness.late_requests import LateRequests
@@ -45,15 +45,6 @@ def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str) -> Ap
     return make(apache_kafka, unique("app"), tmp_path, store)
 
 
-def spread(app: App, values: list[bytes | None]) -> None:
-    for number in range(PARTITIONS):
-        app.produce(values[number::PARTITIONS], partition=number)
-
-
-def ends(count: int) -> dict[int, int]:
-    return {p: len(range(p, count, PARTITIONS)) for p in range(PARTITIONS)}
-
-
 def newest_model(app: App) -> PublishedModel:
     async def body() -> PublishedModel:
         config = load_config(app.path)
@@ -77,12 +68,12 @@ def check(app: App, rows: list[dict[str, Any]], count: int) -> None:
 
 def test_each_event_is_scored_once_by_a_published_model(app: App) -> None:
     values = events(400)
-    spread(app, values[:200])
+    spread(app, values[:200], PARTITIONS)
     with Running(app) as worker:
-        app.await_scores(ends(200), worker, committed=True)
+        app.await_scores(ends(200, PARTITIONS), worker, committed=True)
         wait_for("a model of 200 events", lambda: newest_model(app).model.slots == 200, explain=worker.log)
-        spread(app, values[200:])
-        rows = app.await_scores(ends(400), worker, committed=True)
+        spread(app, values[200:], PARTITIONS)
+        rows = app.await_scores(ends(400, PARTITIONS), worker, committed=True)
         assert worker.stop() == 0, worker.log()
     check(app, rows, 400)
     late = [row for row in rows if row["offset"] >= 50]
@@ -102,50 +93,41 @@ def test_each_event_is_scored_once_by_a_published_model(app: App) -> None:
 
 def test_kill_9_loses_and_repeats_no_score(app: App) -> None:
     values = events(900)
-    spread(app, values[:300])
+    spread(app, values[:300], PARTITIONS)
     worker = Running(app)
     app.await_scores(dict.fromkeys(range(PARTITIONS), 20), worker, committed=True)
     worker.kill()
-    spread(app, values[300:600])
+    spread(app, values[300:600], PARTITIONS)
     with Running(app) as worker:
         app.await_scores(dict.fromkeys(range(PARTITIONS), 100), worker, committed=True)
         worker.kill()
-    spread(app, values[600:])
+    spread(app, values[600:], PARTITIONS)
     with Running(app) as worker:
-        rows = app.await_scores(ends(900), worker, committed=True)
+        rows = app.await_scores(ends(900, PARTITIONS), worker, committed=True)
         wait_for("a model of 900 events", lambda: newest_model(app).model.slots == 900, explain=worker.log)
         assert worker.stop() == 0, worker.log()
     check(app, rows, 900)
 
 
-def role(app: App, name: str) -> App:
-    """The same application in a worker with one role."""
-    other = object.__new__(App)
-    other.__dict__ |= app.__dict__
-    other.path = app.path.with_name(f"{name}.toml")
-    other.path.write_text(app.path.read_text().replace("[worker]", f'[worker]\nroles = ["{name}"]'))
-    return other
-
-
 def test_scores_go_on_while_the_learner_is_away(app: App) -> None:
     """Two scorers and a learner, each in a process of its own; the learner dies, and one scorer too."""
     values = events(1200)
-    spread(app, values[:300])
-    learner, one, two = Running(role(app, "learn")), Running(role(app, "score")), Running(role(app, "score"))
+    spread(app, values[:300], PARTITIONS)
+    learner, one, two = Running(app.role("learn")), Running(app.role("score")), Running(app.role("score"))
     try:
-        app.await_scores(ends(300), one, committed=True)
+        app.await_scores(ends(300, PARTITIONS), one, committed=True)
         wait_for("a model of 300 events", lambda: newest_model(app).model.slots == 300, explain=learner.log)
         learner.kill()
-        spread(app, values[300:600])
-        rows = app.await_scores(ends(600), one, committed=True)
+        spread(app, values[300:600], PARTITIONS)
+        rows = app.await_scores(ends(600, PARTITIONS), one, committed=True)
         assert max(row["model_slots"] for row in rows) == 300
         two.kill()
-        spread(app, values[600:900])
-        app.await_scores(ends(900), one, committed=True)
-        learner = Running(role(app, "learn"))
+        spread(app, values[600:900], PARTITIONS)
+        app.await_scores(ends(900, PARTITIONS), one, committed=True)
+        learner = Running(app.role("learn"))
         wait_for("a model of 900 events", lambda: newest_model(app).model.slots == 900, explain=learner.log)
-        spread(app, values[900:])
-        rows = app.await_scores(ends(1200), one, committed=True)
+        spread(app, values[900:], PARTITIONS)
+        rows = app.await_scores(ends(1200, PARTITIONS), one, committed=True)
         assert one.stop() == learner.stop() == 0, one.log() + learner.log()
     finally:
         for worker in (learner, one, two):
@@ -163,9 +145,9 @@ def test_dead_letters_have_one_sender(app: App) -> None:
         None,
         b'{"f0": 1, "y": true}',
     ]
-    spread(app, [*good, *bad])
+    spread(app, [*good, *bad], PARTITIONS)
     with Running(app) as worker:
-        rows = app.await_scores(ends(44), worker, committed=True)
+        rows = app.await_scores(ends(44, PARTITIONS), worker, committed=True)
         letters = app.await_dead_letters(3)
         wait_for("a model of all", lambda: newest_model(app).model.slots == 44, explain=worker.log)
         assert worker.stop() == 0, worker.log()
@@ -232,16 +214,16 @@ def test_scorers_begin_where_inline_scoring_has_ended_and_there_is_no_way_back(
     parallel = app.path.read_text()
     inline = parallel.replace('scoring = "parallel"\n', "")
     app.path.write_text(inline)
-    spread(app, values[:200])
+    spread(app, values[:200], PARTITIONS)
     with Inside(app) as worker:
-        app.await_scores(ends(200), worker, committed=True)
+        app.await_scores(ends(200, PARTITIONS), worker, committed=True)
         assert worker.stop() is None
-    spread(app, values[200:300])
+    spread(app, values[200:300], PARTITIONS)
     app.path.write_text(parallel)
     with Inside(app) as worker:
-        app.await_scores(ends(300), worker, committed=True)
-        spread(app, values[300:])
-        rows = app.await_scores(ends(400), worker, committed=True)
+        app.await_scores(ends(300, PARTITIONS), worker, committed=True)
+        spread(app, values[300:], PARTITIONS)
+        rows = app.await_scores(ends(400, PARTITIONS), worker, committed=True)
         assert worker.stop() is None
     places = {(row["partition"], row["offset"]): row.get("model_slots") for row in rows}
     assert len(rows) == len(places) == 400
@@ -262,17 +244,17 @@ def test_a_model_topic_that_is_deleted_is_made_again(
     app, values = make(apache_kafka, unique("app"), tmp_path, "kafka"), events(600)
     text = app.path.read_text()
     app.path.write_text(text.replace("[store]\n", "[store]\ntransaction_timeout_seconds = 5\n"))
-    spread(app, values[:200])
+    spread(app, values[:200], PARTITIONS)
     model_topic = load_config(app.path).model_topic
     assert model_topic is not None
     with Inside(app) as worker:
-        app.await_scores(ends(200), worker, committed=True)
+        app.await_scores(ends(200, PARTITIONS), worker, committed=True)
         asyncio.run(with_admin(app.kafka, lambda admin: admin.delete_topics([model_topic])))
-        spread(app, values[200:400])
-        app.await_scores(ends(400), worker, committed=True)
+        spread(app, values[200:400], PARTITIONS)
+        app.await_scores(ends(400, PARTITIONS), worker, committed=True)
         wait_for("a model of 400 events", lambda: has_model(app, 400), seconds=60)
-        spread(app, values[400:])
-        rows = app.await_scores(ends(600), worker, committed=True)
+        spread(app, values[400:], PARTITIONS)
+        rows = app.await_scores(ends(600, PARTITIONS), worker, committed=True)
         wait_for("a model of 600 events", lambda: has_model(app, 600), seconds=60)
         assert worker.stop() is None
     check(app, rows, 600)
@@ -452,12 +434,7 @@ def test_three_workers_are_restarted_and_partitions_are_added(
     workers = [nursery.start(one.app) for _ in range(3)]
     try:
         one.await_done(*workers)
-        for at in range(3):
-            one.feed(20)
-            assert workers[at].stop() == 0, workers[at].log()
-            one.feed(20)
-            workers[at] = nursery.start(one.app)
-            workers[at].await_log("started")
+        one.restart_each(nursery, workers, 20)
         one.add_partitions(2)
         one.feed(20)
         one.await_done(*workers)

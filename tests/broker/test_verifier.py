@@ -409,12 +409,7 @@ def test_three_workers_are_restarted_one_after_the_other(trial: MakeTrial, nurse
     workers = [nursery.start(one.app) for _ in range(3)]
     try:
         one.await_done(*workers)
-        for at in range(3):
-            one.feed(40)
-            assert workers[at].stop() == 0, workers[at].log()
-            one.feed(40)
-            workers[at] = nursery.start(one.app)
-            workers[at].await_log("started")
+        one.restart_each(nursery, workers, 40)
         one.await_done(*workers)
         one.feed(20)
         one.await_done(*workers)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from harness.admin import add_partitions, delete_input, delete_records
-from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, events, read_until
+from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, ends, events, read_until, spread
 from harness.kafka import Cluster
 from harness.verifier import topic_in_order
 from harness.worker_process import WorkerProcess, wait_for
@@ -52,12 +52,6 @@ def app(kafka: Cluster, unique: Unique, tmp_path: Path, store: str) -> App:
     return make(kafka, unique("app"), tmp_path, store)
 
 
-def spread(app: App, values: list[bytes]) -> None:
-    """Produce them in turn over all partitions, some at a time so that buckets have neighbours."""
-    for number in range(PARTITIONS):
-        app.produce(values[number::PARTITIONS], partition=number)
-
-
 def expected(app: App) -> dict[tuple[int, int], float]:
     """Scores of one uninterrupted lane over the records in order."""
     config = load_config(app.path)
@@ -79,18 +73,14 @@ def check(app: App, rows: list[dict[str, Any]]) -> None:
     }
 
 
-def ends(app: App, count: int) -> dict[int, int]:
-    return {p: len(range(p, count, PARTITIONS)) for p in range(PARTITIONS)}
-
-
 def test_all_partitions_teach_one_model(app: App) -> None:
     values = events(400)
-    spread(app, values[:200])
+    spread(app, values[:200], PARTITIONS)
     with Running(app) as worker:
         assert worker.await_log("lane_opened")["partition"] == "all"
-        app.await_scores(ends(app, 200), worker)
-        spread(app, values[200:])
-        rows = app.await_scores(ends(app, 400), worker)
+        app.await_scores(ends(200, PARTITIONS), worker)
+        spread(app, values[200:], PARTITIONS)
+        rows = app.await_scores(ends(400, PARTITIONS), worker)
         assert worker.stop() == 0, worker.log()
     scores = {(row["partition"], row["offset"]): row["score"] for row in rows}
     assert len(rows) == len(scores) == 400
@@ -99,13 +89,13 @@ def test_all_partitions_teach_one_model(app: App) -> None:
 
 def test_kill_9_loses_and_repeats_nothing(app: App) -> None:
     values = events(600)
-    spread(app, values[:300])
+    spread(app, values[:300], PARTITIONS)
     worker = Running(app)
     app.await_scores(dict.fromkeys(range(PARTITIONS), 20), worker)
     worker.kill()
-    spread(app, values[300:])
+    spread(app, values[300:], PARTITIONS)
     with Running(app) as worker:
-        rows = app.await_scores(ends(app, 600), worker)
+        rows = app.await_scores(ends(600, PARTITIONS), worker)
         assert worker.stop() == 0, worker.log()
     check(app, rows)
 
@@ -113,17 +103,17 @@ def test_kill_9_loses_and_repeats_nothing(app: App) -> None:
 def test_a_standby_takes_over(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str) -> None:
     """It has no lane while the first one works, and then goes on where that has ended."""
     app, values = make(apache_kafka, unique("app"), tmp_path, store), events(600)
-    spread(app, values[:200])
+    spread(app, values[:200], PARTITIONS)
     with Running(app) as first:
-        app.await_scores(ends(app, 200), first)
+        app.await_scores(ends(200, PARTITIONS), first)
         with Running(app) as standby:
             wait_for("two members", lambda: members(app) == 2, explain=standby.log)
-            spread(app, values[200:400])
-            app.await_scores(ends(app, 400), standby)
+            spread(app, values[200:400], PARTITIONS)
+            app.await_scores(ends(400, PARTITIONS), standby)
             assert '"lane_opened"' not in standby.log()
             first.kill()
-            spread(app, values[400:])
-            rows = app.await_scores(ends(app, 600), standby)
+            spread(app, values[400:], PARTITIONS)
+            rows = app.await_scores(ends(600, PARTITIONS), standby)
             assert '"lane_opened"' in standby.log()
             assert '"partitions_hold_the_topic"' not in standby.log()
             assert standby.stop() == 0, standby.log()
@@ -144,14 +134,14 @@ def test_added_partitions_are_read_by_the_same_lane(
     learner = PAIR_FTRL.replace("warmup = 0", f"warmup = 0, mechanism = {gradients}, entity = {limit}")
     app = make(apache_kafka, unique("app"), tmp_path, store, learner=learner)
     values = events(480)
-    spread(app, values[:200])
+    spread(app, values[:200], PARTITIONS)
     with Inside(app) as worker:
-        app.await_scores(ends(app, 200), worker)
+        app.await_scores(ends(200, PARTITIONS), worker)
         asyncio.run(add_partitions(apache_kafka, app.input, PARTITIONS + 2))
-        spread(app, values[200:400])
+        spread(app, values[200:400], PARTITIONS)
         for number in (PARTITIONS, PARTITIONS + 1):
             app.produce(values[360 + 40 * (number - PARTITIONS) :][:40], number)
-        rows = app.await_scores({**ends(app, 400), PARTITIONS: 40, PARTITIONS + 1: 40}, worker)
+        rows = app.await_scores({**ends(400, PARTITIONS), PARTITIONS: 40, PARTITIONS + 1: 40}, worker)
         assert worker.stop() is None
     assert len(rows) == 480, "no output twice"
 
@@ -160,18 +150,18 @@ def test_retention_that_overtakes_a_position_is_logged_and_survived(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
 ) -> None:
     app, values = make(apache_kafka, unique("app"), tmp_path, store), events(600)
-    spread(app, values[:200])
+    spread(app, values[:200], PARTITIONS)
     with Running(app) as worker:
-        app.await_scores(ends(app, 200), worker)
+        app.await_scores(ends(200, PARTITIONS), worker)
         assert worker.stop() == 0, worker.log()
-    spread(app, values[200:400])
+    spread(app, values[200:400], PARTITIONS)
     delete_records(app, 70, partition=1)
     lost = {(1, offset) for offset in range(50, 70)}
     with Running(app) as worker:
         await_places(app, worker, 100, lost)
         assert '"events_lost"' in worker.log()
         worker.kill()
-    spread(app, values[400:])
+    spread(app, values[400:], PARTITIONS)
     with Running(app) as worker:
         await_places(app, worker, 150, lost)
         assert worker.stop() == 0, worker.log()
@@ -181,15 +171,15 @@ def test_a_topic_made_again_with_the_same_records_is_another_one(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
     app = make(apache_kafka, unique("app"), tmp_path, "directory")
-    spread(app, events(200))
+    spread(app, events(200), PARTITIONS)
     with Running(app) as worker:
-        app.await_scores(ends(app, 200), worker)
+        app.await_scores(ends(200, PARTITIONS), worker)
         assert worker.stop() == 0, worker.log()
     settings = load_config(app.path).require_kafka()
     first = asyncio.run(topic_origin(settings, app.input))
     delete_input(app)
     wait_for("the end of the topic", lambda: made_again(app), seconds=30)
-    spread(app, events(200))
+    spread(app, events(200), PARTITIONS)
     second = asyncio.run(topic_origin(settings, app.input))
     assert first.cluster == second.cluster != ""
     assert first.topic_id != second.topic_id
@@ -242,9 +232,9 @@ def test_commands_name_the_lane_and_check_repeats_a_refusal(
     kafka: Cluster, unique: Unique, tmp_path: Path, store: str
 ) -> None:
     app = make(kafka, unique("app"), tmp_path, store, learner=PAIR_FTRL)
-    spread(app, events(200))
+    spread(app, events(200), PARTITIONS)
     with WorkerProcess(app.path, "--json") as worker:
-        app.await_scores(ends(app, 200))
+        app.await_scores(ends(200, PARTITIONS))
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0, worker.log()
     opened = next(line for line in worker.log().splitlines() if '"lane_opened"' in line)

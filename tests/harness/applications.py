@@ -221,6 +221,17 @@ batch_size = 20
         return [scored.score for scored in output.scores], _learning(lane.snapshot(clean=True))
 
 
+def spread(app: App, values: Sequence[bytes | None], partitions: int) -> None:
+    """Produce them in turn over partitions, some at a time so that buckets have neighbours."""
+    for number in range(partitions):
+        app.produce(values[number::partitions], partition=number)
+
+
+def ends(count: int, partitions: int) -> dict[int, int]:
+    """How many of so many events each partition has after `spread`."""
+    return {p: len(range(p, count, partitions)) for p in range(partitions)}
+
+
 def _learning(snapshot: bytes) -> dict[str, Any]:
     # All but the sample behind the regret: its solver starts from the last solution, so it depends on when
     # somebody last asked for an estimate.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import copy
 import dataclasses
 import json
 import os
@@ -444,6 +443,15 @@ class Trial:
                 return False
         return True
 
+    def restart_each(self, nursery: Nursery, workers: list[Worker], count: int) -> None:
+        """Stop one worker after the other and start it again, with events before and after each stop."""
+        for at in range(len(workers)):
+            self.feed(count)
+            assert workers[at].stop() == 0, workers[at].log()
+            self.feed(count)
+            workers[at] = nursery.start(self.app)
+            workers[at].await_log("started")
+
     def await_done(self, *workers: Worker) -> None:
         """Wait until it has; fails when one of the workers ends before."""
 
@@ -600,13 +608,7 @@ class ParallelTrial(Trial):
         super().__init__(kafka, directory, name, **options)
         text = self.app.path.read_text()
         self.app.path.write_text(text.replace("[learner]\n", '[learner]\nscoring = "parallel"\n', 1))
-        self.learner, self.scorer = self._role("learn"), self._role("score")
-
-    def _role(self, name: str) -> App:
-        other = copy.copy(self.app)
-        other.path = self.app.path.with_name(f"{name}.toml")
-        other.path.write_text(self.app.path.read_text().replace("[worker]", f'[worker]\nroles = ["{name}"]'))
-        return other
+        self.learner, self.scorer = self.app.role("learn"), self.app.role("score")
 
     @property
     def groups(self) -> list[str]:
