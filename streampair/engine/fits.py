@@ -1,4 +1,4 @@
-"""Slow models of a lane's learner: computed beside the lane, adopted between records that the log names."""
+"""Slow models of a lane's learner: computed in the background, adopted between records that the log names."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def class_bins(scores: Array, labels: Array, slope: float, offset: float, counts
         counts[0 if s > 0.0 else 1, min(at, bins - 1)] += 1
 
 
-# What the steps of a run are told, in one array of numbers, all of which float64 holds exactly.
+# Arguments of the steps of a run, as indices of one array; float64 holds all of them exactly.
 FAMILY = 0
 LOSS_CODE = 1
 BUFFER = 2  # FIFO, RESERVOIR, FULL, RELEASED

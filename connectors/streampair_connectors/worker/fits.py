@@ -1,4 +1,4 @@
-"""Computes slow models beside the event loop."""
+"""Computes slow models in a thread, so that the event loop goes on."""
 
 from __future__ import annotations
 

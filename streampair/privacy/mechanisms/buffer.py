@@ -145,7 +145,7 @@ class PairBuffer:
         Records by place, (places, d + 2): design, label and age. Of a released anchor the label is the
         released mean of the labels.
     numbers
-        What the kernels are told, in the order of their indices.
+        Arguments of the kernels, in the order of their indices.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class PairBuffer:
         self.numbers = np.array([family, loss_code, plan.policy, size, cap, coins, tangent], dtype=np.float64)
 
     def extend(self, numbers: Sequence[float]) -> None:
-        """Append the numbers of a mechanism to those that the kernels are told."""
+        """Append the numbers of a mechanism to the arguments of the kernels."""
         self.numbers = np.array([*self.numbers, *numbers])
 
     def filled(self, steps: int) -> int:

@@ -1072,13 +1072,10 @@ class MomentsState(MechanismState):
         self.steps = steps
         self._releases = self.plan.releases(steps)
         self._due = self._next_end()
-        if "link" in state:
-            slope, offset = (float(value) for value in state["link"])
-            if not (0.0 < slope < math.inf and math.isfinite(offset)):
-                raise ValueError("a link that is none")
-            self._link = Link(slope, offset)
-        elif self._numbers[1] > 0.0:  # a state of 0.1
-            self._link = self._compute_model()[1]
+        slope, offset = (float(value) for value in state["link"])
+        if not (0.0 < slope < math.inf and math.isfinite(offset)):
+            raise ValueError("a link that is none")
+        self._link = Link(slope, offset)
         self._stale = "unfitted" in state
         self._load_unfitted(state.get("unfitted", {}))
 
