@@ -401,6 +401,27 @@ class Learner(base.Estimator):
         table, scores = self._table_scores(X)
         return table.series(scores, None)
 
+    def score_rows(self, names: Sequence[Hashable], rows: Array) -> Array:
+        """Scores of the rows of an array.
+
+        Parameters
+        ----------
+        names
+            Of its columns.
+        rows
+            Array of shape (n, d), float64.
+
+        Returns
+        -------
+        array of shape (n,)
+
+        Raises
+        ------
+        RecordError
+            If a value cannot be used.
+        """
+        return self._score_rows(list(names), rows)
+
     # ---- state -----------------------------------------------------------------------------------------
 
     def _fingerprint(self) -> dict[str, object]:

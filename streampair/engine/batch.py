@@ -5,21 +5,25 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, overload
+from typing import Any, Final, Literal, NamedTuple, cast, overload
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.engine.delays import ScoreSample
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import Model
-from streampair.engine.protocols import decode_many, prepare_many, prepare_rows, takes_nulls
+from streampair.engine.protocols import decode_many, prepare_many, prepare_rows, score_rows, takes_nulls
 from streampair.engine.records import (
     Breaker,
     DeadLetter,
     Event,
     LaneOutput,
+    OrderedRecord,
     Record,
     Rows,
     Scored,
@@ -141,6 +145,8 @@ class Reader:
         Function of an error and its stage: whether the error is about the event.
     flags
         Whether `Read.truth` must be bytes, whatever type comparisons of labels return.
+    labels
+        See `Lane`.
     """
 
     def __init__(
@@ -151,8 +157,10 @@ class Reader:
         positive: object,
         is_bad: Callable[[Exception, str], bool],
         flags: bool,
+        labels: Sequence[object] | None,
     ) -> None:
         self._model = model
+        self._labels = labels
         self._decode = decode
         # Whether the learner takes whole arrays of raw records.
         rows = model.transform is None and prepare_rows(model.learner) is not None
@@ -176,12 +184,15 @@ class Reader:
             ys: list[Any]
             ids: Iterable[str | None]
             if table is not None:
+                if self._labels is not None:
+                    table = table._replace(labels=self._joined(records, table.refused or ()))
                 raw, ys, ids = _Dicts(table), table.labels, table.ids or itertools.repeat(None)
                 if table.refused:
                     refused = {index: (error, "decode") for index, error in table.refused.items()}
             else:
                 events = self._each(self._decode, records, "decode", _NO_EVENT, refused)
-                raw, ys = [event.x for event in events], [event.y for event in events]
+                raw = [event.x for event in events]
+                ys = [event.y for event in events] if self._labels is None else self._joined(records, refused)
                 ids = [event.id for event in events]
                 if model.fragile:
                     for x in raw:
@@ -197,6 +208,19 @@ class Reader:
         except Exception:
             return None  # the record-by-record path meets the same error again, and handles it
         return Read(offsets, table, raw, xs, ys, ids, truth, nulls, refused)
+
+    def _joined(self, records: Sequence[Record], refused: Collection[int]) -> list[Any]:
+        """The labels that came for records that are due."""
+        labels = self._labels
+        assert labels is not None
+        ys = [labels[record.label] for record in records]  # type: ignore[attr-defined]  # `OrderedRecord`
+        for index in refused:
+            ys[index] = None
+        return ys
+
+    def rows(self, records: Sequence[Record]) -> Rows | None:
+        """Decode records to an array; None: one by one."""
+        return None if self._many is None else self._many(records)
 
     def _truth(self, ys: list[Any]) -> Sequence[int]:
         positive = self._positive
@@ -287,8 +311,10 @@ def refuse_nan(x: Mapping[str, Any]) -> None:
 
 
 _OUTCOMES: Final = ("learned", "scored", "dead_letter", "tombstone", "ignored")
+_NOT_LEARNED: Final = frozenset({"scored", "tombstone"})
 _STAGES: Final = ("decode", "features", "label", "learn")
 _NOWHERE: Final = Origin()
+_CODE: Final = struct.Struct(">B").pack  # of the label that came: part of what a slot releases
 # In place of a prepared sample: the regret does not count the record, or counts it and skips it.
 _NOT_COUNTED: Final = object()
 _SKIPPED: Final = object()
@@ -313,15 +339,19 @@ class Batch:
         For messages.
     bounds
         Declared bounds of features; values outside are counted. None: there are none.
+    labels
+        See `Lane`.
 
     Attributes
     ----------
+    arrivals
+        Where labels come later: scores of events that are not due yet, for the AUC.
     next_offset
         Offset of the next record to take; None before the first.
     events, stages
         Number of records by outcome, and of dead letters by stage.
-    seen
-        Number of records taken.
+    seen, due
+        Number of records taken, and how many of them were due.
     bad
         Positions, in records seen, of the dead letters in the breaker's window.
     outside
@@ -340,8 +370,11 @@ class Batch:
         topic: str,
         partition: int,
         bounds: Mapping[str, tuple[float, float]] | None = None,
+        labels: Sequence[object] | None = None,
     ) -> None:
         self._model = model
+        self._labels = labels
+        self.arrivals = None if labels is None else ScoreSample()
         self.outside = Outside(bounds) if bounds else None
         self._decode = decode
         self._marks = takes_nulls(model.learner)
@@ -353,44 +386,136 @@ class Batch:
         self._topic = topic
         self._partition = partition
         self._reader = Reader(
-            model, decode, positive=positive, is_bad=self._is_bad_event, flags=self._regret is not None
+            model,
+            decode,
+            positive=positive,
+            is_bad=self._is_bad_event,
+            flags=self._regret is not None,
+            labels=labels,
         )
         private = model.private
         # The first record names the learner's features, and the regret keeps all pairs of its first records.
+        self._is_due = False  # whether the records in hand were scored before
         self._alone = 1 if self._regret is None else self._regret.exact
         self._keyed = private is not None and private.noise_key is not None
         self._entities = private is not None and private.entity is not None
         self.next_offset: int | None = None
-        self.events = dict.fromkeys(_OUTCOMES, 0)
+        self.events = dict.fromkeys(_OUTCOMES if labels is None else (*_OUTCOMES, "skipped"), 0)
         self.stages = dict.fromkeys(_STAGES, 0)
         self.seen = 0
+        self.due = 0  # of them, those that were due
         self.bad: deque[int] = deque()
         # For rollbacks: a copy of the steps that an error can leave half changed, and events learned since.
         self._saved: dict[str, Any] = {}
         self._since: list[tuple[Any, Any]] = []
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
+        """Take the records of a batch, each as its label says: `OrderedRecord.label`."""
+        output = LaneOutput([], [], None)
+        if self._labels is None:
+            self._learn(records, output)
+        else:
+            expected = -1 if self.next_offset is None else self.next_offset
+            fresh = cast("list[OrderedRecord]", [each for each in records if each.offset >= expected])
+            self.events["ignored"] += len(records) - len(fresh)
+            for due, part in itertools.groupby(fresh, key=lambda each: each.due):
+                if due:
+                    self._learn_due(list(part), output)
+                else:
+                    self._score(list(part), output)
+        output.next_offset = self.next_offset
+        return output
+
+    def _learn_due(self, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
+        """Learn events that were scored before. Their outcome says whether they were learned."""
+        begin = len(output.scores)
+        self._is_due = True
+        try:
+            self._learn(records, output)
+        finally:
+            self._is_due = False
+        self.due += len(records)
+        arrivals = self.arrivals
+        assert arrivals is not None
+        labels: list[int] = []
+        scores: list[float] = []
+        for record, scored in zip(records, output.scores[begin:], strict=True):
+            score = arrivals.pop(record)
+            if score is not None and scored.outcome == "learned":
+                labels.append(self._labels[record.label] == self._positive)  # type: ignore[index]
+                scores.append(score)
+        if self._model.ranks:
+            self._auc.extend(labels, scores)
+
+    def _score(self, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
+        """Score events whose labels come later; nothing is learned."""
+        begin = len(output.scores)
+        if not self._score_rows(records, output):
+            for record in records:
+                output.scores.append(self._score_one(record, output.dead_letters))
+        self.seen += len(records)
+        self.next_offset = records[-1].offset + 1
+        scored = output.scores[begin:]
+        for outcome in ("scored", "dead_letter", "tombstone"):
+            self.events[outcome] += sum(each.outcome == outcome for each in scored)
+        assert self.arrivals is not None
+        self.arrivals.extend(records, [each.score for each in scored])
+
+    def _score_rows(self, records: Sequence[OrderedRecord], output: LaneOutput) -> bool:
+        """Score a batch as an array, if all of its events can be; whether it was."""
+        learner = self._model.learner
+        score = None if self._model.several or self._model.transform is not None else score_rows(learner)
+        try:
+            table = None if score is None else self._reader.rows(records)
+            if score is None or table is None or table.refused:
+                return False
+            scores = score(table.names, table.values).tolist()
+        except Exception:
+            return False  # the events are scored one by one, which meets the error again
+        ids = table.ids or itertools.repeat(None)
+        offsets, keys = [each.offset for each in records], [each.key for each in records]
+        output.scores.extend(map(Scored, offsets, keys, ids, scores, itertools.repeat("scored")))
+        if self.outside is not None:
+            self.outside.rows(table.names, table.values)
+        return True
+
+    def _score_one(self, record: Record, dead: list[DeadLetter]) -> Scored:
+        model, event_id, stage = self._model, None, "decode"
+        try:
+            event = self._decode(record)
+            event_id, x, stage = event.id, event.x, "features"
+            if model.fragile:
+                refuse_nan(x)
+            z = model.through(x)
+            score, shares = (None, None) if model.too_early(z) else model.score_with_probabilities(z)
+            if self.outside is not None:
+                self.outside.one(x)
+        except Exception as error:
+            if not self._is_bad_event(error, stage):
+                raise
+            outcome = self._refuse(record, error, stage, dead)
+            return Scored(record.offset, record.key, event_id, None, outcome)
+        return Scored(record.offset, record.key, event_id, score, "scored", shares)
+
+    def _learn(self, records: Sequence[Record], output: LaneOutput) -> None:
         """Take plain events at the front of the batch in bulk, and the rest one by one.
 
         Both paths give the same outputs and the same state. In bulk, each check is made once a batch.
         """
-        output = LaneOutput([], [], None)
         auc_labels: list[int] = []
         auc_scores: list[float] = []
         if self._model.fragile and (not self._saved or len(self._since) >= _RELEARNED):
             self._copy()
         # The first records of the stream are taken one by one; the rest of their batch need not be.
-        first = self._alone - self.seen
+        first = self._alone - (self.seen if self._labels is None else self.due)
         parts = [records[:first], records[first:]] if 0 < first < len(records) else [records]
         for part in parts:
             # The bulk path gives scores, and no probabilities of several classes.
             done = 0 if self._model.several else self._take_plain(part, output, auc_labels, auc_scores)
             if done < len(part):
                 self._take_carefully(part[done:] if done else part, output, auc_labels, auc_scores)
-        output.next_offset = self.next_offset
-        if self._model.ranks:
+        if self._model.ranks and self._labels is None:
             self._auc.extend(auc_labels, auc_scores)
-        return output
 
     def _take_plain(
         self,
@@ -439,14 +564,16 @@ class Batch:
                 self.seen = before + index + 1
                 scores[index] = None
                 outcomes[index] = self._refuse(records[index], *taken.refused[index], output.dead_letters)
-        for outcome in ("learned", "scored", "dead_letter", "tombstone"):
+        if self._is_due:
+            outcomes = ["skipped" if outcome in _NOT_LEARNED else outcome for outcome in outcomes]
+        for outcome in self.events:
             self.events[outcome] += outcomes.count(outcome)
         keys = [record.key for record in records]
         output.scores.extend(map(Scored, batch.offsets, keys, batch.ids, scores, outcomes))
         self.seen = before + done
         if done:
             self.next_offset = batch.offsets[done - 1] + 1
-        if self.outside is not None:
+        if self.outside is not None and not self._is_due:
             self._count_outside(self.outside, batch, done, taken.refused)
 
     @staticmethod
@@ -518,7 +645,14 @@ class Batch:
 
     def _origins(self, records: Sequence[Record]) -> Origins:
         """`_origin` of each."""
-        contexts = contexts_of(self._partition, records) if self._keyed else None
+        contexts = None
+        if self._keyed:
+            contexts = contexts_of(self._partition, records)
+            if self._labels is not None:
+                contexts = [
+                    context + _CODE(record.label)  # type: ignore[attr-defined]  # `OrderedRecord`
+                    for context, record in zip(contexts, records, strict=True)
+                ]
         return Origins(contexts, [record.key for record in records] if self._entities else None)
 
     def _take_each(self, batch: Read, records: Sequence[Record], scores: list[float]) -> list[bool]:
@@ -587,7 +721,10 @@ class Batch:
         """
         entity = record.key if self._entities else None
         if self._keyed:
-            return Origin(context_of(self._partition, record.offset, record.key, record.value), entity)
+            context = context_of(self._partition, record.offset, record.key, record.value)
+            if self._labels is not None:
+                context += _CODE(record.label)  # type: ignore[attr-defined]  # `OrderedRecord`
+            return Origin(context, entity)
         return Origin(None, entity) if self._entities else _NOWHERE
 
     def _take_carefully(
@@ -607,6 +744,8 @@ class Batch:
             expected = self.next_offset = record.offset + 1
             self.seen += 1
             scored = self._take_one(record, slots > 0, output.dead_letters, auc_labels, auc_scores)
+            if self._is_due and scored.outcome in _NOT_LEARNED:
+                scored = msgspec.structs.replace(scored, outcome="skipped")
             slots -= 1
             self.events[scored.outcome] += 1
             output.scores.append(scored)
@@ -626,7 +765,7 @@ class Batch:
         stage = "decode"
         try:
             event = self._decode(record)
-            event_id, x, y = event.id, event.x, event.y
+            event_id, x, y = event.id, event.x, self._label_of(record, event)
             stage = "features"
             if model.fragile:
                 refuse_nan(x)
@@ -659,11 +798,17 @@ class Batch:
                     auc_scores.append(score)
                 if model.fragile:
                     self._since.append((x, y))
-            if self.outside is not None:
+            if self.outside is not None and not self._is_due:
                 self.outside.one(x)
         except Exception as error:
             outcome, score, shares = self._refuse_carefully(record, error, stage, origin, dead), None, None
         return Scored(record.offset, record.key, event_id, score, outcome, shares)
+
+    def _label_of(self, record: Record, event: Event) -> object:
+        """The label of an event: its own, or the one that came for it."""
+        if self._labels is None:
+            return event.y
+        return self._labels[record.label]  # type: ignore[attr-defined]  # `OrderedRecord`
 
     def _refuse_carefully(
         self, record: Record, error: Exception, stage: str, origin: Origin, dead: list[DeadLetter]
@@ -724,6 +869,8 @@ class Batch:
         """
         if record.value is None:
             return "tombstone"
+        if self._is_due and stage_and_text(error, stage)[0] in ("decode", "features"):
+            return "skipped"  # it has its dead letter since it was to be scored
         self._dead_letter(record, error, stage, dead)
         return "dead_letter"
 

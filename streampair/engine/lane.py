@@ -128,6 +128,10 @@ class Lane:
     bounds
         Declared bounds of features, the lowest and the highest value: values outside are counted, for
         operators. None: there are none.
+    labels
+        Where labels come later than events: the labels by their code. The first is that of an event for which
+        none has come, None if such an event is not learned. Records are then of `OrderedRecord`, and each
+        says whether it is scored or learned now. None: an event has its label.
 
     Raises
     ------
@@ -174,6 +178,7 @@ class Lane:
         classes: bool = False,
         shadow: Shadow | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
+        labels: Sequence[object] | None = None,
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
             raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
@@ -215,6 +220,7 @@ class Lane:
             topic=topic,
             partition=partition,
             bounds=bounds,
+            labels=labels,
         )
         self._state_bytes: int | None = None
         # Date of the first record: metadata, which neighbouring streams share (docs/privacy 1).
@@ -425,6 +431,8 @@ class Lane:
             ledger=self._account(),
             privacy=self._summary(),
             outside={} if self._batch.outside is None else dict(self._batch.outside.counts),
+            due=self._batch.due,
+            arrivals=None if self._batch.arrivals is None else self._batch.arrivals.to_state(),
         )
         data = pack(msgspec.structs.asdict(saved), signing_key=self._signing_key)
         self._state_bytes = len(data)
@@ -465,6 +473,9 @@ class Lane:
         batch.stages |= saved.stages
         batch.seen = saved.seen
         batch.bad = deque(saved.bad)
+        batch.due = saved.due
+        if batch.arrivals is not None and saved.arrivals is not None:
+            batch.arrivals.load(saved.arrivals)
         if batch.outside is not None:
             batch.outside.counts = dict(saved.outside)
         self._since = since_of(saved.privacy) if saved.seen else None

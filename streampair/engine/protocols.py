@@ -48,6 +48,7 @@ __all__ = [
     "prepare_rows",
     "probabilities_of",
     "quadratic_many",
+    "score_rows",
     "takes_nulls",
     "takes_text",
     "two_classes",
@@ -291,6 +292,11 @@ def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None
 def prepare_rows(learner: object) -> Callable[..., PreparedBatchProtocol | None] | None:
     """As `prepare_many`, from the names of the columns, an array of rows and their labels."""
     return getattr(learner, "prepare_rows", None)
+
+
+def score_rows(learner: object) -> Callable[[Sequence[Any], Any], Any] | None:
+    """Function from the names of the columns and an array of rows to their scores; None: it has none."""
+    return getattr(learner, "score_rows", None)
 
 
 class DeferredFits(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,6 +16,8 @@ from streampair.errors import ConfigError, RecordError
 from streampair.evaluation import Quality, RegretEstimate
 
 __all__ = [
+    "LABEL_IN_EVENT",
+    "LABEL_LATER",
     "Breaker",
     "Commit",
     "DeadLetter",
@@ -56,6 +58,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     timestamp: int = 0
 
 
+LABEL_IN_EVENT: Final = -1
+LABEL_LATER: Final = -2
+
+
 class OrderedRecord(Record, frozen=True, gc=False, kw_only=True):
     """A record of a topic with its ordinal, which is its `offset`.
 
@@ -67,12 +73,22 @@ class OrderedRecord(Record, frozen=True, gc=False, kw_only=True):
         Running maximum of the timestamps of its partition, in milliseconds: what the order goes by.
     headers
         Of the record.
+    label
+        `LABEL_IN_EVENT`: the event has its label, and is scored and learned. `LABEL_LATER`: the event is
+        scored now. Otherwise the event is due: it was scored before and is learned now, with the label of
+        this code, an index of `Lane`'s `labels`; code 0 says that no label came in time.
     """
 
     partition: int
     position: int
     clock: int = 0
     headers: Sequence[tuple[str, bytes]] = ()
+    label: int = LABEL_IN_EVENT
+
+    @property
+    def due(self) -> bool:
+        """Whether it is learned now, and was scored before."""
+        return self.label >= 0
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -136,7 +152,8 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
         model has seen too little to pass on finite numbers.
     outcome
         `"learned"`, `"scored"` (no label, past the horizon of a private learner, or of an entity over its
-        limit), `"dead_letter"`, `"tombstone"` (no value, so nothing to score).
+        limit), `"dead_letter"`, `"tombstone"` (no value, so nothing to score), `"skipped"` (due, and not
+        learned: no label came, or its event could not be used when it was to be scored).
     probabilities
         By class, made with the score; None where they are not requested, or there are none.
     """
@@ -316,8 +333,9 @@ class LaneGauges:
     Attributes
     ----------
     events
-        Records by outcome: `"learned"`, `"scored"`, `"dead_letter"`, `"tombstone"`, `"ignored"` (seen
-        before).
+        Records by outcome: `"learned"`, `"scored"`, `"dead_letter"`, `"tombstone"`, `"skipped"` (see
+        `Scored`), `"ignored"` (seen before). An event whose label comes later counts twice: when it is
+        scored, and when it is due.
     dead_letters
         By stage: `"decode"`, `"features"`, `"label"`, `"learn"`.
     auc

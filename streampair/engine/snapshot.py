@@ -348,6 +348,8 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     ledger: dict[str, Any] | None
     privacy: dict[str, Any] | None
     outside: dict[str, int]
+    due: int = 0
+    arrivals: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, data: bytes, signing_key: bytes | None) -> Snapshot:

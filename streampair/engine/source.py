@@ -67,20 +67,24 @@ def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:
     >>> from streampair.engine.source import ranges_of
     >>> places = [(0, 5), (0, 6), (1, 0), (0, 8)]
     >>> records = [OrderedRecord(n, b"", partition=p, position=q) for n, (p, q) in enumerate(places)]
-    >>> [tuple(getattr(r, name) for name in r.__struct_fields__) for r in ranges_of(records)]
+    >>> [(r.partition, r.first, r.end, r.count) for r in ranges_of(records)]
     [(0, 5, 7, 2), (1, 0, 1, 1), (0, 8, 9, 1)]
     """
     found: list[Range] = []
-    partition, first, last, count = -1, 0, 0, 0
+    partition, due, first, last, count = -1, False, 0, 0, 0
+    labels = bytearray()
     for record in records:
-        if record.partition != partition:
+        if record.partition != partition or record.due is not due:
             if count:
-                found.append(Range(partition, first, last + 1, count))
-            partition, first, count = record.partition, record.position, 0
+                found.append(Range(partition, first, last + 1, count, bytes(labels)))
+            partition, due, first, count = record.partition, record.due, record.position, 0
+            labels.clear()
         last = record.position
         count += 1
+        if due:
+            labels.append(record.label)
     if count:
-        found.append(Range(partition, first, last + 1, count))
+        found.append(Range(partition, first, last + 1, count, bytes(labels)))
     return found
 
 
@@ -92,17 +96,23 @@ class Positions:
     producer_times
         Whether records of several partitions were ever ordered by timestamps that producers set. Then the
         order may differ in another run, and the privacy report says that it is not covered.
+    labels
+        Where labels come later: up to which offset each partition of their topic was read.
     """
 
     def __init__(self) -> None:
         self.producer_times = False
+        self.labels: dict[int, int] = {}
         self._next: dict[int, Position] = {}
+        self._due: dict[int, Position] = {}
         self._ahead: list[Range] = []
         self._taken: list[Range] = []
 
     def load(self, state: SourceState | None) -> None:
         """Go on where a log says."""
         self._next = {} if state is None else {each.partition: each for each in state.positions}
+        self._due = {} if state is None else {each.partition: each for each in state.due}
+        self.labels = {} if state is None else {each.partition: each.next_offset for each in state.labels}
         self._ahead = [] if state is None else list(state.ahead)
         self._taken = []
         self.producer_times = state is not None and state.producer_times
@@ -113,6 +123,11 @@ class Positions:
         return self._next
 
     @property
+    def due(self) -> Mapping[int, Position]:
+        """Where labels come later: where each partition is to be read on for events that become due."""
+        return self._due
+
+    @property
     def ahead(self) -> list[Range]:
         """What is to be taken before any other record."""
         return list(self._ahead)
@@ -120,13 +135,16 @@ class Positions:
     def took(self, records: Sequence[OrderedRecord]) -> None:
         """Note that records were taken."""
         for record in records:
-            before = self._next.get(record.partition)
+            positions = self._due if record.due else self._next
+            before = positions.get(record.partition)
             clock = record.clock if before is None else max(before.clock, record.clock)
-            self._next[record.partition] = Position(record.partition, record.position + 1, clock)
+            positions[record.partition] = Position(record.partition, record.position + 1, clock)
         for each in ranges_of(records):
             last = self._taken[-1] if self._taken else None
-            if last is not None and last.partition == each.partition and each.first >= last.end:
-                self._taken[-1] = Range(each.partition, last.first, each.end, last.count + each.count)
+            same = last is not None and last.partition == each.partition and each.first >= last.end
+            if last is not None and same and bool(last.labels) == bool(each.labels):
+                count, labels = last.count + each.count, last.labels + each.labels
+                self._taken[-1] = Range(each.partition, last.first, each.end, count, labels)
             else:
                 self._taken.append(each)
         self._ahead = after(self._ahead, records) if self._ahead else []
@@ -140,7 +158,11 @@ class Positions:
     def state(self) -> SourceState:
         """What a commit holds."""
         return SourceState(
-            [self._next[p] for p in sorted(self._next)], list(self._ahead), self.producer_times
+            [self._next[p] for p in sorted(self._next)],
+            list(self._ahead),
+            self.producer_times,
+            [self._due[p] for p in sorted(self._due)],
+            [Position(p, self.labels[p], 0) for p in sorted(self.labels)],
         )
 
 
@@ -151,8 +173,8 @@ def after(ranges: Sequence[Range], records: Sequence[OrderedRecord]) -> list[Ran
         if left[0].count <= count:
             count -= left.pop(0).count
         else:
-            end = records[-1].position + 1
-            left[0] = Range(left[0].partition, end, left[0].end, left[0].count - count)
+            end, part = records[-1].position + 1, left[0]
+            left[0] = Range(part.partition, end, part.end, part.count - count, part.labels[count:])
             count = 0
     return left
 

@@ -81,12 +81,16 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
         The position of the first, and the one behind the last. Not every position in between has a record.
     count
         Number of records.
+    labels
+        Of records that were due: the code of the label of each (`OrderedRecord.label`), one byte each. Empty:
+        they were not due.
     """
 
     partition: int
     first: int
     end: int
     count: int
+    labels: bytes = b""
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -105,7 +109,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_li
     clock: int
 
 
-class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a lane that reads a whole topic goes on.
 
     Attributes
@@ -116,11 +120,17 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Ranges that were announced before a crash and are still to be taken, before any other record.
     producer_times
         Whether records of several partitions were ever ordered by timestamps that producers set.
+    due
+        Where labels come later: where each partition is to be read on for events that become due.
+    labels
+        Where labels come later: up to which offset each partition of their topic was read.
     """
 
     positions: list[Position]
     ahead: list[Range]
     producer_times: bool = False
+    due: list[Position] = []
+    labels: list[Position] = []
 
 
 class RecordRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

@@ -1,0 +1,205 @@
+"""Lanes whose labels come later than the events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from river import linear_model, preprocessing
+
+from streampair import auc
+from streampair.engine import ExternalState, Lane, LoggedLane, OrderedRecord
+from streampair.engine.records import LABEL_LATER
+from streampair.engine.testing import decode_json
+from streampair.engine.wal import WHOLE_TOPIC
+from streampair.privacy import NoiseKey
+
+NAMES = ["a", "b"]
+KEY = NoiseKey(b"k" * 32)
+LEARNERS: dict[str, Any] = {
+    "PairOGD": lambda: auc.PairOGD(seed=1),
+    "Forest": lambda: auc.Forest(seed=1),
+    "pipeline": lambda: preprocessing.StandardScaler() | auc.PairOGD(seed=1),
+    "foreign": lambda: preprocessing.StandardScaler() | linear_model.LogisticRegression(),
+    "PairFTRL": lambda: auc.PairFTRL(1.0, 1e-4, 400, features=NAMES, noise_key=KEY),
+}
+Steps = list[tuple[OrderedRecord, dict[str, Any] | None, Any]]
+
+
+def stream(count: int, *, seed: int = 0, bad: bool = True) -> Steps:
+    """Records of two partitions in the order of a lane: arrivals, and dues some time later."""
+    rng = np.random.default_rng(seed)
+    steps: Steps = []
+    pending: list[tuple[int, bytes, dict[str, Any] | None, Any]] = []
+    offsets = [0, 0]
+
+    def add(partition: int, position: int, value: bytes, label: int, x: Any, y: Any) -> None:
+        record = OrderedRecord(
+            *(len(steps), value, b"k", 1_700_000_000_000 + len(steps)),
+            partition=partition,
+            position=position,
+            label=label,
+        )
+        steps.append((record, x, y))
+
+    for number in range(count):
+        y = bool(rng.random() < 0.3)
+        x = {"a": float(rng.normal() + y), "b": float(rng.normal())}
+        value = json.dumps({"x": x}).encode()
+        if bad and number % 17 == 3:
+            x, value = None, b"oops"  # type: ignore[assignment]
+        partition = number % 2
+        add(partition, offsets[partition], value, LABEL_LATER, x, None)
+        pending.append((partition, value, x, [None, False, True][0 if number % 5 == 0 else 1 + y]))
+        offsets[partition] += 1
+        while len(pending) > 10 and (rng.random() < 0.9 or len(pending) > 40):
+            partition, value, x, label = pending.pop(0)
+            position = sum(1 for r, *_ in steps if r.due and r.partition == partition)
+            add(partition, position, value, 0 if label is None else 1 + label, x, label)
+    return steps
+
+
+def lane(name: str, **options: Any) -> LoggedLane:
+    return LoggedLane(
+        LEARNERS[name](),
+        decode_json,
+        **{"app": "a", "topic": "t", "partition": WHOLE_TOPIC, "labels": (None, False, True)},
+        **{"allow_pickle": name in ("pipeline", "foreign"), "signing_key": b"s" * 32, **options},
+    )
+
+
+def started(new: LoggedLane) -> LoggedLane:
+    new.read(b"")
+    new.start(ExternalState(registers=False, spans={0: (0, 0), 1: (0, 0)}))
+    return new
+
+
+def fed(new: LoggedLane, records: list[OrderedRecord], size: int) -> list[Any]:
+    scores: list[Any] = []
+    for start in range(0, len(records), size):
+        scores += new.process(records[start : start + size]).scores
+        new.commit()
+        new.committed()
+    return scores
+
+
+def reference(name: str, steps: Steps) -> list[float | None]:
+    """The scores of a loop without a lane: each event is scored when it comes, and learned when it is due."""
+    learner = LEARNERS[name]()
+    foreign = name == "foreign"
+    out: list[float | None] = []
+    for record, x, y in steps:
+        if record.due:
+            if x is not None and y is not None:
+                learner.learn_one(x, y)
+        elif x is None:
+            out.append(None)
+        else:
+            out.append(learner.predict_proba_one(x).get(True, 0.0) if foreign else learner.score_one(x))
+    return out
+
+
+@pytest.mark.parametrize("name", [name for name in LEARNERS if name != "PairFTRL"])
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_events_are_scored_when_they_come_and_learned_when_they_are_due(name: str, size: int) -> None:
+    steps = stream(300)
+    new = started(lane(name))
+    scores = fed(new, [record for record, *_ in steps], size)
+    given = [scored.score for (record, *_), scored in zip(steps, scores, strict=True) if not record.due]
+    assert given == pytest.approx(reference(name, steps), abs=1e-12)
+    outcomes = {
+        (record.due, x is None, y is None, scored.outcome)
+        for (record, x, y), scored in zip(steps, scores, strict=True)
+    }
+    assert outcomes == {
+        (False, False, True, "scored"),
+        (False, True, True, "dead_letter"),
+        (True, False, False, "learned"),
+        (True, False, True, "skipped"),
+        (True, True, False, "skipped"),
+        (True, True, True, "skipped"),
+    }
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_size_of_batches_changes_nothing(name: str) -> None:
+    steps = stream(300)
+    records = [record for record, *_ in steps]
+    first = fed(started(lane(name)), records, 1)
+    assert fed(started(lane(name)), records, 64) == first
+
+
+def test_a_private_learner_takes_a_slot_for_each_due_event_alone() -> None:
+    steps = stream(300)
+    new = started(lane("PairFTRL"))
+    fed(new, [record for record, *_ in steps], 50)
+    due = [(x, y) for record, x, y in steps if record.due]
+    assert new.learner.slots == len(due)
+    assert new.learner.null_slots == sum(x is None or y is None for x, y in due)
+
+
+def test_the_label_of_an_event_changes_the_digests_of_its_slot_alone() -> None:
+    steps = stream(120, bad=False)
+    records = [record for record, *_ in steps]
+    changed = next(n for n, record in enumerate(records) if record.label == 2)
+
+    def lines(records: list[OrderedRecord]) -> list[bytes]:
+        new = started(lane("PairFTRL"))
+        found = []
+        for start in range(0, len(records), 10):
+            line = new.process(records[start : start + 10]).line
+            found.append(b"" if line is None else b"".join(line.frames))
+        return found
+
+    others = list(records)
+    others[changed] = msgspec.structs.replace(records[changed], label=1)
+    assert lines(records) != lines(others)
+    assert lines(records)[: changed // 10] == lines(others)[: changed // 10]
+
+
+@pytest.mark.parametrize("name", ["PairOGD", "Forest"])
+def test_a_snapshot_goes_on_bit_for_bit(name: str) -> None:
+    records = [record for record, *_ in stream(300)]
+    whole = started(lane(name))
+    wanted = fed(whole, records, 20)
+    half = len(records) // 2
+    first = started(lane(name))
+    fed(first, records[:half], 20)
+    commit = first.commit(snapshot=True)
+    first.committed()
+    assert commit.snapshot is not None
+    second = Lane(
+        LEARNERS[name](),
+        decode_json,
+        **{"app": "a", "topic": "t", "partition": WHOLE_TOPIC, "labels": (None, False, True)},
+        signing_key=b"s" * 32,
+    )
+    second.restore(commit.snapshot)
+    got: list[Any] = []
+    for start in range(half, len(records), 20):
+        got += second.process(records[start : start + 20]).scores
+    assert got == wanted[half:]
+    assert second.auc == whole.auc
+
+
+def test_the_auc_is_of_the_scores_given_at_arrival() -> None:
+    steps = stream(300)
+    new = started(lane("PairOGD"))
+    scores = fed(new, [record for record, *_ in steps], 20)
+    arrival = {
+        (record.partition, record.position): scored.score
+        for (record, *_), scored in zip(steps, scores, strict=True)
+        if not record.due
+    }
+    pairs = [
+        (y, arrival[record.partition, record.position])
+        for (record, *_), y in zip(steps, [y for *_, y in steps], strict=True)
+        if record.due and y is not None and arrival[record.partition, record.position] is not None
+    ]
+    positive = [score for y, score in pairs if y]
+    negative = [score for y, score in pairs if not y]
+    wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
+    assert new.auc == pytest.approx(wins / len(positive) / len(negative))
