@@ -602,6 +602,10 @@ class LoggedLane(Lane):
         if private is not None and private.seed is None:
             self._reservations = Reservations(private, self.identity, payloads_change=payloads_change)
         self._working = False
+        self.labels_used = b""
+        """Where labels come later: which of them were used, as of the snapshot or of `label_state`."""
+        self.label_state: Callable[[], bytes] | None = None
+        """Returns `labels_used` as of the records taken; None: it does not change."""
         self._log = LaneLog(
             LogKey(None if private is None else private.noise_key),
             app=self.app,
@@ -915,8 +919,12 @@ class LoggedLane(Lane):
         plan = None if self._model.private is None else self._model.private.plan()
         return None if plan is None else dict(plan)
 
+    def _labels_used(self) -> bytes:
+        return self.labels_used if self.label_state is None else self.label_state()
+
     def _account(self) -> dict[str, Any] | None:
         return {"log": self._log.chain.sequence}
 
     def _continue(self, saved: Snapshot) -> None:
         """Check that the snapshot has an account; the log holds it."""
+        self.labels_used = saved.labels_used

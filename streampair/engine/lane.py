@@ -433,6 +433,7 @@ class Lane:
             outside={} if self._batch.outside is None else dict(self._batch.outside.counts),
             due=self._batch.due,
             arrivals=None if self._batch.arrivals is None else self._batch.arrivals.to_state(),
+            labels_used=self._labels_used(),
         )
         data = pack(msgspec.structs.asdict(saved), signing_key=self._signing_key)
         self._state_bytes = len(data)
@@ -490,6 +491,10 @@ class Lane:
     def _numbers(self) -> Any:
         """The numbers of `privacy`; None if not private."""
         return self._voided(privacy_summary)
+
+    def _labels_used(self) -> bytes:
+        """Which labels were used, where they come later; empty otherwise."""
+        return b""
 
     def _account(self) -> dict[str, Any] | None:
         """Reference in a snapshot to an account that is kept in a log; None: none."""

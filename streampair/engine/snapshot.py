@@ -350,6 +350,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     outside: dict[str, int]
     due: int = 0
     arrivals: dict[str, Any] | None = None
+    labels_used: bytes = b""
 
     @classmethod
     def read(cls, data: bytes, signing_key: bytes | None) -> Snapshot:

@@ -96,13 +96,14 @@ class Positions:
     producer_times
         Whether records of several partitions were ever ordered by timestamps that producers set. Then the
         order may differ in another run, and the privacy report says that it is not covered.
-    labels
-        Where labels come later: up to which offset each partition of their topic was read.
+    labels, expired
+        Where labels come later: as of `SourceState`.
     """
 
     def __init__(self) -> None:
         self.producer_times = False
         self.labels: dict[int, int] = {}
+        self.expired = 0
         self._next: dict[int, Position] = {}
         self._due: dict[int, Position] = {}
         self._ahead: list[Range] = []
@@ -113,6 +114,7 @@ class Positions:
         self._next = {} if state is None else {each.partition: each for each in state.positions}
         self._due = {} if state is None else {each.partition: each for each in state.due}
         self.labels = {} if state is None else {each.partition: each.next_offset for each in state.labels}
+        self.expired = 0 if state is None else state.expired
         self._ahead = [] if state is None else list(state.ahead)
         self._taken = []
         self.producer_times = state is not None and state.producer_times
@@ -163,6 +165,7 @@ class Positions:
             self.producer_times,
             [self._due[p] for p in sorted(self._due)],
             [Position(p, self.labels[p], 0) for p in sorted(self.labels)],
+            self.expired,
         )
 
 

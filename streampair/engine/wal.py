@@ -123,7 +123,10 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     due
         Where labels come later: where each partition is to be read on for events that become due.
     labels
-        Where labels come later: up to which offset each partition of their topic was read.
+        Where labels come later: up to which offset each partition of their topic was read, as far as messages
+        that are no labels, or came too late, were sent on.
+    expired
+        Labels before this time that no event has used were sent on, in milliseconds.
     """
 
     positions: list[Position]
@@ -131,6 +134,7 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     producer_times: bool = False
     due: list[Position] = []
     labels: list[Position] = []
+    expired: int = 0
 
 
 class RecordRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

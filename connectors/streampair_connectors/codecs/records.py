@@ -24,6 +24,7 @@ from streampair_connectors.config import InputConfig, Label
 
 __all__ = [
     "Encoder",
+    "LabelParser",
     "RawRecord",
     "csv_decoder",
     "dead_letter_headers",
@@ -86,9 +87,9 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
     names = config.feature_names()
     id_field = config.id
     limit = config.max_event_bytes
-    labels = _Labels(config)
+    labels = LabelParser(config)
     resolve = labels.resolve
-    fields = [config.label, *(names or ()), *([] if id_field is None else [id_field])]
+    fields = [config.label_field, *(names or ()), *([] if id_field is None else [id_field])]
     if names is None or not all(map(_is_field_name, fields)):
         return _slow_decoder(config, labels, cells)
 
@@ -184,7 +185,7 @@ def _shape(names: list[str], config: InputConfig, cells: _Cells | None = None) -
         default = (None,) if cells.gaps else ()
         fields = [(f"f{i}", cells.type, *default) for i in range(len(names))]
     fields.append(("label", bool | int | float | str | None, None))
-    renamed = {f"f{i}": name for i, name in enumerate(names)} | {"label": config.label}
+    renamed = {f"f{i}": name for i, name in enumerate(names)} | {"label": config.label_field}
     if config.id is not None:
         fields.append(("id", str | int | None, None))
         renamed["id"] = config.id
@@ -203,7 +204,7 @@ def _is_field_name(name: str) -> bool:
     return all(char not in '\\"' and char >= " " for char in name)
 
 
-def _slow_decoder(config: InputConfig, labels: _Labels, cells: _Cells) -> Decoder:
+def _slow_decoder(config: InputConfig, labels: LabelParser, cells: _Cells) -> Decoder:
     """Return a decoder for undeclared features, or for names that no struct can have."""
     names = config.feature_names()
 
@@ -212,7 +213,7 @@ def _slow_decoder(config: InputConfig, labels: _Labels, cells: _Cells) -> Decode
         if value is None or len(value) > config.max_event_bytes:
             raise _refuse_size(value, config.max_event_bytes)
         data = _parse(value)
-        y = data.pop(config.label, None)
+        y = data.pop(config.label_field, None)
         identifier = _identifier(data.pop(config.id, None), config) if config.id is not None else None
         if not data:
             raise _no_features(config)
@@ -247,10 +248,10 @@ def csv_decoder(
         return with_categories(categories, base, fields, alone=not rest.feature_names())
     value_of = _Cells(config, gaps=gaps, texts=texts)
     columns = list(header)
-    taken = {config.label, config.id}
+    taken = {config.label_field, config.id}
     declared = config.feature_names()
     names = declared if declared is not None else [name for name in columns if name not in taken]
-    labels = _Labels(config)
+    labels = LabelParser(config)
 
     def decode(record: RawRecord) -> Event:
         value = record.value
@@ -276,14 +277,14 @@ def csv_decoder(
             item = value_of.of_text(name, row.get(name, ""))
             if item is not None:
                 x[name] = item
-        text = row.get(config.label, "")
+        text = row.get(config.label_field, "")
         identifier = row.get(config.id) if config.id is not None else None
         return Event(x, labels.resolve_text(text) if text else None, identifier or None)
 
     decode.many = csv_rows(  # type: ignore[attr-defined]  # see `streampair.engine.Rows`
         columns,
         names,
-        label=config.label,
+        label=config.label_field,
         id_column=config.id,
         limit=config.max_event_bytes,
         resolve=labels.resolve_text,
@@ -383,14 +384,14 @@ def csv_fields(header: Sequence[str]) -> Callable[[bytes], Fields]:
     return fields
 
 
-class _Labels:
+class LabelParser:
     """Parser of labels: the two configured ones, or any."""
 
     def __init__(self, config: InputConfig) -> None:
         self._any = config.labels == "any"
         self._positive: Label = config.positive
         self._negative: Label = config.negative_label()
-        self._field = config.label
+        self._field = config.label_field
         # Booleans are the labels themselves: none needs to be resolved.
         self.boolean = self._positive is True and self._negative is False
         self._texts: dict[str, Label] = {}
@@ -561,9 +562,9 @@ def _explain(value: bytes, config: InputConfig, cells: _Cells, error: Exception)
             if name not in data and not cells.gaps:
                 return _missing(name, config)
             cells.of(name, data.get(name))
-        label = data.get(config.label)
+        label = data.get(config.label_field)
         if isinstance(label, (list, dict)) or label != label:
-            return _Labels(config)._unknown(label)
+            return LabelParser(config)._unknown(label)
         if config.id is not None:
             _identifier(data.get(config.id), config)
     except RecordError as refused:

@@ -20,6 +20,8 @@ from streampair_connectors.config.models import (
     CardConfig,
     InputConfig,
     KafkaConfig,
+    Label,
+    LabelsConfig,
     LearnerConfig,
     MetricsConfig,
     OutputConfig,
@@ -48,6 +50,7 @@ class Config(Table):
     app: str
     kafka: KafkaConfig | None = None
     input: InputConfig
+    labels: LabelsConfig | None = None
     output: OutputConfig = OutputConfig()
     topics: TopicsConfig = TopicsConfig()
     learner: LearnerConfig
@@ -74,10 +77,13 @@ class Config(Table):
     def _topics(self) -> Config:
         names = [self.input.topic, self.output_topic, self.dead_letter_topic, self.log_topic]
         names += [] if self.model_topic is None else [self.model_topic]
+        kinds = "input, output, dead-letter, log and model topics"
+        if self.labels is not None and self.late_labels_topic is not None:
+            names += [self.labels.topic, self.late_labels_topic]
+            kinds = "input, output, dead-letter, log, model, labels and late-labels topics"
         if len(set(names)) != len(names):
             raise ValueError(
-                f"input, output, dead-letter, log and model topics are {names}: "
-                "different names are needed, or events would be read again"
+                f"{kinds} are {names}: different names are needed, or events would be read again"
             )
         if self.output.model_topic is not None and not self.learner.whole_topic:
             raise ValueError(
@@ -89,6 +95,64 @@ class Config(Table):
                 "worker.roles"
             )
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _event_id(cls, data: Any) -> Any:
+        """Where labels name their event by a field, it is the id of the event."""
+        labels, declared = data.get("labels"), data.get("input")
+        if isinstance(labels, Mapping) and isinstance(declared, Mapping) and "id" not in declared:
+            field = labels.get("id")
+            if isinstance(field, str) and field != "key":
+                return {**data, "input": {**declared, "id": field}}
+        return data
+
+    @model_validator(mode="after")
+    def _label_source(self) -> Config:
+        labels, declared = self.labels, self.input
+        if labels is None:
+            if declared.label is None:
+                raise ValueError(
+                    "input.label is missing: name the field of the label; or, where labels come later on a "
+                    "topic of their own, add [labels]"
+                )
+            return self
+        if declared.label is not None:
+            raise ValueError(
+                "input.label and [labels] both say where labels are; remove input.label where they come later"
+            )
+        if not self.learner.whole_topic:
+            raise ValueError(
+                '[labels] needs one model for the whole topic; remove learner.scope = "partition"'
+            )
+        field = labels.id_field
+        if field is not None and declared.id != field:
+            raise ValueError(f"input.id is {declared.id!r} and labels.id {field!r}: name the same field")
+        if declared.labels == "any":
+            raise ValueError(
+                'labels = "any" needs its labels in the events; with [labels] there are two: remove it'
+            )
+        for name, value in (("absent", labels.absent), ("value", labels.value)):
+            if value is not None and value not in (declared.positive, declared.negative_label()):
+                raise ValueError(
+                    f"labels.{name} is {value!r}, and the labels are {declared.positive!r} and "
+                    f"{declared.negative_label()!r}; name one of them"
+                )
+        return self
+
+    @property
+    def late_labels_topic(self) -> str | None:
+        """The topic of labels that came too late, or for no event; None without [labels]."""
+        if self.labels is None:
+            return None
+        return self.labels.late_topic or f"{self.app}-late-labels"
+
+    @property
+    def label_codes(self) -> tuple[Label | None, Label, Label] | None:
+        """The labels by their code: that of an event without one, the low and the high one."""
+        if self.labels is None:
+            return None
+        return self.labels.absent, self.input.negative_label(), self.input.positive
 
     @property
     def output_topic(self) -> str:
@@ -173,6 +237,8 @@ class Config(Table):
             "features": self.input.model_dump(mode="json", include={"features"}),
             # A replay under another limit would take other events for dead letters.
             "max_event_bytes": self.input.max_event_bytes,
+            # What labels stand for; how long they may take can be changed.
+            **({} if self.labels is None else {"absent": [self.labels.absent]}),
         }
         data = msgspec.json.encode(meaning, order="sorted")
         return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -30,6 +31,7 @@ __all__ = [
     "InputConfig",
     "KafkaConfig",
     "Label",
+    "LabelsConfig",
     "LearnerConfig",
     "MetricsConfig",
     "OutputConfig",
@@ -160,7 +162,8 @@ class InputConfig(Table):
     """The input topic and the fields of its events."""
 
     topic: str = "events"
-    label: str
+    # None: labels come later, on a topic of their own: [labels].
+    label: str | None = None
     # "two": only the labels positive and negative are valid. "any": numbers, texts or booleans, such as
     # relevances for ranking, or any number of classes for a metric.
     labels: Literal["two", "any"] = "two"
@@ -226,7 +229,7 @@ class InputConfig(Table):
             )
         if self.negative is not None and self.negative == self.positive:
             raise ValueError("positive and negative are the same label")
-        taken = {self.label: "label"}
+        taken = {} if self.label is None else {self.label: "label"}
         if self.id is not None:
             if self.id in taken:
                 raise ValueError(f"id and label are the same field {self.id!r}")
@@ -268,9 +271,88 @@ class InputConfig(Table):
         ranges = _ranges(self.features) if isinstance(self.features, dict) else {}
         return self.model_copy(update={"features": {name: list(pair) for name, pair in ranges.items()}})
 
+    @property
+    def label_field(self) -> str:
+        """The field of the label. Where labels come later it is the empty name, which no event has."""
+        return self.label or ""
+
     def negative_label(self) -> Label:
         """Return the label that ranks low."""
         return (not self.positive) if self.negative is None else self.negative
+
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
+
+
+def _milliseconds(value: object) -> object:
+    """Milliseconds of a duration such as "30d"; what is none is left to the check of types."""
+    if not isinstance(value, str):
+        return value
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise ValueError(f'{value!r} is not a duration; write it as "90s", "15m", "6h" or "30d"')
+    return int(found[1]) * _UNITS[found[2]]
+
+
+Duration = Annotated[int, BeforeValidator(_milliseconds)]
+
+
+class HeaderConfig(Table):
+    """A header of a message."""
+
+    header: Annotated[str, Field(min_length=1)]
+
+
+class LabelsConfig(Table):
+    """Labels that come later than their events, on a topic of their own. Durations are in milliseconds."""
+
+    topic: str
+    # Where both topics have the id of the event: a field, "key", or a header.
+    id: str | HeaderConfig
+    # The field of the label in a message of the topic; or the label that every message stands for.
+    label: str | None = None
+    value: Label | None = None
+    # How long after its event a label may come.
+    after: Annotated[Duration, Field(gt=0)]
+    # The label of an event for which none has come by then. None: such an event is not learned.
+    absent: Label | None = None
+    # How long after its timestamp a label may arrive on its topic.
+    lateness: Annotated[Duration, Field(ge=0)] = 60_000
+    # Without any label for so long, no event is learned as `absent`. None: no limit.
+    quiet: Annotated[Duration, Field(gt=0)] | None = None
+    # Labels of events in time are kept in memory. A private learner keeps them on disk beyond it.
+    max_labels: Annotated[int, Field(ge=1)] = 20_000_000
+    # Of labels that came too late, or for no event. Default: APP-late-labels.
+    late_topic: str | None = None
+
+    @field_validator("topic", "late_topic")
+    @classmethod
+    def _topic(cls, value: str | None) -> str | None:
+        return None if value is None else _check_topic(value)
+
+    @model_validator(mode="after")
+    def _one_label(self) -> LabelsConfig:
+        if (self.label is None) == (self.value is None):
+            raise ValueError(
+                'name the field of the label with label = "...", or say with value = ... which label every '
+                "message stands for, not both"
+            )
+        if self.id_field is not None and self.id_field == self.label:
+            raise ValueError(f"id and label are the same field {self.label!r}")
+        if self.quiet is not None and self.absent is None:
+            raise ValueError("quiet holds back events without a label, which are learned with absent only")
+        return self
+
+    @property
+    def id_field(self) -> str | None:
+        """The field of the id; None: it is the key of the message, or in a header."""
+        return self.id if isinstance(self.id, str) and self.id != "key" else None
+
+    @property
+    def wait(self) -> int:
+        """Milliseconds from the timestamp of an event until it is due."""
+        return self.after + self.lateness
 
 
 class OutputConfig(Table):

@@ -660,13 +660,16 @@ async def _missing_on_transactional_id(admin: AIOKafkaAdminClient, name: str) ->
 
 
 def output_topics(config: Config) -> dict[str, str]:
-    """Return the topics of scores and dead letters, by their key in the configuration."""
-    return {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
+    """Return the topics that the application writes to, by their key in the configuration."""
+    topics = {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
+    late = config.late_labels_topic
+    return topics if late is None else {**topics, "labels.late_topic": late}
 
 
 def topic_settings(config: Config, name: str) -> dict[str, str]:
     """Return the settings with which a topic of the application is to be created."""
-    if name == config.input.topic and config.learner.whole_topic:
+    labels = None if config.labels is None else config.labels.topic
+    if name in (config.input.topic, labels) and config.learner.whole_topic:
         return {"message.timestamp.type": "LogAppendTime"}  # then the order is a function of the topic
     return {}
 
@@ -728,6 +731,8 @@ async def missing_rights(config: Config) -> list[Missing]:
     """
     wanted: dict[str, tuple[str, ...]] = {config.input.topic: ("Read", "Describe", "DescribeConfigs")}
     wanted |= dict.fromkeys(output_topics(config).values(), ("Write", "Describe"))
+    if config.labels is not None:
+        wanted[config.labels.topic] = ("Read", "Describe", "DescribeConfigs")
     name = None
     internal = ("Read", "Write", "Describe", "DescribeConfigs", "Delete", "Alter")
     learns, parallel = "learn" in config.worker.roles, config.learner.parallel
@@ -775,6 +780,8 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
         partitions, why = topics.input_partitions, ""
         count = "" if partitions else "set topics.input_partitions and "
         fix = f"correct the name, or {count}add {FLAG}"
+    elif key == "labels.topic":
+        partitions, why, fix = None, "", "correct the name"
     else:
         partitions, why = topics.output_partitions, ", and the broker does not create topics automatically"
         fix = f"add {FLAG}"
@@ -806,18 +813,21 @@ def retention_fix(config: Config) -> str:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """Facts about the input topic.
+    """Facts about the topics that are read.
 
     Attributes
     ----------
     partitions
-        Its number of partitions.
+        Number of partitions of the input topic.
     payloads_change
         Whether records may be compacted away, so that a replay may read others.
+    label_partitions
+        Number of partitions of the labels topic; 0 without [labels].
     """
 
     partitions: int
     payloads_change: bool
+    label_partitions: int
 
 
 async def check_topics(config: Config, *, create: bool) -> TopicFacts:
@@ -848,6 +858,11 @@ async def check_topics(config: Config, *, create: bool) -> TopicFacts:
         raise rights_error(config, missing)
     if config.input.topic not in topics:
         raise missing_topic(config, "input.topic", config.input.topic)
+    label_partitions = 0
+    if config.labels is not None:
+        if config.labels.topic not in topics:
+            raise missing_topic(config, "labels.topic", config.labels.topic)
+        label_partitions = topics[config.labels.topic]
     compacted = await is_compacted(settings, config.input.topic)
     if compacted:
         log.warning(
@@ -861,4 +876,4 @@ async def check_topics(config: Config, *, create: bool) -> TopicFacts:
     for key, topic in output_topics(config).items():
         if topic not in topics and not await create_by_metadata_request(settings, topic):
             raise missing_topic(config, key, topic)
-    return TopicFacts(topics[config.input.topic], bool(compacted))
+    return TopicFacts(topics[config.input.topic], bool(compacted), label_partitions)

@@ -39,7 +39,7 @@ from streampair_connectors.kafka.membership import (
     rejoin,
 )
 
-__all__ = ["Consumer", "Reader", "read_all"]
+__all__ = ["Consumer", "Reader", "TopicReader", "read_all"]
 
 _FETCH_WAIT_MS = 50
 _FETCH_MIN_BYTES = 64 * 1024
@@ -471,6 +471,114 @@ class FetchClock:
             if each.lso in (None, each.highwater) and each.position >= each.highwater:
                 found[tp.partition] = sent
         return found
+
+
+class TopicReader:
+    """Reads all partitions of a topic from given offsets, outside of any group.
+
+    Parameters
+    ----------
+    config
+        The cluster.
+    topic, partitions
+        The topic, and the number of its partitions.
+    on_lost
+        Called with a partition whose next records were removed, before reading continues at the first one
+        left.
+    """
+
+    def __init__(
+        self, config: KafkaConfig, topic: str, partitions: int, on_lost: Callable[[Partition], None]
+    ) -> None:
+        self._config = config
+        self._on_lost = on_lost
+        self._all = [TopicPartition(topic, number) for number in range(partitions)]
+        self._consumer = AIOKafkaConsumer(
+            **client_options(config),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            max_partition_fetch_bytes=1024 * 1024,
+            metadata_max_age_ms=30_000,
+            fetch_max_wait_ms=_FETCH_WAIT_MS,
+            fetch_min_bytes=_FETCH_MIN_BYTES,
+        )
+        self._fetches: FetchClock | None = None
+
+    async def start(self) -> None:
+        """Connect; `seek` begins to read."""
+        await within(self._config, self._consumer.start())
+        self._fetches = FetchClock(self._consumer)
+
+    async def seek(self, offsets: Mapping[int, int]) -> None:
+        """Read on at these offsets, one for each partition."""
+        self._consumer.assign(self._all)
+        for tp in self._all:
+            self._consumer.seek(tp, offsets[tp.partition])
+
+    async def offsets_at(self, time_ms: int) -> dict[int, int]:
+        """The first offset of each partition whose record is not older than a time; the end without one.
+
+        Raises
+        ------
+        SourceError
+            The broker does not answer, or refuses.
+        """
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_seconds):
+                starts, ends = await asyncio.gather(
+                    self._consumer.beginning_offsets(self._all), self._consumer.end_offsets(self._all)
+                )
+                if time_ms <= 0:
+                    return {tp.partition: starts[tp] for tp in self._all}
+                found = await self._consumer.offsets_for_times(dict.fromkeys(self._all, time_ms))
+        except (kafka_errors.KafkaError, TimeoutError) as error:
+            raise reach_error(self._config, error) from None
+        return {tp.partition: ends[tp] if found[tp] is None else found[tp].offset for tp in self._all}
+
+    async def poll(self, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+        """Return what has arrived, by partition.
+
+        Raises
+        ------
+        SourceError
+            The broker refuses.
+        """
+        try:
+            found = await self._consumer.getmany(timeout_ms=int(seconds * 1000))
+        except kafka_errors.OffsetOutOfRangeError as error:
+            positions: Mapping[TopicPartition, int] = error.args[0]
+            first = await self._consumer.beginning_offsets(list(positions))
+            for tp in positions:
+                self._on_lost(Partition(tp.topic, tp.partition))
+                self._consumer.seek(tp, first[tp])
+            return {}
+        except kafka_errors.KafkaError as error:
+            raise reach_error(self._config, error) from None
+        return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
+
+    def settled(self) -> dict[int, int]:
+        """As of `FetchClock.settled`."""
+        assert self._fetches is not None
+        return self._fetches.settled(self._all)
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether partitions were added to the topic."""
+        return len(self._consumer.partitions_for_topic(self._all[0].topic) or ()) > len(self._all)
+
+    def pause(self, partition: Partition) -> None:
+        """Fetch nothing more of a partition until `resume`."""
+        self._consumer.pause(TopicPartition(*partition))
+
+    def resume(self, partition: Partition) -> None:
+        """End a `pause`."""
+        self._consumer.resume(TopicPartition(*partition))
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await stop_quietly(self._consumer.stop(), 2.0)
 
 
 class Reader:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from streampair.engine import OrderedRecord
+from streampair.engine.records import LABEL_IN_EVENT
 from streampair_connectors.kafka.client import RecordLike
 
 __all__ = ["BUCKET_MS", "TopicOrder", "has_append_times"]
@@ -55,6 +56,8 @@ class TopicOrder:
         By partition: the position to go on at, and the running maximum of its timestamps up to there.
     ordinal
         Of the next record.
+    label
+        Of its records: see `OrderedRecord`.
 
     Notes
     -----
@@ -77,8 +80,15 @@ class TopicOrder:
     [(b'a', 0, 0), (b'c', 1, 1)]
     """
 
-    def __init__(self, positions: Mapping[int, tuple[int, int]], ordinal: int = 0) -> None:
+    def __init__(
+        self,
+        positions: Mapping[int, tuple[int, int]],
+        ordinal: int = 0,
+        *,
+        label: int = LABEL_IN_EVENT,
+    ) -> None:
         self.ordinal = ordinal
+        self._label = label
         self._queues = {p: _Queue(*where) for p, where in sorted(positions.items())}
         self._aside: set[int] = set()
         self._closed = 0  # the first bucket of which no record was taken
@@ -153,8 +163,16 @@ class TopicOrder:
             p for p, queue in self._queues.items() if queue.frontier <= least and p not in self._aside
         )
 
-    def take(self, most: int) -> list[OrderedRecord]:
-        """Take the next records of closed buckets, at most so many."""
+    def take(self, most: int, *, before_ms: int | None = None) -> list[OrderedRecord]:
+        """Take the next records of closed buckets, at most so many.
+
+        Parameters
+        ----------
+        most
+            Number of records.
+        before_ms
+            Only buckets that end by this time; None: all.
+        """
         out: list[OrderedRecord] = []
         if not self._heap:
             return out
@@ -162,6 +180,8 @@ class TopicOrder:
         if not frontiers:
             return out
         closed = min(frontiers)
+        if before_ms is not None:
+            closed = min(closed, before_ms // BUCKET_MS)
         self._closed = max(self._closed, closed)
         while self._heap and len(out) < most and self._heap[0][0] < closed:
             partition = self._heap[0][1]
@@ -179,6 +199,7 @@ class TopicOrder:
                         position=record.offset,
                         clock=clock,
                         headers=record.headers,
+                        label=self._label,
                     )
                 )
                 self.ordinal += 1

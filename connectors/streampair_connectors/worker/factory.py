@@ -241,6 +241,7 @@ def _build(
         trust_preprocessing=config.learner.trust_preprocessing,
         shadow=shadow,
         bounds=config.input.without_categories().bounds(),
+        labels=config.label_codes,
         **more,
     )
 
@@ -322,7 +323,9 @@ def _exercise_lane(config: Config) -> None:
     commits, a snapshot, and a lane restored from it.
     """
     # With exact = 2 the regret's sampled mode is compiled, too.
-    config = config.model_copy(update={"regret": config.regret.model_copy(update={"exact": 2})})
+    regret = config.regret.model_copy(update={"exact": 2})
+    late = config.labels is not None
+    config = config.model_copy(update={"regret": regret, "labels": None})
     names = config.input.feature_names() or list("abcdefgh")
     high = config.input.positive
     low = _other_label(high) if config.input.negative is None else config.input.negative
@@ -366,6 +369,8 @@ def _exercise_lane(config: Config) -> None:
     feed(3, b"alone")
     lane.gauges(solve=True)
     saved = lane.snapshot()
+    if late and hasattr(lane.learner, "score_rows"):
+        lane.learner.score_rows(names, np.full((2, len(names)), 0.5))
     _learn_one_by_one(lane.learner, names, labels)
     lane = _build(LoggedLane, config, decode, key, more)
     lane.read(b"")

@@ -18,6 +18,7 @@ from streampair.engine import (
     ReplayRequest,
 )
 from streampair.engine.durable_lane import place_of
+from streampair.engine.records import LABEL_IN_EVENT, LABEL_LATER
 from streampair.engine.source import Positions, partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC, Range
 from streampair.errors import StoreError
@@ -74,6 +75,8 @@ class OpenLane:
         Start and end offset of each partition when the lane was opened.
     announced
         Of a lane that reads the whole topic: records that an earlier process has announced; they come first.
+    replayed_due
+        Where labels come later: due events that the start has replayed.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class OpenLane:
         *,
         spans: Mapping[int, tuple[int, int]],
         announced: list[OrderedRecord],
+        replayed_due: list[OrderedRecord],
         restored: bool,
     ) -> None:
         self.topic, self.partition = partition
@@ -111,6 +115,7 @@ class OpenLane:
         self.lane_count = 1
         self.spans = spans
         self.announced = announced
+        self.replayed_due = replayed_due
         self.timer = LaneTimer(lane, clock, telemetry, self.labels, estimates)
 
     @property
@@ -377,7 +382,8 @@ class Opener:
             else:
                 appends, warnings = lane.start(external, snapshot)
             # 5 replay without outputs; an error here has written nothing either
-            await self._replay(lane, partition, spans, request)
+            replayed_due: list[OrderedRecord] = []
+            await self._replay(lane, partition, spans, request, replayed_due)
             source = lane.source
             ahead = [] if source is None else source.ahead
             announced = await self._read_ranges(lane, partition.topic, ahead)
@@ -411,6 +417,7 @@ class Opener:
             self._estimates,
             spans=spans,
             announced=announced,
+            replayed_due=replayed_due,
             restored=bool(rejoined or snapshot),
         )
 
@@ -438,6 +445,7 @@ class Opener:
         partition: Partition,
         spans: Mapping[int, tuple[int, int]],
         request: ReplayRequest,
+        due: list[OrderedRecord],
     ) -> None:
         until = lane.replay_until
         if until is None:
@@ -445,22 +453,39 @@ class Opener:
         if lane.source is not None:
             for each in request.ranges:
                 place = Partition(partition.topic, each.partition)
-                await self._replay_span(lane, place, each.first, each.end)
+                await self._replay_span(lane, place, each.first, each.end, each.labels, due)
         else:
             start = max(lane.next_offset or 0, spans[partition.partition][0])
             await self._replay_span(lane, partition, start, until)
         lane.replayed()
 
-    async def _replay_span(self, lane: LoggedLane, place: Partition, first: int, end: int) -> None:
+    async def _replay_span(
+        self,
+        lane: LoggedLane,
+        place: Partition,
+        first: int,
+        end: int,
+        labels: bytes = b"",
+        due: list[OrderedRecord] | None = None,
+    ) -> None:
+        done = 0
         # A replay that fails must close its connection now, not at garbage collection.
         async with contextlib.aclosing(self._lookup.span(place, first, end)) as batches:
             async for records in batches:
                 for start in range(0, len(records), _REPLAY_SLICE):
                     part: Sequence[object] = records[start : start + _REPLAY_SLICE]
                     if lane.source is not None:
-                        part = self._numbered(
-                            lane.source, records[start : start + _REPLAY_SLICE], place, lane.next_offset or 0
+                        numbered = self._numbered(
+                            lane.source,
+                            records[start : start + _REPLAY_SLICE],
+                            place,
+                            lane.next_offset or 0,
+                            labels[done:],
                         )
+                        done += len(numbered)
+                        if labels and due is not None:
+                            due += numbered
+                        part = numbered
                     lane.replay(cast("Sequence[Record]", part))
                     await asyncio.sleep(0)  # let heartbeats be sent
 
@@ -470,17 +495,25 @@ class Opener:
         """Read the ranges again that are still to be taken, in their order."""
         found: list[OrderedRecord] = []
         for each in ranges:
-            place = Partition(topic, each.partition)
+            place, done = Partition(topic, each.partition), 0
             async with contextlib.aclosing(self._lookup.span(place, each.first, each.end)) as batches:
                 async for records in batches:
                     assert lane.source is not None
-                    found += self._numbered(lane.source, records, place, (lane.next_offset or 0) + len(found))
+                    ordinal = (lane.next_offset or 0) + len(found)
+                    found += self._numbered(lane.source, records, place, ordinal, each.labels[done:])
+                    done += len(records)
         return found
 
     def _numbered(
-        self, source: Positions, records: Sequence[RecordLike], place: Partition, ordinal: int
+        self,
+        source: Positions,
+        records: Sequence[RecordLike],
+        place: Partition,
+        ordinal: int,
+        labels: bytes,
     ) -> list[OrderedRecord]:
-        """Records that are read again, with ordinals from `ordinal` on."""
+        """Records that are read again, with ordinals from `ordinal` on; `labels` as of their range."""
+        new = LABEL_IN_EVENT if self._config.labels is None else LABEL_LATER
         now = round(time.time() * 1000)
         if self._partitions > 1 and not has_append_times(records):
             source.producer_times = True
@@ -494,6 +527,7 @@ class Opener:
                 position=record.offset,
                 clock=min(record.timestamp, now),
                 headers=record.headers,
+                label=labels[number] if labels else new,
             )
             for number, record in enumerate(records)
         ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Collection, Container, Sequence
-from typing import Final
+from typing import Final, cast
 
 from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Scored
 from streampair.errors import SourceError
@@ -128,6 +129,7 @@ class Outputs:
     def __init__(self, config: Config, routes: Routes) -> None:
         self._messages = OutputMessages(config, routes)
         self._parallel = config.learner.parallel
+        self._late = config.labels is not None
         every = LEARNING_STAGES | SCORING_STAGES
         self._letters: Container[str] = LEARNING_STAGES if self._parallel else every
         self._release_seconds = 0.0
@@ -141,8 +143,13 @@ class Outputs:
             records = [by_offset[scored.offset] for scored in output.scores]
         out: ByTarget = {}
         if not self._parallel:
-            places = _places(lane, records)
-            self._messages.scores(out, lane.encoder, records, output.scores, places)
+            events, scores = records, output.scores
+            if self._late:  # events that are due were scored when they came
+                new = [not cast("OrderedRecord", record).due for record in records]
+                events = list(itertools.compress(records, new))
+                scores = list(itertools.compress(output.scores, new))
+            if scores:
+                self._messages.scores(out, lane.encoder, events, scores, _places(lane, events))
         letters = [letter for letter in output.dead_letters if letter.stage in self._letters]
         if letters:
             self._messages.dead_letters(out, lane.encoder, records, letters, _places(lane, records))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from streampair.engine import OrderedRecord
+from streampair.engine.records import LABEL_IN_EVENT
 from streampair.engine.source import Positions
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair_connectors.kafka import Consumer, Partition, RecordLike
@@ -26,8 +27,25 @@ _HOLDING_SECONDS = 10.0  # a partition that holds the others for longer is logge
 class Source(Protocol):
     """Feeds the lanes of a worker."""
 
+    async def start(self) -> None:
+        """Connect what it reads besides the consumer."""
+        ...
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        ...
+
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
         """The lanes that the assigned partitions make."""
+        ...
+
+    async def send_on(self, lane: OpenLane) -> int:
+        """Send messages that no event can use to their topic; returns their number."""
+        ...
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether partitions were added to another topic than the input."""
         ...
 
     async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
@@ -74,6 +92,21 @@ class PartitionSource:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def stop(self) -> None:
+        """Do nothing."""
+
+    async def send_on(self, lane: OpenLane) -> int:
+        """Nothing: labels are in the events."""
+        return 0
+
+    @property
+    def has_grown(self) -> bool:
+        """False: there is no other topic."""
+        return False
 
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
         """The partitions themselves."""
@@ -124,6 +157,8 @@ class TopicSource:
         A member that has all partitions, or none.
     topic, partitions
         The input.
+    label
+        Of its records: see `OrderedRecord`.
 
     Notes
     -----
@@ -131,8 +166,11 @@ class TopicSource:
     then.
     """
 
-    def __init__(self, consumer: Consumer, topic: str, partitions: int) -> None:
+    def __init__(
+        self, consumer: Consumer, topic: str, partitions: int, *, label: int = LABEL_IN_EVENT
+    ) -> None:
         self._consumer = consumer
+        self._label = label
         self._all = [Partition(topic, number) for number in range(partitions)]
         self._lane = Partition(topic, WHOLE_TOPIC)
         self._order: TopicOrder | None = None
@@ -142,6 +180,21 @@ class TopicSource:
         self._paused: set[int] = set()
         self._holding_since: tuple[tuple[int, ...], float] = ((), 0.0)
         self._private = False
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def stop(self) -> None:
+        """Do nothing."""
+
+    async def send_on(self, lane: OpenLane) -> int:
+        """Nothing: labels are in the events."""
+        return 0
+
+    @property
+    def has_grown(self) -> bool:
+        """False: there is no other topic."""
+        return False
 
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
         """One, once all partitions are assigned."""
@@ -159,13 +212,14 @@ class TopicSource:
             where[number] = (start, 0) if known is None else (max(known.next_offset, start), known.clock)
         self._ready = [record for record in lane.announced if record.offset >= ordinal]
         for record in self._ready:
-            clock = max(where[record.partition][1], record.clock)
-            where[record.partition] = (record.position + 1, clock)
+            if not record.due:
+                clock = max(where[record.partition][1], record.clock)
+                where[record.partition] = (record.position + 1, clock)
         ordinal += len(self._ready)
         self._paused = set()
         for number, (offset, _) in where.items():
             self._consumer.seek(Partition(self._lane.topic, number), offset)
-        self._order = TopicOrder(where, ordinal)
+        self._order = TopicOrder(where, ordinal, label=self._label)
 
     async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
         """Read all partitions side by side, and return what is in order."""
@@ -180,13 +234,21 @@ class TopicSource:
                 return {}
             room = most - len(self._ready)
             if room > 0:
-                self._ready += order.take(room)
+                self._take(order, room)
             if self._ready or time.monotonic() >= deadline:
                 break
             wait = max(min(_POLL_SECONDS, deadline - time.monotonic()), 0.0)
         found, self._ready = self._ready[:most], self._ready[most:]
         self._report_holding(order, found)
+        self._hand_out(found)
         return {self._lane: found} if found else {}
+
+    def _take(self, order: TopicOrder, room: int) -> None:
+        """Take the next records in order, at most so many."""
+        self._ready += order.take(room)
+
+    def _hand_out(self, records: list[OrderedRecord]) -> None:
+        """Note what `poll` returns."""
 
     async def _read(self, order: TopicOrder, wait: float) -> None:
         """Drain the consumer into the order: what it keeps would hold back the fetches of all partitions."""

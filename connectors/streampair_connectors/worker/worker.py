@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streampair.engine import LaneGauges
+from streampair.engine import LaneGauges, OrderedRecord
 from streampair.engine.snapshot import dated
 from streampair.engine.source import partition_key
 from streampair.errors import (
@@ -43,6 +43,7 @@ from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import is_private, taken_cells, warm_up
 from streampair_connectors.worker.flow_control import Backlog, Commits, Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
+from streampair_connectors.worker.late_labels import LateLabelSource
 from streampair_connectors.worker.model_topic import ModelPublisher
 from streampair_connectors.worker.outputs import Outputs
 from streampair_connectors.worker.scorer import Scorer
@@ -237,11 +238,7 @@ class Worker:
         )
         self._lookup = RecordReader(self._kafka)
         self._models = ModelPublisher(config, self._lookup)
-        self._source = (
-            TopicSource(self._consumer, config.input.topic, self._partitions)
-            if config.learner.whole_topic
-            else PartitionSource(self._consumer)
-        )
+        self._source = self._make_source(facts.label_partitions)
         watch: asyncio.Task[None] | None = None
         guard: asyncio.Task[None] | None = None
         self._in_session = True
@@ -274,6 +271,7 @@ class Worker:
                 origin=await kafka.topic_origin(self._kafka, config.input.topic),
                 payloads_change=self._payloads_change,
             )
+            await self._source.start()
             await self._consumer.start()
             self._joined = True
             watch = asyncio.create_task(self._watch_lag())
@@ -287,9 +285,25 @@ class Worker:
             await self._drop_lanes()
             self._assigned.clear()
             await self._consumer.stop()
+            await self._source.stop()
             await self._models.stop()
             await self._lookup.stop()
             await self._producer.stop()
+
+    def _make_source(self, label_partitions: int) -> Source:
+        config = self.config
+        if not config.learner.whole_topic:
+            return PartitionSource(self._consumer)
+        if config.labels is None:
+            return TopicSource(self._consumer, config.input.topic, self._partitions)
+        return LateLabelSource(
+            config,
+            self._consumer,
+            partitions=self._partitions,
+            label_partitions=label_partitions,
+            lookup=self._lookup,
+            routes=self._producer.routes,
+        )
 
     def _partitions_added(self) -> bool:
         """Whether partitions were added to the input topic.
@@ -297,6 +311,9 @@ class Worker:
         Then this session ends as at a stop, and the next one starts with all of them: the log topic needs as
         many, and lanes that depend on their number are checked again.
         """
+        if self._source.has_grown:
+            log.info("labels_topic_has_grown", app=self.config.app)
+            return True
         known = self._consumer.partition_count() or 0
         count = max([known, *(p.partition + 1 for p in self._assigned)])
         if count <= self._partitions:
@@ -332,6 +349,10 @@ class Worker:
                         # Revoked since the poll; the next owner reads these records again.
                         continue
                     await self._process(lane, records)
+                for lane in self._lanes.values():
+                    if sent := await self._source.send_on(lane):
+                        lane.dirty = True
+                        self._uncommitted += sent
                 for lane, error in await self._outputs.release(self._lanes.values(), self._give_up):
                     await self._fenced(lane.topic_partition, error)
                 # No records came: commit now instead of waiting for the interval.
@@ -376,7 +397,9 @@ class Worker:
             start += len(part)
             output = await self._pace.run(functools.partial(lane.timer.process, part), len(part))
             lane.dirty = True
-            lane.event_time = dated(part[-1].timestamp) / 1000.0 or lane.event_time
+            newest = part[-1]
+            if not (isinstance(newest, OrderedRecord) and newest.due):
+                lane.event_time = dated(newest.timestamp) / 1000.0 or lane.event_time
             self._uncommitted += len(part)
             self._processed += len(part)
             begin = time.perf_counter()

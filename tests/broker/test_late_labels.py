@@ -1,0 +1,112 @@
+"""Labels on a topic of their own: events are scored when they come, and learned when they are due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, ends, same
+from harness.kafka import Cluster
+from harness.late_labels import (
+    joined,
+    late_labels,
+    make_app,
+    reference,
+    send_events,
+    send_labels,
+    stream,
+)
+from harness.worker_process import wait_for
+
+from streampair.engine.snapshot import unpack
+
+pytestmark = pytest.mark.newest
+
+Unique = Callable[[str], str]
+
+
+def learned(worker: Inside) -> int:
+    """Events that were due, as committed."""
+    found = [gauges.events for gauges in worker.telemetry.gauges(worker.app.name).values()]
+    return sum(events["learned"] + events["skipped"] for events in found)
+
+
+def steps(app: App) -> object:
+    return app.snapshot()["steps"]
+
+
+@pytest.fixture(params=[PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
+def learner(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_backlog_finds_every_label_in_time(
+    kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    app = make_app(kafka, tmp_path, unique("app"), store=store)
+    events, labels = stream(400, 2)
+    send_labels(app, labels)
+    send_events(app, events)
+    with Inside(app) as worker:
+        rows = app.await_scores(ends(400, 2), committed=store == "kafka")
+        wait_for("all are learned", lambda: learned(worker) == 400)
+        assert worker.stop() is None
+    assert len(rows) == 400
+    wanted = reference(app, events, labels)
+    assert same(steps(app), unpack(wanted.snapshot(clean=True))["steps"])
+    codes = [code for _, code in joined(events, labels)]
+    assert min(codes.count(code) for code in (0, 1, 2)) > 20
+
+
+def test_labels_that_no_event_has_used_are_sent_on(
+    kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    app = make_app(kafka, tmp_path, unique("app"), store=store)
+    events, labels = stream(400, 2)
+    known = {event.id: event.time for event in events}
+    send_labels(app, labels)
+    send_events(app, events)
+    front = max(known.values()) - 2 * 60_000 - 100
+    used = {event.id for event, code in joined(events, labels) if code}
+    wanted = {label.id for label in labels if label.id not in used and label.time < front}
+    with Inside(app) as worker:
+        wait_for("all are learned", lambda: learned(worker) == 400)
+        assert worker.stop() is None
+    found = late_labels(app)
+    assert {identity for identity, _ in found} == wanted
+    assert len(found) == len(wanted) > 10
+
+
+@pytest.mark.parametrize("learner", [PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
+def test_kill_9_loses_and_repeats_nothing(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, learner: str
+) -> None:
+    """Labels are read again, and those that were used stay so: an id that comes twice gets no second label."""
+    if learner == PAIR_FTRL:
+        learner = PAIR_FTRL.replace("warmup = 0", "warmup = 0, forks = 8")
+    key = learner != PAIR_OGD
+    app = make_app(apache_kafka, tmp_path, unique("app"), store=store, learner=learner)
+    if key:
+        app.path.write_text(app.path.read_text().replace('id = "payment"', 'id = "key"'))
+    events, labels = stream(600, 2)
+    events[90] = events[90]._replace(id=events[3].id)  # an id that comes twice
+    send_labels(app, labels)
+    send_events(app, events[:300])
+    for part in (events[300:450], events[450:]):
+        worker = Running(app)
+        app.await_scores(ends(60, 2), worker)
+        worker.kill()
+        send_events(app, part)
+    with Inside(app) as last:
+        rows = app.await_scores(ends(600, 2), committed=True)
+        wait_for("all are learned", lambda: learned(last) == 600)
+        assert last.stop() is None
+    if store == "kafka":
+        assert len(rows) == 600
+    wanted = reference(app, events, labels)
+    if not key:
+        assert same(steps(app), unpack(wanted.snapshot(clean=True))["steps"])
+    found = [identity for identity, _ in late_labels(app)]
+    if store == "kafka":
+        assert len(found) == len(set(found))

@@ -1,0 +1,200 @@
+"""Applications whose labels come on a topic of their own, and what they are to learn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.structs import TopicPartition
+from streampair_connectors.codecs.records import json_decoder
+from streampair_connectors.config import load_config
+from streampair_connectors.kafka.ordering import BUCKET_MS
+from streampair_connectors.worker.factory import build_lane
+
+from harness.applications import FEATURES, App
+from streampair.engine import OrderedRecord
+
+DAY = 86_400_000
+BEGIN = 1_700_000_000_000  # of the events, long ago: all of them are due
+AFTER = 30 * DAY
+LATENESS = 60_000
+
+
+class Event(NamedTuple):
+    """An event: its partition, time, id and value."""
+
+    partition: int
+    time: int
+    id: str
+    value: bytes
+
+
+class Label(NamedTuple):
+    """A label: its partition, time, id of the event, and value."""
+
+    partition: int
+    time: int
+    id: str
+    value: bool
+
+
+def stream(count: int, partitions: int, *, seed: int = 1) -> tuple[list[Event], list[Label]]:
+    """Events six hours apart, and labels of most of the positive ones, up to 45 days late."""
+    coin = random.Random(seed)
+    made: list[Event] = []
+    labels: list[Label] = []
+    for number in range(count):
+        y = coin.random() < 0.3
+        x = {name: round(coin.gauss(0.4 if y else -0.2, 0.5), 6) for name in FEATURES}
+        time = BEGIN + number * 6 * 3_600_000
+        identity = f"p{number}"
+        made.append(
+            Event(number % partitions, time, identity, json.dumps({**x, "payment": identity}).encode())
+        )
+        if y and coin.random() < 0.8:
+            delay = round(coin.random() * 45 * DAY)
+            labels.append(Label(coin.randrange(2), time + delay, identity, True))
+        elif coin.random() < 0.1:
+            labels.append(Label(coin.randrange(2), time + DAY, identity, False))
+    labels.sort(key=lambda label: label.time)
+    return made, labels
+
+
+def late_app(made: App, more: str = "") -> App:
+    """The application with [labels] in place of a label in its events."""
+    text = made.path.read_text().replace('label = "y"\n', "")
+    text += f"""
+[labels]
+topic = "{made.name}-labels"
+id = "payment"
+label = "fraud"
+after = "30d"
+absent = false
+{more}
+"""
+    made.path.write_text(text)
+    return made
+
+
+def create(app: App, *, label_partitions: int = 2, times: str = "CreateTime") -> App:
+    """Make all topics."""
+    # The events are years old: no retention by time may remove them.
+    settings = {"message_timestamp_type": times, "retention_ms": "-1"}
+    app.create_topics(**settings)
+    app.kafka.create_topic(f"{app.name}-labels", partitions=label_partitions, **settings)
+    app.kafka.create_topic(f"{app.name}-late-labels")
+    return app
+
+
+async def _send(bootstrap: str, topic: str, messages: Sequence[tuple[int, int, bytes, bytes | None]]) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        futures = [
+            await producer.send(topic, value, key=key, partition=partition, timestamp_ms=time)
+            for partition, time, value, key in messages
+        ]
+        await asyncio.gather(*futures)
+
+
+def send_events(app: App, events: Sequence[Event]) -> None:
+    """Append events to the input."""
+    rows = [(each.partition, each.time, each.value, each.id.encode()) for each in events]
+    asyncio.run(_send(app.kafka.bootstrap, app.input, rows))
+
+
+def send_labels(app: App, labels: Sequence[Label]) -> None:
+    """Append labels to their topic."""
+    rows = [
+        (
+            each.partition,
+            each.time,
+            json.dumps({"payment": each.id, "fraud": each.value}).encode(),
+            each.id.encode(),
+        )
+        for each in labels
+    ]
+    asyncio.run(_send(app.kafka.bootstrap, f"{app.name}-labels", rows))
+
+
+def joined(events: Sequence[Event], labels: Sequence[Label]) -> list[tuple[Event, int]]:
+    """Events in the order in which they are due, each with the code of its label."""
+    found: list[tuple[Event, int]] = []
+    used: set[int] = set()
+    order = sorted(
+        enumerate(events), key=lambda item: (item[1].time // BUCKET_MS, item[1].partition, item[0])
+    )
+    for _, event in order:
+        mine = [
+            (label.time, label.partition, number)
+            for number, label in enumerate(labels)
+            if label.id == event.id
+            and number not in used
+            and event.time - LATENESS <= label.time <= event.time + AFTER
+        ]
+        used |= {number for *_, number in mine}
+        code = 0 if not mine else 2 if labels[min(mine)[2]].value else 1
+        found.append((event, code))
+    return found
+
+
+def reference(app: App, events: Sequence[Event], labels: Sequence[Label]) -> Any:
+    """The learner after one uninterrupted lane has learned all events in their order."""
+    config = load_config(app.path)
+    lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
+    counts: dict[int, int] = {}
+    records = []
+    for number, (event, code) in enumerate(joined(events, labels)):
+        position = counts.get(event.partition, 0)
+        counts[event.partition] = position + 1
+        records.append(
+            OrderedRecord(
+                *(number, event.value, event.id.encode(), event.time),
+                partition=event.partition,
+                position=position,
+                label=code,
+            )
+        )
+    lane.process(records)
+    return lane
+
+
+async def _read(bootstrap: str, topic: str, partitions: int) -> list[Any]:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, enable_auto_commit=False, isolation_level="read_committed"
+    ) as consumer:
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
+        ends = await consumer.end_offsets(places)
+        found: list[Any] = []
+        while any([await consumer.position(place) < end for place, end in ends.items()]):
+            for records in (await consumer.getmany(timeout_ms=100)).values():
+                found += records
+        return found
+
+
+def read_topic(app: App, topic: str, partitions: int = 1) -> list[Any]:
+    """Committed records of a topic."""
+    return asyncio.run(_read(app.kafka.bootstrap, topic, partitions))
+
+
+def late_labels(app: App) -> list[tuple[str, str]]:
+    """Ids and reasons of the labels that were sent on."""
+    return [
+        (json.loads(record.value)["payment"], dict(record.headers)["streampair.reason"].decode())
+        for record in read_topic(app, f"{app.name}-late-labels")
+    ]
+
+
+def make_app(kafka: Any, directory: Path, name: str, **options: Any) -> App:
+    """An application with two partitions whose labels come later, and its topics."""
+    more = options.pop("more", "")
+    made = late_app(
+        App(kafka, directory, name, settings='[output]\ntimestamps = "now"', **{"partitions": 2, **options}),
+        more,
+    )
+    return create(made)
