@@ -495,7 +495,10 @@ class LaneLog:
         """The group's offsets, where the lane reads a whole topic."""
         if self.source is None:
             return None
-        return {} if source is None else {each.partition: each.next_offset for each in source.positions}
+        if source is None:
+            return {}
+        positions = source.due if self.source.learns_only else source.positions
+        return {each.partition: each.next_offset for each in positions}
 
     def _committing(
         self, frames: tuple[bytes, ...], next_offset: int | None, content: str | None, data: bytes | None

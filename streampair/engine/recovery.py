@@ -261,7 +261,9 @@ class ExternalState:
                 _Place("", self.start, self.end, self.offset, None if known is None else known.next_offset)
             ]
         source = None if known is None else known.source
-        positions = {} if source is None else {each.partition: each.next_offset for each in source.positions}
+        positions: dict[int, int] = {}
+        for each in () if source is None else (*source.positions, *source.due):
+            positions[each.partition] = max(positions.get(each.partition, 0), each.next_offset)
         return [
             _Place(f" of partition {p}", *span, self.offsets.get(p), positions.get(p))
             for p, span in sorted(self.spans.items())

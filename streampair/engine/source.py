@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from streampair.engine.records import OrderedRecord
-from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState
+from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState, Wait
 
 __all__ = [
     "ORDER_NOT_COVERED",
@@ -98,10 +100,14 @@ class Positions:
         order may differ in another run, and the privacy report says that it is not covered.
     labels, expired
         Where labels come later: as of `SourceState`.
+    learns_only
+        Whether this lane takes events only when they are due: others score them.
     """
 
     def __init__(self) -> None:
         self.producer_times = False
+        self.learns_only = False
+        self._waits: list[Wait] = []
         self.labels: dict[int, int] = {}
         self.expired = 0
         self._next: dict[int, Position] = {}
@@ -115,6 +121,7 @@ class Positions:
         self._due = {} if state is None else {each.partition: each for each in state.due}
         self.labels = {} if state is None else {each.partition: each.next_offset for each in state.labels}
         self.expired = 0 if state is None else state.expired
+        self._waits = [] if state is None else list(state.waits)
         self._ahead = [] if state is None else list(state.ahead)
         self._taken = []
         self.producer_times = state is not None and state.producer_times
@@ -128,6 +135,35 @@ class Positions:
     def due(self) -> Mapping[int, Position]:
         """Where labels come later: where each partition is to be read on for events that become due."""
         return self._due
+
+    def wait(self, after: int, lateness: int) -> list[Wait]:
+        """Let events that come from now on wait so long; those that came before keep their wait.
+
+        Parameters
+        ----------
+        after, lateness
+            As of `Wait`.
+
+        Returns
+        -------
+        list of Wait
+            Of events that are not due yet, and of new ones.
+        """
+        known = self._waits
+        if not known:
+            self._waits = [Wait(after, lateness)]
+        elif (known[-1].after, known[-1].lateness) != (after, lateness):
+            until = {each.partition: each.next_offset for each in self._next.values()}
+            changed = msgspec.structs.replace(known[-1], until=until)
+            self._waits = [*known[:-1], *([changed] if until else []), Wait(after, lateness)]
+        self._waits = [each for each in self._waits if self._is_pending(each)]
+        return list(self._waits)
+
+    def _is_pending(self, wait: Wait) -> bool:
+        due = self._due
+        return not wait.until or any(
+            partition not in due or due[partition].next_offset < end for partition, end in wait.until.items()
+        )
 
     @property
     def ahead(self) -> list[Range]:
@@ -166,6 +202,7 @@ class Positions:
             [self._due[p] for p in sorted(self._due)],
             [Position(p, self.labels[p], 0) for p in sorted(self.labels)],
             self.expired,
+            list(self._waits),
         )
 
 

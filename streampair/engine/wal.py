@@ -51,6 +51,7 @@ __all__ = [
     "SnapshotEntry",
     "SourceState",
     "StartEntry",
+    "Wait",
 ]
 
 LOG_FORMAT: Final = 1
@@ -109,6 +110,23 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_li
     clock: int
 
 
+class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """How long events wait for their labels.
+
+    Attributes
+    ----------
+    after, lateness
+        Milliseconds: how long after its event a label may come, and after its timestamp may arrive.
+    until
+        By partition the offset of the first event that waits otherwise; a partition that is not in it has
+        none. Empty: all later events wait so.
+    """
+
+    after: int
+    lateness: int
+    until: dict[int, int] = {}
+
+
 class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where a lane that reads a whole topic goes on.
 
@@ -127,6 +145,8 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         that are no labels, or came too late, were sent on.
     expired
         Labels before this time that no event has used were sent on, in milliseconds.
+    waits
+        Where labels come later: how long events wait, those that came first first.
     """
 
     positions: list[Position]
@@ -135,6 +155,7 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     due: list[Position] = []
     labels: list[Position] = []
     expired: int = 0
+    waits: list[Wait] = []
 
 
 class RecordRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from streampair.engine import OrderedRecord
@@ -23,6 +23,9 @@ __all__ = ["BUCKET_MS", "TopicOrder", "has_append_times"]
 BUCKET_MS = 50
 _LOG_APPEND_TIME = 1  # as a record's `timestamp_type`
 _SETTLE_MS = 20  # between the append of a record and its visibility on every replica
+
+
+Before = Callable[[int, int], tuple[int, float]]
 
 
 class _Chunk(NamedTuple):
@@ -163,15 +166,17 @@ class TopicOrder:
             p for p, queue in self._queues.items() if queue.frontier <= least and p not in self._aside
         )
 
-    def take(self, most: int, *, before_ms: int | None = None) -> list[OrderedRecord]:
+    def take(self, most: int, *, before: Before | None = None) -> list[OrderedRecord]:
         """Take the next records of closed buckets, at most so many.
 
         Parameters
         ----------
         most
             Number of records.
-        before_ms
-            Only buckets that end by this time; None: all.
+        before
+            From a partition and the offset of its next record to the time by which its bucket must have
+            ended, in milliseconds, and the offset up to which that holds. Taking ends at the first record
+            that is not so old. None: there is no such limit.
         """
         out: list[OrderedRecord] = []
         if not self._heap:
@@ -180,14 +185,17 @@ class TopicOrder:
         if not frontiers:
             return out
         closed = min(frontiers)
-        if before_ms is not None:
-            closed = min(closed, before_ms // BUCKET_MS)
         self._closed = max(self._closed, closed)
         while self._heap and len(out) < most and self._heap[0][0] < closed:
-            partition = self._heap[0][1]
+            bucket, partition = self._heap[0]
             queue = self._queues[partition]
             _, records, clocks = queue.chunks[0]
             part = records[: most - len(out)]
+            if before is not None:
+                limit, end = before(partition, records[0].offset)
+                if bucket >= limit // BUCKET_MS:
+                    break
+                part = [record for record in part if record.offset < end]
             for record, clock in zip(part, clocks, strict=False):
                 out.append(
                     OrderedRecord(

@@ -198,7 +198,10 @@ def build_logged_lane(
         "submit": submit,
     }
     with _warnings_logged(topic, partition):
-        return _build(LoggedLane, config, decode, noise_key, more)
+        lane = _build(LoggedLane, config, decode, noise_key, more)
+    if lane.source is not None:
+        lane.source.learns_only = config.labels is not None and config.learner.parallel
+    return lane
 
 
 def _build(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ import numpy as np
 from streampair.engine import OrderedRecord
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER
+from streampair.engine.wal import Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
 from streampair_connectors.codecs.labels import event_ids, label_decoder
@@ -197,6 +200,8 @@ class LateLabelSource(TopicSource):
         self._loading: asyncio.Task[None] | None = None
         self._handed: Sequence[OrderedRecord] = ()
         self._quiet_since = 0.0
+        self._waits: list[Wait] = []
+        self._learns_only = config.learner.parallel
 
     async def start(self) -> None:
         """Connect."""
@@ -211,6 +216,9 @@ class LateLabelSource(TopicSource):
         """Seek in all partitions, and read the labels again; scores do not wait for them."""
         self._keep_used()
         super().begin(lane)
+        if self._learns_only:
+            for partition in self._all:
+                self._consumer.pause(partition)
         self._open = lane
         self._due_order = None
         lane.logged_lane.label_state = self._label_state
@@ -228,6 +236,15 @@ class LateLabelSource(TopicSource):
             positions[record.partition] = (record.position + 1, clock)
         marks = [record for record in (*lane.replayed_due, *announced) if record.label > 0]
         lane.replayed_due = []
+        self._waits = source.wait(self._labels.after, self._labels.lateness)
+        if len(self._waits) > 1:
+            log.info(
+                "labels_after_changed",
+                app=self._config.app,
+                topic=lane.topic,
+                after_seconds=self._labels.after / 1000,
+                next_step="none: events that came before wait as long as they were to",
+            )
         self._loading = asyncio.create_task(self._load(lane, positions, marks))
 
     def close(self, lane: OpenLane) -> None:
@@ -277,9 +294,10 @@ class LateLabelSource(TopicSource):
         logged, labels = lane.logged_lane, self._labels
         source = logged.source
         assert source is not None
+        # One table for all: what an event of another wait may use is checked when it is joined.
         table = LabelTable(
-            after=labels.after,
-            lateness=labels.lateness,
+            after=max(wait.after for wait in self._waits),
+            lateness=max(wait.lateness for wait in self._waits),
             max_labels=None if logged.private else labels.max_labels,
             directory=self._config.state_directory if logged.private else None,
         )
@@ -329,23 +347,31 @@ class LateLabelSource(TopicSource):
 
     def _take(self, order: TopicOrder, room: int) -> None:
         """Take due events for half of the room, and new ones for the rest."""
-        due = self._take_due(max(room // 2, 1), order)
-        super()._take(order, room - due)
+        due = self._take_due(room if self._learns_only else max(room // 2, 1), order)
+        if not self._learns_only:
+            super()._take(order, room - due)
 
     def _take_due(self, most: int, arrivals: TopicOrder) -> int:
         order = self._due_order
-        limit = self._due_until()
+        limit = self._labels_read()
         if order is None or limit is None:
             return 0
         order.ordinal = arrivals.ordinal
-        records = order.take(most, before_ms=limit)
+        records = order.take(most, before=functools.partial(self._before, limit))
         arrivals.ordinal = order.ordinal
         if records:
             self._ready += self._joined(records)
         return len(records)
 
-    def _due_until(self) -> int | None:
-        """Events before this time are due: the labels topic was read as far. None: none is."""
+    def _wait_of(self, partition: int, offset: int) -> Wait:
+        return next(wait for wait in self._waits if not wait.until or offset < wait.until.get(partition, 0))
+
+    def _before(self, read: int, partition: int, offset: int) -> tuple[int, float]:
+        wait = self._wait_of(partition, offset)
+        return read - wait.after - wait.lateness, wait.until.get(partition, math.inf)
+
+    def _labels_read(self) -> int | None:
+        """Time as of which the labels topic was read; None: nothing is due."""
         read = self._label_reader.settled()
         if read is None:
             return None
@@ -360,12 +386,21 @@ class LateLabelSource(TopicSource):
                     "label, since without labels every event would be learned as labels.absent",
                 )
             return None
-        return read - labels.wait - BUCKET_MS
+        return read - BUCKET_MS
 
     def _joined(self, records: list[OrderedRecord]) -> list[OrderedRecord]:
         """The records with the codes of their labels."""
         digests, times = self._digests(records)
-        codes = self._label_reader.labels.join(digests, times).codes.tolist()
+        joined = self._label_reader.labels.join(digests, times)
+        codes = joined.codes.tolist()
+        if len(self._waits) > 1:
+            for index, record in enumerate(records):
+                wait, delay = (
+                    self._wait_of(record.partition, record.position),
+                    joined.times[index] - times[index],
+                )
+                if not -wait.lateness <= delay <= wait.after:
+                    codes[index] = 0
         return [
             msgspec.structs.replace(record, label=code) if code else record
             for record, code in zip(records, codes, strict=True)
