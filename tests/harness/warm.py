@@ -13,6 +13,7 @@ from streampair_connectors.config import parse_config
 from streampair_connectors.worker.factory import warm_up
 
 from harness.learners import LEARNERS, NAMES
+from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.protocols import prepare_many, two_classes
 
 
@@ -53,10 +54,18 @@ def lanes() -> None:
         warm_up(config)
 
 
+def labels() -> None:
+    """A table of labels."""
+    table, ids = LabelTable(after=1, lateness=0), digest_ids([b"a"])
+    table.add(ids, [1], [0], 0, [0])
+    table.join(ids, [0])
+
+
 def main() -> None:
     """Everything."""
     learners()
     lanes()
+    labels()
 
 
 if __name__ == "__main__":

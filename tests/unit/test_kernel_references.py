@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 from harness import support
 from harness.every_loss import EVERY, MARGIN, name_of
-from naive import random_trees
+from naive import label_table, random_trees
 
 from streampair import losses
 from streampair.evaluation.pair_reservoir import Sample
 from streampair.kernels import Kernel, buffers, dp_steps, numerics, pair_graph, sparse
 from streampair.kernels import forest as forest_kernels
+from streampair.kernels import label_table as label_kernels
 from streampair.kernels import losses as losses_kernels
 from streampair.kernels import platt as link_kernels
 from streampair.kernels import random_trees as tree_kernels
@@ -757,6 +758,92 @@ def entity_fill(kernel: Any, rng: Rng) -> None:
     used = keys != 0
     got = zip(keys[used].tolist(), last[used].tolist(), count[used].tolist(), strict=True)
     assert naive.table(list(got)) == naive.table(entries)
+
+
+# ---- labels ----------------------------------------------------------------------------------------------
+
+
+def some_labels(rng: Rng, n: int) -> tuple[Any, Any, Any]:
+    """Digests, times and which are used; some digests share their cell, and some of these their tag."""
+    words = np.array([[3, 1], [3, 2], [3, 2**63], [35, 1], [2**64 - 1, 2**64 - 1]], dtype=np.uint64)
+    return (
+        words[rng.integers(0, len(words), n)],
+        rng.integers(0, 50, n),
+        rng.integers(0, 2, n).astype(np.uint8),
+    )
+
+
+def indexed(kernel: Any, digests: Any, used: Any) -> tuple[Any, Any]:
+    following, index = np.zeros(len(used), dtype=np.uint32), np.zeros(32, dtype=np.uint32)
+    for start, stop in itertools.pairwise((0, len(used) // 2, len(used))):
+        kernel(digests, used, following, index, start, stop)
+    return following, index
+
+
+@against(label_table.label_lists)
+def label_index(kernel: Any, rng: Rng) -> None:
+    digests, _, used = some_labels(rng, 14)
+    following, index = indexed(kernel, digests, used)
+    found: dict[tuple[int, ...], set[int]] = {}
+    for cell in index[index > 0].tolist():
+        row, rows = (cell & label_kernels.MAX_ROWS) - 1, set[int]()
+        digest = tuple(digests[row % 14].tolist())
+        assert cell >> label_kernels.ROW_BITS == digest[1] >> 52
+        while row >= 0:
+            assert row < 14
+            assert row not in rows
+            rows.add(row)
+            row = int(following[row]) - 1
+        found[digest] = rows
+    assert found == label_table.label_lists(digests.tolist(), used.tolist())
+
+
+@against(label_table.label_take)
+def label_take(kernel: Any, rng: Rng) -> None:
+    digests, times, used = some_labels(rng, 16)
+    following, index = indexed(label_kernels.label_index, digests, used)
+    unused = used.tolist()
+    for expired in (0, 10, 30):  # those that were taken or have expired are no longer in a list
+        wanted = some_labels(rng, 6)[0]
+        earliest = np.maximum(rng.integers(0, 40, 6), expired)
+        latest = earliest + rng.integers(0, 20, 6)
+        event, found = 0, []
+        rows, events = np.full(3, -1), np.full(3, -1)
+        while event < len(wanted):
+            event, taken = kernel(
+                *(
+                    digests,
+                    times,
+                    used,
+                    following,
+                    index,
+                    wanted,
+                    earliest,
+                    latest,
+                    event,
+                    expired,
+                    rows,
+                    events,
+                )
+            )
+            found += zip(rows[:taken].tolist(), events[:taken].tolist(), strict=True)
+            assert event == len(wanted) or taken == 3
+        arrays = (a.tolist() for a in (wanted, earliest, latest))
+        assert sorted(found) == sorted(
+            label_table.label_take(digests.tolist(), times.tolist(), unused, *arrays)
+        )
+        assert used.tolist() == unused
+
+
+@against(label_table.label_resolve)
+def label_resolve(kernel: Any, rng: Rng) -> None:
+    events, codes = rng.integers(0, 8, 30), rng.integers(1, 4, 30).astype(np.uint8)
+    times, places = rng.integers(0, 3, 30), rng.permutation(30).astype(np.uint64)
+    best, joined, joined_times = np.full(8, -1), np.zeros(8, dtype=np.uint8), np.zeros(8, dtype=np.int64)
+    counts = kernel(events, codes, times, places, best, joined, joined_times)
+    wanted = label_table.label_resolve(*(a.tolist() for a in (events, codes, times, places)), 8)
+    assert (joined.tolist(), joined_times.tolist(), *counts) == wanted
+    assert [codes[i] for i in best[best >= 0]] == joined[best >= 0].tolist()
 
 
 # ---- hashes --------------------------------------------------------------------------------------------
