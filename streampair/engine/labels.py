@@ -67,12 +67,16 @@ class JoinedLabels(NamedTuple):
         How many further labels of these events were used with another code than that of the event's label.
     repeats
         How many further labels were used with the same code.
+    events, places
+        Shape (m,): each label that was used, as the index of its event and its place (see `LabelTable.used`).
     """
 
     codes: NDArray[np.uint8]
     times: NDArray[np.int64]
     contradictions: int
     repeats: int
+    events: NDArray[np.int64]
+    places: NDArray[np.uint64]
 
 
 class _Segment:
@@ -388,7 +392,7 @@ class LabelTable:
         contradictions, repeats = label_table.label_resolve(
             taken.events, taken.codes, taken.times, taken.places, best, codes, joined_times
         )
-        return JoinedLabels(codes, joined_times, contradictions, repeats)
+        return JoinedLabels(codes, joined_times, contradictions, repeats, taken.events, taken.places)
 
     def _take(self, words: NDArray[np.uint64], moments: NDArray[np.int64]) -> _Taken:
         """Use the labels of events."""
@@ -494,13 +498,21 @@ class LabelTable:
             except StoreError:  # there is no room to move: it stays until there is
                 self._segments.insert(0, segment)
 
-    def used(self) -> bytes:
-        """The places of the used labels that have not expired, for a snapshot; see `load_used`."""
+    def used(self, *, without: Sequence[int] = ()) -> bytes:
+        """The places of the used labels that have not expired, for a snapshot; see `load_used`.
+
+        Parameters
+        ----------
+        without
+            Places of labels that count as unused: of events that were joined, and are to be joined again.
+        """
         parts = [np.empty(0, dtype=np.uint64), *self._loaded.values()]
         for segment in self._segments:
             labels = segment.labels()
             parts.append(labels.places[(labels.used != 0) & (labels.times >= self._expired)])
         places = np.sort(np.concatenate(parts))
+        if len(without):
+            places = np.setdiff1d(places, np.array(without, dtype=np.uint64), assume_unique=True)
         steps = np.diff(places, prepend=np.uint64(0)).astype("<u8")
         # Byte by byte of all steps: the upper bytes are nearly all 0.
         return _VERSION + zlib.compress(steps.view(np.uint8).reshape(-1, 8).T.tobytes(), 1)

@@ -830,6 +830,11 @@ class TopicFacts:
     label_partitions: int
 
 
+def _check_labels_topic(config: Config, topics: Mapping[str, int]) -> None:
+    if config.labels is not None and config.labels.topic not in topics:
+        raise missing_topic(config, "labels.topic", config.labels.topic)
+
+
 async def check_topics(config: Config, *, create: bool) -> TopicFacts:
     """Refuse to start if a topic or a right is missing, before a broker creates topics automatically.
 
@@ -858,11 +863,8 @@ async def check_topics(config: Config, *, create: bool) -> TopicFacts:
         raise rights_error(config, missing)
     if config.input.topic not in topics:
         raise missing_topic(config, "input.topic", config.input.topic)
-    label_partitions = 0
-    if config.labels is not None:
-        if config.labels.topic not in topics:
-            raise missing_topic(config, "labels.topic", config.labels.topic)
-        label_partitions = topics[config.labels.topic]
+    _check_labels_topic(config, topics)
+    label_partitions = 0 if config.labels is None else topics[config.labels.topic]
     compacted = await is_compacted(settings, config.input.topic)
     if compacted:
         log.warning(

@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import functools
 import math
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -46,6 +48,26 @@ class Unused(NamedTuple):
     record: RecordLike
     partition: int
     reason: str
+
+
+class UsedLabels(msgspec.Struct, array_like=True):
+    """Which labels events have used: in a snapshot, `LoggedLane.labels_used`.
+
+    Attributes
+    ----------
+    used
+        Of `LabelTable.used`.
+    digests, times
+        Of events that have used labels which are not in `used`, since labels were being read again.
+    """
+
+    used: bytes
+    digests: bytes = b""
+    times: list[int] = []
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(UsedLabels).decode
 
 
 class LabelReader:
@@ -120,7 +142,7 @@ class LabelReader:
                 partition,
                 np.array(offsets, np.int64),
             )
-            for index in late:
+            for index in late.tolist():
                 self._send_on(kept[index], partition, "every event that it could be for was learned before")
         self.read_to[partition] = records[-1].offset + 1
 
@@ -149,8 +171,8 @@ class LabelReader:
             "labels_lost",
             topic=partition.topic,
             partition=partition.partition,
-            next_step="the topic's retention removed labels before they were read: raise its retention.ms above "
-            "labels.after",
+            next_step="the topic's retention removed labels before they were read: raise its "
+            "retention.ms above labels.after",
         )
 
     async def stop(self) -> None:
@@ -198,9 +220,11 @@ class LateLabelSource(TopicSource):
         self._due_paused: set[int] = set()
         self._open: OpenLane | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._handed: Sequence[OrderedRecord] = ()
+        self._joined_ahead: list[tuple[int, int]] = []  # ordinals of events, and places of their labels
         self._quiet_since = 0.0
         self._waits: list[Wait] = []
+        self._known_used = UsedLabels(b"")
+        self._marks: list[OrderedRecord] = []  # events that have used labels which are being read again
         self._learns_only = config.learner.parallel
 
     async def start(self) -> None:
@@ -215,6 +239,7 @@ class LateLabelSource(TopicSource):
     def begin(self, lane: OpenLane) -> None:
         """Seek in all partitions, and read the labels again; scores do not wait for them."""
         self._keep_used()
+        self._joined_ahead = []
         super().begin(lane)
         if self._learns_only:
             for partition in self._all:
@@ -234,7 +259,9 @@ class LateLabelSource(TopicSource):
         for record in announced:
             clock = max(positions[record.partition][1], record.clock)
             positions[record.partition] = (record.position + 1, clock)
-        marks = [record for record in (*lane.replayed_due, *announced) if record.label > 0]
+        state = lane.logged_lane.labels_used
+        self._known_used = _decode(state) if state else UsedLabels(b"")
+        self._marks = [record for record in (*lane.replayed_due, *announced) if record.label > 0]
         lane.replayed_due = []
         self._waits = source.wait(self._labels.after, self._labels.lateness)
         if len(self._waits) > 1:
@@ -245,7 +272,7 @@ class LateLabelSource(TopicSource):
                 after_seconds=self._labels.after / 1000,
                 next_step="none: events that came before wait as long as they were to",
             )
-        self._loading = asyncio.create_task(self._load(lane, positions, marks))
+        self._loading = asyncio.create_task(self._load(lane, positions))
 
     def close(self, lane: OpenLane) -> None:
         """Feed the lane no longer; it keeps which labels were used."""
@@ -256,41 +283,30 @@ class LateLabelSource(TopicSource):
             self._loading.cancel()
 
     def _keep_used(self) -> None:
-        if self._open is not None and self._due_order is not None:
+        if self._open is not None:
             self._open.logged_lane.labels_used = self._label_state()
 
     def _label_state(self) -> bytes:
-        """Which labels were used by the events that the lane has taken; as loaded, until they are read again.
+        """Which labels were used by the events that the lane has taken.
 
-        Events that were joined and not taken yet are joined again after a restart.
+        Events that were joined and not taken yet are joined again after a restart. While labels are read
+        again, it is what was known, and the events that have used labels since.
         """
         assert self._open is not None
         lane = self._open.logged_lane
-        if self._due_order is None:
-            return lane.labels_used
         taken = lane.next_offset or 0
-        ahead = [each for each in (*self._handed, *self._ready) if each.label > 0 and each.offset >= taken]
-        table = self._label_reader.labels
-        if not ahead:
-            return table.used()
-        digests, times = self._digests(ahead)
-        table.mark_used(digests, times, used=False)
-        state = table.used()
-        table.mark_used(digests, times)
-        return state
+        self._joined_ahead = [(ordinal, place) for ordinal, place in self._joined_ahead if ordinal >= taken]
+        if self._due_order is not None:
+            used = self._label_reader.labels.used(without=[place for _, place in self._joined_ahead])
+            return _encode(UsedLabels(used))
+        known = self._known_used
+        _, digests, times = self._digests([each for each in self._marks if each.offset < taken])
+        return _encode(
+            UsedLabels(known.used, known.digests + digests.tobytes(), [*known.times, *times.tolist()])
+        )
 
-    async def _load(
-        self, lane: OpenLane, positions: Mapping[int, tuple[int, int]], marks: Sequence[OrderedRecord]
-    ) -> None:
-        """Read labels and due events from where the lane goes on.
-
-        Parameters
-        ----------
-        positions
-            Of the due events: by partition the next offset and the clock.
-        marks
-            Events that have used labels since the snapshot.
-        """
+    async def _load(self, lane: OpenLane, positions: Mapping[int, tuple[int, int]]) -> None:
+        """Read labels again, and due events from where the lane goes on: offset and clock by partition."""
         logged, labels = lane.logged_lane, self._labels
         source = logged.source
         assert source is not None
@@ -299,18 +315,26 @@ class LateLabelSource(TopicSource):
             after=max(wait.after for wait in self._waits),
             lateness=max(wait.lateness for wait in self._waits),
             max_labels=None if logged.private else labels.max_labels,
-            directory=self._config.state_directory if logged.private else None,
+            # What a private learner does must not depend on how many labels come, so that they may not fill
+            # the memory either.
+            directory=Path(tempfile.gettempdir()) if logged.private else None,
         )
-        table.load_used(logged.labels_used)
+        known = self._known_used
+        if known.used:
+            table.load_used(known.used)
         if source.expired:
             table.expire(source.expired)
         await self._label_reader.load(table, source.expired - labels.lateness, source.labels)
         await self._due_reader.seek({number: offset for number, (offset, _) in positions.items()})
         self._due_paused = set()
-        while marks and self._label_reader.settled() is None:
-            await asyncio.sleep(0.02)
-        if marks:
-            table.mark_used(*self._digests(marks))
+        if self._marks or known.times:
+            while self._label_reader.settled() is None:  # noqa: ASYNC110  # polled by the loop of the worker
+                await asyncio.sleep(0.02)
+            earlier = np.frombuffer(known.digests, np.uint64).reshape(-1, 2)
+            table.mark_used(earlier, np.array(known.times, np.int64), np.ones(len(known.times)))
+            named, digests, times = self._digests(self._marks)
+            table.mark_used(digests, times, np.ones(len(named)))
+        self._marks = []
         self._due_order = TopicOrder(positions, label=0)
 
     # Reading
@@ -390,29 +414,30 @@ class LateLabelSource(TopicSource):
 
     def _joined(self, records: list[OrderedRecord]) -> list[OrderedRecord]:
         """The records with the codes of their labels."""
-        digests, times = self._digests(records)
+        named, digests, times = self._digests(records)
+        if not named:
+            return records
         joined = self._label_reader.labels.join(digests, times)
-        codes = joined.codes.tolist()
-        if len(self._waits) > 1:
-            for index, record in enumerate(records):
-                wait, delay = (
-                    self._wait_of(record.partition, record.position),
-                    joined.times[index] - times[index],
-                )
-                if not -wait.lateness <= delay <= wait.after:
-                    codes[index] = 0
-        return [
-            msgspec.structs.replace(record, label=code) if code else record
-            for record, code in zip(records, codes, strict=True)
-        ]
+        for event, place in zip(joined.events.tolist(), joined.places.tolist(), strict=True):
+            self._joined_ahead.append((records[named[event]].offset, place))
+        out = list(records)
+        codes, delays = joined.codes.tolist(), (joined.times - times).tolist()
+        for index, code, delay in zip(named, codes, delays, strict=True):
+            if code:
+                wait = self._wait_of(records[index].partition, records[index].position)
+                if -wait.lateness <= delay <= wait.after:
+                    out[index] = msgspec.structs.replace(records[index], label=code)
+        return out
 
-    def _digests(self, records: Sequence[OrderedRecord]) -> tuple[Any, Any]:
-        """Digests of the ids of events, and their times: a future timestamp counts as that of the order."""
-        times = np.array([min(each.timestamp, each.clock) for each in records], np.int64)
-        return digest_ids(self._ids(records)), times
+    def _digests(self, records: Sequence[OrderedRecord]) -> tuple[list[int], Any, Any]:
+        """Of events with an id: their indices, the digests of the ids, and the times of the events.
 
-    def _hand_out(self, records: list[OrderedRecord]) -> None:
-        self._handed = records
+        A timestamp in the future counts as that of the order.
+        """
+        ids = self._ids(records)
+        named = [index for index, each in enumerate(ids) if each is not None]
+        times = [min(records[index].timestamp, records[index].clock) for index in named]
+        return named, digest_ids([each for each in ids if each is not None]), np.array(times, np.int64)
 
     @property
     def has_grown(self) -> bool:
@@ -427,8 +452,8 @@ class LateLabelSource(TopicSource):
             "events_lost",
             topic=partition.topic,
             partition=partition.partition,
-            next_step="the topic's retention removed events before they were due: raise its retention.ms above "
-            "labels.after",
+            next_step="the topic's retention removed events before they were due: raise its "
+            "retention.ms above labels.after",
         )
 
     # Labels that no event has used

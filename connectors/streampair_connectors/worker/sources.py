@@ -240,15 +240,11 @@ class TopicSource:
             wait = max(min(_POLL_SECONDS, deadline - time.monotonic()), 0.0)
         found, self._ready = self._ready[:most], self._ready[most:]
         self._report_holding(order, found)
-        self._hand_out(found)
         return {self._lane: found} if found else {}
 
     def _take(self, order: TopicOrder, room: int) -> None:
         """Take the next records in order, at most so many."""
         self._ready += order.take(room)
-
-    def _hand_out(self, records: list[OrderedRecord]) -> None:
-        """Note what `poll` returns."""
 
     async def _read(self, order: TopicOrder, wait: float) -> None:
         """Drain the consumer into the order: what it keeps would hold back the fetches of all partitions."""

@@ -349,10 +349,7 @@ class Worker:
                         # Revoked since the poll; the next owner reads these records again.
                         continue
                     await self._process(lane, records)
-                for lane in self._lanes.values():
-                    if sent := await self._source.send_on(lane):
-                        lane.dirty = True
-                        self._uncommitted += sent
+                await self._send_on()
                 for lane, error in await self._outputs.release(self._lanes.values(), self._give_up):
                     await self._fenced(lane.topic_partition, error)
                 # No records came: commit now instead of waiting for the interval.
@@ -363,6 +360,13 @@ class Worker:
             if self._backlog.due:
                 self._backlog.update(self._processed, self._lag_total())
             await asyncio.sleep(0)  # let outputs be sent while records keep coming
+
+    async def _send_on(self) -> None:
+        """Send labels that no event can use to their topic, with the next commit."""
+        for lane in self._lanes.values():
+            if sent := await self._source.send_on(lane):
+                lane.dirty = True
+                self._uncommitted += sent
 
     def _is_due(self, lane: OpenLane) -> bool:
         """Whether the lane has something to commit, though no record has come since its last commit."""

@@ -82,7 +82,7 @@ def test_labels_that_no_event_has_used_are_sent_on(
 def test_kill_9_loses_and_repeats_nothing(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, learner: str
 ) -> None:
-    """Labels are read again, and those that were used stay so: an id that comes twice gets no second label."""
+    """Labels that were used stay so while they are read again: an id that comes twice gets no second one."""
     if learner == PAIR_FTRL:
         learner = PAIR_FTRL.replace("warmup = 0", "warmup = 0, forks = 8")
     key = learner != PAIR_OGD
