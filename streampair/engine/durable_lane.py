@@ -907,8 +907,7 @@ class LoggedLane(Lane):
             raise SnapshotError("the lane has not caught up", fix="replay first")
         numbers = self._numbers()
         if self._reservations is not None:
-            taken = self._batch.seen if self._batch.arrivals is None else self._batch.due
-            self._dates.note(when, numbers, self._reservations.ledger.charged, taken)
+            self._dates.note(when, numbers, self._reservations.ledger.charged, self.slots)
         privacy = summary(numbers, self._since, self._dates.to_state())
         data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
         return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=privacy)

@@ -248,6 +248,11 @@ class Lane:
         return self._batch.seen
 
     @property
+    def slots(self) -> int:
+        """Of them, those that were to be learned: all, or where labels come later those that were due."""
+        return self._batch.seen if self._batch.arrivals is None else self._batch.due
+
+    @property
     def learner(self) -> Any:
         """The last step of the model, for reading; another object after a rollback of a foreign model."""
         return self._model.learner

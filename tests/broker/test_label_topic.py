@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, ends, same
 from harness.kafka import Cluster
 from harness.late_labels import (
+    DAY,
     joined,
     late_labels,
     make_app,
@@ -18,6 +21,9 @@ from harness.late_labels import (
     stream,
 )
 from harness.worker_process import wait_for
+from streampair_connectors.config import load_config
+from streampair_connectors.kafka import RecordReader
+from streampair_connectors.worker.model_topic import read_model
 
 from streampair.engine.snapshot import unpack
 
@@ -110,3 +116,56 @@ def test_kill_9_loses_and_repeats_nothing(
     found = [identity for identity, _ in late_labels(app)]
     if store == "kafka":
         assert len(found) == len(set(found))
+
+
+def test_scorers_score_what_the_learner_learns_later(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    learner = f'scoring = "parallel"\n{PAIR_OGD}'
+    app = make_app(apache_kafka, tmp_path, unique("app"), store=store, learner=learner)
+    events, labels = stream(400, 2)
+    send_labels(app, labels)
+    send_events(app, events)
+    with Running(app.role("score")) as scorer, Running(app.role("learn")) as worker:
+        rows = app.await_scores(ends(400, 2), scorer, committed=True)
+        wait_for("all are learned", lambda: newest_model(app) == 400, explain=worker.log)
+        assert worker.stop() == 0, worker.log()
+        assert scorer.stop() == 0, scorer.log()
+    assert len(rows) == len({(row["partition"], row["offset"]) for row in rows}) == 400
+    wanted = reference(app, events, labels)
+    assert same(steps(app), unpack(wanted.snapshot(clean=True))["steps"])
+
+
+def newest_model(app: App) -> int:
+    """How many events the newest published model has learned."""
+
+    async def body() -> int:
+        config = load_config(app.path)
+        lookup = RecordReader(config.require_kafka())
+        try:
+            found = await read_model(config, lookup)
+        finally:
+            await lookup.stop()
+        return 0 if found is None else found.model.slots
+
+    return asyncio.run(body())
+
+
+def test_events_wait_as_long_as_they_were_to_when_after_changes(
+    kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    app = make_app(kafka, tmp_path, unique("app"), store=store)
+    now = round(time.time() * 1000)
+    events, _ = stream(40, 2)
+    # Half of the events come before the change, and one day ago: they are not due for 29 days.
+    events = [event._replace(time=now - DAY + 50 * number) for number, event in enumerate(events)]
+    send_events(app, events[:20])
+    with Inside(app) as worker:
+        app.await_scores(ends(20, 2), worker)
+        assert worker.stop() is None
+    app.path.write_text(app.path.read_text().replace('after = "30d"', 'after = "1h"'))
+    send_events(app, events[20:])
+    with Inside(app) as worker:
+        app.await_scores(ends(40, 2), worker)
+        assert learned(worker) == 0
+        assert worker.stop() is None

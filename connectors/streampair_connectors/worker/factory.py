@@ -32,7 +32,7 @@ from streampair.engine import (
 from streampair.engine.fits import PendingModel
 from streampair.engine.source import partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC
-from streampair.errors import ConfigError, StreampairError
+from streampair.errors import ConfigError, PrivacyError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import EntityLimit, NoiseKey
 from streampair_connectors.config import Config, parse_config
@@ -219,7 +219,7 @@ def _build(
     }[worker.breaker]
     loss = {None: None, "hinge": losses.Hinge, "logistic": losses.Logistic}[regret.loss]
     shadow = build_shadow(config, decode, topic=more["topic"], partition=more["partition"])
-    return kind(
+    lane = kind(
         build_learner(config, noise_key=noise_key),
         decode,
         app=config.app,
@@ -247,6 +247,14 @@ def _build(
         labels=config.label_codes,
         **more,
     )
+    if lane.private and config.labels is not None and config.labels.id_field is not None:
+        raise PrivacyError(
+            f"labels.id names the field {config.labels.id_field!r} of an event, and {lane.name} is private: "
+            "an event with another value could take the label of another event",
+            fix='send the id as the key of both topics, labels.id = "key"; or in a header of both, '
+            'labels.id = { header = "..." }',
+        )
+    return lane
 
 
 @contextmanager

@@ -68,7 +68,11 @@ class OpenLane:
     saved_at
         When its last snapshot was made, on the monotonic clock.
     event_time
-        Timestamp of the last processed record, in seconds since the epoch; None: unknown.
+        Timestamp of the last processed record, in seconds since the epoch; None: unknown. Where labels come
+        later: of the last record that was scored.
+    learned_time
+        As of when the model has learned: `event_time`, or where labels come later the time at which the last
+        learned event was due.
     lane_count
         Open lanes of this process.
     spans
@@ -111,6 +115,7 @@ class OpenLane:
         self.restored = restored
         self.saved_at = time.monotonic()
         self.event_time: float | None = None
+        self.learned_time: float | None = None
         self._outside: set[str] = set()
         self.lane_count = 1
         self.spans = spans
@@ -150,6 +155,16 @@ class OpenLane:
         return {
             number: max(known[number].next_offset, start) if number in known else start
             for number, (start, _) in self.spans.items()
+        }
+
+    @property
+    def learned_positions(self) -> dict[int, int]:
+        """As `positions`, of the events to be learned: where labels come later, those that become due."""
+        source = self.logged_lane.source
+        if source is None or not source.due:
+            return self.positions
+        return {
+            p: max(source.due[p].next_offset, s) if p in source.due else s for p, (s, _) in self.spans.items()
         }
 
     @property

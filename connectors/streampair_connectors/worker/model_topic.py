@@ -284,7 +284,7 @@ class ModelPublisher:
             return False
         if not self._count:
             return True
-        seen, waited = lane.logged_lane.seen, self._clock() - self._published
+        seen, waited = lane.logged_lane.slots, self._clock() - self._published
         if seen == self._slots:
             return False
         return waited >= min(self._seconds / _SHARE, _MOST_SECONDS) or (
@@ -294,7 +294,7 @@ class ModelPublisher:
     async def publish(self, lane: OpenLane) -> None:
         """Hand the model over to the store of the lane: it becomes visible with the next commit."""
         assert self._topic is not None
-        begin, seen = self._clock(), lane.logged_lane.seen
+        begin, seen = self._clock(), lane.logged_lane.slots
         if self._seconds > _THREAD_SECONDS:
             data = await asyncio.to_thread(self._export, lane)
         else:
@@ -312,12 +312,12 @@ class ModelPublisher:
             "application": config.app,
             "configuration": config.fingerprint(),
             "topic": lane.topic,
-            "positions": {str(number): offset for number, offset in lane.positions.items()},
+            "positions": {str(number): offset for number, offset in lane.learned_positions.items()},
         }
         if self._scored_until is not None:
             metadata["scored_until"] = {str(p): offset for p, offset in self._scored_until.items()}
-        when = None if lane.event_time is None else round(lane.event_time * 1000)
-        data = models.dumps(logged.learner, logged.seen, when, metadata=metadata)
+        when = None if lane.learned_time is None else round(lane.learned_time * 1000)
+        data = models.dumps(logged.learner, logged.slots, when, metadata=metadata)
         return self._seal.seal(data, _context(config)) if self._seal.seals else data
 
     def committed(self) -> None:

@@ -320,8 +320,11 @@ class Scorer:
         """Whether the model has learned enough to score on.
 
         In a backlog events are scored faster than models come round, and would be over before the model has
-        learned from them. At the end of the topic they are scored at once.
+        learned from them. At the end of the topic they are scored at once, and so are events whose labels
+        come later: their model is always behind.
         """
+        if self.config.labels is not None:
+            return True
         found = self._models.newest
         assert found is not None
         positions = self._positions()
@@ -376,7 +379,7 @@ class Scorer:
         self._telemetry.scoring(
             self.config.app,
             lag=self._lag(positions),
-            behind=behind,
+            behind=0 if self.config.labels is not None else behind,
             slots=found.model.slots,
             learned_ms=found.model.time,
         )

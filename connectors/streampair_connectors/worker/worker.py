@@ -401,14 +401,21 @@ class Worker:
             start += len(part)
             output = await self._pace.run(functools.partial(lane.timer.process, part), len(part))
             lane.dirty = True
-            newest = part[-1]
-            if not (isinstance(newest, OrderedRecord) and newest.due):
-                lane.event_time = dated(newest.timestamp) / 1000.0 or lane.event_time
+            self._note_times(lane, part[-1])
             self._uncommitted += len(part)
             self._processed += len(part)
             begin = time.perf_counter()
             await self._outputs.send(lane, part, output)
             lane.timer.encoded(time.perf_counter() - begin)
+
+    def _note_times(self, lane: OpenLane, newest: RecordLike) -> None:
+        labels = self.config.labels
+        if labels is not None and isinstance(newest, OrderedRecord) and newest.due:
+            lane.learned_time = (newest.clock + labels.wait) / 1000.0
+            return
+        lane.event_time = dated(newest.timestamp) / 1000.0 or lane.event_time
+        if labels is None:
+            lane.learned_time = lane.event_time
 
     async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
         """Commit all lanes. False: the outputs were not stored in time, and nothing was saved."""
