@@ -150,17 +150,18 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
     known = {int(name[1:]): SimpleNamespace(next_offset=offset) for name, offset in positions.items()}
     lane = SimpleNamespace(
         logged_lane=SimpleNamespace(
-            learner=learner, model=learner, seen=seen, source=SimpleNamespace(positions=known)
+            learner=learner, model=learner, slots=seen, source=SimpleNamespace(positions=known, due={})
         ),
         topic="t",
         spans={0: (0, 9), 1: (4, 9)},
-        event_time=None,
+        learned_time=None,
         store=SimpleNamespace(send=send),
         encoder=Encoder(app="a", learner="l", topic="t", partition=0),
         partition=0,
         bad_count=0,
     )
     lane.positions = OpenLane.positions.fget(lane)  # type: ignore[attr-defined]
+    lane.learned_positions = OpenLane.learned_positions.fget(lane)  # type: ignore[attr-defined]
     return lane
 
 
