@@ -13,6 +13,7 @@ from harness.kafka import Cluster
 from harness.late_labels import (
     DAY,
     joined,
+    late_app,
     late_labels,
     make_app,
     reference,
@@ -21,11 +22,14 @@ from harness.late_labels import (
     stream,
 )
 from harness.worker_process import wait_for
+from streampair_connectors.cli import app as cli
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import RecordReader
 from streampair_connectors.worker.model_topic import read_model
+from typer.testing import CliRunner
 
 from streampair.engine.snapshot import unpack
+from streampair.errors import PrivacyError
 
 pytestmark = pytest.mark.newest
 
@@ -169,3 +173,34 @@ def test_events_wait_as_long_as_they_were_to_when_after_changes(
         app.await_scores(ends(40, 2), worker)
         assert learned(worker) == 0
         assert worker.stop() is None
+
+
+def test_check_says_what_events_and_labels_need(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    app = make_app(apache_kafka, tmp_path, unique("app"), store="kafka")
+
+    def report() -> str:
+        return CliRunner().invoke(cli.app, ["check", str(app.path)], env={"COLUMNS": "400"}).output
+
+    assert f"labels from topic '{app.name}-labels', events learned 30 days after they come" in report()
+    assert "can be gone by then" not in report()
+    short = late_app(App(apache_kafka, tmp_path, f"{app.name}-b", partitions=2, store="kafka"))
+    short.create_topics(retention_ms=str(DAY))
+    assert f"topic '{short.name}-labels' (labels.topic) does not exist" in CliRunner().invoke(
+        cli.app, ["check", str(short.path)]
+    ).output.replace("\n", " ")
+    apache_kafka.create_topic(f"{short.name}-labels", cleanup_policy="compact", retention_ms=str(DAY))
+    found = " ".join(CliRunner().invoke(cli.app, ["check", str(short.path)]).output.split())
+    assert found.count("can be gone by then") == 2
+    assert "is compacted: of several labels of an id the last one may be left" in found
+
+
+def test_a_private_learner_needs_ids_outside_of_the_value(
+    kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    app = make_app(kafka, tmp_path, unique("app"), learner=PAIR_FTRL)
+    with Inside(app) as worker:
+        error = worker.end()
+    assert isinstance(error, PrivacyError)
+    assert "could take the label of another event" in str(error)

@@ -22,6 +22,7 @@ from streampair_connectors.kafka.admin import (
     missing_topic,
     output_topics,
     retention_fix,
+    retention_ms,
     rights_error,
 )
 from streampair_connectors.kafka.log_topic import SETTINGS, LogTopic
@@ -79,6 +80,21 @@ class Report:
         return out
 
 
+def _label_place(config: Config) -> str:
+    if config.labels is None:
+        return f"label {config.input.label!r}"
+    wait = _span(config.labels.wait)
+    return f"labels from topic {config.labels.topic!r}, events learned {wait} after they come"
+
+
+def _span(milliseconds: int) -> str:
+    """A duration, for people."""
+    for size, name in ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes")):
+        if milliseconds >= 2 * size:
+            return f"{milliseconds / size:.3g} {name}"
+    return f"{milliseconds / 1000:.3g} seconds"
+
+
 async def check_config(config: Config, *, create_topics: bool = False) -> Report:
     """Run all checks and return the findings. Holds no lock, saves no state.
 
@@ -96,7 +112,7 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     )
     report.good(
         "input",
-        f"topic {config.input.topic!r}, label {config.input.label!r} ({labels}), "
+        f"topic {config.input.topic!r}, {_label_place(config)} ({labels}), "
         + ("features are all other fields" if names is None else f"{len(names)} features")
         + (
             ""
@@ -341,6 +357,7 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
         topics.found |= creation.made
     _check_input_topic(config, report, topics)
     await _check_append_time(config, report, topics.found.get(config.input.topic, 0))
+    await _check_labels(config, settings, report, topics)
     await _check_output_topics(config, settings, report, topics)
     partitions = topics.found.get(config.input.topic, 0)
     if missing or not partitions:
@@ -462,6 +479,36 @@ async def _check_append_time(config: Config, report: Report, partitions: int) ->
         report.doubtful("timestamps", f"{found}, and the report says that the order is not covered. {advice}")
     else:
         report.good("timestamps", f"{found}. {advice}")
+
+
+async def _check_labels(config: Config, settings: KafkaConfig, report: Report, topics: _Topics) -> None:
+    """Check the labels topic, and whether events and labels are kept until the events are due."""
+    labels = config.labels
+    if labels is None:
+        return
+    if labels.topic in topics.found:
+        report.good("labels.topic", topics.has(labels.topic))
+    elif labels.topic not in topics.hidden:
+        report.bad("labels.topic", missing_topic(config, "labels.topic", labels.topic))
+        return
+    for topic, what in ((config.input.topic, "events"), (labels.topic, "labels")):
+        kept = await retention_ms(settings, topic) if topic in topics.found else None
+        if kept is None or kept == -1:
+            continue
+        if kept <= labels.wait:
+            report.doubtful(
+                "retention",
+                f"{topic!r} keeps its records for {_span(kept)}, and events are learned {_span(labels.wait)} "
+                f"after they come: {what} can be gone by then. Raise it: kafka-configs.sh --bootstrap-server "
+                f"{settings.bootstrap_servers} --alter --topic {topic} --add-config "
+                f"retention.ms={2 * labels.wait}",
+            )
+    if await kafka.is_compacted(settings, labels.topic):
+        report.doubtful(
+            "labels.topic",
+            f"{labels.topic!r} is compacted: of several labels of an id the last one may be left, and the "
+            "first one counts. Set cleanup.policy=delete",
+        )
 
 
 async def _check_output_topics(

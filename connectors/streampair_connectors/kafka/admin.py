@@ -63,6 +63,7 @@ __all__ = [
     "missing_rights",
     "missing_topic",
     "output_topics",
+    "retention_ms",
     "rights_error",
     "topic_origin",
 ]
@@ -166,6 +167,12 @@ async def is_compacted(config: KafkaConfig, topic: str) -> bool | None:
 async def has_append_time(config: KafkaConfig, topic: str) -> bool:
     """Return whether the broker sets the timestamps of the topic, as far as its settings can be read."""
     return await _setting(config, topic, "message.timestamp.type") == "LogAppendTime"
+
+
+async def retention_ms(config: KafkaConfig, topic: str) -> int | None:
+    """Return how long the topic keeps its records, in milliseconds; -1: for ever. None: not readable."""
+    value = await _setting(config, topic, "retention.ms")
+    return None if value is None else int(value)
 
 
 async def _setting(config: KafkaConfig, topic: str | None, name: str) -> str | None:

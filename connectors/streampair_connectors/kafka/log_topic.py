@@ -26,6 +26,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     # Deleted records are freed by whole segments; logs are short, so segments are small.
     "segment.bytes": str(16 * 1024 * 1024),
     "unclean.leader.election.enable": "false",
+    # The answers then say what the broker's clock shows: events whose labels come later are due by it.
+    "message.timestamp.type": "LogAppendTime",
 }
 """Settings of a new log topic."""
 

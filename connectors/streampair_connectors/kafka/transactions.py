@@ -20,6 +20,7 @@ requests were answered.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -200,10 +201,13 @@ class _Answers:
     lost
         Whether a duplicate of a request may still arrive: a request of a transaction got no response, or
         EndTxn was sent more than once.
+    clock_ahead
+        As of `TransactionalProducer`.
     """
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self.lost = False
+        self.clock_ahead: int | None = None
         self._ends = 0
         self._member: Member | None = None
         self._send = client.send
@@ -221,10 +225,21 @@ class _Answers:
         if self._member is not None and isinstance(request, TxnOffsetCommitRequest):
             request = _MemberCommit(request, self._member)
         try:
-            return await self._send(node, request, **options)
+            response = await self._send(node, request, **options)
         except BaseException:
             self.lost |= isinstance(request, (*_REQUESTS, _MemberCommit))
             raise
+        if isinstance(request, ProduceRequest):
+            self._compare_clocks(response)
+        return response
+
+    def _compare_clocks(self, response: Any) -> None:
+        now = round(time.time() * 1000)
+        for _, partitions in response.topics:
+            for _, code, _, appended, *_ in partitions:
+                if code == 0 and appended > 0:  # the topic has LogAppendTime
+                    # The answer took some time, which looks like a clock that is ahead by so much more.
+                    self.clock_ahead = now - appended
 
 
 class TransactionalProducer:
@@ -267,6 +282,14 @@ class TransactionalProducer:
         self._answers: _Answers | None = None
         # During a transaction `_producer` is None: `stop` must wait for its end.
         self._lock = asyncio.Lock()
+
+    @property
+    def clock_ahead(self) -> int | None:
+        """How far the clock of this host is ahead of the broker's, at most, in milliseconds; None: unknown.
+
+        It is known once a message was stored in a topic with LogAppendTime.
+        """
+        return None if self._answers is None else self._answers.clock_ahead
 
     @property
     def usable(self) -> bool:

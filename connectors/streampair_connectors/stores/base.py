@@ -67,6 +67,11 @@ class LaneStore(Protocol):
         """
         ...
 
+    @property
+    def clock_ahead(self) -> int | None:
+        """How far this host's clock is ahead of the broker's, at most, in milliseconds; None: unknown."""
+        ...
+
     async def commit(self, commit: Commit) -> None:
         """Make outputs durable, then snapshot, frames, offset and register; atomically where possible."""
         ...

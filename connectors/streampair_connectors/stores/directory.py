@@ -406,6 +406,11 @@ class DiskLane:
         self.waiting_since: float | None = None
         self._outcome_unknown = False  # whether an append has failed, so that the durable state is unknown
 
+    @property
+    def clock_ahead(self) -> int | None:
+        """None: nothing that it stores in Kafka says what the broker's clock shows."""
+        return None
+
     async def read(self) -> bytes:
         """Return the log."""
         return await asyncio.to_thread(self._files.read)

@@ -352,6 +352,11 @@ class TopicLane:
             topics=(config.output_topic, topic.name),
         )
 
+    @property
+    def clock_ahead(self) -> int | None:
+        """How far this host's clock is ahead of the broker's, at most, in milliseconds; None: unknown."""
+        return self._producer.clock_ahead
+
     async def start(self) -> None:
         """Fence every earlier owner, and abort its open transaction."""
         await self._producer.start()

@@ -397,8 +397,9 @@ class LateLabelSource(TopicSource):
     def _labels_read(self) -> int | None:
         """Time as of which the labels topic was read; None: nothing is due."""
         read = self._label_reader.settled()
-        if read is None:
+        if read is None or self._open is None:
             return None
+        read -= self._open.store.clock_ahead or 0
         labels = self._labels
         if labels.quiet is not None and read - self._label_reader.newest > labels.quiet and not self._private:
             if time.monotonic() > self._quiet_since + 60.0:
