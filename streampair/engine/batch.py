@@ -647,12 +647,11 @@ class Batch:
         """`_origin` of each."""
         contexts = None
         if self._keyed:
-            contexts = contexts_of(self._partition, records)
-            if self._labels is not None:
-                contexts = [
-                    context + _CODE(record.label)  # type: ignore[attr-defined]  # `OrderedRecord`
-                    for context, record in zip(contexts, records, strict=True)
-                ]
+            contexts = (
+                contexts_of(self._partition, records)
+                if self._labels is None
+                else list(map(_due_context, cast("Sequence[OrderedRecord]", records)))
+            )
         return Origins(contexts, [record.key for record in records] if self._entities else None)
 
     def _take_each(self, batch: Read, records: Sequence[Record], scores: list[float]) -> list[bool]:
@@ -721,9 +720,11 @@ class Batch:
         """
         entity = record.key if self._entities else None
         if self._keyed:
-            context = context_of(self._partition, record.offset, record.key, record.value)
-            if self._labels is not None:
-                context += _CODE(record.label)  # type: ignore[attr-defined]  # `OrderedRecord`
+            context = (
+                context_of(self._partition, record.offset, record.key, record.value)
+                if self._labels is None
+                else _due_context(cast("OrderedRecord", record))
+            )
             return Origin(context, entity)
         return Origin(None, entity) if self._entities else _NOWHERE
 
@@ -899,6 +900,11 @@ class Batch:
                 fix="look whether the schema of the topic changed; nothing since the last snapshot is lost. "
                 "To go on over bad records, raise the breaker's share or turn it off",
             ) from error
+
+
+def _due_context(record: OrderedRecord) -> bytes:
+    """`context_of` of an event that is due: its place, whatever was scored before it, and its label."""
+    return context_of(record.partition, record.position, record.key, record.value) + _CODE(record.label)
 
 
 def _rows(ready: Any, positions: Sequence[int]) -> Records | None:

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["AT_START", "DIRECTORY", "MODELS", "SCORER", "TOPIC", "Step"]
+__all__ = ["AT_START", "DIRECTORY", "LABELS", "MODELS", "SCORER", "TOPIC", "Step"]
 
 _HERE = "streampair_connectors"
 
@@ -118,6 +118,15 @@ DIRECTORY: dict[str, Step] = {
 MODELS: dict[str, Step] = {
     "model: not exported": Step(f"{_HERE}.worker.model_topic:ModelPublisher", "publish", "before", True),
     "model: handed over": Step(f"{_HERE}.worker.model_topic:ModelPublisher", "publish", "after", True),
+}
+_LABELS = f"{_HERE}.worker.late_labels:LateLabelSource"
+LABELS: dict[str, Step] = {
+    "labels: sought": Step(f"{_HERE}.worker.late_labels:LabelReader", "load", "after"),
+    "labels: read again": Step(_LABELS, "_load", "after"),
+    "labels: joined": Step(_LABELS, "_joined", "after"),
+    "labels: learned": Step(_LANE, "process", "after", True),
+    "labels: read for those sent on": Step(_LABELS, "_read_again", "after", True),
+    "labels: sent on": Step(_LABELS, "send_on", "after", True),
 }
 _SCORER = f"{_HERE}.worker.scorer:Scorer"
 SCORER: dict[str, Step] = {
@@ -409,7 +418,7 @@ def _work(order: dict[str, Any]) -> None:
     _note_work(order.get("pause", 0.0))
     if order.get("step"):
         every = {**TOPIC, **DIRECTORY} if order["store"] == "directory" else {**DIRECTORY, **TOPIC}
-        every |= {**MODELS, **SCORER}
+        every |= {**LABELS, **MODELS, **SCORER}
         Trap(order["step"], every[order["step"]], order.get("count", 1), order.get("action", "kill")).set()
     from streampair_connectors.cli.app import main
 

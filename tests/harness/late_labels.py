@@ -142,9 +142,15 @@ def joined(events: Sequence[Event], labels: Sequence[Label]) -> list[tuple[Event
 
 
 def reference(app: App, events: Sequence[Event], labels: Sequence[Label]) -> Any:
-    """The learner after one uninterrupted lane has learned all events in their order."""
+    """A lane that has learned all events in their order, and was not interrupted."""
     config = load_config(app.path)
     lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
+    lane.process(due_records(events, labels))
+    return lane
+
+
+def due_records(events: Sequence[Event], labels: Sequence[Label]) -> list[OrderedRecord]:
+    """The events as a lane takes them when they are due."""
     counts: dict[int, int] = {}
     records = []
     for number, (event, code) in enumerate(joined(events, labels)):
@@ -158,8 +164,7 @@ def reference(app: App, events: Sequence[Event], labels: Sequence[Label]) -> Any
                 label=code,
             )
         )
-    lane.process(records)
-    return lane
+    return records
 
 
 async def _read(bootstrap: str, topic: str, partitions: int) -> list[Any]:

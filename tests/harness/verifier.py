@@ -314,12 +314,15 @@ class Trial:
         text = text.replace("[kafka]\n", f"[kafka]\n{kafka_settings.strip()}\n", 1)
         text = text.replace("[store]\n", f"[store]\n{lasting.strip()}\n", 1)
         app.path.write_text(text)
-        # By such timestamps the order over partitions is a function of the topic.
-        app.create_topics(message_timestamp_type="LogAppendTime")
+        self._create_topics()
         self.values: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
         self._streams = {p: random.Random(p) for p in range(partitions)}
         self.lost: set[tuple[int, int]] = set()
         self.kills = 0
+
+    def _create_topics(self) -> None:
+        # By such timestamps the order over partitions is a function of the topic.
+        self.app.create_topics(message_timestamp_type="LogAppendTime")
 
     def add_partitions(self, count: int) -> None:
         """Add partitions to the input."""

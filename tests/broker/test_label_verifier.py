@@ -1,0 +1,88 @@
+"""Late labels, exactly once: killed at every step, each event is learned once and with its label."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.apache_kafka import KafkaBroker
+from harness.applications import PAIR_FTRL, PAIR_OGD
+from harness.dying_worker import DIRECTORY, LABELS, TOPIC
+from harness.label_trial import LabelTrial
+from harness.verifier import Evidence, Nursery
+
+pytestmark = pytest.mark.verifier
+
+MakeTrial = Callable[..., LabelTrial]
+
+
+@pytest.fixture
+def trial(
+    stoppable_kafka: KafkaBroker, unique: Callable[[str], str], tmp_path: Path, store: str
+) -> MakeTrial:
+    def make(**options: str) -> LabelTrial:
+        name = unique("app")
+        (tmp_path / name).mkdir()
+        return LabelTrial(stoppable_kafka, tmp_path / name, name, store=store, **options)
+
+    return make
+
+
+def killed_at(nursery: Nursery, one: LabelTrial, step: str, before: Evidence | None, count: int) -> Evidence:
+    """Let a worker run until it dies at a step; what the broker says then."""
+    with nursery.start(one.app, step=step, count=count) as worker:
+        code = worker.end()
+    assert code == -signal.SIGKILL, f"{step}: it ended with {code}\n{worker.log()}"
+    assert worker.said("trap"), f"{step}: it died elsewhere\n{worker.log()}"
+    one.kills += 1
+    return one.look(before)
+
+
+def finish(nursery: Nursery, one: LabelTrial, fault: str, *, forks: int = 0) -> None:
+    with nursery.start(one.app) as worker:
+        worker.await_log("lane_opened")
+        one.await_done(worker)
+        assert worker.stop() == 0, worker.log()
+    one.verify(fault, extra_forks=forks)
+
+
+@pytest.mark.verifier(short=True)
+@pytest.mark.parametrize("learner", [PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
+def test_killed_at_every_step_of_late_labels(trial: MakeTrial, nursery: Nursery, learner: str) -> None:
+    one, found = trial(learner=learner), None
+    one.feed(40)
+    for step in LABELS:
+        one.feed(40)
+        found = killed_at(nursery, one, step, found, 2 if step == "labels: joined" else 1)
+    finish(nursery, one, "killed at every step of late labels")
+
+
+def test_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    one, found = trial(), None
+    coin = random.Random(store)
+    steps = {**(TOPIC if store == "kafka" else DIRECTORY), **LABELS}
+    one.feed(30)
+    for step in (s for s in steps if "snapshot" not in s and "anew" not in s and "trimmed" not in s):
+        if step.startswith("start 5"):
+            continue
+        one.feed(20)
+        found = killed_at(nursery, one, step, found, coin.randint(1, 2) if steps[step].at_work else 1)
+    finish(nursery, one, "killed at every step")
+
+
+@pytest.mark.parametrize("learner", [PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
+def test_killed_at_any_time(trial: MakeTrial, nursery: Nursery, store: str, learner: str) -> None:
+    one, found = trial(learner=learner), None
+    coin = random.Random(f"{store} {learner}")
+    for _ in range(6):
+        one.feed(100)
+        with nursery.start(one.app, snapshot_seconds=coin.choice([0, None]), pause=0.001) as worker:
+            worker.await_log("lane_opened")
+            worker.wait(coin.random())
+            worker.kill()
+        one.kills += 1
+        found = one.look(found)
+    finish(nursery, one, "killed at any time")

@@ -1,0 +1,141 @@
+"""Trials of lanes whose labels come later: streams over two topics, and what must come of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from streampair_connectors.codecs.records import json_decoder
+from streampair_connectors.config import load_config
+from streampair_connectors.kafka import LogTopic, Partition
+from streampair_connectors.stores.encryption import Seal
+from streampair_connectors.stores.topic import TopicLog, context_of
+from streampair_connectors.worker.factory import build_logged_lane
+
+from harness.applications import _learning as learning
+from harness.kafka import Cluster
+from harness.late_labels import (
+    Event,
+    Label,
+    create,
+    due_records,
+    late_app,
+    late_labels,
+    send_events,
+    send_labels,
+    stream,
+)
+from harness.verifier import Evidence, Trial, _differences, _equal, uninterrupted
+from streampair.engine.recovery import RecoveredState
+from streampair.engine.wal import WHOLE_TOPIC, Chain
+
+__all__ = ["LabelTrial"]
+
+
+class LabelTrial(Trial):
+    """A trial of a lane that scores events when they come, and learns them when they are due.
+
+    All events are years old, so that they are due as soon as they come; their labels are fed before them, in
+    any order.
+    """
+
+    def __init__(self, kafka: Cluster, directory: Path, name: str, **options: Any) -> None:
+        super().__init__(
+            kafka, directory, name, settings='[output]\ntimestamps = "now"', partitions=2, **options
+        )
+        late_app(self.app)
+        if self.private:
+            text = self.app.path.read_text()
+            self.app.path.write_text(text.replace('id = "payment"', 'id = "key"'))
+        self._all, self._labels = stream(1200, 2, seed=7)
+        self.events: list[Event] = []
+        self.labels: list[Label] = []
+
+    def _create_topics(self) -> None:
+        create(self.app)
+
+    def feed(self, count: int, partition: int | None = None) -> None:
+        """Append labels, and then their events; every 17th event is bad."""
+        begin = len(self.events)
+        new = [
+            event._replace(value=b"not JSON") if number % 17 == 16 else event
+            for number, event in enumerate(self._all[begin : begin + count])
+        ]
+        assert len(new) == count
+        ids = {event.id for event in new}
+        labels = [label for label in self._labels if label.id in ids]
+        send_labels(self.app, labels)
+        send_events(self.app, new)
+        self.events += new
+        self.labels += labels
+        for event in new:
+            self.values[event.partition].append(event.value)
+
+    def done(self) -> bool:
+        """Whether all events are scored, and learned."""
+        if not super().done():
+            return False
+        known = RecoveredState.of(Chain.peek(self._frames()))
+        source = None if known is None else known.source
+        due = {} if source is None else {each.partition: each.next_offset for each in source.due}
+        return all(due.get(p, 0) == len(values) for p, values in self.values.items())
+
+    def _frames(self) -> bytes:
+        """The log as a reader sees it, without fencing its owner."""
+        if self.app.store == "directory":
+            file = self.app.state / f"{self.app.name}@{self.app.input}-all.log"
+            return file.read_bytes() if file.exists() else b""
+        config = load_config(self.app.path)
+        topic = LogTopic(config.require_kafka(), config.log_topic)
+        context = context_of(config.app, Partition(self.app.input, WHOLE_TOPIC))
+        return asyncio.run(TopicLog.read(topic, 0, Seal(config.store.sealing_keys()), context)).frames
+
+    def _released(self, now: Evidence, partition: int) -> int:
+        """None by the outputs: scores release nothing."""
+        return 0
+
+    def verify(self, fault: str, *, extra_forks: int = 0, by_outputs: bool = False) -> Evidence:
+        """Each event has one score; what was learned is what an uninterrupted lane learns.
+
+        Raises
+        ------
+        Wrong
+            With what differs.
+        """
+        found, config = self.look(settled=True), load_config(self.app.path)
+        lane = build_logged_lane(
+            config, json_decoder(config.input), topic=config.input.topic, partition=WHOLE_TOPIC
+        )
+        _, frames, snapshot = uninterrupted(lane, due_records(self.events, self.labels))
+        places = {(p, offset) for p, values in self.values.items() for offset in range(len(values))}
+        _equal("offsets with a score", sorted(found.scores), sorted(places))
+        dead = {
+            (p, at) for p, values in self.values.items() for at, v in enumerate(values) if v == b"not JSON"
+        }
+        _equal("dead letters", sorted(found.dead), sorted(dead))
+        log, state = self.stored(WHOLE_TOPIC)
+        differences = list(_differences(learning(state)["steps"], learning(snapshot)["steps"]))
+        _equal("places where what was learned differs", differences, [])
+        known, theirs = RecoveredState.of(Chain.peek(log)), RecoveredState.of(Chain.peek(frames))
+        assert known is not None
+        assert known.tip is not None
+        assert known.source is not None
+        assert theirs is not None
+        assert theirs.tip is not None
+        ends = {p: len(values) for p, values in self.values.items()}
+        _equal("positions", {each.partition: each.next_offset for each in known.source.positions}, ends)
+        _equal("due positions", {each.partition: each.next_offset for each in known.source.due}, ends)
+        _equal("ranges that are still to come", known.source.ahead, [])
+        _equal("slots", known.tip.slots, theirs.tip.slots)
+        charged = 0
+        if known.ledger is not None and theirs.ledger is not None:
+            charged = known.ledger["forks"]
+            for name in ("size", "limit", "keyed", "immutable", "generation", "pending", "behind"):
+                _equal(f"{name} of the account", known.ledger[name], theirs.ledger[name])
+        _equal("forks charged", charged, extra_forks)
+        if self.app.store == "kafka":
+            sent = [identity for identity, _ in late_labels(self.app)]
+            _equal("labels sent on twice", len(sent), len(set(sent)))
+        self._note(f"late labels: {fault}", found, charged)
+        return found
