@@ -1,4 +1,4 @@
-"""Online evaluation: rolling AUC and regret.
+"""Online evaluation: rolling AUC, regret, and labels that come late.
 
 Both are functions of raw data: for the operator's eyes, not for publication (docs/privacy 7).
 """
@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from streampair.evaluation.estimate import RegretEstimate
+from streampair.evaluation.label_delay import delayed_labels, delayed_progressive_val_score
 from streampair.evaluation.pair_reservoir import Drawn, Records
 from streampair.evaluation.quality import AUCWindow, Quality, quality_of
 from streampair.evaluation.regret import MetricRegret, PairRegret, RelevanceRegret
@@ -26,6 +27,8 @@ __all__ = [
     "RegretEstimate",
     "RelevanceRegret",
     "RollingAUC",
+    "delayed_labels",
+    "delayed_progressive_val_score",
     "quality_of",
 ]
 
