@@ -35,7 +35,7 @@ class ScoreSample:
     >>> sample = ScoreSample(2)
     >>> sample.extend([OrderedRecord(n, b"", partition=0, position=n) for n in range(8)], [0.5] * 8)
     >>> len(sample), sample.share
-    (2, 0.25)
+    (2, 0.125)
     """
 
     def __init__(self, size: int = 50_000) -> None:
@@ -53,11 +53,10 @@ class ScoreSample:
 
     def extend(self, records: Sequence[OrderedRecord], scores: Sequence[float | None]) -> None:
         """Add the scores of events; None: an event has none."""
-        kept = self._scores
         for record, score in zip(records, scores, strict=True):
             if score is not None and self._chosen(record.partition, record.position):
-                kept[record.partition << _SHIFT | record.position] = score
-                if len(kept) > self._size:
+                self._scores[record.partition << _SHIFT | record.position] = score
+                if len(self._scores) > self._size:
                     self._halve()
 
     def pop(self, record: OrderedRecord) -> float | None:

@@ -245,7 +245,7 @@ def test_when_a_model_is_due() -> None:
     lane = lane_of(auc.PairOGD(), 0)
 
     def learned(seen: int) -> bool:
-        lane.logged_lane.seen = seen
+        lane.logged_lane.slots = seen
         return publisher.due(lane)
 
     async def publish(seconds: float) -> None:
@@ -262,7 +262,7 @@ def test_when_a_model_is_due() -> None:
     assert not learned(2) or clock.now - publisher._published >= 0.02
     clock.now += 0.03
     assert learned(2), "twice as many, after twice its time"
-    lane.logged_lane.seen = 1000
+    lane.logged_lane.slots = 1000
     asyncio.run(publish(0.1))
     clock.now += 1.9
     assert not learned(1099), "a twentieth of the time would be 2 s"
