@@ -20,6 +20,7 @@ from harness.late_labels import (
     send_events,
     send_labels,
     stream,
+    with_id,
 )
 from harness.worker_process import wait_for
 from streampair_connectors.cli import app as cli
@@ -100,7 +101,8 @@ def test_kill_9_loses_and_repeats_nothing(
     if key:
         app.path.write_text(app.path.read_text().replace('id = "payment"', 'id = "key"'))
     events, labels = stream(600, 2)
-    events[90] = events[90]._replace(id=events[3].id)  # an id that comes twice
+    for number in range(10, 600, 2):  # ids that come twice
+        events[number] = with_id(events[number], events[number - 9].id)
     send_labels(app, labels)
     send_events(app, events[:300])
     for part in (events[300:450], events[450:]):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.apache_kafka import KafkaBroker
 from harness.applications import PAIR_FTRL, PAIR_OGD
 from harness.dying_worker import DIRECTORY, LABELS, TOPIC
 from harness.label_trial import LabelTrial
-from harness.verifier import Evidence, Nursery
+from harness.verifier import Evidence, Nursery, Wrong
 
 pytestmark = pytest.mark.verifier
 
@@ -31,9 +33,11 @@ def trial(
     return make
 
 
-def killed_at(nursery: Nursery, one: LabelTrial, step: str, before: Evidence | None, count: int) -> Evidence:
+def killed_at(
+    nursery: Nursery, one: LabelTrial, step: str, before: Evidence | None, count: int, **order: Any
+) -> Evidence:
     """Let a worker run until it dies at a step; what the broker says then."""
-    with nursery.start(one.app, step=step, count=count) as worker:
+    with nursery.start(one.app, step=step, count=count, **order) as worker:
         code = worker.end()
     assert code == -signal.SIGKILL, f"{step}: it ended with {code}\n{worker.log()}"
     assert worker.said("trap"), f"{step}: it died elsewhere\n{worker.log()}"
@@ -54,9 +58,11 @@ def finish(nursery: Nursery, one: LabelTrial, fault: str, *, forks: int = 0) -> 
 def test_killed_at_every_step_of_late_labels(trial: MakeTrial, nursery: Nursery, learner: str) -> None:
     one, found = trial(learner=learner), None
     one.feed(40)
-    for step in LABELS:
+    for number, step in enumerate([*LABELS, *LABELS]):
         one.feed(40)
-        found = killed_at(nursery, one, step, found, 2 if step == "labels: joined" else 1)
+        # What a start knows of used labels is in a snapshot, or comes of a replay.
+        count, often = 2 if LABELS[step].at_work else 1, 0 if number < len(LABELS) else None
+        found = killed_at(nursery, one, step, found, count, snapshot_seconds=often)
     finish(nursery, one, "killed at every step of late labels")
 
 
@@ -86,3 +92,33 @@ def test_killed_at_any_time(trial: MakeTrial, nursery: Nursery, store: str, lear
         one.kills += 1
         found = one.look(found)
     finish(nursery, one, "killed at any time")
+
+
+TWINS = {
+    "joins too soon": "what was learned differs",
+    "forgets what was used": "what was learned differs",
+    "reads due events twice": "what was learned differs|slots",
+    "sends on without noting": "labels sent on twice",
+}
+
+
+@pytest.mark.verifier(short=True, store="kafka")
+def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    caught = {}
+    for broken in TWINS:
+        one = trial(learner=PAIR_OGD)
+        try:
+            for _ in range(4):
+                one.feed(120)
+                killed_at(
+                    *(nursery, one, "commit 6: not published", None, 2), broken=broken, snapshot_seconds=0
+                )
+            with nursery.start(one.app, broken=broken) as worker:
+                one.await_done(worker)
+                assert worker.stop() == 0, worker.log()
+            one.verify(f"twin: {broken}")
+        except Wrong as wrong:
+            caught[broken] = str(wrong)
+    assert caught.keys() == TWINS.keys()
+    for broken, said in caught.items():
+        assert re.search(TWINS[broken], said), f"{broken}: {said}"

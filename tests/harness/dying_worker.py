@@ -43,7 +43,7 @@ class Step(NamedTuple):
     when
         Before it, after it, or when a file is half written.
     at_work
-        Counted only once the worker has processed a record.
+        Counted only once the worker has processed a record; where labels come later, one that was due.
     only
         Type of the first argument, or the end of a file's name; empty for all.
     """
@@ -123,7 +123,7 @@ _LABELS = f"{_HERE}.worker.late_labels:LateLabelSource"
 LABELS: dict[str, Step] = {
     "labels: sought": Step(f"{_HERE}.worker.late_labels:LabelReader", "load", "after"),
     "labels: read again": Step(_LABELS, "_load", "after"),
-    "labels: joined": Step(_LABELS, "_joined", "after"),
+    "labels: joined": Step(_LABELS, "_joined", "after", True),
     "labels: learned": Step(_LANE, "process", "after", True),
     "labels: read for those sent on": Step(_LABELS, "_read_again", "after", True),
     "labels: sent on": Step(_LABELS, "send_on", "after", True),
@@ -253,7 +253,8 @@ def _note_work(pause: float) -> None:
     inner = owner.process
 
     def process(self: Any, records: Any) -> Any:
-        Trap.working = True
+        # Where labels come later, scores come first: the work begins with the first event that is due.
+        Trap.working |= any(getattr(record, "label", -1) != -2 for record in records)
         if pause:
             time.sleep(pause * len(records))
         return inner(self, records)
@@ -383,7 +384,48 @@ def _claims_the_topic() -> None:
     owner.__init__ = claims
 
 
+# And of lanes whose labels come later.
+
+
+def _joins_too_soon() -> None:
+    """Events are due although the labels topic was not read yet."""
+    _find(f"{_HERE}.worker.late_labels:LabelReader").settled = lambda self: round(time.time() * 1000)
+
+
+def _forgets_what_was_used() -> None:
+    """Labels that were used can be used again after a start."""
+    _find(_LABELS)._label_state = lambda self: b""
+
+
+def _reads_due_events_twice() -> None:
+    """Due events are read on from where the last snapshot was, and not the last commit."""
+    owner = _find("streampair.engine.source:Positions")
+    inner = owner.load
+
+    def load(self: Any, state: Any) -> None:
+        inner(self, state)
+        self._due = {p: each.__class__(p, max(each.next_offset - 3, 0), 0) for p, each in self._due.items()}
+
+    owner.load = load
+
+
+def _sends_on_without_noting() -> None:
+    """Labels that were sent on are sent on again after a start."""
+    owner = _find("streampair.engine.source:Positions")
+    inner = owner.load
+
+    def load(self: Any, state: Any) -> None:
+        inner(self, state)
+        self.expired, self.labels = 0, {}
+
+    owner.load = load
+
+
 BROKEN: dict[str, Callable[[], None]] = {
+    "joins too soon": _joins_too_soon,
+    "forgets what was used": _forgets_what_was_used,
+    "reads due events twice": _reads_due_events_twice,
+    "sends on without noting": _sends_on_without_noting,
     "offsets before outputs": _outputs_after_offsets,
     "outputs outside of the transaction": _outputs_outside,
     "no replay": _no_replay,

@@ -25,6 +25,7 @@ from harness.late_labels import (
     send_events,
     send_labels,
     stream,
+    with_id,
 )
 from harness.verifier import Evidence, Trial, _differences, _equal, uninterrupted
 from streampair.engine.recovery import RecoveredState
@@ -49,6 +50,9 @@ class LabelTrial(Trial):
             text = self.app.path.read_text()
             self.app.path.write_text(text.replace('id = "payment"', 'id = "key"'))
         self._all, self._labels = stream(1200, 2, seed=7)
+        # Every second event has the id of one some time before: it may not use the same label.
+        for number in range(10, len(self._all), 2):
+            self._all[number] = with_id(self._all[number], self._all[number - 9].id)
         self.events: list[Event] = []
         self.labels: list[Label] = []
 
@@ -59,11 +63,11 @@ class LabelTrial(Trial):
         """Append labels, and then their events; every 17th event is bad."""
         begin = len(self.events)
         new = [
-            event._replace(value=b"not JSON") if number % 17 == 16 else event
+            self._bad(event) if number % 17 == 16 else event
             for number, event in enumerate(self._all[begin : begin + count])
         ]
         assert len(new) == count
-        ids = {event.id for event in new}
+        ids = {event.id for event in new} - {event.id for event in self.events}
         labels = [label for label in self._labels if label.id in ids]
         send_labels(self.app, labels)
         send_events(self.app, new)
@@ -71,6 +75,10 @@ class LabelTrial(Trial):
         self.labels += labels
         for event in new:
             self.values[event.partition].append(event.value)
+
+    def _bad(self, event: Event) -> Event:
+        """The event with a value that is none. Where the id is in the value, no label finds it."""
+        return event._replace(value=b"not JSON", id=event.id if self.private else f"bad {event.id}")
 
     def done(self) -> bool:
         """Whether all events are scored, and learned."""

@@ -65,6 +65,12 @@ def stream(count: int, partitions: int, *, seed: int = 1) -> tuple[list[Event], 
     return made, labels
 
 
+def with_id(event: Event, identity: str) -> Event:
+    """The event with another id, in its key and its value."""
+    value = json.dumps({**json.loads(event.value), "payment": identity}).encode()
+    return event._replace(id=identity, value=value)
+
+
 def late_app(made: App, more: str = "") -> App:
     """The application with [labels] in place of a label in its events."""
     text = made.path.read_text().replace('label = "y"\n', "")
