@@ -19,6 +19,8 @@ from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import Model
 from streampair.engine.protocols import decode_many, prepare_many, prepare_rows, score_rows, takes_nulls
 from streampair.engine.records import (
+    LABEL_LATER,
+    LABEL_LEARNED,
     Breaker,
     DeadLetter,
     Event,
@@ -418,13 +420,17 @@ class Batch:
             expected = -1 if self.next_offset is None else self.next_offset
             fresh = cast("list[OrderedRecord]", [each for each in records if each.offset >= expected])
             self.events["ignored"] += len(records) - len(fresh)
-            for due, part in itertools.groupby(fresh, key=lambda each: each.due):
-                if due:
-                    self._learn_due(list(part), output)
-                else:
-                    self._score(list(part), output)
+            for kind, part in itertools.groupby(fresh, key=_kind):
+                _TAKE[kind](self, list(part), output)
         output.next_offset = self.next_offset
         return output
+
+    def _pass(self, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
+        """Pass over due events that were learned when their labels came."""
+        for record in records:
+            output.scores.append(Scored(record.offset, record.key, None, None, "ignored"))
+        self.seen += len(records)
+        self.next_offset = records[-1].offset + 1
 
     def _learn_due(self, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
         """Learn events that were scored before. Their outcome says whether they were learned."""
@@ -900,6 +906,14 @@ class Batch:
                 fix="look whether the schema of the topic changed; nothing since the last snapshot is lost. "
                 "To go on over bad records, raise the breaker's share or turn it off",
             ) from error
+
+
+def _kind(record: OrderedRecord) -> int:
+    """Of an event: `LABEL_LATER`, `LABEL_LEARNED`, or 0: it is due."""
+    return 0 if record.due and record.label != LABEL_LEARNED else record.label
+
+
+_TAKE: Final = {LABEL_LATER: Batch._score, LABEL_LEARNED: Batch._pass, 0: Batch._learn_due}
 
 
 def _due_context(record: OrderedRecord) -> bytes:

@@ -18,6 +18,7 @@ from streampair.evaluation import Quality, RegretEstimate
 __all__ = [
     "LABEL_IN_EVENT",
     "LABEL_LATER",
+    "LABEL_LEARNED",
     "Breaker",
     "Commit",
     "DeadLetter",
@@ -60,6 +61,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 LABEL_IN_EVENT: Final = -1
 LABEL_LATER: Final = -2
+LABEL_LEARNED: Final = 3
 
 
 class OrderedRecord(Record, frozen=True, gc=False, kw_only=True):
@@ -76,7 +78,10 @@ class OrderedRecord(Record, frozen=True, gc=False, kw_only=True):
     label
         `LABEL_IN_EVENT`: the event has its label, and is scored and learned. `LABEL_LATER`: the event is
         scored now. Otherwise the event is due: it was scored before and is learned now, with the label of
-        this code, an index of `Lane`'s `labels`; code 0 says that no label came in time.
+        this code, an index of `Lane`'s `labels`; code 0 says that no label came in time, `LABEL_LEARNED` that
+        it was learned when its label came.
+    early
+        Whether it is learned because its label came, before the events that came before it.
     """
 
     partition: int
@@ -84,6 +89,7 @@ class OrderedRecord(Record, frozen=True, gc=False, kw_only=True):
     clock: int = 0
     headers: Sequence[tuple[str, bytes]] = ()
     label: int = LABEL_IN_EVENT
+    early: bool = False
 
     @property
     def due(self) -> bool:

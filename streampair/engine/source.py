@@ -73,20 +73,24 @@ def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:
     [(0, 5, 7, 2), (1, 0, 1, 1), (0, 8, 9, 1)]
     """
     found: list[Range] = []
-    partition, due, first, last, count = -1, False, 0, 0, 0
+    kind, first, last, count = (-1, False, False), 0, -1, 0
     labels = bytearray()
+
+    def add() -> None:
+        if count:
+            found.append(Range(kind[0], first, last + 1, count, bytes(labels), kind[2]))
+
     for record in records:
-        if record.partition != partition or record.due is not due:
-            if count:
-                found.append(Range(partition, first, last + 1, count, bytes(labels)))
-            partition, due, first, count = record.partition, record.due, record.position, 0
+        # Events that are learned early come in any order.
+        if (record.partition, record.due, record.early) != kind or record.position <= last:
+            add()
+            kind, first, count = (record.partition, record.due, record.early), record.position, 0
             labels.clear()
         last = record.position
         count += 1
-        if due:
+        if record.due:
             labels.append(record.label)
-    if count:
-        found.append(Range(partition, first, last + 1, count, bytes(labels)))
+    add()
     return found
 
 
@@ -98,7 +102,7 @@ class Positions:
     producer_times
         Whether records of several partitions were ever ordered by timestamps that producers set. Then the
         order may differ in another run, and the privacy report says that it is not covered.
-    labels, expired
+    labels, expired, matched
         Where labels come later: as of `SourceState`.
     learns_only
         Whether this lane takes events only when they are due: others score them.
@@ -112,6 +116,7 @@ class Positions:
         self.expired = 0
         self._next: dict[int, Position] = {}
         self._due: dict[int, Position] = {}
+        self.matched: dict[int, Position] = {}
         self._ahead: list[Range] = []
         self._taken: list[Range] = []
 
@@ -122,6 +127,7 @@ class Positions:
         self.labels = {} if state is None else {each.partition: each.next_offset for each in state.labels}
         self.expired = 0 if state is None else state.expired
         self._waits = [] if state is None else list(state.waits)
+        self.matched = {} if state is None else {each.partition: each for each in state.matched}
         self._ahead = [] if state is None else list(state.ahead)
         self._taken = []
         self.producer_times = state is not None and state.producer_times
@@ -173,6 +179,8 @@ class Positions:
     def took(self, records: Sequence[OrderedRecord]) -> None:
         """Note that records were taken."""
         for record in records:
+            if record.early:
+                continue
             positions = self._due if record.due else self._next
             before = positions.get(record.partition)
             clock = record.clock if before is None else max(before.clock, record.clock)
@@ -180,9 +188,10 @@ class Positions:
         for each in ranges_of(records):
             last = self._taken[-1] if self._taken else None
             same = last is not None and last.partition == each.partition and each.first >= last.end
+            same = same and last is not None and last.early == each.early
             if last is not None and same and bool(last.labels) == bool(each.labels):
                 count, labels = last.count + each.count, last.labels + each.labels
-                self._taken[-1] = Range(each.partition, last.first, each.end, count, labels)
+                self._taken[-1] = Range(each.partition, last.first, each.end, count, labels, each.early)
             else:
                 self._taken.append(each)
         self._ahead = after(self._ahead, records) if self._ahead else []
@@ -203,6 +212,7 @@ class Positions:
             [Position(p, self.labels[p], 0) for p in sorted(self.labels)],
             self.expired,
             list(self._waits),
+            [self.matched[p] for p in sorted(self.matched)],
         )
 
 
@@ -214,7 +224,9 @@ def after(ranges: Sequence[Range], records: Sequence[OrderedRecord]) -> list[Ran
             count -= left.pop(0).count
         else:
             end, part = records[-1].position + 1, left[0]
-            left[0] = Range(part.partition, end, part.end, part.count - count, part.labels[count:])
+            left[0] = Range(
+                part.partition, end, part.end, part.count - count, part.labels[count:], part.early
+            )
             count = 0
     return left
 

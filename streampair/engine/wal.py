@@ -85,6 +85,8 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
     labels
         Of records that were due: the code of the label of each (`OrderedRecord.label`), one byte each. Empty:
         they were not due.
+    early
+        Of `OrderedRecord`.
     """
 
     partition: int
@@ -92,6 +94,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
     end: int
     count: int
     labels: bytes = b""
+    early: bool = False
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -147,6 +150,9 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         Labels before this time that no event has used were sent on, in milliseconds.
     waits
         Where labels come later: how long events wait, those that came first first.
+    matched
+        Where events are learned when their labels come: where each partition of the labels topic is to be
+        read on for labels whose events are still to be found.
     """
 
     positions: list[Position]
@@ -156,6 +162,7 @@ class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     labels: list[Position] = []
     expired: int = 0
     waits: list[Wait] = []
+    matched: list[Position] = []
 
 
 class RecordRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

@@ -319,6 +319,9 @@ class LabelsConfig(Table):
     absent: Label | None = None
     # How long after its timestamp a label may arrive on its topic.
     lateness: Annotated[Duration, Field(ge=0)] = 60_000
+    # "wait": events are learned in their order, once each label has had its time. "arrival": an event is
+    # learned when its label comes; not for private learners.
+    order: Literal["wait", "arrival"] = "wait"
     # Without any label for so long, no event is learned as `absent`. None: no limit.
     quiet: Annotated[Duration, Field(gt=0)] | None = None
     # Labels of events in time are kept in memory. A private learner keeps them on disk beyond it.

@@ -247,6 +247,12 @@ def _build(
         labels=config.label_codes,
         **more,
     )
+    if lane.private and config.labels is not None and config.labels.order == "arrival":
+        raise PrivacyError(
+            f'labels.order = "arrival" learns in the order of the labels, and {lane.name} is private: '
+            "whether a label comes would change what others learn",
+            fix='remove it: the default is "wait"',
+        )
     if lane.private and config.labels is not None and config.labels.id_field is not None:
         raise PrivacyError(
             f"labels.id names the field {config.labels.id_field!r} of an event, and {lane.name} is private: "

@@ -468,24 +468,18 @@ class Opener:
         if lane.source is not None:
             for each in request.ranges:
                 place = Partition(partition.topic, each.partition)
-                await self._replay_span(lane, place, each.first, each.end, each.labels, due)
+                await self._replay_span(lane, place, each, due)
         else:
             start = max(lane.next_offset or 0, spans[partition.partition][0])
-            await self._replay_span(lane, partition, start, until)
+            await self._replay_span(lane, partition, Range(partition.partition, start, until, 0), due)
         lane.replayed()
 
     async def _replay_span(
-        self,
-        lane: LoggedLane,
-        place: Partition,
-        first: int,
-        end: int,
-        labels: bytes = b"",
-        due: list[OrderedRecord] | None = None,
+        self, lane: LoggedLane, place: Partition, span: Range, due: list[OrderedRecord]
     ) -> None:
         done = 0
         # A replay that fails must close its connection now, not at garbage collection.
-        async with contextlib.aclosing(self._lookup.span(place, first, end)) as batches:
+        async with contextlib.aclosing(self._lookup.span(place, span.first, span.end)) as batches:
             async for records in batches:
                 for start in range(0, len(records), _REPLAY_SLICE):
                     part: Sequence[object] = records[start : start + _REPLAY_SLICE]
@@ -493,12 +487,12 @@ class Opener:
                         numbered = self._numbered(
                             lane.source,
                             records[start : start + _REPLAY_SLICE],
-                            place,
+                            span,
                             lane.next_offset or 0,
-                            labels[done:],
+                            done,
                         )
                         done += len(numbered)
-                        if labels and due is not None:
+                        if span.labels:
                             due += numbered
                         part = numbered
                     lane.replay(cast("Sequence[Record]", part))
@@ -515,19 +509,14 @@ class Opener:
                 async for records in batches:
                     assert lane.source is not None
                     ordinal = (lane.next_offset or 0) + len(found)
-                    found += self._numbered(lane.source, records, place, ordinal, each.labels[done:])
+                    found += self._numbered(lane.source, records, each, ordinal, done)
                     done += len(records)
         return found
 
     def _numbered(
-        self,
-        source: Positions,
-        records: Sequence[RecordLike],
-        place: Partition,
-        ordinal: int,
-        labels: bytes,
+        self, source: Positions, records: Sequence[RecordLike], span: Range, ordinal: int, done: int
     ) -> list[OrderedRecord]:
-        """Records that are read again, with ordinals from `ordinal` on; `labels` as of their range."""
+        """Records of a range that are read again, with ordinals from `ordinal` on, after `done` others."""
         new = LABEL_IN_EVENT if self._config.labels is None else LABEL_LATER
         now = round(time.time() * 1000)
         if self._partitions > 1 and not has_append_times(records):
@@ -538,11 +527,12 @@ class Opener:
                 record.value,
                 record.key,
                 record.timestamp,
-                partition=place.partition,
+                partition=span.partition,
                 position=record.offset,
                 clock=min(record.timestamp, now),
                 headers=record.headers,
-                label=labels[number] if labels else new,
+                label=span.labels[done + number] if span.labels else new,
+                early=span.early,
             )
             for number, record in enumerate(records)
         ]
