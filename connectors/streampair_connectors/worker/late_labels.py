@@ -474,7 +474,8 @@ class LateLabelSource(TopicSource):
             return None
         reading, table = self._reading or order is None, reader.table
         oldest = None if order is None else order.oldest_ms
-        due_at = time.time() if oldest is None else (oldest + BUCKET_MS + self._labels.wait) / 1000.0
+        now = time.time()
+        due_at = now if oldest is None else (oldest + BUCKET_MS + self._labels.wait) / 1000.0
         learned = sum(lane.learned_positions.values())
         scored = self.end(lane) if self._learns_only else self.taken(lane)
         clock = max((each.clock for each in source.due.values()), default=0)
@@ -487,7 +488,7 @@ class LateLabelSource(TopicSource):
             pending=max(scored - learned, 0),
             without_id=reader.counts.without_id,
             learned_to=clock / 1000.0 or None,
-            lag=None if reading else max(time.time() - due_at, 0.0),
+            lag=None if reading else max(now - due_at, 0.0),
             reading=reading,
         )
 
