@@ -97,10 +97,10 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
 
 
 def test_a_label_that_comes_too_late_counts_when_it_comes(
-    kafka: Cluster, unique: Unique, tmp_path: Path
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
     """Long before it leaves the table; and a worker that goes on from its snapshot knows of the event."""
-    app = make_app(kafka, tmp_path, unique("app"))
+    app = make_app(apache_kafka, tmp_path, unique("app"))
     events = [
         Event(0, BEGIN + 1000 * number, f"p{number}", event.value.replace(event.id.encode(), b"p%d" % number))
         for number, event in enumerate(stream(30, 1)[0])

@@ -476,7 +476,10 @@ class LateLabelSource(TopicSource):
         oldest = None if order is None else order.oldest_ms
         now = time.time()
         due_at = now if oldest is None else (oldest + BUCKET_MS + self._labels.wait) / 1000.0
-        learned = sum(lane.learned_positions.values())
+        learned = sum(
+            max(source.due[p].next_offset, first) if p in source.due else first
+            for p, (first, _) in lane.spans.items()
+        )
         scored = self.end(lane) if self._learns_only else self.taken(lane)
         clock = max((each.clock for each in source.due.values()), default=0)
         return LabelMetrics(
