@@ -64,7 +64,11 @@ IN_STEPS = {
     *("Events to score", "Events behind", "Age of the model"),
 }
 # Of one series, and yet something else: a rate, or a time from a rate.
-DERIVED = {"Time to catch up", "Events committed", "Time until the horizon"}
+DERIVED = {
+    *("Time to catch up", "Events committed", "Time until the horizon"),
+    *("Share of events with a label", "Share of labels that come late"),
+    "Age of the newest event that was due",
+}
 # What the average of the regret is over.
 STEPS = "streampair_regret_total / streampair_regret_average"
 
