@@ -733,7 +733,7 @@ SERIES: tuple[Series, ...] = (
     ),
     _labels(
         "label_quiet_seconds",
-        "Time without labels that is usual",
+        "Usual time without labels",
         "seconds",
         "Time without any label after which labels count as stopped: labels.quiet, or else a tenth of "
         "labels.after, an hour at least.",
@@ -750,7 +750,7 @@ SERIES: tuple[Series, ...] = (
     ),
     _labels(
         "events_pending",
-        "Events that wait for their labels",
+        "Events not due yet",
         "events",
         "Records of the input that were scored and are not due yet.",
         lambda labels: labels.pending,
