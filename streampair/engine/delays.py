@@ -104,8 +104,8 @@ class LateSample:
     A label that comes after its event was learned is of no use, and is known to be so only when it leaves the
     table, as much later again. Of a sample of the events this class keeps a digest of the id for a second
     `after`, so that such a label is counted when it comes. Events are chosen by the digest alone. Where more
-    than `size` are kept, those whose second `after` has passed are dropped, then every second one, and so on;
-    the share never grows again.
+    than `size` are kept, those whose second `after` has passed are dropped; if that leaves no quarter free,
+    every second one, and so on. The share never grows again.
 
     Parameters
     ----------
@@ -172,10 +172,12 @@ class LateSample:
                 self.in_time += 1
             else:
                 self._times[words[index]] = int(times[index])
-        if len(self._times) > self._size:
-            newest = max(self._times.values())
-            self._times = {word: time for word, time in self._times.items() if time >= newest - after}
-        while len(self._times) > self._size:
+        if len(self._times) <= self._size:
+            return
+        newest = max(self._times.values())
+        self._times = {word: time for word, time in self._times.items() if time >= newest - after}
+        room = self._size - self._size // 4  # a quarter is free afterwards, so that this is seldom
+        while len(self._times) > room:
             self._level += 1
             words_kept = np.fromiter(self._times, np.uint64, len(self._times))
             keep = self._chosen(words_kept).tolist()
