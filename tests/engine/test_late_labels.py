@@ -276,11 +276,11 @@ def test_labels_that_come_later_are_counted_when_they_come() -> None:
 
 
 def test_a_small_sample_estimates_the_share_of_late_labels() -> None:
-    """Of the events of one `after` some 80 have no label; the sample has room for 64, and takes half."""
+    """Of the events of one `after` some 80 have no label; the sample has room for 64."""
     made = labelled_events(40_000, 2)
     sample = LateSample(64)
     sampled(sample, made, 64)
-    assert sample.share == 0.5
+    assert 0.25 <= sample.share <= 0.5
     in_time, late = expected(made)
     found = sample.late / (sample.late + sample.in_time)
     share = late / (late + in_time)
