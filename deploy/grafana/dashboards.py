@@ -66,14 +66,19 @@ class Dashboard(NamedTuple):
     rows: Sequence[Row]
 
 
-def lane(name: str) -> str:
-    """A series of the chosen lanes."""
-    return f"streampair_{name}{LANE}"
+def lane(name: str, more: str = "") -> str:
+    """A series of the chosen lanes; `more` selects by further labels."""
+    return f"streampair_{name}{LANE[:-1]},{more}}}" if more else f"streampair_{name}{LANE}"
 
 
-def rate(name: str) -> str:
+def rate(name: str, more: str = "") -> str:
     """How fast a counter of the chosen lanes grows."""
-    return f"rate({lane(name)}[$__rate_interval])"
+    return f"rate({lane(name, more)}[$__rate_interval])"
+
+
+def share(name: str, of: str) -> str:
+    """Which share of a counter of the chosen lanes has these labels."""
+    return f"sum({rate(name, of)}) / sum({rate(name)})"
 
 
 def quantiles(name: str, what: str, select: str = LANE) -> list[tuple[str, str]]:
@@ -157,12 +162,14 @@ LEARNING = Row(
             unit="percentunit",
         ),
         one("prequential_auc_stderr", [(lane("prequential_auc_stderr"), LEARNER)]),
+        one("evaluated_events"),
         Panel(
-            "Average precision, and recall at the top",
+            "Average precision and recall",
             "Of the scores of the prequential AUC.",
             [
                 (lane("average_precision"), f"{NAME} average precision"),
                 (lane("recall_at_top"), f"{NAME} recall at the top {{{{share}}}}"),
+                (lane("recall_at_threshold"), f"{NAME} recall at the threshold"),
             ],
             unit="percentunit",
         ),
@@ -284,6 +291,58 @@ SCORING = Row(
     ],
 )
 
+LABELS = Row(
+    "Labels that come later",
+    [
+        one("events_pending"),
+        one("learning_lag_seconds"),
+        one("labels_reading"),
+        Panel(
+            "Share of events with a label",
+            "Of the events that were due, those whose label came in time.",
+            [(share("due_events_total", 'labelled="yes"'), "with a label")],
+            unit="percentunit",
+        ),
+        speed("due_events_total"),
+        one("label_delay_seconds", quantiles("label_delay_seconds", "delay")),
+        Panel(
+            "Share of labels that come late",
+            "Of the labels of a sample of events, those that came after the event was learned.",
+            [(share("sampled_labels_total", 'came="late"'), "late")],
+            unit="percentunit",
+        ),
+        speed(
+            "label_messages_total", [(f"sum by (outcome) ({rate('label_messages_total')})", "{{outcome}}")]
+        ),
+        speed("events_without_id_total"),
+        Panel(
+            "Age of the newest label, and what is usual",
+            "A newest label that is older than usual: labels have stopped.",
+            [
+                (f"time() - {lane('label_newest_seconds')}", f"{NAME} newest"),
+                (lane("label_quiet_seconds"), f"{NAME} usual"),
+            ],
+            unit="s",
+        ),
+        Panel(
+            "Age of the newest event that was due",
+            "Events younger than it still wait for their labels.",
+            [(f"time() - {lane('learned_to_seconds')}", NAME)],
+            unit="s",
+        ),
+        one("labels_kept"),
+        Panel(
+            "Sample of scores that wait for labels",
+            "The AUC is that of the scores in the sample; its share of the events that wait on the right.",
+            [
+                (lane("score_sample_events"), f"{NAME} scores"),
+                (lane("score_sample_share"), f"{NAME} share"),
+            ],
+            right=[("share", "percentunit")],
+        ),
+    ],
+)
+
 PROMISE = Row(
     "Promise and state of the guarantee",
     [
@@ -362,7 +421,7 @@ DASHBOARDS: dict[str, Dashboard] = {
         "streampair: learning and operation",
         "For operators: it shows functions of raw data.",
         "events_total",
-        [OPERATION, SCORING, LEARNING],
+        [OPERATION, SCORING, LABELS, LEARNING],
     ),
     "streampair-privacy.json": Dashboard(
         "streampair-privacy",

@@ -352,8 +352,8 @@ class Batch:
         Offset of the next record to take; None before the first.
     events, stages
         Number of records by outcome, and of dead letters by stage.
-    seen, due
-        Number of records taken, and how many of them were due.
+    seen, due, labelled
+        Number of records taken, how many of them were due, and how many of those had a label that came.
     bad
         Positions, in records seen, of the dead letters in the breaker's window.
     outside
@@ -406,6 +406,7 @@ class Batch:
         self.stages = dict.fromkeys(_STAGES, 0)
         self.seen = 0
         self.due = 0  # of them, those that were due
+        self.labelled = 0  # of those, the ones whose label had come
         self.bad: deque[int] = deque()
         # For rollbacks: a copy of the steps that an error can leave half changed, and events learned since.
         self._saved: dict[str, Any] = {}
@@ -441,6 +442,7 @@ class Batch:
         finally:
             self._is_due = False
         self.due += len(records)
+        self.labelled += sum(record.label > 0 for record in records)
         arrivals = self.arrivals
         assert arrivals is not None
         labels: list[int] = []

@@ -1,4 +1,4 @@
-"""Scores that wait for their labels, where these come later than the events."""
+"""Samples of the events of a lane whose labels come later: those that wait, and those without a label."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streampair.engine.records import OrderedRecord
 
-__all__ = ["ScoreSample"]
+__all__ = ["LateSample", "ScoreSample"]
 
 _MULTIPLIER: Final = 0x9E3779B1  # 2**32 over the golden ratio: multiples are spread evenly
 _PARTITION: Final = 0x85EBCA6B
@@ -95,3 +96,131 @@ class ScoreSample:
         """Restore the state."""
         self._level = int(state["level"])
         self._scores = dict(zip(state["places"].tolist(), state["scores"].tolist(), strict=True))
+
+
+class LateSample:
+    """A sample of the events that were learned without a label, to notice labels that come later.
+
+    A label that comes after its event was learned is of no use, and is known to be so only when it leaves the
+    table, as much later again. Of a sample of the events this class keeps a digest of the id for a second
+    `after`, so that such a label is counted when it comes. Events are chosen by the digest alone. Where more
+    than `size` are kept, those whose second `after` has passed are dropped; if that leaves no quarter free,
+    every second one, and so on. The share never grows again.
+
+    Parameters
+    ----------
+    size
+        Largest number of events.
+
+    Attributes
+    ----------
+    in_time, late
+        Labels of chosen events: those with which an event was learned, and those that came later. Their share
+        estimates that of all events.
+
+    Notes
+    -----
+    An event takes 16 bytes in a snapshot. An id stands for one event: of several with the same id the last
+    one that was learned without a label counts. A label that comes after `after` and before its event is
+    learned, `lateness` later, is not counted: the event is not in the sample yet.
+
+    Examples
+    --------
+    >>> from streampair.engine.delays import LateSample
+    >>> from streampair.engine.labels import digest_ids
+    >>> sample = LateSample()
+    >>> sample.extend(digest_ids([b"a", b"b"]), [0, 10], [True, False], after=1000)
+    >>> sample.match(digest_ids([b"a", b"b"]), [1500, 1500], after=1000, lateness=0)
+    >>> sample.in_time, sample.late
+    (1, 1)
+    """
+
+    def __init__(self, size: int = 20_000) -> None:
+        self._size = size
+        self._level = 0
+        self._times: dict[int, int] = {}  # by the first word of the digest
+        self.in_time = self.late = 0
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @property
+    def share(self) -> float:
+        """Share of the events that are chosen now."""
+        return 0.5**self._level
+
+    def extend(
+        self, digests: NDArray[np.uint64], times: Sequence[int], labelled: Sequence[bool], *, after: int
+    ) -> None:
+        """Add events that are learned now.
+
+        Parameters
+        ----------
+        digests
+            Shape (n, 2): of their ids.
+        times
+            Of the events, in milliseconds.
+        labelled
+            Whether each is learned with a label that came.
+        after
+            How long after its event a label may come, in milliseconds.
+        """
+        chosen = np.flatnonzero(self._chosen(digests[:, 0])).tolist()
+        words = digests[:, 0].tolist()
+        for index in chosen:
+            if labelled[index]:
+                self.in_time += 1
+            else:
+                self._times[words[index]] = int(times[index])
+        if len(self._times) <= self._size:
+            return
+        newest = max(self._times.values())
+        self._times = {word: time for word, time in self._times.items() if time >= newest - after}
+        room = self._size - self._size // 4  # a quarter is free afterwards, so that this is seldom
+        while len(self._times) > room:
+            self._level += 1
+            words_kept = np.fromiter(self._times, np.uint64, len(self._times))
+            keep = self._chosen(words_kept).tolist()
+            kept = zip(self._times.items(), keep, strict=True)
+            self._times = dict(item for item, stays in kept if stays)
+
+    def match(self, digests: NDArray[np.uint64], times: Sequence[int], *, after: int, lateness: int) -> None:
+        """Count labels that have come, of events that were learned without one.
+
+        Parameters
+        ----------
+        digests
+            Shape (n, 2): of the ids.
+        times
+            Of the labels, in milliseconds.
+        after, lateness
+            A label counts from `lateness` before its event to twice `after` after it.
+        """
+        known = self._times
+        if not known:
+            return
+        for word, time in zip(digests[:, 0].tolist(), times, strict=True):
+            event = known.get(word)
+            if event is not None and event - lateness <= time <= event + 2 * after:
+                del known[word]
+                self.late += 1
+
+    def _chosen(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        chosen: NDArray[np.bool_] = words & np.uint64(2**self._level - 1) == 0
+        return chosen
+
+    def to_state(self) -> dict[str, Any]:
+        """State for `load`, as plain values and arrays."""
+        return {
+            "level": self._level,
+            "words": np.fromiter(self._times.keys(), np.uint64, len(self._times)),
+            "times": np.fromiter(self._times.values(), np.int64, len(self._times)),
+            "in_time": self.in_time,
+            "late": self.late,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore the state."""
+        self._level = int(state["level"])
+        self._times = dict(zip(state["words"].tolist(), state["times"].tolist(), strict=True))
+        self.in_time, self.late = int(state["in_time"]), int(state["late"])

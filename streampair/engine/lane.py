@@ -26,6 +26,7 @@ import msgspec
 
 from streampair import __version__
 from streampair.engine.batch import Batch
+from streampair.engine.delays import LateSample
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import Model
 from streampair.engine.protocols import (
@@ -41,6 +42,7 @@ from streampair.engine.records import (
     Event,
     LaneGauges,
     LaneOutput,
+    LateGauges,
     Record,
     RegretConfig,
     Scored,
@@ -132,6 +134,15 @@ class Lane:
         Where labels come later than events: the labels by their code. The first is that of an event for which
         none has come, None if such an event is not learned. Records are then of `OrderedRecord`, and each
         says whether it is scored or learned now. None: an event has its label.
+    threshold
+        Events whose score is at least this count as found, for `Quality.recall_at_threshold`; None: there is
+        no threshold.
+
+    Attributes
+    ----------
+    late_sample
+        Where labels come later: what notices those that came too late. Whoever feeds the lane fills it; it
+        influences nothing and is in the snapshot. None: an event has its label.
 
     Raises
     ------
@@ -179,6 +190,7 @@ class Lane:
         shadow: Shadow | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
         labels: Sequence[object] | None = None,
+        threshold: float | None = None,
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
             raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
@@ -209,7 +221,8 @@ class Lane:
             warnings.warn(
                 f"the privacy guarantee of {self.name} is void: {reason}", UserWarning, stacklevel=2
             )
-        self._monitor = Monitor(self._model.learner, regret, auc_window)
+        self._monitor = Monitor(self._model.learner, regret, auc_window, threshold)
+        self.late_sample = None if labels is None else LateSample()
         self._batch = Batch(
             self._model,
             decode,
@@ -383,6 +396,20 @@ class Lane:
             release_dates=tuple(self._dates.releases),
             fork_dates=tuple(self._dates.forks),
             outside=None if self._batch.outside is None else dict(self._batch.outside.counts),
+            late=self._late(),
+        )
+
+    def _late(self) -> LateGauges | None:
+        batch, sample = self._batch, self.late_sample
+        if batch.arrivals is None or sample is None:
+            return None
+        return LateGauges(
+            due=batch.due,
+            labelled=batch.labelled,
+            scores=len(batch.arrivals),
+            share=batch.arrivals.share,
+            in_time=sample.in_time,
+            late=sample.late,
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
@@ -439,6 +466,8 @@ class Lane:
             due=self._batch.due,
             arrivals=None if self._batch.arrivals is None else self._batch.arrivals.to_state(),
             labels_used=self._labels_used(),
+            labelled=self._batch.labelled,
+            late_sample=None if self.late_sample is None else self.late_sample.to_state(),
         )
         data = pack(msgspec.structs.asdict(saved), signing_key=self._signing_key)
         self._state_bytes = len(data)
@@ -482,6 +511,9 @@ class Lane:
         batch.due = saved.due
         if batch.arrivals is not None and saved.arrivals is not None:
             batch.arrivals.load(saved.arrivals)
+        batch.labelled = saved.labelled
+        if self.late_sample is not None and saved.late_sample is not None:
+            self.late_sample.load(saved.late_sample)
         if batch.outside is not None:
             batch.outside.counts = dict(saved.outside)
         self._since = since_of(saved.privacy) if saved.seen else None

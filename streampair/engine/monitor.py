@@ -85,6 +85,8 @@ class Monitor:
         others, or defines the margin of a pair.
     auc_window
         Number of latest labelled events in the AUC.
+    threshold
+        As of `quality_of`.
 
     Attributes
     ----------
@@ -94,8 +96,15 @@ class Monitor:
         Receives the same events; None: no regret.
     """
 
-    def __init__(self, learner: object, regret: RegretConfig | None, auc_window: int) -> None:
+    def __init__(
+        self,
+        learner: object,
+        regret: RegretConfig | None,
+        auc_window: int,
+        threshold: float | None = None,
+    ) -> None:
         self.auc = AUCWindow(auc_window)
+        self._threshold = threshold
         if regret is not None and not two_classes(learner) and pair_form(learner) is None:
             warnings.warn(
                 f"no regret is estimated for {type(learner).__name__}: it neither ranks one label above the "
@@ -124,7 +133,7 @@ class Monitor:
         probabilities
             From scores to the model's current probabilities; None: it gives none.
         """
-        return quality_of(*self.auc.events(), probabilities)
+        return quality_of(*self.auc.events(), probabilities, threshold=self._threshold)
 
     def load(self, auc: Mapping[str, Any], regret: Mapping[str, Any] | None) -> None:
         """Restore the AUC and the regret from a snapshot."""

@@ -25,6 +25,7 @@ __all__ = [
     "Event",
     "LaneGauges",
     "LaneOutput",
+    "LateGauges",
     "LogAppend",
     "OrderedRecord",
     "Record",
@@ -332,6 +333,27 @@ class RegretConfig:
     seed: int = 0
 
 
+class LateGauges(NamedTuple):
+    """Numbers of a lane whose labels come later than its events.
+
+    Attributes
+    ----------
+    due, labelled
+        Events that were due, and how many of them had a label that came.
+    scores, share
+        Size of the sample of scores that wait for their labels, and its share of the events that wait.
+    in_time, late
+        As of `streampair.engine.delays.LateSample`.
+    """
+
+    due: int
+    labelled: int
+    scores: int
+    share: float
+    in_time: int
+    late: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaneGauges:
     """The numbers of a lane for telemetry; functions of raw data, except `privacy` (docs/privacy 7).
@@ -376,6 +398,8 @@ class LaneGauges:
     outside
         Number of values outside the declared bounds, by feature that had any; None where no bounds are
         declared.
+    late
+        Of a lane whose labels come later; None otherwise.
     """
 
     events: dict[str, int]
@@ -396,3 +420,4 @@ class LaneGauges:
     release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()
     outside: dict[str, int] | None = None
+    late: LateGauges | None = None

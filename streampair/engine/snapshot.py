@@ -351,6 +351,8 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     due: int = 0
     arrivals: dict[str, Any] | None = None
     labels_used: bytes = b""
+    labelled: int = 0
+    late_sample: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, data: bytes, signing_key: bytes | None) -> Snapshot:

@@ -68,6 +68,10 @@ class Quality:
         The reliability diagram: for each tenth of the probabilities with events, their mean, the share of
         positives, the standard error of that share if the probabilities are right, and the number of events.
         The probabilities are those of the present model for these scores; None: it has none.
+    events
+        Number of events of which the AUC is.
+    recall_at_threshold
+        Share of the positives whose score is at least the operator's threshold; None: there is no threshold.
     """
 
     bins: int
@@ -79,6 +83,8 @@ class Quality:
     shadow_auc: float | None = None
     auc_stderr: float | None = None
     reliability: tuple[tuple[float, float, float, int], ...] | None = None
+    events: int = 0
+    recall_at_threshold: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -87,7 +93,11 @@ class Quality:
 
 
 def quality_of(
-    scores: Floats, labels: Flags, probabilities: Callable[[Floats], Floats] | None = None
+    scores: Floats,
+    labels: Flags,
+    probabilities: Callable[[Floats], Floats] | None = None,
+    *,
+    threshold: float | None = None,
 ) -> Quality | None:
     """Compute the quality of scores, oldest first; None until both classes were seen.
 
@@ -99,6 +109,8 @@ def quality_of(
         (n,), whether each event is positive.
     probabilities
         Function from scores (n,) to probabilities of the positive class; None: there is none.
+    threshold
+        Events whose score is at least this count as found; None: there is no threshold.
 
     Examples
     --------
@@ -137,6 +149,8 @@ def quality_of(
         drift,
         auc_stderr=_stderr(placed, labels, sizes),
         reliability=None if probabilities is None else _reliability(probabilities(scores), labels),
+        events=sum(sizes),
+        recall_at_threshold=None if threshold is None else float((scores[labels] >= threshold).mean()),
     )
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.label_series import label_metrics, late_gauges
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.cli.app import _lane_json
 from streampair_connectors.codecs.records import json_decoder
@@ -91,7 +92,10 @@ def working() -> Telemetry:
     telemetry.configured("fraud", Changes(config()))
     telemetry.publish(LABELS, gauges(), 7, dict.fromkeys(STAGES, 0.25), event_time=1_700_000_000.0)
     telemetry.health("evaluated", "running")
-    telemetry.publish(("evaluated", *LABELS[1:]), gauges(**EVALUATED), 7)
+    evaluated = gauges(**EVALUATED)
+    telemetry.publish(("evaluated", *LABELS[1:]), evaluated, 7)
+    telemetry.health("late", "running")
+    telemetry.publish(("late", *LABELS[1:]), late_gauges(evaluated), 7, late_labels=label_metrics())
     telemetry.fetched("fraud", 0.02)
     telemetry.batch(LABELS, 1e-5, 1e-6)
     telemetry.committed("fraud", 0.01)
@@ -142,6 +146,36 @@ def test_an_endpoint_has_exactly_its_rows_of_the_table(telemetry: Telemetry, pub
         assert (family.type, family.documentation) == (row.kind, row.help)
         for sample in family.samples:
             assert sample.labels.keys() - {"le"} == set(row.labels), sample
+
+
+def test_late_labels_are_told_to_operators_alone(telemetry: Telemetry) -> None:
+    """With `value = true` the share of events with a label is the positive rate (docs/privacy 7)."""
+    text = telemetry.render()
+    assert value(text, "label_messages_total", app="late", outcome="contradicting") == 2
+    assert value(text, "due_events_total", app="late", labelled="no") == 1_900
+    assert value(text, "sampled_labels_total", app="late", came="late") == 10
+    assert value(text, "label_delay_seconds_bucket", app="late", le="86400.0") == 50
+    assert value(text, "label_delay_seconds_bucket", app="late", le="+Inf") == 100
+    assert value(text, "label_delay_seconds_sum", app="late") == 50 * (0.5 + 20) * 86_400
+    assert value(text, "recall_at_threshold", app="late") == 0.625
+    assert value(text, "evaluated_events", app="fraud") == 40
+    public = names(telemetry.render(public=True))
+    assert [name for name in public if re.search("label|due|pending|sample|learn|recall|events", name)] == []
+
+
+def test_the_lag_of_learning_is_told_between_commits() -> None:
+    telemetry, labels = Telemetry(), ("late", *LABELS[1:])
+    telemetry.publish(labels, late_gauges(gauges(**EVALUATED)), 7, late_labels=label_metrics())
+    counts = telemetry.history.counts
+    telemetry.lag(labels, 7, late_labels=label_metrics())
+    assert telemetry.history.counts == counts
+    telemetry.lag(labels, 7, late_labels=label_metrics(lag=900.0, reading=True, newest=None))
+    text = telemetry.render()
+    assert value(text, "learning_lag_seconds") == 900
+    assert value(text, "labels_reading") == 1
+    assert b"streampair_label_newest_seconds{" not in text
+    # an operator's number has changed, and no public one
+    assert telemetry.history.counts == (counts[0] + 1, counts[1])
 
 
 def test_the_public_sees_nothing_that_depends_on_raw_data(telemetry: Telemetry) -> None:

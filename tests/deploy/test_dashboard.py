@@ -43,6 +43,8 @@ STILL = {
     *("Health", "Firing alerts", "Version", "Guarantee", "Delta", "Rebalances", "Null records"),
     *("Restores and fences", "Configuration changes", "Account since"),
     *("Dead letters", "Forks", "Generation of the noise"),
+    *("Labels are read again", "Events without an id", "Messages of the labels topic"),
+    *("Age of the newest label, and what is usual", "Sample of scores that wait for labels"),
 }
 
 
@@ -62,9 +64,14 @@ IN_STEPS = {
     "Time to catch up",
     "Age of the lag",
     *("Events to score", "Events behind", "Age of the model"),
+    *("Share of events with a label", "Share of labels that come late", "Delay of labels"),
 }
 # Of one series, and yet something else: a rate, or a time from a rate.
-DERIVED = {"Time to catch up", "Events committed", "Time until the horizon"}
+DERIVED = {
+    *("Time to catch up", "Events committed", "Time until the horizon"),
+    *("Share of events with a label", "Share of labels that come late"),
+    "Age of the newest event that was due",
+}
 # What the average of the regret is over.
 STEPS = "streampair_regret_total / streampair_regret_average"
 

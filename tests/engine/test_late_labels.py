@@ -12,6 +12,8 @@ from river import linear_model, preprocessing
 
 from streampair import auc
 from streampair.engine import ExternalState, Lane, LoggedLane, OrderedRecord
+from streampair.engine.delays import LateSample
+from streampair.engine.labels import digest_ids
 from streampair.engine.records import LABEL_LATER
 from streampair.engine.testing import decode_json
 from streampair.engine.wal import WHOLE_TOPIC
@@ -168,6 +170,8 @@ def test_a_snapshot_goes_on_bit_for_bit(name: str) -> None:
     half = len(records) // 2
     first = started(lane(name))
     fed(first, records[:half], 20)
+    assert first.late_sample is not None
+    first.late_sample.extend(digest_ids([b"a", b"b"]), [0, 0], [True, False], after=10)
     commit = first.commit(snapshot=True)
     first.committed()
     assert commit.snapshot is not None
@@ -178,11 +182,17 @@ def test_a_snapshot_goes_on_bit_for_bit(name: str) -> None:
         signing_key=b"s" * 32,
     )
     second.restore(commit.snapshot)
+    assert second.late_sample is not None
+    assert second.late_sample.to_state()["words"].tolist() == digest_ids([b"b"])[:, 0].tolist()
+    assert second.late_sample.in_time == 1
     got: list[Any] = []
     for start in range(half, len(records), 20):
         got += second.process(records[start : start + 20]).scores
     assert got == wanted[half:]
     assert second.auc == whole.auc
+    one, other = second.gauges().late, whole.gauges().late
+    assert one is not None
+    assert one._replace(in_time=0) == other
 
 
 def test_the_auc_is_of_the_scores_given_at_arrival() -> None:
@@ -203,3 +213,100 @@ def test_the_auc_is_of_the_scores_given_at_arrival() -> None:
     negative = [score for y, score in pairs if not y]
     wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
     assert new.auc == pytest.approx(wins / len(positive) / len(negative))
+
+
+@pytest.mark.parametrize("size", [1, 40])
+def test_events_that_were_due_are_counted_by_whether_a_label_came(size: int) -> None:
+    steps = stream(300)
+    new = started(lane("PairOGD"))
+    fed(new, [record for record, *_ in steps], size)
+    late = new.gauges().late
+    assert late is not None
+    due = [record for record, *_ in steps if record.due]
+    assert (late.due, late.labelled) == (len(due), sum(record.label > 0 for record in due))
+    places = {(record.partition, record.position) for record in due}
+    scored = [record for record, x, _ in steps if not record.due and x is not None]
+    waiting = [record for record in scored if (record.partition, record.position) not in places]
+    assert (late.scores, late.share) == (len(waiting), 1.0)
+    assert Lane(LEARNERS["PairOGD"](), decode_json, app="a", topic="t", partition=0).gauges().late is None
+
+
+AFTER, LATENESS = 1000, 100
+Labelled = list[tuple[int, int, int | None]]  # time of an event, id, and time of its label
+
+
+def labelled_events(count: int, seed: int) -> Labelled:
+    """Of labels 60 % come in time, 10 % later, 10 % much later, and 20 % of the events have none."""
+    rng = np.random.default_rng(seed)
+    made: Labelled = []
+    for number in range(count):
+        delay = rng.choice([0, 1, 2, 3], p=[0.6, 0.1, 0.1, 0.2])
+        after = {0: -LATENESS, 1: AFTER, 2: 2 * AFTER, 3: 0}[delay] + int(rng.integers(1, AFTER))
+        made.append((5 * number, number, None if delay == 3 else 5 * number + after))
+    return made
+
+
+def sampled(sample: LateSample, made: Labelled, size: int) -> None:
+    """Learn events when they are due, and see labels when they come."""
+    steps = [(time + AFTER + LATENESS, 0, number) for time, number, _ in made]
+    steps += [(label, 1, number) for _, number, label in made if label is not None]
+    for now, kind, number in sorted(steps):
+        time, _, label = made[number]
+        digests = digest_ids([b"%d" % number])
+        if kind:
+            sample.match(digests, [now], after=AFTER, lateness=LATENESS)
+        else:
+            sample.extend(digests, [time], [label is not None and label <= time + AFTER], after=AFTER)
+        assert len(sample) <= size
+
+
+def expected(made: Labelled) -> tuple[int, int]:
+    """Labels in time, and those that came once their event was learned, up to twice `AFTER` after it."""
+    delays = [label - time for time, _, label in made if label is not None]
+    return sum(d <= AFTER for d in delays), sum(AFTER + LATENESS < d <= 2 * AFTER for d in delays)
+
+
+def test_labels_that_come_later_are_counted_when_they_come() -> None:
+    """While few events are kept it has all of them, and the counts are exact."""
+    made = labelled_events(2000, 1)
+    sample = LateSample()
+    sampled(sample, made, 20_000)
+    assert sample.share == 1.0
+    assert (sample.in_time, sample.late) == expected(made)
+
+
+def test_a_small_sample_estimates_the_share_of_late_labels() -> None:
+    """Of the events of one `after` some 80 have no label; the sample has room for 64."""
+    made = labelled_events(40_000, 2)
+    sample = LateSample(64)
+    sampled(sample, made, 64)
+    assert 0.25 <= sample.share <= 0.5
+    in_time, late = expected(made)
+    found = sample.late / (sample.late + sample.in_time)
+    share = late / (late + in_time)
+    error = (share * (1.0 - share) / (sample.late + sample.in_time)) ** 0.5
+    assert sample.late > 200
+    assert abs(found - share) < 4.0 * error
+
+
+def test_a_label_counts_once_and_only_in_its_time() -> None:
+    sample, ids = LateSample(), digest_ids([b"a"])
+    sample.extend(ids, [5000], [False], after=AFTER)
+    for time in (5000 - LATENESS - 1, 5000 + 2 * AFTER + 1):
+        sample.match(ids, [time], after=AFTER, lateness=LATENESS)
+    assert sample.late == 0
+    sample.match(ids, [5000 + 2 * AFTER], after=AFTER, lateness=LATENESS)
+    sample.match(ids, [5000 + 2 * AFTER], after=AFTER, lateness=LATENESS)
+    assert sample.late == 1
+
+
+def test_a_sample_of_late_labels_goes_on_from_its_state() -> None:
+    made = labelled_events(4000, 3)
+    whole = LateSample(64)
+    sampled(whole, made, 64)
+    first, second = LateSample(64), LateSample(64)
+    sampled(first, made[:2000], 64)
+    second.load(first.to_state())
+    assert second.to_state()["late"] == first.late > 0
+    assert second.share == first.share < 1.0
+    assert len(second) == len(first) > 0

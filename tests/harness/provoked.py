@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from harness.applications import PAIR_OGD, App, Running, events, read_until
 from harness.kafka import Cluster
+from harness.late_labels import Event, Label, create, late_app, send_events, send_labels, stream
 from harness.prometheus import Prometheus
 from harness.worker_process import fetch, wait_for
 
@@ -58,8 +59,8 @@ class Provoked:
 
     def all(self) -> None:
         """All at once: they mostly wait."""
-        with ThreadPoolExecutor(3) as pool:
-            for told in [pool.submit(work) for work in (self.plain, self.private, self.parallel)]:
+        with ThreadPoolExecutor(4) as pool:
+            for told in [pool.submit(work) for work in (self.plain, self.private, self.parallel, self.late)]:
                 told.result()
 
     def plain(self) -> None:
@@ -197,4 +198,52 @@ class Provoked:
                 with contextlib.suppress(*([AssertionError] if tries else [])):
                     self._await("StreampairScoringLag", scorer.log, 5, app="parallel")
             assert scorer.stop() == 0, scorer.log()
+        self._server.forget(target)
+
+    def late(self) -> None:
+        """Labels that come in time and too late, minutes ago; and labels that stopped half an hour ago."""
+        made = stream(400, 1)[0]
+        wait = 'after = "10s"\nlateness = "1s"\nquiet = "20m"\nthreshold = 0.0'
+
+        def application(name: str) -> App:
+            (self._directory / name).mkdir()
+            app = late_app(App(self._cluster, self._directory / name, name))
+            app.path.write_text(app.path.read_text().replace('after = "30d"', wait))
+            return create(app)
+
+        def events_of(begun: int, part: int) -> list[Event]:
+            """Fifty events, a tenth of a second apart."""
+            rows = enumerate(made[50 * part : 50 * part + 50])
+            return [each._replace(time=begun + 20_000 * part + 100 * index) for index, each in rows]
+
+        app, begun = application("late"), round(time.time() * 1000) - 900_000
+        with Running(app) as worker:
+            target = self._server.scrape(worker.metrics_url())
+            self._value('sum(streampair_sampled_labels_total{app="late"}) == 0', worker.log)
+            for part in range(5):
+                events_ = events_of(begun, part)
+                labelled = events_[: 10 + 5 * part]
+                delay = 500 + 1500 * part
+                send_labels(app, [Label(0, e.time + delay, e.id, i % 3 == 0) for i, e in enumerate(labelled)])
+                # The events are due at once, so that their labels have to be there.
+                newest = (labelled[-1].time + delay) / 1000 - 0.01
+                self._value(f'streampair_label_newest_seconds{{app="late"}} > {newest}', worker.log)
+                send_events(app, events_)
+                due = f'sum(streampair_due_events_total{{app="late"}}) == {50 * part + 50}'
+                self._value(due, worker.log)
+                send_labels(app, [Label(0, e.time + 15_000, e.id, True) for e in events_[-5:]])
+            self._await("StreampairLabelsLate", worker.log, app="late")
+            assert worker.stop() == 0, worker.log()
+        self._server.forget(target)
+        app, begun = application("silent"), round(time.time() * 1000) - 2_000_000
+        send_labels(app, [Label(0, begun, made[0].id, True)])
+        with Running(app) as worker:
+            target = self._server.scrape(worker.metrics_url())
+            for part in range(4):
+                send_events(app, events_of(begun, part))
+                pending = f'streampair_events_pending{{app="silent"}} == {50 * part + 50}'
+                self._value(pending, worker.log)
+            for name in ("StreampairLabelsStopped", "StreampairLearningWaits"):
+                self._await(name, worker.log, app="silent")
+            assert worker.stop() == 0, worker.log()
         self._server.forget(target)

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from harness.browser import browser
+from harness.label_series import DAY, label_metrics, late_gauges
 from harness.lane_on_disk import LaneOnDisk
 from harness.worker_process import wait_for
 from prometheus_client.parser import text_string_to_metric_families
@@ -69,6 +71,16 @@ class Run:
     public_url: str
     private: LaneGauges
     open: LaneGauges
+
+    def publish_late(self, labels: LaneLabels, **changes: Any) -> None:
+        """A lane whose labels come later; `changes` are of its `LabelMetrics`."""
+        events = {"learned": 1_900, "scored": 125_000, "skipped": 100}
+        events |= dict.fromkeys(("dead_letter", "tombstone", "ignored"), 0)
+        gauges = dataclasses.replace(late_gauges(self.open), events=events)
+        self.telemetry.health(labels[0], "running")
+        self.telemetry.publish(
+            labels, gauges, 3, dict.fromkeys(STAGES, 0.25), late_labels=label_metrics(**changes)
+        )
 
     def publish(self, labels: LaneLabels, lag: int = 3, **changes: Any) -> None:
         base = self.private if labels[3] == "PairFTRL" else self.open
@@ -391,6 +403,80 @@ def test_a_worker_that_scores_alone_has_its_numbers(run: Run, visit: Open, schem
     assert Axe().run(page).violations_count == 0
     with urllib.request.urlopen(f"{run.public_url}/page/data", timeout=10) as answer:
         assert b"scor" not in answer.read()
+
+
+LATE = ("fraud", "events", "all", "PairOGD")
+
+
+def test_labels_that_come_later_are_shown_where_there_are_some(run: Run, visit: Open) -> None:
+    run.publish(("fraud-open", "events", "all", "PairOGD"))
+    page = visit(f"{run.url}/#operation")
+    says(page, "Live: running")
+    assert "abels that come" not in page.locator("body").inner_text()
+    run.telemetry.withdraw(("fraud-open", "events", "all", "PairOGD"))
+    run.publish_late(LATE, newest=time.time() - 3000, learned_to=time.time() - 30 * DAY)
+    says(page, "Events are learned when they are due")
+    section = page.locator("section", has_text="Labels that come later").first
+    shown = {
+        label: [value, sub]
+        for label, value, sub in (t.inner_text().split("\n") for t in section.locator(".tile").all())
+    }
+    assert shown == {
+        "Events not due yet": ["123,456", "events"],
+        "Events with a label": ["5.0 %", "100 of 2,000 that were due"],
+        "Delay of labels": ["24 hours", "half of them; 95 % within 28 days"],
+        "Labels that come late": ["10.0 %", "10 of 100 in the sample"],
+        "Age of the newest label": ["50 min", "usual: up to 6 hours"],
+        "Lag of learning": ["2 s", "behind what is due"],
+    }
+    messages = page.get_by_role("region", name="Labels by outcome").locator("tbody tr").all_inner_texts()
+    assert [row.split()[-1] for row in messages] == ["100", "3", "2", "7", "1", "4"]
+    says(page, "30 days ago")
+    says(page, "Scored; learned when they are due")
+    assert {"streampair_events_pending", "streampair_label_messages_total"} <= compare(page, run.url)
+    page.get_by_role("tab", name="Learning").click()
+    says(page, "Recall at the threshold")
+    says(page, "of 125,000 seen")  # an event that was scored and is due was seen once
+    page.get_by_role("tab", name="Operation").click()
+    assert page.locator("#alarms").inner_text() == ""
+    run.publish_late(LATE, reading=True, lag=None, newest=None)
+    says(page, "Labels are read again: events are scored, and learned later")
+    run.publish_late(LATE, lag=900.0, newest=time.time() - 7 * 3600)
+    says(page, "Events that are due are not learned yet")
+    says(page, "Labels have stopped.")
+    assert "the newest is 7 hours old" in page.locator("#alarms").inner_text()
+
+
+def test_late_labels_are_for_operators(run: Run, visit: Open) -> None:
+    labels = ("fraud-private", "events", "all", "PairFTRL")
+    gauges = late_gauges(run.private)
+    run.telemetry.publish(labels, gauges, 3, late_labels=label_metrics(newest=1.0))
+    public = visit(run.public_url)
+    says(public, "The guarantee holds")
+    assert public.locator("#alarms").inner_text() == ""
+    with urllib.request.urlopen(f"{run.public_url}/page/data", timeout=10) as answer:
+        text = json.loads(answer.read())
+    late = ("label", "pending", "due_events", "score_sample", "learn", "recall", "evaluated")
+    assert [name for name in (*text["series"], *text["lanes"][0]["values"]) if name.startswith(late)] == []
+
+
+@pytest.mark.parametrize("width", [400, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_labels_that_come_later_fit_a_phone_and_anybody_can_read_them(
+    run: Run, visit: Open, width: int, scheme: str
+) -> None:
+    run.publish_late(LATE, pending=1_234_567_890)
+    page = visit(
+        f"{run.url}/#operation",
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,
+        bypass_csp=True,
+    )
+    says(page, "1,234,567,890")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
+    assert page.eval_on_selector_all(".tile .value, .chip", cut) == []
+    assert Axe().run(page).violations_count == 0
 
 
 AUDIT = {

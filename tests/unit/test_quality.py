@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from river import drift
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, recall_score, roc_auc_score
 
 from streampair.evaluation import AUCWindow, Quality, quality_of
 from streampair.evaluation.quality import BINS, placements
@@ -55,6 +55,25 @@ def test_against_slow_references(n: int, ties: bool) -> None:
     again = quality_of(*window.events())
     assert again == found
     assert json.loads(json.dumps(found.as_dict()))["bins"] == BINS
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("threshold", [-9.0, 0.0, 1.0, 9.0])
+def test_recall_at_the_threshold_of_an_operator(threshold: float, ties: bool) -> None:
+    """A score that is the threshold counts as found."""
+    scores, labels = events(400, 1.0, 2, ties=ties)
+    found = quality_of(scores, labels, threshold=threshold)
+    assert found is not None
+    assert found.recall_at_threshold == pytest.approx(recall_score(labels, scores >= threshold))
+    assert told(scores, labels).recall_at_threshold is None
+
+
+def test_the_auc_and_the_number_of_events_behind_it() -> None:
+    scores, labels = events(12_000, 1.0, 6)
+    window = AUCWindow(11_000)
+    window.extend(labels.tolist(), scores.tolist())
+    assert window.get() == pytest.approx(roc_auc_score(labels[-11_000:], scores[-11_000:]))
+    assert told(*window.events()).events == 11_000
 
 
 def by_pairs(scores: np.ndarray, labels: np.ndarray) -> float:

@@ -328,6 +328,8 @@ class LabelsConfig(Table):
     max_labels: Annotated[int, Field(ge=1)] = 20_000_000
     # Of labels that came too late, or for no event. Default: APP-late-labels.
     late_topic: str | None = None
+    # Events whose score is at least this count as found. None: no series of it.
+    threshold: float | None = None
 
     @field_validator("topic", "late_topic")
     @classmethod
@@ -356,6 +358,11 @@ class LabelsConfig(Table):
     def wait(self) -> int:
         """Milliseconds from the timestamp of an event until it is due."""
         return self.after + self.lateness
+
+    @property
+    def alert_quiet(self) -> int:
+        """Milliseconds without any label after which they count as stopped, for the alert."""
+        return max(self.after // 10, 3_600_000) if self.quiet is None else self.quiet
 
 
 class OutputConfig(Table):

@@ -157,6 +157,11 @@ class TopicOrder:
             queue.newest = max(queue.newest, self._closed * BUCKET_MS)
 
     @property
+    def oldest_ms(self) -> int | None:
+        """Time of the first record that waits, to its bucket; None: none waits."""
+        return self._heap[0][0] * BUCKET_MS if self._heap else None
+
+    @property
     def holding(self) -> tuple[int, ...]:
         """Partitions whose next records the others wait for, while any others have records."""
         if not self._heap:

@@ -9,21 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from streampair.engine.lane import LaneGauges
+from streampair.engine import LaneGauges, LateGauges
 from streampair.engine.source import partition_number
 
 __all__ = [
     "GUARANTEES",
     "HEALTH_STATES",
+    "LABEL_OUTCOMES",
     "LANE",
     "OUTCOMES",
     "SERIES",
     "STAGES",
+    "LabelMetrics",
     "LaneLabels",
     "LaneMetrics",
     "LaneValue",
+    "Observations",
     "Series",
     "lane_order",
 ]
@@ -36,6 +39,9 @@ OUTCOMES = ("committed", "fenced", "unknown", "failed")
 
 STAGES = ("decode", "learn", "encode")
 """Stages of a lane's time; `fetch` and `commit` are the worker's, for all of its lanes."""
+
+LABEL_OUTCOMES = ("used", "repeated", "contradicting", "unused", "late", "unreadable")
+"""Outcomes of messages of the labels topic."""
 
 LaneLabels = tuple[str, str, str, str]
 
@@ -50,6 +56,54 @@ LANE = ("app", "topic", "partition", "learner")
 GUARANTEES = ("holds", "void", "unvouched")
 
 
+class Observations(NamedTuple):
+    """The value of a lane's histogram: observations up to each bound, and the sum of all."""
+
+    buckets: Mapping[str, float]
+    sum: float
+
+
+@dataclass(frozen=True)
+class LabelMetrics:
+    """What the worker knows of labels that come later than their events, since it opened the lane.
+
+    Attributes
+    ----------
+    messages
+        Of the labels topic, by outcome (`LABEL_OUTCOMES`).
+    kept
+        Labels in memory.
+    newest
+        Timestamp of the newest label, in seconds since the epoch; None: there is none, or labels are being
+        read again.
+    quiet
+        Seconds without a label after which labels count as stopped.
+    delays
+        From an event to its label, of labels that were used.
+    pending
+        Records that were scored and are not due yet.
+    without_id
+        Events that were due and have no id.
+    learned_to
+        Timestamp of the newest event that was due, in seconds since the epoch; None: none was.
+    lag
+        Seconds since the oldest event that is not learned became due; None: labels are being read again.
+    reading
+        Whether the labels are being read again after a start, so that no event is due.
+    """
+
+    messages: Mapping[str, float]
+    kept: int
+    newest: float | None
+    quiet: float
+    delays: Observations
+    pending: int
+    without_id: int
+    learned_to: float | None
+    lag: float | None
+    reading: bool
+
+
 @dataclass
 class LaneMetrics:
     """The committed numbers of a lane, how far it is behind, and its time by stage.
@@ -58,6 +112,8 @@ class LaneMetrics:
     ----------
     gauges, lag, seconds
         As committed.
+    labels
+        Of a lane whose labels come later; None otherwise.
     lag_seconds
         Longest time that an uncommitted record has waited.
     current
@@ -67,6 +123,7 @@ class LaneMetrics:
     gauges: LaneGauges
     lag: int | None = None
     seconds: Mapping[str, float] | None = None
+    labels: LabelMetrics | None = None
     lag_seconds: float | None = None
     current: float | None = None
 
@@ -82,8 +139,8 @@ class LaneMetrics:
             self.lag_seconds = max(now - self.current, 0.0)
 
 
-# The value of a lane's series: a number, numbers by the last label, or nothing for now.
-LaneValue = float | Mapping[str, float] | None
+# The value of a lane's series: a number, numbers by the last label, a histogram, or nothing for now.
+LaneValue = float | Mapping[str, float] | Observations | None
 
 
 @dataclass(frozen=True)
@@ -186,6 +243,40 @@ def _quality(
         return None if quality is None else read(quality)
 
     return _operator(name, title, unit, help, of_lane, *labels)
+
+
+def _labels(
+    name: str,
+    title: str,
+    unit: str,
+    help: str,
+    read: Callable[[LabelMetrics], LaneValue],
+    *labels: str,
+    kind: Literal["gauge", "counter", "histogram"] = "gauge",
+) -> Series:
+    """A series of labels that come later, for operators only: with `value = true` it is the positive rate."""
+
+    def of_lane(lane: LaneMetrics) -> LaneValue:
+        return None if lane.labels is None else read(lane.labels)
+
+    return Series(f"streampair_{name}", kind, False, title, unit, help, (*LANE, *labels), of_lane)
+
+
+def _late(
+    name: str,
+    title: str,
+    unit: str,
+    help: str,
+    read: Callable[[LateGauges], LaneValue],
+    *labels: str,
+    counter: bool = False,
+) -> Series:
+    """A series of the state of a lane whose labels come later, for operators only."""
+
+    def of_lane(lane: LaneMetrics) -> LaneValue:
+        return None if lane.gauges.late is None else read(lane.gauges.late)
+
+    return _operator(name, title, unit, help, of_lane, *labels, counter=counter)
 
 
 SERIES: tuple[Series, ...] = (
@@ -599,6 +690,133 @@ SERIES: tuple[Series, ...] = (
         "events",
         "Records that the model with which this worker scores has learned.",
         ("app",),
+    ),
+    _quality(
+        "evaluated_events",
+        "Events in the AUC",
+        "events",
+        "Size of the window of prequential_auc.",
+        lambda quality: quality.events,
+    ),
+    _quality(
+        "recall_at_threshold",
+        "Recall at the threshold",
+        "ratio",
+        "Share of the positives whose score is at least labels.threshold, in the window of prequential_auc; "
+        "absent without a threshold.",
+        lambda quality: quality.recall_at_threshold,
+    ),
+    _labels(
+        "label_messages_total",
+        "Messages of the labels topic",
+        "messages",
+        "Messages of the labels topic since the lane was opened, by outcome: used, repeated (a further label "
+        "of the event, with the same value), contradicting (with another one), unused (no event had the id "
+        "in time), late (every event that it could be for was learned before), unreadable.",
+        lambda labels: labels.messages,
+        "outcome",
+        kind="counter",
+    ),
+    _labels(
+        "labels_kept",
+        "Labels in memory",
+        "labels",
+        "Labels in memory, used ones included; they leave when no event can need them any more.",
+        lambda labels: labels.kept,
+    ),
+    _labels(
+        "label_newest_seconds",
+        "Newest label",
+        "seconds since 1970",
+        "Timestamp of the newest label; absent without any, and while labels are read again.",
+        lambda labels: labels.newest,
+    ),
+    _labels(
+        "label_quiet_seconds",
+        "Usual time without labels",
+        "seconds",
+        "Time without any label after which labels count as stopped: labels.quiet, or else a tenth of "
+        "labels.after, an hour at least.",
+        lambda labels: labels.quiet,
+    ),
+    _labels(
+        "label_delay_seconds",
+        "Delay of labels",
+        "seconds",
+        "From the timestamp of an event to that of its label, of labels that were used since the lane was "
+        "opened; 0 for a label before its event.",
+        lambda labels: labels.delays,
+        kind="histogram",
+    ),
+    _labels(
+        "events_pending",
+        "Events not due yet",
+        "events",
+        "Records of the input that were scored and are not due yet.",
+        lambda labels: labels.pending,
+    ),
+    _late(
+        "due_events_total",
+        "Events that were due",
+        "events",
+        "Events whose label had all its time, by whether it came: yes or no.",
+        lambda late: {"yes": late.labelled, "no": late.due - late.labelled},
+        "labelled",
+        counter=True,
+    ),
+    _labels(
+        "events_without_id_total",
+        "Events without an id",
+        "events",
+        "Events that were due and have no id, so that no label finds them, since the lane was opened.",
+        lambda labels: labels.without_id,
+        kind="counter",
+    ),
+    _late(
+        "sampled_labels_total",
+        "Labels of a sample of events",
+        "labels",
+        "Labels of a sample of the events, by whether they came in_time or late, after the event was learned "
+        "without one (up to twice labels.after).",
+        lambda late: {"in_time": late.in_time, "late": late.late},
+        "came",
+        counter=True,
+    ),
+    _labels(
+        "learned_to_seconds",
+        "Newest event that was due",
+        "seconds since 1970",
+        "Timestamp of the newest event that was due; absent before the first.",
+        lambda labels: labels.learned_to,
+    ),
+    _labels(
+        "learning_lag_seconds",
+        "Lag of learning",
+        "seconds",
+        "Time since the oldest event that is not learned became due; 0 if none is due, absent while labels "
+        "are read again.",
+        lambda labels: labels.lag,
+    ),
+    _labels(
+        "labels_reading",
+        "Labels are read again",
+        "",
+        "1 while the labels are read again after a start: events are scored, and none is learned.",
+        lambda labels: float(labels.reading),
+    ),
+    _late(
+        "score_sample_events",
+        "Scores that wait for labels",
+        "events",
+        "Size of the sample of scores that are kept from arrival until the label is due, for the AUC.",
+        lambda late: late.scores,
+    ),
+    _late(
+        "score_sample_share",
+        "Share of scores that wait",
+        "ratio",
+        "Share of the events that wait whose score is in the sample.",
+        lambda late: late.share,
     ),
     Series(
         "streampair_build_info",

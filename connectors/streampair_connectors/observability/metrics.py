@@ -21,7 +21,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -36,8 +36,10 @@ from streampair_connectors.observability.metric_definitions import (
     LANE,
     OUTCOMES,
     SERIES,
+    LabelMetrics,
     LaneLabels,
     LaneMetrics,
+    Observations,
     lane_order,
 )
 
@@ -49,6 +51,7 @@ _M = TypeVar("_M", Counter, Gauge, Histogram)
 _EVENT_BUCKETS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2, 0.1, 1.0)
 _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
+_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 _BY_NAME = {series.name.removeprefix("streampair_"): series for series in SERIES}
 
 
@@ -75,11 +78,12 @@ class _Lanes(Collector):
     def collect(self) -> Iterable[Metric]:
         lanes = [item for app in self._apps.values() for item in app.lanes.items()]
         for series, read in self._series:
-            kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-            family = kind(series.name, series.help, labels=series.labels)
+            family: Any = _FAMILIES[series.kind](series.name, series.help, labels=series.labels)
             for labels, lane in lanes:
                 value = read(lane)
-                if isinstance(value, Mapping):
+                if isinstance(value, Observations):
+                    family.add_metric(labels, list(value.buckets.items()), value.sum)
+                elif isinstance(value, Mapping):
                     for last, number in value.items():
                         family.add_metric([*labels, last], number)
                 elif value is not None:
@@ -206,12 +210,14 @@ class Telemetry:
         *,
         position: int | None = None,
         event_time: float | None = None,
+        late_labels: LabelMetrics | None = None,
     ) -> None:
         """Publish the committed numbers of a lane, its time by stage, and its position in the partition.
 
-        `event_time` is that of the last record that is committed, in seconds since the epoch.
+        `event_time` is that of the last record that is committed, in seconds since the epoch; `late_labels`
+        are those of a lane whose labels come later.
         """
-        published = LaneMetrics(gauges, lag, None if seconds is None else dict(seconds))
+        published = LaneMetrics(gauges, lag, None if seconds is None else dict(seconds), late_labels)
         lanes = self._entry(labels[0]).lanes
         before = lanes.get(labels)
         times = [event_time, None if before is None else before.current]
@@ -221,10 +227,19 @@ class Telemetry:
         self._seen(labels, position, lag)
         self.history.add(labels, gauges, lag)
 
-    def lag(self, labels: LaneLabels, lag: int, position: int | None = None) -> None:
-        """Publish the lag of a lane between its commits."""
+    def lag(
+        self,
+        labels: LaneLabels,
+        lag: int,
+        position: int | None = None,
+        late_labels: LabelMetrics | None = None,
+    ) -> None:
+        """Publish the lag of a lane between its commits, and how far late labels are."""
         lane = self._entry(labels[0]).lanes.get(labels)
         if lane is not None:
+            if late_labels is not None and late_labels != lane.labels:
+                lane.labels = late_labels
+                self.history.touch(labels)
             if lane.lag != lag:
                 lane.lag = lag
                 self.history.touch(labels)

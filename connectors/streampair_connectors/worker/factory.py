@@ -245,6 +245,7 @@ def _build(
         shadow=shadow,
         bounds=config.input.without_categories().bounds(),
         labels=config.label_codes,
+        threshold=None if config.labels is None else config.labels.threshold,
         **more,
     )
     if lane.private and config.labels is not None and config.labels.order == "arrival":

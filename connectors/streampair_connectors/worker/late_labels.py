@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from streampair.engine import OrderedRecord
+from streampair.engine.delays import LateSample
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER
 from streampair.engine.wal import Wait
@@ -31,6 +32,8 @@ from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike
 from streampair_connectors.kafka.consumer import TopicReader
 from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
+from streampair_connectors.observability.metric_definitions import LabelMetrics
+from streampair_connectors.worker.label_counts import LabelCounts
 from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.sources import TopicSource
 
@@ -86,6 +89,8 @@ class LabelReader:
         The labels that events may still use.
     counts
         Messages of the topic by outcome.
+    late_sample
+        As of the lane.
     """
 
     def __init__(self, config: Config, partitions: int) -> None:
@@ -99,6 +104,8 @@ class LabelReader:
         self.read_to: dict[int, int] = {}
         self.newest = 0  # timestamp of the newest label
         self.table: LabelTable | None = None
+        self.counts = LabelCounts()
+        self.late_sample: LateSample | None = None
 
     async def start(self) -> None:
         """Connect."""
@@ -126,7 +133,7 @@ class LabelReader:
             try:
                 label = self._decode(record)
             except RecordError as error:
-                self._send_on(record, partition, str(error))
+                self._send_on(record, partition, str(error), "unreadable")
                 continue
             ids.append(label.id)
             codes.append(label.code)
@@ -135,19 +142,26 @@ class LabelReader:
             kept.append(record)
         if ids and self.table is not None:
             self.newest = max(self.newest, *times)
+            digests = digest_ids(ids)
+            if self.late_sample is not None:
+                self.late_sample.match(
+                    digests, times, after=self._labels.after, lateness=self._labels.lateness
+                )
             late = self.table.add(
-                digest_ids(ids),
+                digests,
                 np.frombuffer(bytes(codes), np.uint8),
                 np.array(times, np.int64),
                 partition,
                 np.array(offsets, np.int64),
             )
             for index in late.tolist():
-                self._send_on(kept[index], partition, "every event that it could be for was learned before")
+                reason = "every event that it could be for was learned before"
+                self._send_on(kept[index], partition, reason, "late")
         self.read_to[partition] = records[-1].offset + 1
 
-    def _send_on(self, record: RecordLike, partition: int, reason: str) -> None:
+    def _send_on(self, record: RecordLike, partition: int, reason: str, outcome: str) -> None:
         if record.offset >= self._reported.get(partition, 0):
+            self.counts.messages[outcome] += 1
             self.unused.append(Unused(record, partition, reason))
 
     @property
@@ -226,6 +240,7 @@ class LateLabelSource(TopicSource):
         self._known_used = UsedLabels(b"")
         self._marks: list[OrderedRecord] = []  # events that have used labels which are being read again
         self._learns_only = config.learner.parallel
+        self._reading = True  # the labels, again, since `begin`
 
     async def start(self) -> None:
         """Connect."""
@@ -241,6 +256,9 @@ class LateLabelSource(TopicSource):
         self._keep_used()
         self._joined_ahead = []
         super().begin(lane)
+        if self._open is not lane:
+            self._label_reader.counts = LabelCounts()
+        self._label_reader.late_sample, self._reading = lane.logged_lane.late_sample, True
         if self._learns_only:
             for partition in self._all:
                 self._consumer.pause(partition)
@@ -400,6 +418,7 @@ class LateLabelSource(TopicSource):
         if read is None or self._open is None:
             return None
         read -= self._open.store.clock_ahead or 0
+        self._reading = self._due_order is None
         labels = self._labels
         if labels.quiet is not None and read - self._label_reader.newest > labels.quiet and not self._private:
             if time.monotonic() > self._quiet_since + 60.0:
@@ -416,18 +435,26 @@ class LateLabelSource(TopicSource):
     def _joined(self, records: list[OrderedRecord]) -> list[OrderedRecord]:
         """The records with the codes of their labels."""
         named, digests, times = self._digests(records)
+        counts = self._label_reader.counts
+        counts.without_id += len(records) - len(named)
         if not named:
             return records
         joined = self._label_reader.labels.join(digests, times)
         for event, place in zip(joined.events.tolist(), joined.places.tolist(), strict=True):
             self._joined_ahead.append((records[named[event]].offset, place))
-        out = list(records)
+        out, used = list(records), []
         codes, delays = joined.codes.tolist(), (joined.times - times).tolist()
         for index, code, delay in zip(named, codes, delays, strict=True):
             if code:
                 wait = self._wait_of(records[index].partition, records[index].position)
                 if -wait.lateness <= delay <= wait.after:
                     out[index] = msgspec.structs.replace(records[index], label=code)
+                    used.append(delay)
+        counts.used(used, repeats=joined.repeats, contradictions=joined.contradictions)
+        sample = self._label_reader.late_sample
+        if sample is not None:
+            labelled = [out[index].label > 0 for index in named]
+            sample.extend(digests, times.tolist(), labelled, after=self._labels.after)
         return out
 
     def _digests(self, records: Sequence[OrderedRecord]) -> tuple[list[int], Any, Any]:
@@ -439,6 +466,34 @@ class LateLabelSource(TopicSource):
         named = [index for index, each in enumerate(ids) if each is not None]
         times = [min(records[index].timestamp, records[index].clock) for index in named]
         return named, digest_ids([each for each in ids if each is not None]), np.array(times, np.int64)
+
+    def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
+        """What is known of the labels now."""
+        source, reader, order = lane.logged_lane.source, self._label_reader, self._due_order
+        if source is None:
+            return None
+        reading, table = self._reading or order is None, reader.table
+        oldest = None if order is None else order.oldest_ms
+        now = time.time()
+        due_at = now if oldest is None else (oldest + BUCKET_MS + self._labels.wait) / 1000.0
+        learned = sum(
+            max(source.due[p].next_offset, first) if p in source.due else first
+            for p, (first, _) in lane.spans.items()
+        )
+        scored = self.end(lane) if self._learns_only else self.taken(lane)
+        clock = max((each.clock for each in source.due.values()), default=0)
+        return LabelMetrics(
+            messages=dict(reader.counts.messages),
+            kept=0 if table is None else len(table),
+            newest=reader.newest / 1000.0 if reader.newest and not reading else None,
+            quiet=self._labels.alert_quiet / 1000.0,
+            delays=reader.counts.delays,
+            pending=max(scored - learned, 0),
+            without_id=reader.counts.without_id,
+            learned_to=clock / 1000.0 or None,
+            lag=None if reading else max(now - due_at, 0.0),
+            reading=reading,
+        )
 
     @property
     def has_grown(self) -> bool:
@@ -469,6 +524,7 @@ class LateLabelSource(TopicSource):
         front = max(fronts, default=0) - BUCKET_MS - self._labels.lateness
         if front > source.expired:
             places = reader.labels.expire(front)
+            reader.counts.messages["unused"] += len(places)
             unused += await self._read_again(places)
             source.expired = front
         source.labels.update(reader.read_to)

@@ -13,6 +13,7 @@ from streampair.engine.wal import WHOLE_TOPIC
 from streampair_connectors.kafka import Consumer, Partition, RecordLike
 from streampair_connectors.kafka.ordering import TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
+from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.worker.lane_manager import OpenLane
 
 __all__ = ["PartitionSource", "Source", "TopicSource"]
@@ -86,6 +87,10 @@ class Source(Protocol):
         """The partitions that the lane reads."""
         ...
 
+    def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
+        """What is known of labels that come later than their events; None: they are in the events."""
+        ...
+
 
 class PartitionSource:
     """A lane for each partition."""
@@ -146,6 +151,10 @@ class PartitionSource:
     def partitions(self, lane: OpenLane) -> list[Partition]:
         """The lane's partition."""
         return [lane.topic_partition]
+
+    def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
+        """None."""
+        return None
 
 
 class TopicSource:
@@ -343,3 +352,7 @@ class TopicSource:
     def partitions(self, lane: OpenLane) -> list[Partition]:
         """All of them."""
         return list(self._all)
+
+    def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
+        """None: labels are in the events."""
+        return None

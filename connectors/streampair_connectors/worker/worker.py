@@ -628,6 +628,7 @@ class Worker:
             lane.timer.seconds,
             position=lane.position,
             event_time=lane.event_time,
+            late_labels=self._source.label_metrics(lane),
         )
 
     async def _watch_lag(self) -> None:
@@ -653,7 +654,7 @@ class Worker:
                     lane.position = await self._source.position(lane)
                 lag = self._lag(lane, ends)
                 if lag is not None:
-                    self.telemetry.lag(lane.labels, lag, lane.position)
+                    self.telemetry.lag(lane.labels, lag, lane.position, self._source.label_metrics(lane))
             if not self._store.stuck:
                 self._health.running()
 

@@ -60,7 +60,9 @@
   const value = (lane, name) => lane.values[name];
   const total = (v) => (known(v) ? Object.values(v).reduce((a, b) => a + b, 0) : undefined);
   const first = (v) => (v && typeof v === "object" ? Object.values(v)[0] : v);
-  const events = (lane) => total(lane.values.events_total);
+  // Where labels come later an event is counted when it comes, and again when it is due.
+  const events = (lane) => (known(total(lane.values.events_total)) ? total(lane.values.events_total) - (total(lane.values.due_events_total) || 0) : undefined);
+  const isLate = (id) => known(value(lane1(id), "labels_reading"));
   const all = () => [...lanes.values()];
   const privates = () => all().filter((lane) => lane.report);
   const processed = (name, app) => (meta.process[name] || []).filter((row) => !app || row.app === app).reduce((sum, row) => sum + row.value, 0);
@@ -176,6 +178,8 @@
     for (const [reason, group] of grouped(broken)) add("bad", "No guarantee holds.", `${named(group)}: ${reason}.`, "Epsilon says nothing about records taken since. The state keeps this for ever; mend the cause, then start a new account under another app name.");
     const doubtful = privates().filter((lane) => lane.report.kind === "unvouched");
     for (const [reason, group] of grouped(doubtful)) add("warn", "The guarantee cannot be vouched for in full.", `${named(group)}: ${reason}.`, "The releases that are accounted for are within the budget. See “Forks and restarts” on the privacy tab.");
+    const silent_ = all().filter((lane) => known(value(lane, "label_newest_seconds")) && now() - value(lane, "label_newest_seconds") > value(lane, "label_quiet_seconds"));
+    if (silent_.length) add("warn", "Labels have stopped.", `${named(silent_)}: the newest is ${long(Math.max(...silent_.map((lane) => now() - value(lane, "label_newest_seconds"))))} old.`, "Look whether what writes the labels topic still runs. Without `labels.quiet` events are meanwhile learned as if they had no label.");
     const ended = privates().filter((lane) => value(lane, "privacy_horizon_left") === 0);
     if (ended.length) add("warn", "The horizon is reached.", `${named(ended)}: the model still scores, and learns no more.`, "To go on learning, plan a new budget (`streampair budget plan`) under another app name; what it spends on the same records adds up.");
     return found;
@@ -302,6 +306,7 @@
         out.push(tiles(
           tile(one, "prequential_auc", fixed(4), h("span", {}, "± ", num(one, "prequential_auc_stderr", fixed(4)))),
           quality ? tile(one, "average_precision", fixed(4)) : null,
+          has("recall_at_threshold") ? tile(one, "recall_at_threshold", fixed(4)) : null,
           quality ? [titled("recall_at_top", " 1 %"), num(one, "recall_at_top", fixed(4), (v) => v && v["0.01"]), seriesOf("recall_at_top").unit] : null,
           has("shadow_auc") ? tile(one, "shadow_auc", fixed(4), "not private; operators only") : null,
           has("regret_average") ? tile(one, "regret_average", four, text([one], () => { const v = first(value(lane1(one), "regret_total")), e = first(value(lane1(one), "regret_stderr")); return known(v) ? `in total ${four(v)} ± ${four(e)}` : ""; })) : null,
@@ -368,17 +373,20 @@
         [titled("rebalances_total"), counted("rebalances_total", app), h("span", {}, titled("restores_total", ": "), counted("restores_total", app), ", ", titled("fences_total", ": "), counted("fences_total", app))],
       ));
       out.push(...scorers.map(scores));
+      const late = ids.filter(isLate);
+      out.push(...late.map((id) => labels(id, ids.length > 1)));
       out.push(card("third", "State and next step", ...apps.flatMap((name) => [name, ...(scorers.includes(name) ? [groupOf(name)] : [])]).map(stateOf)));
       const part = (name, key) => (one ? num(one, name, count, (v) => v && v[key]) : text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), name) || {})[key] || 0), 0))));
       const latest = (key) => (one ? text([one], () => count((lane1(one).dead_letter_offsets || {})[key])) : null);
-      out.push(card("third", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", "Scored only: no label, or past the horizon"], ["dead_letter", "Could not be used: a dead letter"], ["tombstone", "Tombstone: a deleted key"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, part("events_total", key)]))));
+      out.push(card("third", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", late.length === ids.length ? "Scored; learned when they are due" : "Scored only: no label, or past the horizon"], ...(late.length ? [["skipped", "Due, and not learned"]] : []), ["dead_letter", "Could not be used: a dead letter"], ["tombstone", "Tombstone: a deleted key"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, part("events_total", key)]))));
       out.push(card("third", "Dead letters, and why", table("Dead letters by stage", [["Stage"], ["Events", "n"], ...(one ? [["Latest offset", "n"]] : [])], [["decode", "Not readable"], ["features", "A feature is missing, or no number"], ["label", "The label is unknown"], ["learn", "The learner refused it"]].map(([key, words]) => [words, part("dead_letters_total", key), ...(one ? [latest(key)] : [])])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
       if (apps.some((name) => (meta.apps[name] || {}).configuration)) out.push(card("", titled("configuration_changes"), ...apps.map((name) => h("p", {}, apps.length > 1 ? h("b", {}, `${name}: `) : null, text(null, () => changed(name))))));
       out.push(lines("half", { ...described("lag"), series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
       out.push(lines("half", { title: "Events a second", yLabel: "events/s", series: each(ids, (id) => speeds(id)), x: "time", floor: 0, number: (v) => `${count(v)}/s`, tick: axis, empty: "Two commits are needed." }));
       out.push(card(one ? "half" : "", "Where the time goes", split(ids, app)));
       if (one) out.push(card("half", "State", table("The state of the lane", [["What"], ["Value", "n"]], [...[["offset", count], ["state_bytes", bytes], ["buffer_records", count]].map(([name, format]) => [titled(name), num(one, name, format)]), ["Held by this worker since", text([one], () => or(when)(lane1(one).since))]])));
-      else out.push(card("", "Lanes", table("Lanes and their state", [["Lane"], ["Learner"], [titled("offset"), "n"], [titled("lag"), "n"], ["Events a second", "n"], [titled("dead_letters_total"), "n"], [titled("state_bytes"), "n"]],
+      if (one && late.length) out.push(...labelTables(one));
+      if (!one) out.push(card("", "Lanes", table("Lanes and their state", [["Lane"], ["Learner"], [titled("offset"), "n"], [titled("lag"), "n"], ["Events a second", "n"], [titled("dead_letters_total"), "n"], [titled("state_bytes"), "n"]],
         ids.map((id) => [opener(id), lane1(id).learner, num(id, "offset", count), num(id, "lag", count), text([id], () => count(rate(lane1(id), "events", 10))), num(id, "events_total", count, (v) => v && v.dead_letter), num(id, "state_bytes", bytes)]))));
       return out;
     },
@@ -404,6 +412,50 @@
       figure("events_behind", count, "scored, and not in the model"),
       figure("model_slots", count, "learned by the model that scores"),
     ));
+  }
+
+  // Labels that come later than their events: of a lane that reads them from a topic of their own.
+  function labels(id, several) {
+    const v = (name) => value(lane1(id), name);
+    const share = (part, whole) => (whole ? `${(100 * part / whole).toFixed(1)} %` : NOTHING_YET);
+    const sampled = () => v("sampled_labels_total") || {};
+    const due = () => v("due_events_total") || {};
+    const chip = h("span", { class: "chip" });
+    bind([id], () => {
+      const [kind, words] = v("labels_reading") ? ["wait", "Labels are read again: events are scored, and learned later"] : v("learning_lag_seconds") > 600 ? ["warn", "Events that are due are not learned yet"] : ["good", "Events are learned when they are due"];
+      put(chip, "data-kind", kind);
+      set(chip, words);
+    });
+    const age = () => { const newest = v("label_newest_seconds"); return known(newest) ? brief(Math.max(0, now() - newest)) : NOTHING_YET; };
+    return card("", several ? `Labels that come later: ${nameOf(lane1(id))}` : "Labels that come later", h("p", {}, chip), tiles(
+      tile(id, "events_pending", count),
+      ["Events with a label", text([id], () => share(due().yes, total(due()))), h("span", {}, num(id, "due_events_total", count, (n) => n && n.yes), " of ", text([id], () => count(total(due()))), " that were due")],
+      [titled("label_delay_seconds"), text([id], () => brief(quantile(0.5, v("label_delay_seconds")))), text([id], () => { const most = quantile(0.95, v("label_delay_seconds")); return known(most) ? `half of them; 95 % within ${long(most)}` : "none was used yet"; })],
+      ["Labels that come late", text([id], () => share(sampled().late, total(sampled()))), h("span", {}, num(id, "sampled_labels_total", count, (n) => n && n.late), " of ", text([id], () => count(total(sampled()))), " in the sample")],
+      ["Age of the newest label", text(null, age), text([id], () => `usual: up to ${long(v("label_quiet_seconds"))}`)],
+      [titled("learning_lag_seconds"), text([id], () => or(brief)(v("learning_lag_seconds"))), "behind what is due"],
+    ));
+  }
+  const NOTHING_YET = "\u2013";
+
+  function labelTables(id) {
+    const OUTCOMES = [["used", "Used"], ["repeated", "Came again, and says the same"], ["contradicting", "Came again, and contradicts"], ["unused", "No event had the id in time"], ["late", "Its events were all learned before"], ["unreadable", "Not readable"]];
+    return [
+      card("half", titled("label_messages_total"), table("Labels by outcome", [["Outcome"], ["Messages", "n"]], OUTCOMES.map(([key, words]) => [words, num(id, "label_messages_total", count, (v) => v && v[key])])), h("p", { class: "note" }, "Since this worker opened the lane. Labels that no event has used are in the late-labels topic.")),
+      card("half", "What waits for labels", table("What waits for labels", [["What"], ["Value", "n"]], [...[["labels_kept", count], ["events_without_id_total", count], ["score_sample_events", count], ["score_sample_share", fixed(4)], ["evaluated_events", count]].map(([name, format]) => [titled(name), num(id, name, format)]), [titled("learned_to_seconds"), text(null, () => { const t = value(lane1(id), "learned_to_seconds"); return known(t) ? `${long(now() - t)} ago` : NOTHING_YET; })]])),
+    ];
+  }
+
+  // Of a histogram: linear within a bucket, as Prometheus has it.
+  function quantile(q, observed) {
+    const [buckets] = observed || [{}];
+    const rows = Object.entries(buckets).map(([bound, n]) => [bound === "+Inf" ? Infinity : Number(bound), n]).sort((a, b) => a[0] - b[0]);
+    const rank = rows.length ? q * rows[rows.length - 1][1] : 0;
+    if (!rank) return null;
+    const at = rows.findIndex(([, n]) => n >= rank);
+    const [low, before] = at ? rows[at - 1] : [0, 0];
+    const [high, n] = rows[at];
+    return high === Infinity ? low : low + (high - low) * (rank - before) / (n - before);
   }
 
   const counted = (name, app) => text(null, () => count(processed(name, app)), `streampair_${name}`);

@@ -1,0 +1,76 @@
+"""Counts of the messages of a labels topic, and of the delays of its labels, for the series of a lane."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+from streampair_connectors.observability.metric_definitions import LABEL_OUTCOMES, Observations
+
+__all__ = ["DELAY_BOUNDS", "LabelCounts"]
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+DELAY_BOUNDS: Final = (
+    *(1, 10, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 3 * _DAY, 7 * _DAY, 14 * _DAY, 30 * _DAY),
+    *(60 * _DAY, 90 * _DAY, 180 * _DAY, 365 * _DAY),
+)
+"""Upper bounds of the buckets of delays, in seconds."""
+
+
+class LabelCounts:
+    """Counts since a lane was opened.
+
+    Attributes
+    ----------
+    messages
+        Of the labels topic, by outcome: `metric_definitions.LABEL_OUTCOMES`.
+    without_id
+        Events that were due and have no id.
+
+    Examples
+    --------
+    >>> from streampair_connectors.worker.label_counts import LabelCounts
+    >>> counts = LabelCounts()
+    >>> counts.used([2_000, 40_000], repeats=1, contradictions=0)
+    >>> counts.messages["used"], counts.messages["repeated"]
+    (2, 1)
+    >>> delays = counts.delays
+    >>> delays.buckets["10.0"], delays.buckets["60.0"], delays.buckets["+Inf"], delays.sum
+    (1, 2, 2, 42.0)
+    """
+
+    def __init__(self) -> None:
+        self.messages = dict.fromkeys(LABEL_OUTCOMES, 0)
+        self.without_id = 0
+        self._buckets = [0] * (len(DELAY_BOUNDS) + 1)
+        self._seconds = 0.0
+
+    def used(self, delays: Sequence[int], *, repeats: int, contradictions: int) -> None:
+        """Count labels that events have used.
+
+        Parameters
+        ----------
+        delays
+            From each event to its label, in milliseconds.
+        repeats, contradictions
+            Further labels of these events, as of `JoinedLabels`.
+        """
+        self.messages["used"] += len(delays)
+        self.messages["repeated"] += repeats
+        self.messages["contradicting"] += contradictions
+        for delay in delays:
+            seconds = max(delay, 0) / 1000.0
+            self._buckets[bisect_left(DELAY_BOUNDS, seconds)] += 1
+            self._seconds += seconds
+
+    @property
+    def delays(self) -> Observations:
+        """The delays of labels that were used, in seconds."""
+        names = [*(str(float(bound)) for bound in DELAY_BOUNDS), "+Inf"]
+        found, count = {}, 0
+        for name, more in zip(names, self._buckets, strict=True):
+            count += more
+            found[name] = count
+        return Observations(found, self._seconds)

@@ -1,0 +1,25 @@
+"""Counts of a labels topic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from streampair_connectors.worker.label_counts import DELAY_BOUNDS, LabelCounts
+
+
+def test_delays_are_in_the_first_bucket_that_has_room_for_them() -> None:
+    rng = np.random.default_rng(0)
+    bounds = np.array(DELAY_BOUNDS)
+    delays = [*rng.integers(0, 500 * 86_400_000, 300).tolist(), *(1000 * bounds).tolist(), -5000]
+    counts = LabelCounts()
+    counts.used(delays[:100], repeats=2, contradictions=0)
+    counts.used(delays[100:], repeats=1, contradictions=4)
+    seconds = np.maximum(np.array(delays), 0) / 1000.0
+    told = counts.delays
+    assert list(told.buckets.values()) == [*(int((seconds <= b).sum()) for b in bounds), len(delays)]
+    assert [float(name) for name in told.buckets] == [*bounds, np.inf]
+    assert told.sum == pytest.approx(seconds.sum())
+    assert counts.messages == {
+        **{"used": len(delays), "repeated": 3, "contradicting": 4},
+        **{"unused": 0, "late": 0, "unreadable": 0},
+    }
