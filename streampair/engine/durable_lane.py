@@ -100,6 +100,8 @@ class LaneLog:
         Whether a replay of the same records from the same snapshot gives the same scores and bytes.
     plan
         Returns the fitted numbers of the learner's plan; None while they are not known.
+    late
+        Whether labels come later than events.
     """
 
     def __init__(
@@ -117,7 +119,9 @@ class LaneLog:
         void: Sequence[str],
         replayable: bool,
         plan: Callable[[], dict[str, Any] | None],
+        late: bool = False,
     ) -> None:
+        self._late = late
         self._key = key
         self._who = {"app": app, "topic": topic, "partition": partition}
         self._name = name
@@ -351,7 +355,12 @@ class LaneLog:
     # Processing
 
     def took(
-        self, records: Sequence[Record], scores: Sequence[Scored], model: ModelEntry | None = None
+        self,
+        records: Sequence[Record],
+        scores: Sequence[Scored],
+        model: ModelEntry | None = None,
+        *,
+        silent: bool = False,
     ) -> LogAppend | None:
         """The append that must be durable before the outputs of these records leave; None: none.
 
@@ -361,6 +370,8 @@ class LaneLog:
             What was processed.
         model
             Which model has scored; None: there is nothing to say. Without a replay nobody would read it.
+        silent
+            Whether this is a replay, whose outputs were sent before.
         """
         if scores:
             values = [float("nan") if scored.score is None else scored.score for scored in scores]
@@ -377,7 +388,7 @@ class LaneLog:
             source.took(records)  # type: ignore[arg-type]  # a lane of a whole topic takes no others
         account = self._reservations
         if account is None:
-            return None
+            return self._announce() if self._late and not silent else None
         silent, line = account.replaying, account.digest_line()
         if scores and not silent and self._voids() and line is None:
             # A repeated release needs no line of digests. An empty one makes the new void reason durable.
@@ -387,6 +398,16 @@ class LaneLog:
             return None
         frames = () if source is None else self._ranges(source.announced())
         return self._append(*frames, *map(self._chain.add, entries))
+
+    def _announce(self) -> LogAppend | None:
+        """The append of what was taken, of a lane that scores some events and learns others.
+
+        In which order it did depends on when labels were read, and with that which model has scored.
+        """
+        source = self.source
+        if source is None or not (frames := self._ranges(source.announced())):
+            return None
+        return self._append(*frames)
 
     def _voids(self) -> bool:
         """Apply the pending void reasons, as a record is taken; return whether one of them is new."""
@@ -625,6 +646,7 @@ class LoggedLane(Lane):
             and not payloads_change
             and (private is None or (private.seed is None and private.noise_key is not None)),
             plan=self._plan,
+            late=self._batch.arrivals is not None,
         )
 
     # Start
@@ -783,7 +805,7 @@ class LoggedLane(Lane):
         records = [record for record in records if record.offset < until]
         self._torn = self._used = True
         output = self._take(records)
-        log.took(records, output.scores)
+        log.took(records, output.scores, silent=True)
         self._torn = False
 
     def replayed(self) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from streampair.errors import ConfigError, LaneStoppedError, SnapshotError, StoreError
 from streampair.kernels import label_table
 
-__all__ = ["JoinedLabels", "LabelTable", "digest_ids"]
+__all__ = ["JoinedLabels", "LabelTable", "digest_ids", "place_of_label"]
 
 _OFFSET_BITS = 48
 _MAX_OFFSET = 2**_OFFSET_BITS - 1
@@ -54,6 +54,11 @@ def digest_ids(ids: Sequence[bytes]) -> NDArray[np.uint64]:
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
 
 
+def place_of_label(place: int) -> tuple[int, int]:
+    """Partition and offset of a place as `JoinedLabels` has it."""
+    return place >> _OFFSET_BITS, place & _MAX_OFFSET
+
+
 class JoinedLabels(NamedTuple):
     """The labels of a number of events.
 
@@ -67,6 +72,8 @@ class JoinedLabels(NamedTuple):
         How many further labels of these events were used with another code than that of the event's label.
     repeats
         How many further labels were used with the same code.
+    chosen
+        Shape (n,): the place of the label of each event; 0 for none.
     events, places
         Shape (m,): each label that was used, as the index of its event and its place (see `LabelTable.used`).
     """
@@ -75,6 +82,7 @@ class JoinedLabels(NamedTuple):
     times: NDArray[np.int64]
     contradictions: int
     repeats: int
+    chosen: NDArray[np.uint64]
     events: NDArray[np.int64]
     places: NDArray[np.uint64]
 
@@ -145,6 +153,13 @@ class _Taken(NamedTuple):
     codes: NDArray[np.uint8]
     times: NDArray[np.int64]
     places: NDArray[np.uint64]
+
+
+def _encoded(places: NDArray[np.uint64]) -> bytes:
+    """Sorted places as bytes."""
+    steps = np.diff(places, prepend=np.uint64(0)).astype("<u8")
+    # Byte by byte of all steps: the upper bytes are nearly all 0.
+    return _VERSION + zlib.compress(steps.view(np.uint8).reshape(-1, 8).T.tobytes(), 1)
 
 
 def _block(size: int, directory: Path | None) -> NDArray[np.uint8]:
@@ -392,7 +407,9 @@ class LabelTable:
         contradictions, repeats = label_table.label_resolve(
             taken.events, taken.codes, taken.times, taken.places, best, codes, joined_times
         )
-        return JoinedLabels(codes, joined_times, contradictions, repeats, taken.events, taken.places)
+        chosen = np.zeros(n, dtype=np.uint64)
+        chosen[best >= 0] = taken.places[best[best >= 0]]
+        return JoinedLabels(codes, joined_times, contradictions, repeats, chosen, taken.events, taken.places)
 
     def _take(self, words: NDArray[np.uint64], moments: NDArray[np.int64]) -> _Taken:
         """Use the labels of events."""
@@ -513,9 +530,13 @@ class LabelTable:
         places = np.sort(np.concatenate(parts))
         if len(without):
             places = np.setdiff1d(places, np.array(without, dtype=np.uint64), assume_unique=True)
-        steps = np.diff(places, prepend=np.uint64(0)).astype("<u8")
-        # Byte by byte of all steps: the upper bytes are nearly all 0.
-        return _VERSION + zlib.compress(steps.view(np.uint8).reshape(-1, 8).T.tobytes(), 1)
+        return _encoded(places)
+
+    @staticmethod
+    def encode_used(places: Sequence[tuple[int, int]]) -> bytes:
+        """What `load_used` takes, of places (partition, offset)."""
+        found = [partition << _OFFSET_BITS | offset for partition, offset in places]
+        return _encoded(np.sort(np.array(found, dtype=np.uint64)))
 
     def load_used(self, data: bytes) -> None:
         """Restore which labels are used, before labels are read again from their topic: `add` marks them.

@@ -12,6 +12,9 @@ from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, ends
 from harness.kafka import Cluster
 from harness.late_labels import (
     DAY,
+    Event,
+    Label,
+    by_arrival,
     joined,
     late_app,
     late_labels,
@@ -24,8 +27,10 @@ from harness.late_labels import (
 )
 from harness.worker_process import wait_for
 from streampair_connectors.cli import app as cli
+from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import RecordReader
+from streampair_connectors.worker.factory import build_lane
 from streampair_connectors.worker.model_topic import read_model
 from typer.testing import CliRunner
 
@@ -206,3 +211,32 @@ def test_a_private_learner_needs_ids_outside_of_the_value(
         error = worker.end()
     assert isinstance(error, PrivacyError)
     assert "could take the label of another event" in str(error)
+
+
+def test_an_event_is_learned_when_its_label_comes(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    """Those without a label are learned when they are due, between the labels that come then."""
+    app = make_app(apache_kafka, tmp_path, unique("app"), store=store, more='order = "arrival"')
+    events, labels = stream(400, 2)
+    send_labels(app, labels)
+    send_events(app, events)
+    with Inside(app) as worker:
+        app.await_scores(ends(400, 2), worker)
+        wait_for("all are learned", lambda: passed(worker) == 400)
+        assert worker.stop() is None
+    assert same(steps(app), wanted_by_arrival(app, events, labels))
+
+
+def passed(worker: Inside) -> int:
+    """Events whose labels have had their time."""
+    assert worker.worker is not None
+    sources = [lane.logged_lane.source for lane in worker.worker.lanes.values()]
+    return sum(each.next_offset for source in sources if source for each in source.due.values())
+
+
+def wanted_by_arrival(app: App, events: list[Event], labels: list[Label]) -> object:
+    config = load_config(app.path)
+    lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
+    lane.process(by_arrival(events, labels))
+    return unpack(lane.snapshot(clean=True))["steps"]

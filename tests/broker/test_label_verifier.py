@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from harness.apache_kafka import KafkaBroker
 from harness.applications import PAIR_FTRL, PAIR_OGD
-from harness.dying_worker import DIRECTORY, LABELS, TOPIC
+from harness.dying_worker import DIRECTORY, EARLY, LABELS, TOPIC
 from harness.label_trial import LabelTrial
 from harness.verifier import Evidence, Nursery, Wrong
 
@@ -92,6 +92,22 @@ def test_killed_at_any_time(trial: MakeTrial, nursery: Nursery, store: str, lear
         one.kills += 1
         found = one.look(found)
     finish(nursery, one, "killed at any time")
+
+
+@pytest.mark.verifier(short="application")
+def test_killed_at_every_step_of_learning_by_arrival(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    """Events that were learned when their labels came are not learned again when they are due."""
+    one, found = trial(learner=PAIR_OGD, order="arrival"), None
+    one.feed(1000)
+    steps = {
+        **LABELS,
+        **EARLY,
+        "commit 6: not published": (TOPIC if store == "kafka" else DIRECTORY)["commit 6: not published"],
+    }
+    for number, step in enumerate([*steps, *steps]):
+        count, often = 2 if steps[step].at_work else 1, 0 if number < len(steps) else None
+        found = killed_at(nursery, one, step, found, count, snapshot_seconds=often)
+    finish(nursery, one, "killed at every step of learning by arrival")
 
 
 TWINS = {

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["AT_START", "DIRECTORY", "LABELS", "MODELS", "SCORER", "TOPIC", "Step"]
+__all__ = ["AT_START", "DIRECTORY", "EARLY", "LABELS", "MODELS", "SCORER", "TOPIC", "Step"]
 
 _HERE = "streampair_connectors"
 
@@ -127,6 +127,14 @@ LABELS: dict[str, Step] = {
     "labels: learned": Step(_LANE, "process", "after", True),
     "labels: read for those sent on": Step(_LABELS, "_read_again", "after", True),
     "labels: sent on": Step(_LABELS, "send_on", "after", True),
+}
+# Of lanes that learn events when their labels come.
+_EARLY = f"{_HERE}.worker.early_labels:EarlyLabels"
+EARLY: dict[str, Step] = {
+    "early: index begun": Step(_EARLY, "load", "after"),
+    "early: events found": Step(_EARLY, "_find", "after", True),
+    "early: events read": Step(_EARLY, "_read_events", "after", True),
+    "early: taken": Step(_EARLY, "take", "after", True),
 }
 _SCORER = f"{_HERE}.worker.scorer:Scorer"
 SCORER: dict[str, Step] = {
@@ -460,7 +468,7 @@ def _work(order: dict[str, Any]) -> None:
     _note_work(order.get("pause", 0.0))
     if order.get("step"):
         every = {**TOPIC, **DIRECTORY} if order["store"] == "directory" else {**DIRECTORY, **TOPIC}
-        every |= {**LABELS, **MODELS, **SCORER}
+        every |= {**LABELS, **EARLY, **MODELS, **SCORER}
         Trap(order["step"], every[order["step"]], order.get("count", 1), order.get("action", "kill")).set()
     from streampair_connectors.cli.app import main
 

@@ -18,6 +18,7 @@ from harness.kafka import Cluster
 from harness.late_labels import (
     Event,
     Label,
+    by_arrival,
     create,
     due_records,
     late_app,
@@ -41,11 +42,14 @@ class LabelTrial(Trial):
     any order.
     """
 
-    def __init__(self, kafka: Cluster, directory: Path, name: str, **options: Any) -> None:
+    def __init__(
+        self, kafka: Cluster, directory: Path, name: str, *, order: str = "wait", **options: Any
+    ) -> None:
+        self._order = order
         super().__init__(
             kafka, directory, name, settings='[output]\ntimestamps = "now"', partitions=2, **options
         )
-        late_app(self.app)
+        late_app(self.app, f'order = "{order}"')
         if self.private:
             text = self.app.path.read_text()
             self.app.path.write_text(text.replace('id = "payment"', 'id = "key"'))
@@ -115,7 +119,8 @@ class LabelTrial(Trial):
         lane = build_logged_lane(
             config, json_decoder(config.input), topic=config.input.topic, partition=WHOLE_TOPIC
         )
-        _, frames, snapshot = uninterrupted(lane, due_records(self.events, self.labels))
+        records = due_records if self._order == "wait" else by_arrival
+        _, frames, snapshot = uninterrupted(lane, records(self.events, self.labels))
         places = {(p, offset) for p, values in self.values.items() for offset in range(len(values))}
         _equal("offsets with a score", sorted(found.scores), sorted(places))
         dead = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from streampair_connectors.codecs.records import json_decoder
@@ -145,6 +147,49 @@ def joined(events: Sequence[Event], labels: Sequence[Label]) -> list[tuple[Event
         code = 0 if not mine else 2 if labels[min(mine)[2]].value else 1
         found.append((event, code))
     return found
+
+
+def by_arrival(events: Sequence[Event], labels: Sequence[Label]) -> list[OrderedRecord]:
+    """The events in the order in which they are learned with `order = "arrival"`.
+
+    Of several events with one id, the first one is learned when a label comes; the others when they are due.
+    """
+    records = due_records(events, labels)
+    places = {(record.partition, record.position): record for record in records}
+    counts: dict[int, int] = {}
+    known: dict[str, list[tuple[int, int, int]]] = {}
+    for event in events:
+        position = counts.get(event.partition, 0)
+        counts[event.partition] = position + 1
+        known.setdefault(event.id, []).append((event.time, event.partition, position))
+    ordered = sorted(
+        enumerate(labels), key=lambda item: (item[1].time // BUCKET_MS, item[1].partition, item[0])
+    )
+    out: list[OrderedRecord] = []
+    learned: set[tuple[int, int]] = set()
+    found: set[tuple[int, int]] = set()
+    waiting = list(records)
+
+    def due(before: float) -> None:
+        while waiting and waiting[0].timestamp // BUCKET_MS < (before - AFTER - LATENESS) // BUCKET_MS:
+            record = waiting.pop(0)
+            if (record.partition, record.position) not in learned:
+                out.append(record)
+
+    for _, label in ordered:
+        due(label.time)
+        mine = sorted(
+            each
+            for each in known.get(label.id, [])
+            if each[1:] not in found and label.time - AFTER <= each[0] <= label.time + LATENESS
+        )
+        if mine:
+            found |= {each[1:] for each in mine}
+            learned.add(mine[0][1:])
+            record = places[mine[0][1:]]
+            out.append(msgspec.structs.replace(record, label=2 if label.value else 1, early=True))
+    due(math.inf)
+    return [msgspec.structs.replace(record, offset=number) for number, record in enumerate(out)]
 
 
 def reference(app: App, events: Sequence[Event], labels: Sequence[Label]) -> Any:

@@ -238,7 +238,7 @@ class Config(Table):
             # A replay under another limit would take other events for dead letters.
             "max_event_bytes": self.input.max_event_bytes,
             # What labels stand for; how long they may take can be changed.
-            **({} if self.labels is None else {"absent": [self.labels.absent]}),
+            **({} if self.labels is None else {"absent": [self.labels.absent], "order": self.labels.order}),
         }
         data = msgspec.json.encode(meaning, order="sorted")
         return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -12,7 +12,7 @@ import functools
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,17 +22,18 @@ import numpy as np
 from streampair.engine import OrderedRecord
 from streampair.engine.delays import LateSample
 from streampair.engine.labels import LabelTable, digest_ids
-from streampair.engine.records import LABEL_LATER
+from streampair.engine.records import LABEL_LATER, LABEL_LEARNED
 from streampair.engine.wal import Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
-from streampair_connectors.codecs.labels import event_ids, label_decoder
+from streampair_connectors.codecs.labels import DecodedLabel, event_ids, label_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
 from streampair_connectors.kafka.consumer import TopicReader
 from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
+from streampair_connectors.worker.early_labels import EarlyLabels, OffsetSet
 from streampair_connectors.worker.label_counts import LabelCounts
 from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.sources import TopicSource
@@ -62,11 +63,14 @@ class UsedLabels(msgspec.Struct, array_like=True):
         Of `LabelTable.used`.
     digests, times
         Of events that have used labels which are not in `used`, since labels were being read again.
+    early
+        Events that were learned when their labels came: `OffsetSet.dump`.
     """
 
     used: bytes
     digests: bytes = b""
     times: list[int] = []
+    early: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,6 +110,7 @@ class LabelReader:
         self.table: LabelTable | None = None
         self.counts = LabelCounts()
         self.late_sample: LateSample | None = None
+        self.early: EarlyLabels | None = None
 
     async def start(self) -> None:
         """Connect."""
@@ -125,6 +130,15 @@ class LabelReader:
             return
         for partition, records in (await self._reader.poll(0.0)).items():
             self._take(partition.partition, records)
+            if self.early is not None:
+                self.early.push(partition.partition, records)
+        if self.early is not None:
+            self.early.settled(self._reader.settled())
+
+    @property
+    def decode(self) -> Callable[[RecordLike], DecodedLabel]:
+        """From a message to its label."""
+        return self._decode
 
     def _take(self, partition: int, records: Sequence[RecordLike]) -> None:
         ids: list[bytes] = []
@@ -239,17 +253,35 @@ class LateLabelSource(TopicSource):
         self._waits: list[Wait] = []
         self._known_used = UsedLabels(b"")
         self._marks: list[OrderedRecord] = []  # events that have used labels which are being read again
+        self._learned_since: list[OrderedRecord] = []  # and those that were learned early
         self._learns_only = config.learner.parallel
         self._reading = True  # the labels, again, since `begin`
+        self._scored: dict[int, int] = {}  # behind the last event that was handed out to be scored
+        self._learned = OffsetSet()
+        self._early: EarlyLabels | None = None
+        if self._labels.order == "arrival":
+            self._early = self._label_reader.early = EarlyLabels(
+                config,
+                partitions=partitions,
+                label_partitions=label_partitions,
+                ids=self._ids,
+                decode=self._label_reader.decode,
+                lookup=lookup,
+                on_lost=self._on_lost,
+            )
 
     async def start(self) -> None:
         """Connect."""
         await asyncio.gather(self._due_reader.start(), self._label_reader.start())
+        if self._early is not None:
+            await self._early.start()
 
     async def stop(self) -> None:
         """Disconnect."""
         await kafka.ended(self._loading)
         await asyncio.gather(self._due_reader.stop(), self._label_reader.stop())
+        if self._early is not None:
+            await self._early.stop()
 
     def begin(self, lane: OpenLane) -> None:
         """Seek in all partitions, and read the labels again; scores do not wait for them."""
@@ -275,11 +307,16 @@ class LateLabelSource(TopicSource):
             positions[number] = (start, 0) if known is None else (max(known.next_offset, start), known.clock)
         announced = [record for record in self._ready if record.due]
         for record in announced:
-            clock = max(positions[record.partition][1], record.clock)
-            positions[record.partition] = (record.position + 1, clock)
+            if not record.early:
+                clock = max(positions[record.partition][1], record.clock)
+                positions[record.partition] = (record.position + 1, clock)
+        self._scored = {p: each.next_offset for p, each in source.positions.items()}
+        self._note_scored(self._ready)
         state = lane.logged_lane.labels_used
         self._known_used = _decode(state) if state else UsedLabels(b"")
-        self._marks = [record for record in (*lane.replayed_due, *announced) if record.label > 0]
+        since = [*lane.replayed_due, *announced]
+        self._marks = [record for record in since if record.label > 0 and not record.early]
+        self._learned_since = [record for record in since if record.early]
         lane.replayed_due = []
         self._waits = source.wait(self._labels.after, self._labels.lateness)
         if len(self._waits) > 1:
@@ -299,6 +336,8 @@ class LateLabelSource(TopicSource):
         self._open = self._due_order = None
         if self._loading is not None:
             self._loading.cancel()
+        if self._early is not None:
+            self._early.close()
 
     def _keep_used(self) -> None:
         if self._open is not None:
@@ -316,12 +355,25 @@ class LateLabelSource(TopicSource):
         self._joined_ahead = [(ordinal, place) for ordinal, place in self._joined_ahead if ordinal >= taken]
         if self._due_order is not None:
             used = self._label_reader.labels.used(without=[place for _, place in self._joined_ahead])
-            return _encode(UsedLabels(used))
+            early = b"" if self._early is None else self._early.state(taken)
+            return _encode(UsedLabels(used, early=early))
         known = self._known_used
         _, digests, times = self._digests([each for each in self._marks if each.offset < taken])
+        learned = self._learned_early(taken)
         return _encode(
-            UsedLabels(known.used, known.digests + digests.tobytes(), [*known.times, *times.tolist()])
+            UsedLabels(
+                *(known.used, known.digests + digests.tobytes(), [*known.times, *times.tolist()]),
+                learned.dump() if self._early is not None else b"",
+            )
         )
+
+    def _learned_early(self, before: float = math.inf) -> OffsetSet:
+        """The events that were learned early, those that the start has replayed or announced too."""
+        learned = OffsetSet.load(self._known_used.early)
+        for record in self._learned_since:
+            if record.offset < before:
+                learned.add(record.partition, record.position)
+        return learned
 
     async def _load(self, lane: OpenLane, positions: Mapping[int, tuple[int, int]]) -> None:
         """Read labels again, and due events from where the lane goes on: offset and clock by partition."""
@@ -342,8 +394,11 @@ class LateLabelSource(TopicSource):
             table.load_used(known.used)
         if source.expired:
             table.expire(source.expired)
+        offsets = {number: offset for number, (offset, _) in positions.items()}
+        if self._early is not None:
+            await self._early.load(offsets, source, self._learned_early())
         await self._label_reader.load(table, source.expired - labels.lateness, source.labels)
-        await self._due_reader.seek({number: offset for number, (offset, _) in positions.items()})
+        await self._due_reader.seek(offsets)
         self._due_paused = set()
         if self._marks or known.times:
             while self._label_reader.settled() is None:  # noqa: ASYNC110  # polled by the loop of the worker
@@ -352,7 +407,7 @@ class LateLabelSource(TopicSource):
             table.mark_used(earlier, np.array(known.times, np.int64), np.ones(len(known.times)))
             named, digests, times = self._digests(self._marks)
             table.mark_used(digests, times, np.ones(len(named)))
-        self._marks = []
+        self._marks, self._learned_since = [], []
         self._due_order = TopicOrder(positions, label=0)
 
     # Reading
@@ -367,6 +422,8 @@ class LateLabelSource(TopicSource):
         await self._label_reader.poll()
         if self._due_order is not None:
             await self._read_due(self._due_order)
+            if self._early is not None:
+                await self._early.read()
 
     async def _read_due(self, order: TopicOrder) -> None:
         found = await self._due_reader.poll(0.0)
@@ -389,28 +446,63 @@ class LateLabelSource(TopicSource):
 
     def _take(self, order: TopicOrder, room: int) -> None:
         """Take due events for half of the room, and new ones for the rest."""
-        due = self._take_due(room if self._learns_only else max(room // 2, 1), order)
-        if not self._learns_only:
-            super()._take(order, room - due)
-
-    def _take_due(self, most: int, arrivals: TopicOrder) -> int:
-        order = self._due_order
+        due = 0
         limit = self._labels_read()
-        if order is None or limit is None:
-            return 0
+        if limit is not None and self._due_order is not None:
+            most = room if self._learns_only else max(room // 2, 1)
+            if self._early is None:
+                due = self._take_due(self._due_order, order, most, limit)
+            else:
+                due = self._take_by_labels(self._early, self._due_order, order, most, limit)
+        if not self._learns_only:
+            begin = len(self._ready)
+            super()._take(order, room - due)
+            if self._early is not None:
+                self._note_scored(self._ready[begin:])
+
+    def _note_scored(self, records: Sequence[OrderedRecord]) -> None:
+        for record in records:
+            if not record.due:
+                self._scored[record.partition] = record.position + 1
+
+    def _take_due(self, order: TopicOrder, arrivals: TopicOrder, most: int, read: float) -> int:
+        """Take events that were due by this time."""
         order.ordinal = arrivals.ordinal
-        records = order.take(most, before=functools.partial(self._before, limit))
+        records = order.take(most, before=functools.partial(self._before, read))
         arrivals.ordinal = order.ordinal
         if records:
             self._ready += self._joined(records)
         return len(records)
 
+    def _take_by_labels(
+        self, early: EarlyLabels, order: TopicOrder, arrivals: TopicOrder, most: int, read: int
+    ) -> int:
+        """Take events of which labels have come, and those that are due, in the order of these times."""
+        taken = before = 0
+        while taken < most:
+            taken += self._take_due(order, arrivals, most - taken, early.next_ms(read))
+            oldest = order.oldest_ms
+            found = early.take(
+                arrivals.ordinal,
+                most - taken,
+                # The next event is due then, unless it waits otherwise, as long as `after` was another.
+                before_ms=math.inf if oldest is None else oldest + BUCKET_MS + self._labels.wait,
+                scored=None if self._learns_only else self._scored,
+            )
+            arrivals.ordinal += len(found)
+            self._ready += found
+            taken += len(found)
+            if taken == before:
+                break
+            before = taken
+        return taken
+
     def _wait_of(self, partition: int, offset: int) -> Wait:
         return next(wait for wait in self._waits if not wait.until or offset < wait.until.get(partition, 0))
 
-    def _before(self, read: int, partition: int, offset: int) -> tuple[int, float]:
+    def _before(self, read: float, partition: int, offset: int) -> tuple[int, float]:
         wait = self._wait_of(partition, offset)
-        return read - wait.after - wait.lateness, wait.until.get(partition, math.inf)
+        return int(read) - wait.after - wait.lateness, wait.until.get(partition, math.inf)
 
     def _labels_read(self) -> int | None:
         """Time as of which the labels topic was read; None: nothing is due."""
@@ -439,13 +531,16 @@ class LateLabelSource(TopicSource):
         counts.without_id += len(records) - len(named)
         if not named:
             return records
+        learned = OffsetSet() if self._early is None else self._early.learned
         joined = self._label_reader.labels.join(digests, times)
         for event, place in zip(joined.events.tolist(), joined.places.tolist(), strict=True):
             self._joined_ahead.append((records[named[event]].offset, place))
         out, used = list(records), []
         codes, delays = joined.codes.tolist(), (joined.times - times).tolist()
         for index, code, delay in zip(named, codes, delays, strict=True):
-            if code:
+            if (records[index].partition, records[index].position) in learned:
+                out[index] = msgspec.structs.replace(records[index], label=LABEL_LEARNED)
+            elif code:
                 wait = self._wait_of(records[index].partition, records[index].position)
                 if -wait.lateness <= delay <= wait.after:
                     out[index] = msgspec.structs.replace(records[index], label=code)
@@ -519,6 +614,8 @@ class LateLabelSource(TopicSource):
         source, reader = lane.logged_lane.source, self._label_reader
         if source is None or self._due_order is None:
             return 0
+        if self._early is not None:
+            self._early.processed(source, lane.logged_lane.next_offset or 0)
         unused, reader.unused = reader.unused, []
         fronts = [each.clock for each in source.due.values()]
         front = max(fronts, default=0) - BUCKET_MS - self._labels.lateness
@@ -527,6 +624,8 @@ class LateLabelSource(TopicSource):
             reader.counts.messages["unused"] += len(places)
             unused += await self._read_again(places)
             source.expired = front
+            if self._early is not None:
+                self._early.expire(front)
         source.labels.update(reader.read_to)
         topic = self._config.late_labels_topic
         assert topic is not None
