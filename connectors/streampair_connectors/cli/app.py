@@ -229,6 +229,12 @@ def replay(
             metavar="FILE", help="Events: CSV with a header, or JSON lines; also .gz; - is standard input."
         ),
     ],
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels", metavar="FILE", help="Labels that come later than events ([labels]), as FILE."
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the scores here, not to standard output.")
     ] = None,
@@ -250,6 +256,9 @@ def replay(
     account: it adds to what `run` spends on the same records. Scores are JSON lines. The summary (AUC,
     regret, epsilon) is written to standard error; with --json it is the last line of standard output. Ctrl-C
     ends after the current batch, with the summary so far. Exit code 1 if nothing was learned.
+
+    With --labels each event is scored, and learned when it is due, with the label that has come by then. Both
+    files are sorted by time: input.time and labels.time name the columns, input.id that of the event's id.
     """
     from streampair_connectors.cli.replay import replay_file
 
@@ -265,7 +274,7 @@ def replay(
                     typer.echo(f"{name:>20}: {value}", err=True)
 
         files = {"output": output, "dead_letters": dead_letters, "record": record}
-        replay_file(settings, file, **files, serve=serve, report=report)
+        replay_file(settings, file, labels=labels, **files, serve=serve, report=report)
 
 
 @app.command(
