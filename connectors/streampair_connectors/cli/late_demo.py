@@ -29,11 +29,11 @@ class LateDemo(Demo):
     topic = "payments"
     columns = ("AUC", "last fifth", "too late", "epsilon", "regret")
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
         self._delays: dict[int, float] = {}  # days until the chargeback, by the number of the payment
         self._learned_counts: dict[str, int] = {}
         self._too_late: dict[str, int] = {}
-        super().__init__(*given, **named)
+        super().__init__(*arguments, **options)
         self._chargebacks = sorted(
             (number / self._rate + days * DAY_SECONDS, number) for number, days in self._delays.items()
         )
@@ -89,7 +89,7 @@ class LateDemo(Demo):
                 Partition(self.topic, 0),
                 [Message(_id(number), encode(self._events[number][0])) for number in numbers],
             )
-        due = [number for at, number in self._chargebacks if at <= seconds and number < numbers.stop]
+        due = [number for moment, number in self._chargebacks if moment <= seconds and number < numbers.stop]
         if due:
             yield Partition(LABELS_TOPIC, 0), [Message(_id(number), b"{}") for number in due]
             sent = set(due)
