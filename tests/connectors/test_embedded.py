@@ -429,6 +429,22 @@ def test_the_demo_for_machines() -> None:
     assert rows["PairOGD"]["epsilon_spent"] is None
 
 
+def test_the_demo_with_late_labels() -> None:
+    process = demo("--late-labels", "--rate", "1200", "--json")
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    assert "their chargebacks come up to 45 days later" in err
+    result = json.loads(out)
+    rows = {row["learner"]: row for row in result["learners"]}
+    assert rows.keys() == {"PairOGD", "PairFTRL", "Forest"}
+    for row in rows.values():
+        assert row["scores"] == row["learned"] == result["events"] == 2400
+        assert 0 <= row["labels_too_late"] < result["fraud"]
+    assert rows["PairFTRL"]["epsilon_spent"] == pytest.approx(1.0, abs=0.01)
+    assert rows["PairFTRL"]["guarantee"]
+    assert rows["Forest"]["epsilon_spent"] is None
+
+
 def test_the_demo_serves_its_metrics_until_interrupted(temporary: Path) -> None:
     with demo("--rate", "4000", "--serve") as process:
         assert process.stdout is not None

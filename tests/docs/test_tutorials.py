@@ -42,15 +42,27 @@ def test_from_a_random_forest(tmp_path: Path) -> None:
     check("docs/tutorials/forest.md", tmp_path)
 
 
-@pytest.mark.embedded
-def test_kafka_with_prometheus(tmp_path: Path) -> None:
-    for program in ("prometheus", "curl"):
+def need(*programs: str) -> None:
+    """Skip where the in-process broker or a program is missing."""
+    for program in programs:
         if shutil.which(program) is None:
             support.unavailable(program, f"install it (Debian: apt-get install {program})")
     try:
         import confluent_kafka  # noqa: F401
     except ImportError:
         support.unavailable("the in-process broker", "pip install 'streampair[demo]'")
+
+
+@pytest.mark.embedded
+def test_fraud_with_chargebacks(tmp_path: Path) -> None:
+    need("curl")
+    first, second = free_ports(2)
+    check("docs/tutorials/chargebacks.md", tmp_path, {"9464": str(first), "9465": str(second)})
+
+
+@pytest.mark.embedded
+def test_kafka_with_prometheus(tmp_path: Path) -> None:
+    need("prometheus", "curl")
     (tmp_path / "deploy").symlink_to(support.ROOT / "deploy")
     metrics, prometheus = free_ports(2)
     check("docs/tutorials/kafka.md", tmp_path, {"9464": str(metrics), "9090": str(prometheus)})

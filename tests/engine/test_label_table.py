@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,40 @@ def test_against_the_reference(
         assert len(table) == len(reference.labels)
         assert table.unused == sum(not label.used for label in reference.labels)
     table.close()
+
+
+def owner(label: Label, events: list[tuple[bytes, int]], after: int, lateness: int) -> int | None:
+    """The first event for which a label is in time."""
+    for index, (name, time) in enumerate(events):
+        if name == label.id and time - lateness <= label.time <= time + after:
+            return index
+    return None
+
+
+@settings(max_examples=300)
+@given(
+    data=st.data(),
+    labels=label_streams().filter(bool),
+    events=EVENTS,
+    after=st.integers(0, 30),
+    lateness=st.integers(0, 10),
+)
+def test_a_label_changes_the_label_of_one_event_alone(
+    data: st.DataObject, labels: list[Label], events: list[tuple[bytes, int]], after: int, lateness: int
+) -> None:
+    """docs/privacy, Lemma 96: also of ids that several events have."""
+    number = data.draw(st.integers(0, len(labels) - 1))
+    code = data.draw(st.sampled_from([None, 1, 2, 3]))
+    others = [label for n, label in enumerate(labels) if n != number or code is not None]
+    if code is not None:
+        others[number] = dataclasses.replace(labels[number], code=code)
+    found = []
+    for each in (labels, others):
+        table = SmallTable(after=after, lateness=lateness)
+        add(table, each)
+        found.append(join(table, events)[0])
+    changed = {index for index, pair in enumerate(zip(*found, strict=True)) if pair[0] != pair[1]}
+    assert changed <= {owner(labels[number], events, after, lateness)}
 
 
 @settings(max_examples=200)

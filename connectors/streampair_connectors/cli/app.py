@@ -113,6 +113,9 @@ def demo(
     serve: Annotated[
         bool, typer.Option("--serve", help="Print the dashboard's address, and serve it until Ctrl-C.")
     ] = False,
+    late_labels: Annotated[
+        bool, typer.Option("--late-labels", help="Payments, whose chargebacks come up to 45 days later.")
+    ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of dashboard and metrics; 0 takes a free one.")
     ] = 0,
@@ -122,13 +125,18 @@ def demo(
 
     Needs neither Kafka nor a configuration: it starts an in-process broker, and the events are River's
     Phishing data. Takes a few seconds. The table at the end is computed from the scores in the output topics.
+
+    With --late-labels the events are synthetic payments. Each is scored when it comes, and learned 30 days
+    later, which are three seconds here: as fraud if a chargeback has come by then.
     """
-    from streampair_connectors.cli.demo import run_demo
+    from streampair_connectors.cli.demo import Demo, run_demo
+    from streampair_connectors.cli.late_demo import LateDemo
 
     with _errors(as_json):
         _configure_logs("error")
         console = Console(stderr=as_json)
-        result = run_demo(rate=rate, seed=seed, serve=serve, port=port, console=console)
+        kind = LateDemo if late_labels else Demo
+        result = run_demo(kind, rate=rate, seed=seed, serve=serve, port=port, console=console)
         if as_json:
             typer.echo(json.dumps(result))
 
@@ -229,6 +237,12 @@ def replay(
             metavar="FILE", help="Events: CSV with a header, or JSON lines; also .gz; - is standard input."
         ),
     ],
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels", metavar="FILE", help="Labels that come later than events ([labels]), as FILE."
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the scores here, not to standard output.")
     ] = None,
@@ -250,6 +264,9 @@ def replay(
     account: it adds to what `run` spends on the same records. Scores are JSON lines. The summary (AUC,
     regret, epsilon) is written to standard error; with --json it is the last line of standard output. Ctrl-C
     ends after the current batch, with the summary so far. Exit code 1 if nothing was learned.
+
+    With --labels each event is scored, and learned when it is due, with the label that has come by then. Both
+    files are sorted by time: input.time and labels.time name the columns, input.id that of the event's id.
     """
     from streampair_connectors.cli.replay import replay_file
 
@@ -265,7 +282,7 @@ def replay(
                     typer.echo(f"{name:>20}: {value}", err=True)
 
         files = {"output": output, "dead_letters": dead_letters, "record": record}
-        replay_file(settings, file, **files, serve=serve, report=report)
+        replay_file(settings, file, labels=labels, **files, serve=serve, report=report)
 
 
 @app.command(

@@ -13,7 +13,7 @@ import secrets
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,8 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.worker import Worker
 
-__all__ = ["run_demo"]
+__all__ = ["DELTA", "EPSILON", "Demo", "ReadBack", "run_demo"]
 
-TOPIC = "phishing"
 LABEL = "is_phishing"
 EPSILON, DELTA = 1.0, 1e-4
 _KEY_NAME = "signing-key"
@@ -46,7 +45,7 @@ _PATIENCE_SECONDS = 120.0
 
 
 @dataclass
-class _Scores:
+class ReadBack:
     """Scores read back for one application."""
 
     config: Config
@@ -57,15 +56,19 @@ class _Scores:
     last: float = 0.0
 
 
-def run_demo(*, rate: float, seed: int, serve: bool, port: int, console: Console) -> dict[str, Any]:
+def run_demo(
+    kind: type[Demo], *, rate: float, seed: int, serve: bool, port: int, console: Console
+) -> dict[str, Any]:
     """Run the demo and print its table.
 
     Parameters
     ----------
+    kind
+        The demo.
     rate
         Events a second.
     seed
-        Seed of the order of the 1250 events.
+        Seed of the events, or of their order.
     serve, port
         Whether to serve dashboard and metrics until Ctrl-C, and their port.
     console
@@ -77,11 +80,17 @@ def run_demo(*, rate: float, seed: int, serve: bool, port: int, console: Console
         The numbers of the table, by application.
     """
     with tempfile.TemporaryDirectory(prefix="streampair-demo-") as directory, EmbeddedBroker() as broker:
-        demo = _Demo(broker, Path(directory), rate=rate, seed=seed, serve=serve, port=port, console=console)
+        demo = kind(broker, Path(directory), rate=rate, seed=seed, serve=serve, port=port, console=console)
         return asyncio.run(demo.run())
 
 
-class _Demo:
+class Demo:
+    """Sends events, runs three workers, and reads their scores back."""
+
+    data = "Phishing"
+    topic = "phishing"
+    columns: Sequence[str] = ("AUC", "last fifth", "events/s", "epsilon", "regret")
+
     def __init__(
         self,
         broker: EmbeddedBroker,
@@ -99,40 +108,73 @@ class _Demo:
         self._serve = serve
         self._port = port
         self._console = console
-        self._events = list(Phishing())
-        random.Random(seed).shuffle(self._events)  # noqa: S311  # an order, not a secret
+        self._events = self._made(random.Random(seed))  # noqa: S311  # an order, not a secret
         self._telemetry = Telemetry()
         self._kafka = KafkaConfig(bootstrap_servers=broker.bootstrap_servers, session_timeout_seconds=30.0)
         self._labels: dict[int, bool] = {}
         self._stopping = asyncio.Event()
 
-    def _configs(self) -> Iterator[Config]:
-        names = sorted(self._events[0][0])
+    def _made(self, coin: random.Random) -> list[tuple[dict[str, Any], bool]]:
+        """The events and their labels."""
+        events = list(Phishing())
+        coin.shuffle(events)
+        return events
+
+    def _tables(self) -> dict[str, Any]:
+        """Tables of the configurations that say where the labels are."""
+        return {"input": {"label": LABEL}}
+
+    def _topics(self, config: Config) -> list[str]:
+        """The topics of one application."""
+        return [config.output_topic, config.dead_letter_topic]
+
+    def _shared_topics(self) -> list[str]:
+        """The topics that all applications read."""
+        return [self.topic]
+
+    def _introduction(self) -> str:
+        return (
+            f"Phishing: {len(self._events)} events at {self._rate:g}/s into topic {self.topic!r} of an "
+            "embedded broker"
+        )
+
+    def _learners(self) -> dict[str, dict[str, Any]]:
+        """The learners, by the name of their application."""
         key = self._directory / _KEY_NAME
         key.touch(mode=0o600)
         key.write_text(secrets.token_hex(32))
-        learners: dict[str, dict[str, Any]] = {
+        return {
             "demo-pairogd": {"class": "streampair.auc.PairOGD"},
-            "demo-pairftrl": {
-                "class": "streampair.auc.PairFTRL",
-                "options": {"epsilon": EPSILON, "delta": DELTA, "horizon": len(self._events)},
-            },
+            "demo-pairftrl": self._private(),
             "demo-logistic": {
                 "class": "river.linear_model.LogisticRegression",
                 "allow_pickle": True,
                 "signing_key_file": str(key),
             },
         }
-        for app, learner in learners.items():
+
+    def _private(self) -> dict[str, Any]:
+        options = {"epsilon": EPSILON, "delta": DELTA, "horizon": len(self._events)}
+        return {"class": "streampair.auc.PairFTRL", "options": options}
+
+    def _configs(self) -> Iterator[Config]:
+        names = sorted(self._events[0][0])
+        tables = self._tables()
+        for app, learner in self._learners().items():
             yield parse_config(
                 {
+                    **tables,
                     "app": app,
                     "kafka": {
                         "bootstrap_servers": self._broker.bootstrap_servers,
                         "session_timeout_seconds": 30.0,
                     },
-                    # Phishing's features lie in [0, 1] by construction: the bounds are public.
-                    "input": {"topic": TOPIC, "label": LABEL, "features": {n: [0.0, 1.0] for n in names}},
+                    # The features lie in [0, 1] by construction: the bounds are public.
+                    "input": {
+                        **tables["input"],
+                        "topic": self.topic,
+                        "features": {n: [0.0, 1.0] for n in names},
+                    },
                     "learner": learner,
                     "store": {"directory": str(self._directory / app)},
                     "worker": {"commit_every_seconds": 0.5},
@@ -141,11 +183,9 @@ class _Demo:
 
     async def run(self) -> dict[str, Any]:
         configs = list(self._configs())
-        self._broker.create_topic(TOPIC)
-        for config in configs:
-            self._broker.create_topic(config.output_topic)
-            self._broker.create_topic(config.dead_letter_topic)
-        apps = [_Scores(c, Worker(c, telemetry=self._telemetry)) for c in configs]
+        for topic in [*self._shared_topics(), *(name for c in configs for name in self._topics(c))]:
+            self._broker.create_topic(topic)
+        apps = [ReadBack(c, Worker(c, telemetry=self._telemetry)) for c in configs]
         server = MetricsServer(self._telemetry, MetricsConfig(port=self._port))
         await server.start()
         loop = asyncio.get_running_loop()
@@ -154,8 +194,7 @@ class _Demo:
         workers = [asyncio.create_task(a.worker.run()) for a in apps]
         try:
             self._console.print(
-                f"Phishing: {len(self._events)} events at {self._rate:g}/s into topic {TOPIC!r} of an "
-                f"embedded broker; metrics: {server.url}/metrics",
+                f"{self._introduction()}; metrics: {server.url}/metrics",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -179,7 +218,7 @@ class _Demo:
             await ended(*workers)
             await server.stop()
 
-    async def _stream(self, apps: list[_Scores], workers: list[asyncio.Task[None]]) -> None:
+    async def _stream(self, apps: list[ReadBack], workers: list[asyncio.Task[None]]) -> None:
         """Produce all events, and read labels and scores back until all have arrived."""
         produce = asyncio.create_task(self._produce(apps))
         collect = asyncio.create_task(self._collect(apps))
@@ -204,31 +243,49 @@ class _Demo:
         finally:
             await ended(*tasks)
 
-    async def _produce(self, apps: list[_Scores]) -> None:
+    async def _produce(self, apps: list[ReadBack]) -> None:
         """Send the events at a steady rate, once all three applications have opened their lane."""
         while not all(a.worker.lanes for a in apps):  # noqa: ASYNC110  # an event could not be unset
             await asyncio.sleep(0.02)
         producer = Producer(self._kafka, max_message_bytes=1_000_000)
         await producer.start()
-        encode = msgspec.json.Encoder().encode
-        target = Partition(TOPIC, 0)
         start = time.monotonic()
         never = asyncio.Event()
-        sent = 0
         try:
-            while sent < len(self._events):
-                due = min(int((time.monotonic() - start) * self._rate) + 1, len(self._events))
-                batch = [Message(None, encode({**x, LABEL: bool(y)})) for x, y in self._events[sent:due]]
-                await producer.send(target, batch)
+            sent = 0
+            while not self._all_sent(sent):
+                seconds = time.monotonic() - start
+                due = min(int(seconds * self._rate) + 1, len(self._events))
+                for target, messages in self._messages(range(sent, due), seconds):
+                    await producer.send(target, messages)
                 sent = max(due, sent)
                 await producer.flush(never, lambda _: None)
                 await asyncio.sleep(0.02)
         finally:
             await producer.stop()
 
-    async def _collect(self, apps: list[_Scores]) -> None:
+    def _all_sent(self, events: int) -> bool:
+        """Whether nothing is left to be sent after so many events."""
+        return events == len(self._events)
+
+    def _messages(self, numbers: range, seconds: float) -> Iterator[tuple[Partition, list[Message]]]:
+        """What is sent at this time: the next events."""
+        encode = msgspec.json.encode
+        events = [self._events[number] for number in numbers]
+        yield Partition(self.topic, 0), [Message(None, encode({**x, LABEL: bool(y)})) for x, y in events]
+
+    def _label(self, offset: int, event: Any) -> bool:
+        """The label of an event that was read back."""
+        label: bool = event[LABEL]
+        return label
+
+    def _learned(self, apps: list[ReadBack]) -> bool:
+        """Whether all events were learned: here, each when it is scored."""
+        return True
+
+    async def _collect(self, apps: list[ReadBack]) -> None:
         """Read labels and scores back from the topics, and show progress."""
-        source = Partition(TOPIC, 0)
+        source = Partition(self.topic, 0)
         outputs = {Partition(a.config.output_topic, 0): a for a in apps}
         reader = Reader(self._kafka, [source, *outputs])
         await reader.start()
@@ -252,12 +309,14 @@ class _Demo:
         }
         try:
             with progress:
-                while any(a.seen < count for a in apps) or len(self._labels) < count:
+                while (
+                    any(a.seen < count for a in apps) or len(self._labels) < count or not self._learned(apps)
+                ):
                     for partition, records in (await reader.poll(0.1)).items():
                         if partition == source:
                             for record in records:
                                 event = msgspec.json.decode(record.value or b"null")
-                                self._labels[record.offset] = event[LABEL]
+                                self._labels[record.offset] = self._label(record.offset, event)
                             continue
                         app = outputs[partition]
                         for record in records:
@@ -278,18 +337,18 @@ class _Demo:
         finally:
             await reader.stop()
 
-    def _auc(self, app: _Scores, first: int = 0) -> float | None:
+    def _auc(self, app: ReadBack, first: int = 0) -> float | None:
         offsets = [o for o in sorted(app.scores) if o >= first and o in self._labels]
         return auc([app.scores[o] for o in offsets], [self._labels[o] for o in offsets])
 
-    def _gauges(self, app: _Scores) -> Any:
+    def _gauges(self, app: ReadBack) -> Any:
         return next(iter(self._telemetry.gauges(app.config.app).values()), None)
 
-    def _epsilon(self, app: _Scores) -> float | None:
+    def _epsilon(self, app: ReadBack) -> float | None:
         gauges = self._gauges(app)
         return None if gauges is None or gauges.privacy is None else gauges.privacy.epsilon_spent
 
-    def _result(self, apps: list[_Scores]) -> dict[str, Any]:
+    def _result(self, apps: list[ReadBack]) -> dict[str, Any]:
         count = len(self._events)
         rows = []
         for app in apps:
@@ -313,27 +372,33 @@ class _Demo:
                     "regret_stderr": None if regret is None else regret.stderr,
                 }
             )
-        return {"dataset": "Phishing", "events": count, "rate": self._rate, "learners": rows}
+        return {"dataset": self.data, "events": count, "rate": self._rate, "learners": rows}
+
+    def _caption(self) -> str:
+        return (
+            f"epsilon at delta {DELTA:g}; none: no privacy. Regret: against the best fixed weights, "
+            "of norm 1 at most (PairFTRL: 3)."
+        )
 
     def _print(self, result: dict[str, Any]) -> None:
         table = Table(
             title="From the scores read back from the output topics",
-            caption=f"epsilon at delta {DELTA:g}; none: no privacy. Regret: against the best fixed weights, "
-            "of norm 1 at most (PairFTRL: 3).",
+            caption=self._caption(),
         )
         table.add_column("learner", no_wrap=True)
-        for name in ("AUC", "last fifth", "events/s", "epsilon", "regret"):
+        for name in self.columns:
             table.add_column(name, justify="right", no_wrap=True)
         for row in result["learners"]:
             epsilon, regret = row["epsilon_spent"], row["regret_total"]
-            table.add_row(
-                row["learner"],
-                _number(row["auc"]),
-                _number(row["auc_last_fifth"]),
-                f"{row['events_per_second']:.0f}",
-                "none" if epsilon is None else _number(epsilon),
-                "-" if regret is None else f"{regret:.1f} ± {row['regret_stderr']:.1f}",
-            )
+            cells = {
+                "AUC": _number(row["auc"]),
+                "last fifth": _number(row["auc_last_fifth"]),
+                "events/s": f"{row['events_per_second']:.0f}",
+                "epsilon": "none" if epsilon is None else _number(epsilon),
+                "regret": "-" if regret is None else f"{regret:.1f} ± {row['regret_stderr']:.1f}",
+                "too late": f"{row.get('labels_too_late')}",
+            }
+            table.add_row(row["learner"], *(cells[name] for name in self.columns))
         self._console.print(table)
 
 
@@ -354,7 +419,7 @@ def auc(scores: list[float], labels: list[bool]) -> float | None:
     return won / (count * (len(positive) - count))
 
 
-def _rate(app: _Scores) -> float:
+def _rate(app: ReadBack) -> float:
     return app.seen / (app.last - app.first) if app.last > app.first else 0.0
 
 

@@ -37,9 +37,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from streampair.engine import Record
-from streampair.engine.lane import DeadLetter, LaneGauges
+from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Record, Scored
+from streampair.engine.lane import LaneGauges
 from streampair.errors import ConfigError, SourceError
+from streampair_connectors.cli.late_labels import DueEvents, Lines, check_late_labels
 from streampair_connectors.codecs.records import Decoder, Encoder, csv_decoder, json_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.observability.dashboard import frame_json
@@ -72,6 +73,8 @@ class Source:
     ----------
     decode
         Decoder of records.
+    header
+        Names of the columns of a CSV file; None: JSON lines.
     batches
         The records, one per line, numbered from 0.
     size
@@ -81,6 +84,7 @@ class Source:
     """
 
     decode: Decoder
+    header: list[str] | None
     batches: Iterator[list[Record]]
     size: int | None
     position: Callable[[], int]
@@ -104,17 +108,41 @@ def open_source(config: Config, path: str) -> Iterator[Source]:
     SourceError
         On opening or while reading: the file cannot be read, or a CSV header lacks a configured column.
     """
+    wanted = config.input.field_names() or []
+    if config.labels is None:
+        wanted = [*wanted, config.input.label_field]
+    else:
+        wanted = [*wanted, *(name for name in (config.input.id, config.input.time) if name is not None)]
     with _open(path) as raw:
         size = None if path == "-" else _size(raw)
-        file = _decompressed(path, raw)
-        if _is_csv(path, file):
-            decode = csv_decoder(config.input, _header(config, path, file), **taken_cells(config))
-            lines = _rows(_blocks(file))
-        else:
-            decode = json_decoder(config.input, **taken_cells(config))
-            lines = map(_lines, _blocks(file))
-        batches = _batches(lines, config.worker.batch_size, wait=size is not None)
-        yield Source(decode, _with_read_errors(path, batches), size, raw.tell)
+        lines = _read_lines(path, raw, wanted, config.worker.batch_size, wait=size is not None)
+        decode = (
+            json_decoder(config.input, **taken_cells(config))
+            if lines.header is None
+            else csv_decoder(config.input, lines.header, **taken_cells(config))
+        )
+        yield Source(decode, lines.header, cast("Iterator[list[Record]]", lines.batches), size, raw.tell)
+
+
+def _read_lines(
+    path: str, raw: io.BufferedReader, wanted: Sequence[str], batch_size: int, *, wait: bool
+) -> Lines:
+    """Return the lines of a file; `wanted`: columns that the header of a CSV file must have."""
+    file = _decompressed(path, raw)
+    header = _header(path, file, wanted) if _is_csv(path, file) else None
+    rows = map(_lines, _blocks(file)) if header is None else _rows(_blocks(file))
+    batches = _batches(rows, batch_size, wait=wait)
+    return Lines(_display_name(path), header, _with_read_errors(path, batches))
+
+
+@contextlib.contextmanager
+def _open_labels(config: Config, path: str) -> Iterator[Lines]:
+    """Open a file of labels, as a context manager."""
+    table = config.labels
+    assert table is not None
+    wanted = [name for name in (config.input.id, table.time, table.label) if name is not None]
+    with _open(path) as raw:
+        yield _read_lines(path, raw, wanted, config.worker.batch_size, wait=True)
 
 
 def _open(path: str) -> io.BufferedReader:
@@ -162,13 +190,12 @@ def _size(file: IO[bytes]) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _header(config: Config, path: str, lines: IO[bytes]) -> list[str]:
+def _header(path: str, lines: IO[bytes], wanted: Sequence[str]) -> list[str]:
     try:
         first = lines.readline().decode("utf-8-sig").rstrip("\r\n")
     except (*_READ_ERRORS, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
     header = next(csv.reader([first]), [])
-    wanted = [*(config.input.field_names() or ()), config.input.label]
     absent = [column for column in wanted if column not in header]
     if absent:
         problem, fix = _no_column(_display_name(path), header, absent[0])
@@ -187,8 +214,8 @@ def _no_column(path: str, header: list[str], column: str) -> tuple[str, str]:
                 )
     return (
         f"{path} has no column {column!r}; its columns are {', '.join(header[:20]) or 'none'}",
-        "correct input.features and input.label, or the file's first line (CSV has a header; a line of JSON "
-        "begins with a brace)",
+        "correct the key of the configuration that names it, such as input.features or input.label, or the "
+        "file's first line (CSV has a header; a line of JSON begins with a brace)",
     )
 
 
@@ -282,6 +309,8 @@ class Replay:
     dead_letters
         Called with each dead letter as one line of JSON without a newline: text in `value`, or other bytes in
         `value_base64`.
+    labels
+        The file of the labels, as `path`; None: events have theirs.
 
     Attributes
     ----------
@@ -291,17 +320,21 @@ class Replay:
         Bytes of the file on disk, and how many of them were read so far; None and 0 for a pipe.
     interrupted
         Whether :meth:`interrupt` ended the replay.
+    late
+        Where labels are in a file of their own: the order of events, and counts of labels.
     """
 
     config: Config
     path: str
     scores: Callable[[bytes], object]
     dead_letters: Callable[[bytes], object]
+    labels: str | None = None
     telemetry: Telemetry = field(default_factory=Telemetry)
     events: int = 0
     size: int | None = None
     position: int = 0
     interrupted: bool = False
+    late: DueEvents | None = field(default=None, init=False)
     _waiting: bool = field(default=False, init=False, repr=False)
     _errors: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
@@ -339,10 +372,17 @@ class Replay:
         SourceError, ConfigError, LaneStoppedError
             As the message says.
         """
-        with open_source(self.config, self.path) as source:
-            return self._run(source, progress)
+        check_late_labels(self.config, self.labels, self.path)
+        with contextlib.ExitStack() as stack:
+            source = stack.enter_context(open_source(self.config, self.path))
+            labels = None
+            if self.labels is not None:
+                labels = stack.enter_context(_open_labels(self.config, self.labels))
+            return self._run(source, labels, progress)
 
-    def _run(self, source: Source, progress: Callable[[int], object] | None) -> LaneGauges:
+    def _run(
+        self, source: Source, late: Lines | None, progress: Callable[[int], object] | None
+    ) -> LaneGauges:
         config = self.config
         self.size = source.size
         topic = "stdin" if self.path == "-" else Path(self.path).name
@@ -357,18 +397,26 @@ class Replay:
         timer = LaneTimer(lane, clock, self.telemetry, labels)
         encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
         self.telemetry.health(config.app, "running")
+        batches: Iterator[Sequence[Record]] = _growing_batches(source.batches)
+        if late is not None:
+            events = Lines(_display_name(self.path), source.header, batches)
+            self.late = DueEvents(config, events, late, private=lane.private)
+            batches = self._in_order(self.late, batches)
         publish_at, publish_after = 0.0, _FIRST_BATCH
-        for batch in self._until_interrupted(_growing_batches(source.batches)):
+        for batch in self._until_interrupted(batches):
             output = timer.process(batch)
             start = time.perf_counter()
-            self.scores(encoder.lines(output.scores))
-            for letter in output.dead_letters:
+            scores, letters = output.scores, output.dead_letters
+            if late is not None:
+                scores, letters = _by_line(cast("Sequence[OrderedRecord]", batch), output)
+            self.scores(encoder.lines(scores))
+            for letter in letters:
                 self.dead_letters(_letter_line(letter))
                 if letter.error in self._errors or len(self._errors) < _MAX_ERRORS:
                     self._errors[letter.error] += 1
                 self.telemetry.history.dead_letter(labels, letter.stage, letter.offset)
             timer.encoded(time.perf_counter() - start)
-            self.events += len(batch)
+            self.events += len(scores)
             early = publish_after <= self.events <= _GROWTH_EVENTS
             if early or time.monotonic() >= publish_at:
                 self.telemetry.publish(labels, timer.gauges(final=early), None, timer.seconds)
@@ -380,6 +428,14 @@ class Replay:
         gauges = timer.gauges(final=True)
         self.telemetry.publish(labels, gauges, None, timer.seconds)
         return gauges
+
+    def _in_order(
+        self, late: DueEvents, batches: Iterable[Sequence[Record]]
+    ) -> Iterator[Sequence[OrderedRecord]]:
+        """The events in the order in which they are scored and learned."""
+        for batch in batches:
+            yield late.take(batch)
+        yield from late.rest(self.config.worker.batch_size)
 
     def _until_interrupted(self, batches: Iterator[Sequence[Record]]) -> Iterator[Sequence[Record]]:
         while not self.interrupted:
@@ -408,6 +464,18 @@ def _growing_batches(batches: Iterable[Sequence[Record]]) -> Iterator[Sequence[R
             yield part
 
 
+def _by_line(batch: Sequence[OrderedRecord], output: LaneOutput) -> tuple[list[Scored], list[DeadLetter]]:
+    """Scores and dead letters by the numbers of their lines; events that are due have no further score."""
+    lines = {record.offset: record.position for record in batch}
+    scores = [
+        msgspec.structs.replace(scored, offset=record.position)
+        for record, scored in zip(batch, output.scores, strict=True)
+        if not record.due
+    ]
+    letters = [msgspec.structs.replace(each, offset=lines[each.offset]) for each in output.dead_letters]
+    return scores, letters
+
+
 def _letter_line(letter: DeadLetter) -> bytes:
     line: dict[str, Any] = {"offset": letter.offset, "stage": letter.stage, "error": letter.error}
     try:
@@ -421,6 +489,7 @@ def replay_file(
     config: Config,
     file: str,
     *,
+    labels: str | None = None,
     output: Path | None,
     dead_letters: Path | None,
     record: Path | None = None,
@@ -446,7 +515,7 @@ def replay_file(
             scores.write(lines)
             scores.flush()  # the reader of a pipe may wait for them
 
-        replay = Replay(config, file, write, letters.write)
+        replay = Replay(config, file, write, letters.write, labels)
         server = (
             stack.enter_context(
                 _Background(MetricsServer(replay.telemetry, config.metrics, config.audit_file, config.card))
@@ -474,7 +543,7 @@ def replay_file(
                 gauges = replay.run(show)
         scores.flush()
         seconds = time.perf_counter() - start
-        summary = summarise(gauges)
+        summary = summarise(gauges, replay.late)
         summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
         if record is not None:
             with _create(record) as run_file:
@@ -521,6 +590,13 @@ def _nothing_learned(replay: Replay, summary: dict[str, Any], config: Config) ->
             fix=f"correct the events or [input]; {summary['dead_letter_file']} has each event with its error",
             retriable=False,
         )
+    if replay.events and replay.late is not None:
+        return SourceError(
+            f"nothing was learned: none of {replay.events:,} events got a label in time",
+            fix="compare the ids and times of both files, or raise labels.after; with labels.absent events "
+            "without a label are learned too",
+            retriable=False,
+        )
     if replay.events:
         return SourceError(
             f"nothing was learned: no event has the label {config.input.label!r}",
@@ -532,15 +608,19 @@ def _nothing_learned(replay: Replay, summary: dict[str, Any], config: Config) ->
     )
 
 
-def summarise(gauges: Any) -> dict[str, Any]:
-    """Return the numbers of a lane as plain values."""
+def summarise(gauges: Any, late: DueEvents | None = None) -> dict[str, Any]:
+    """Return the numbers of a lane as plain values, with those of late labels."""
+    # Where labels come later, an event counts when it is scored, and again when it is due.
+    count = sum(gauges.events.values())
     summary: dict[str, Any] = {
-        "events": sum(gauges.events.values()),
+        "events": count if late is None else late.events,
         **gauges.events,
         "dead_letters": {k: v for k, v in gauges.dead_letters.items() if v},
         "auc_of_latest": None if gauges.auc != gauges.auc else round(gauges.auc, 4),
     }
     del summary["dead_letter"]
+    if late is not None:
+        summary |= late.counts()
     if gauges.outside:
         summary["values_outside_bounds"] = gauges.outside
     if gauges.regret is not None:

@@ -215,6 +215,8 @@ def _slow_decoder(config: InputConfig, labels: LabelParser, cells: _Cells) -> De
         data = _parse(value)
         y = data.pop(config.label_field, None)
         identifier = _identifier(data.pop(config.id, None), config) if config.id is not None else None
+        if config.time is not None:
+            data.pop(config.time, None)
         if not data:
             raise _no_features(config)
         for name in names or ():
@@ -235,7 +237,7 @@ def csv_decoder(
     Parameters
     ----------
     config
-        The input; without declared features, all columns but label and id are features.
+        The input; without declared features, all columns but label, id and time are features.
     header
         The names in the file's first line.
     gaps, texts
@@ -248,7 +250,7 @@ def csv_decoder(
         return with_categories(categories, base, fields, alone=not rest.feature_names())
     value_of = _Cells(config, gaps=gaps, texts=texts)
     columns = list(header)
-    taken = {config.label_field, config.id}
+    taken = {config.label, config.id, config.time}
     declared = config.feature_names()
     names = declared if declared is not None else [name for name in columns if name not in taken]
     labels = LabelParser(config)
@@ -277,7 +279,8 @@ def csv_decoder(
             item = value_of.of_text(name, row.get(name, ""))
             if item is not None:
                 x[name] = item
-        text = row.get(config.label_field, "")
+        # Where labels come later, an unnamed column (the index of a table, perhaps) is none.
+        text = "" if config.label is None else row.get(config.label, "")
         identifier = row.get(config.id) if config.id is not None else None
         return Event(x, labels.resolve_text(text) if text else None, identifier or None)
 

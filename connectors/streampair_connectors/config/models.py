@@ -171,6 +171,8 @@ class InputConfig(Table):
     positive: Label = True
     negative: Label | None = None
     id: str | None = None
+    # In files, where events have no timestamp of Kafka: the column that stands for it. It is no feature.
+    time: str | None = None
     max_event_bytes: Annotated[int, Field(ge=64, le=100_000_000)] = 524_288
     # Whether records in the topic may change later (log compaction, erasure): releases of a private lane
     # after a crash are then always charged as new.
@@ -230,10 +232,11 @@ class InputConfig(Table):
         if self.negative is not None and self.negative == self.positive:
             raise ValueError("positive and negative are the same label")
         taken = {} if self.label is None else {self.label: "label"}
-        if self.id is not None:
-            if self.id in taken:
-                raise ValueError(f"id and label are the same field {self.id!r}")
-            taken[self.id] = "id"
+        for name, what in ((self.id, "id"), (self.time, "time")):
+            if name is not None:
+                if name in taken:
+                    raise ValueError(f"{what} and {taken[name]} are the same field {name!r}")
+                taken[name] = what
         for name in self.field_names() or ():
             if name in taken:
                 raise ValueError(f"feature {name!r} is also the {taken[name]}; take it out of features")
@@ -313,6 +316,8 @@ class LabelsConfig(Table):
     # The field of the label in a message of the topic; or the label that every message stands for.
     label: str | None = None
     value: Label | None = None
+    # In files, where labels have no timestamp of Kafka: the column that stands for it.
+    time: str | None = None
     # How long after its event a label may come.
     after: Annotated[Duration, Field(gt=0)]
     # The label of an event for which none has come by then. None: such an event is not learned.
@@ -345,6 +350,8 @@ class LabelsConfig(Table):
             )
         if self.id_field is not None and self.id_field == self.label:
             raise ValueError(f"id and label are the same field {self.label!r}")
+        if self.time is not None and self.time in (self.id_field, self.label):
+            raise ValueError(f"time is the field {self.time!r}, which is also the id or the label")
         if self.quiet is not None and self.absent is None:
             raise ValueError("quiet holds back events without a label, which are learned with absent only")
         return self

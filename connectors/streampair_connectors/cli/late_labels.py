@@ -1,0 +1,413 @@
+"""Labels of a replay that are in a file of their own: when events are due, and which label they get.
+
+The rules are those of `streampair_connectors.worker.late_labels`, with the columns `input.time` and
+`labels.time` in place of Kafka's timestamps.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import math
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from streampair.engine import OrderedRecord, Record
+from streampair.engine.labels import LabelTable, digest_ids
+from streampair.engine.records import LABEL_LATER
+from streampair.errors import ConfigError, RecordError, SourceError
+from streampair_connectors.codecs.records import LabelParser, json_fields
+from streampair_connectors.config import Config, LabelsConfig
+
+__all__ = ["DueEvents", "Lines", "check_late_labels", "milliseconds"]
+
+_LOW, _HIGH = 1, 2  # codes, as of `Config.label_codes`
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+def check_late_labels(config: Config, labels: str | None, events: str) -> None:
+    """Check that the configuration says what a replay with, or without, a file of labels needs.
+
+    Raises
+    ------
+    ConfigError
+        It does not.
+    """
+    table = config.labels
+    if table is None:
+        if labels is not None:
+            raise ConfigError(
+                "--labels names a file of labels, but the configuration has no [labels]",
+                fix="add [labels], or remove --labels where input.label is a field of the events",
+            )
+        return
+    if labels is None:
+        raise ConfigError(
+            "the configuration has [labels]: labels come later than events, in a file of their own",
+            fix="give it with --labels",
+        )
+    if labels == events:
+        raise ConfigError(
+            f"events and labels are both read from {'standard input' if events == '-' else events}",
+            fix="give labels that are in a file of their own",
+        )
+    for name, value in (("input.time", config.input.time), ("labels.time", table.time)):
+        if value is None:
+            raise ConfigError(
+                f"{name} is missing: a file has no timestamps of Kafka",
+                fix=f'name the column that stands for them, as {name} = "time"',
+            )
+    if config.input.id is None:
+        where = "the key of a message" if table.id == "key" else "a header of a message"
+        raise ConfigError(
+            f"labels.id is {where}, which a line of a file does not have",
+            fix="name the column of both files that has the id of the event as input.id",
+        )
+
+
+class Lines(NamedTuple):
+    """Lines of a file.
+
+    Attributes
+    ----------
+    name
+        Of the file.
+    header
+        Names of the columns of a CSV file; None: JSON lines.
+    batches
+        The lines, numbered from 0, without the header.
+    """
+
+    name: str
+    header: list[str] | None
+    batches: Iterator[Sequence[Record]]
+
+    def fields(self, line: bytes) -> Callable[[str], object]:
+        """Return the lookup of the fields of a line.
+
+        Raises
+        ------
+        RecordError
+            The line cannot be read.
+        """
+        try:
+            if self.header is None:
+                return json_fields(line)
+            cells = next(csv.reader([line.decode("utf-8")], strict=True), [])
+            if len(cells) != len(self.header):
+                raise ValueError(f"it has {len(cells)} cells, the header {len(self.header)}")
+        except (ValueError, AttributeError, RecursionError, csv.Error) as error:
+            reason = "it is no JSON object" if isinstance(error, AttributeError) else error
+            raise RecordError(
+                f"the line cannot be read: {reason}", fix="write CSV, or JSON objects", stage="label"
+            ) from None
+        return {name: cell for name, cell in zip(self.header, cells, strict=True) if cell != ""}.get
+
+    def number(self, record: Record) -> int:
+        """The number of a line as editors show it; cells with line breaks are not counted."""
+        return record.offset + (1 if self.header is None else 2)
+
+
+def milliseconds(value: object) -> int | None:
+    """Milliseconds since the epoch, of an ISO 8601 text or a number; None: it is neither.
+
+    A text without an offset from UTC is in UTC.
+
+    Examples
+    --------
+    >>> milliseconds("2024-01-01T00:00:00Z"), milliseconds("1704067200000"), milliseconds(1704067200000.0)
+    (1704067200000, 1704067200000, 1704067200000)
+    >>> milliseconds("yesterday") is None
+    True
+    """
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return _of_iso(value)
+        value = number
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -(2**62) < value < 2**62:
+        return None
+    return math.floor(value)
+
+
+def _of_iso(text: str) -> int | None:
+    try:
+        moment = datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _id(value: object) -> bytes | None:
+    """The bytes of an id; None: there is none."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    return str(value).encode()
+
+
+class _Sorted:
+    """Reads the times of a file, which must ascend."""
+
+    def __init__(self, lines: Lines, column: str) -> None:
+        self._lines = lines
+        self._column = column
+        self.last: int | None = None
+
+    def time(self, record: Record, value: object) -> int:
+        """The time of a line."""
+        time = milliseconds(value)
+        where = f"line {self._lines.number(record):,} of {self._lines.name}"
+        if time is None:
+            raise SourceError(
+                f"{where} has no time in {self._column!r}: {_shorten(value)}",
+                fix='write times as ISO 8601, such as "2024-01-31T12:00:00Z", or as milliseconds since 1970',
+                retriable=False,
+            )
+        if self.last is not None and time < self.last:
+            raise SourceError(
+                f"{where} is earlier than the line before: {time} in {self._column!r}, after {self.last} "
+                "(milliseconds)",
+                fix=f"sort the file by {self._column!r}",
+                retriable=False,
+            )
+        self.last = time
+        return time
+
+
+def _shorten(value: object) -> str:
+    if value is None:
+        return "it is empty"
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+class _Labels:
+    """The labels of a file, read as far as events need them."""
+
+    def __init__(self, config: Config, table: LabelsConfig, lines: Lines, kept: LabelTable) -> None:
+        self._lines = lines
+        self._kept = kept
+        self._id = config.input.id or ""
+        self._column = table.time or ""
+        self._label = table.label
+        self._sorted = _Sorted(lines, self._column)
+        self._positive = config.input.positive
+        self._constant = None if table.value is None else self._code(table.value)
+        self._parser = LabelParser(config.input.model_copy(update={"label": table.label}))
+        self._more = True
+        self.errors: Counter[str] = Counter()
+        self.read = 0
+
+    def _code(self, label: object) -> int:
+        return _HIGH if label == self._positive else _LOW
+
+    def read_to(self, time: float) -> None:
+        """Read until a label is later than this."""
+        while self._more and (self._sorted.last is None or self._sorted.last <= time):
+            batch = next(self._lines.batches, None)
+            if batch is None:
+                self._more = False
+                return
+            self._add(batch)
+
+    def _add(self, batch: Sequence[Record]) -> None:
+        ids, codes, times, offsets = [], [], [], []
+        for record in batch:
+            self.read += 1
+            try:
+                get = self._lines.fields(record.value or b"")
+                label = self._decoded(get)
+            except RecordError as error:
+                self.errors[str(error)] += 1
+                continue
+            times.append(self._sorted.time(record, get(self._column)))
+            ids.append(label[0])
+            codes.append(label[1])
+            offsets.append(record.offset)
+        if ids:
+            self._kept.add(
+                digest_ids(ids),
+                np.array(codes, np.uint8),
+                np.array(times, np.int64),
+                0,
+                np.array(offsets, np.int64),
+            )
+
+    def _decoded(self, get: Callable[[str], object]) -> tuple[bytes, int]:
+        identity = _id(get(self._id))
+        if identity is None:
+            raise RecordError(
+                "the label has no id", fix=f"write the id of its event in {self._id!r}", stage="label"
+            )
+        if self._constant is not None:
+            return identity, self._constant
+        assert self._label is not None
+        value = get(self._label)
+        if value is None:
+            raise RecordError(
+                f"the line has no label in {self._label!r}",
+                fix="write the label, or name its column as labels.label",
+                stage="label",
+            )
+        resolve: Callable[[Any], object] = self._parser.resolve
+        if self._lines.header is not None:
+            resolve = self._parser.resolve_text
+        return identity, self._code(resolve(value))
+
+
+class DueEvents:
+    """Puts events in the order in which a lane takes them: each to be scored, and later to be learned.
+
+    An event is due when `labels.after` and `labels.lateness` have passed. Events that are due at or before
+    the time of another are learned before that one is scored.
+
+    Parameters
+    ----------
+    config
+        With [labels]; `check_late_labels` has accepted it.
+    events, labels
+        Lines of both files. Both must be sorted by time.
+    private
+        Whether the learner is private: labels are then kept on disk.
+
+    Attributes
+    ----------
+    events
+        Number of events that were taken.
+    """
+
+    def __init__(self, config: Config, events: Lines, labels: Lines, *, private: bool) -> None:
+        table = config.labels
+        assert table is not None
+        self._after, self._wait = table.after, table.wait
+        self._table = LabelTable(
+            after=table.after,
+            lateness=table.lateness,
+            max_labels=None if private else table.max_labels,
+            directory=Path(tempfile.gettempdir()) if private else None,
+        )
+        self._events = events
+        self._id, self._time = config.input.id or "", config.input.time or ""
+        self._sorted = _Sorted(events, self._time)
+        self._labels = _Labels(config, table, labels, self._table)
+        self._waiting: deque[tuple[OrderedRecord, bytes | None]] = deque()
+        self._ordinal = 0
+        self._used = self._joined = self._absent = 0
+        self.events = 0
+
+    def take(self, batch: Iterable[Record]) -> list[OrderedRecord]:
+        """Return these events, to be scored, and before each the events that are due then.
+
+        Raises
+        ------
+        SourceError
+            A time cannot be read, or is earlier than that of the line before.
+        LaneStoppedError
+            More than `labels.max_labels` wait for their events.
+        """
+        out: list[OrderedRecord] = []
+        due: list[tuple[int, OrderedRecord, bytes | None]] = []
+        for record in batch:
+            time, identity = self._read(record)
+            self._move_due(time, out, due)
+            event = self._ordered(record, time, LABEL_LATER)
+            out.append(event)
+            self._waiting.append((event, identity))
+            self.events += 1
+        self._join(out, due)
+        return out
+
+    def rest(self, most: int) -> Iterator[list[OrderedRecord]]:
+        """The events that wait at the end of the file, to be learned, in batches of at most so many."""
+        while self._waiting:
+            out: list[OrderedRecord] = []
+            due: list[tuple[int, OrderedRecord, bytes | None]] = []
+            self._move_due(math.inf, out, due, most)
+            self._join(out, due)
+            yield out
+        self._labels.read_to(math.inf)
+
+    def _read(self, record: Record) -> tuple[int, bytes | None]:
+        """The time and the id of an event.
+
+        A line that cannot be read is a bad event, which the lane sets aside: it has the time of the last one.
+        """
+        try:
+            get = self._events.fields(record.value or b"")
+        except RecordError:
+            return self._sorted.last or 0, None
+        return self._sorted.time(record, get(self._time)), _id(get(self._id))
+
+    def _ordered(self, record: Record, time: int, label: int) -> OrderedRecord:
+        self._ordinal += 1
+        return OrderedRecord(
+            self._ordinal - 1,
+            record.value,
+            None,
+            time,
+            partition=0,
+            position=record.offset,
+            clock=time,
+            label=label,
+        )
+
+    def _move_due(
+        self,
+        time: float,
+        out: list[OrderedRecord],
+        due: list[tuple[int, OrderedRecord, bytes | None]],
+        most: float = math.inf,
+    ) -> None:
+        """Append the events that are due by a time, with their index."""
+        waiting = self._waiting
+        while waiting and waiting[0][0].timestamp + self._wait <= time and len(out) < most:
+            event, identity = waiting.popleft()
+            record = Record(event.position, event.value)
+            due.append((len(out), event, identity))
+            out.append(self._ordered(record, event.timestamp, 0))
+
+    def _join(self, out: list[OrderedRecord], due: Sequence[tuple[int, OrderedRecord, bytes | None]]) -> None:
+        """Give due events their labels."""
+        if not due:
+            return
+        self._labels.read_to(due[-1][1].timestamp + self._after)
+        named = [(index, event.timestamp, identity) for index, event, identity in due if identity is not None]
+        used = 0
+        if named:
+            found = self._table.join(
+                digest_ids([identity for _, _, identity in named]),
+                np.array([time for _, time, _ in named], np.int64),
+            )
+            for (index, _, _), code in zip(named, found.codes.tolist(), strict=True):
+                if code:
+                    out[index] = msgspec.structs.replace(out[index], label=code)
+            used = int(np.count_nonzero(found.codes))
+            self._used += len(found.events)
+        self._joined += used
+        self._absent += len(due) - used
+        self._table.expire(self._waiting[0][0].timestamp if self._waiting else due[-1][1].timestamp)
+
+    def counts(self) -> dict[str, int | str]:
+        """Numbers for the summary of a replay."""
+        labels = self._labels
+        invalid = labels.errors.total()
+        counts: dict[str, int | str] = {
+            "labels_used": self._joined,
+            "events_without_label": self._absent,
+            "labels_repeated": self._used - self._joined,
+            "labels_unused": labels.read - self._used - invalid,
+        }
+        if invalid:
+            counts["labels_invalid"] = invalid
+            counts["label_error"] = labels.errors.most_common(1)[0][0]
+        return counts

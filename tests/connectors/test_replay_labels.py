@@ -1,0 +1,365 @@
+"""`replay --labels`: events are learned when they are due, with the label that has come by then."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from harness import late_labels
+from river import evaluate, metrics
+from streampair_connectors.cli import replay
+from streampair_connectors.cli.app import app
+from streampair_connectors.cli.replay import Replay
+from streampair_connectors.config import parse_config
+from typer.testing import CliRunner
+
+from streampair import auc
+from streampair.errors import ConfigError, PrivacyError, SourceError
+
+TOML = """
+app = "fraud"
+[input]
+features = ["a", "b"]
+id = "payment"
+time = "time"
+[labels]
+topic = "chargebacks"
+id = "payment"
+label = "fraud"
+time = "time"
+after = "30s"
+lateness = "2s"
+absent = false
+[learner]
+class = "streampair.auc.PairOGD"
+[worker]
+breaker = "off"
+"""
+AFTER, LATENESS = 30_000, 2_000
+
+
+class Event(NamedTuple):
+    time: int
+    payment: str
+    a: float
+    b: float
+
+
+class Label(NamedTuple):
+    time: int
+    payment: str
+    fraud: bool
+
+
+def settings(**tables: Any) -> dict[str, Any]:
+    """The configuration, with other keys in some of its tables; None removes a key."""
+    config = tomllib.loads(TOML)
+    for name, values in tables.items():
+        config[name] = {**config.get(name, {}), **values}
+        config[name] = {key: value for key, value in config[name].items() if value is not None}
+    return config
+
+
+def write(path: Path, rows: Sequence[Any], *, iso: bool = False) -> Path:
+    """Write a file of named tuples, CSV or JSON lines by its suffix."""
+    made = [row._asdict() for row in rows]
+    for row in made if iso else ():
+        row["time"] = f"1970-01-01T00:{row['time'] // 60_000:02}:{row['time'] % 60_000 / 1000:06.3f}+00:00"
+    with path.open("w", newline="") as file:
+        if path.suffix == ".csv":
+            out = csv.DictWriter(file, list(made[0]))
+            out.writeheader()
+            out.writerows(made)
+        else:
+            file.writelines(json.dumps(row) + "\n" for row in made)
+    return path
+
+
+def streams(seed: int, count: int = 400) -> tuple[list[Event], list[Label]]:
+    """Events and labels with ties, ids that come twice, and labels that are early, late or contradict."""
+    coin = random.Random(seed)
+    events, labels, now = [], [], 100_000
+    for number in range(count):
+        now += coin.choice([0, 0, 1, 500, 1000, 4000])
+        y = coin.random() < 0.4
+        name = f"p{coin.randrange(count)}" if coin.random() < 0.05 else f"p{number}"
+        events.append(Event(now, name, round(coin.gauss(0.4 if y else -0.2, 0.5), 6), coin.random()))
+        for _ in range(coin.choice([0, 1, 1, 1, 2])):
+            delay = coin.choice([-2001, -2000, -1, 0, 1000, 10_000, 29_999, 30_000, 30_001, 50_000])
+            labels.append(Label(now + delay, name, y if coin.random() < 0.9 else not y))
+    labels.append(Label(now, "of no event", True))
+    return events, sorted(labels, key=lambda label: label.time)
+
+
+def joined(events: Sequence[Event], labels: Sequence[Label]) -> tuple[list[bool | None], int]:
+    """The label of each event, None without one, and the number of labels that were used: the naive way."""
+    found: list[bool | None] = []
+    used: set[int] = set()
+    for event in events:
+        mine = [
+            number
+            for number, label in enumerate(labels)
+            if label.payment == event.payment
+            and number not in used
+            and event.time - LATENESS <= label.time <= event.time + AFTER
+        ]
+        used |= set(mine)
+        found.append(labels[mine[0]].fraud if mine else None)
+    return found, len(used)
+
+
+class Done(NamedTuple):
+    scores: list[dict[str, Any]]
+    letters: list[dict[str, Any]]
+    learner: Any
+    late: Any
+    summary: dict[str, Any]
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    lanes: list[Any] = []
+    build = replay.build_lane
+
+    def kept(*given: Any, **named: Any) -> Any:
+        lanes.append(build(*given, **named))
+        return lanes[-1]
+
+    monkeypatch.setattr(replay, "build_lane", kept)
+
+    def run(events: Path, late: Path | None, progress: Any = None, /, **tables: Any) -> Done:
+        scores, letters = io.BytesIO(), []
+        config = parse_config(settings(**tables))
+        one = Replay(config, str(events), scores.write, letters.append, None if late is None else str(late))
+        gauges = one.run(None if progress is None else lambda _: progress(one))
+        assert one.events == len(scores.getvalue().splitlines())
+        rows = [json.loads(line) for line in scores.getvalue().splitlines()]
+        return Done(
+            rows,
+            list(map(json.loads, letters)),
+            lanes[-1].learner,
+            one.late,
+            replay.summarise(gauges, one.late),
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_equals_progressive_validation_of_river(
+    replayed: Callable[..., Done], tmp_path: Path, seed: int
+) -> None:
+    events, labels = streams(seed)
+    assert len({event.time for event in events}) < len(events) - 100  # ties
+    files = write(tmp_path / "events.csv", events), write(tmp_path / "labels.jsonl", labels)
+    found = replayed(*files, worker={"batch_size": [1, 7, 1000, 1000][seed]})
+    wanted: list[float] = []
+
+    class Recording(auc.PairOGD):
+        def predict_proba_one(self, x: Any) -> Any:
+            wanted.append(self.score_one(x))
+            return super().predict_proba_one(x)
+
+    model = Recording()
+    times = {(event.a, event.b): event.time for event in events}
+    assert len(times) == len(events)
+    ys, used = joined(events, labels)
+    evaluate.progressive_val_score(
+        [({"a": e.a, "b": e.b}, bool(y)) for e, y in zip(events, ys, strict=True)],
+        model,
+        metrics.LogLoss(),
+        moment=lambda x: times[x["a"], x["b"]],
+        delay=AFTER + LATENESS,
+    )
+    assert [row["score"] for row in found.scores] == pytest.approx(wanted, rel=0, abs=1e-12)
+    assert found.learner.weights == pytest.approx(model.weights, rel=0, abs=1e-12)
+    assert [row["offset"] for row in found.scores] == list(range(len(events)))
+    assert [row["id"] for row in found.scores] == [event.payment for event in events]
+    counts = {"labels_used": len(ys) - ys.count(None), "events_without_label": ys.count(None)}
+    counts |= {"labels_unused": len(labels) - used}
+    counts["labels_repeated"] = used - counts["labels_used"]
+    assert counts.items() <= found.summary.items()
+    assert found.summary["events"] == found.summary["learned"] == len(events)
+    assert min(counts.values()) > 10
+
+
+def test_events_without_a_label_are_not_learned_without_absent(
+    replayed: Callable[..., Done], tmp_path: Path
+) -> None:
+    events, labels = streams(9)
+    found = replayed(
+        write(tmp_path / "e.jsonl", events), write(tmp_path / "l.csv", labels), labels={"absent": None}
+    )
+    model = auc.PairOGD()
+    ys, _ = joined(events, labels)
+    for event, y in zip(events, ys, strict=True):
+        if y is not None:
+            model.learn_one({"a": event.a, "b": event.b}, y)
+    assert found.learner.weights == pytest.approx(model.weights, rel=0, abs=1e-12)
+    assert found.summary["skipped"] == ys.count(None)
+    assert found.summary["learned"] == len(ys) - ys.count(None)
+
+
+def test_it_learns_what_a_worker_learns(replayed: Callable[..., Done], tmp_path: Path) -> None:
+    events, labels = late_labels.stream(300, 1)
+    rows = [{**json.loads(event.value), "time": event.time} for event in events]
+    (tmp_path / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = [Label(label.time, label.id, label.value) for label in labels]
+    names = list(late_labels.FEATURES)
+    found = replayed(
+        tmp_path / "e.jsonl",
+        write(tmp_path / "l.csv", made),
+        input={"features": names},
+        labels={"after": "30d", "lateness": "1m"},
+    )
+    model = auc.PairOGD()
+    for event, code in late_labels.joined(events, labels):
+        x = json.loads(event.value)
+        model.learn_one({name: x[name] for name in names}, code == 2)
+    assert found.learner.weights == pytest.approx(model.weights, rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["key", "header"])
+def test_a_private_learner_with_ids_in_keys(replayed: Callable[..., Done], tmp_path: Path, kind: str) -> None:
+    events, labels = streams(2, 2000)
+    files = write(tmp_path / "e.csv", events), write(tmp_path / "l.csv", labels, iso=False)
+    learner = {"class": "streampair.auc.PairFTRL", "options": {"epsilon": 1.0, "delta": 1e-5, "seed": 1}}
+    inside = {"features": {"a": [-2, 2], "b": [0, 1]}}
+    place = "key" if kind == "key" else {"header": "payment"}
+    found = replayed(*files, learner=learner, input=inside, labels={"id": place})
+    assert found.summary["learned"] == 2000
+    assert found.summary["epsilon_spent"] > 0
+    with pytest.raises(PrivacyError, match="could take the label of another event"):
+        replayed(*files, learner=learner, input=inside)
+
+
+def test_times_are_numbers_or_iso_8601(replayed: Callable[..., Done], tmp_path: Path) -> None:
+    events, labels = streams(3)
+    told = [
+        replayed(
+            write(tmp_path / f"e{suffix}", events, iso=iso), write(tmp_path / f"l{suffix}", labels, iso=iso)
+        )
+        for iso in (False, True)
+        for suffix in (".csv", ".jsonl")
+    ]
+    for other in told[1:]:
+        assert [row["score"] for row in other.scores] == [row["score"] for row in told[0].scores]
+        assert other.summary == told[0].summary
+
+
+def test_only_what_is_pending_is_kept(replayed: Callable[..., Done], tmp_path: Path) -> None:
+    events = [Event(1000 * n, f"p{n}", n % 7, n % 3) for n in range(20_000)]
+    labels = [Label(event.time + 20_000, event.payment, event.a > 3) for event in events]
+    most = {"events": 0, "labels": 0}
+
+    def look(one: Replay) -> None:
+        assert one.late is not None
+        most["events"] = max(most["events"], len(one.late._waiting))
+        most["labels"] = max(most["labels"], len(one.late._table))
+
+    replayed(write(tmp_path / "e.csv", events), write(tmp_path / "l.csv", labels), look)
+    assert most["events"] <= 32 + 1
+    # Labels are read in the same batches as events, and one batch ahead.
+    assert most["labels"] <= 3 * 1000 + 32
+
+
+def test_bad_lines_are_counted_and_stop_nothing(replayed: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text(
+        "time,payment,a,b\n1000,p0,1,1\n1000,p1,x,1\n\n2000,p2\n2000,,0,1\n3000,p4,0,1\n"
+    )
+    (tmp_path / "l.csv").write_text(
+        "time,payment,fraud\n1500,p0,true\n1500,,true\n1500,p4,maybe\n1500,p4,\n1600\n1700,p1,true\n1800,p4,0\n"
+    )
+    found = replayed(tmp_path / "e.csv", tmp_path / "l.csv")
+    assert [(x["offset"], x["stage"]) for x in found.letters] == [
+        (1, "features"),
+        (2, "decode"),
+        (3, "decode"),
+    ]
+    assert [row["outcome"] for row in found.scores] == ["scored", *["dead_letter"] * 3, "scored", "scored"]
+    counts = {"events": 6, "learned": 3, "skipped": 3, "labels_used": 3, "events_without_label": 3}
+    counts |= {"labels_unused": 0, "labels_repeated": 0, "labels_invalid": 4}
+    assert counts.items() <= found.summary.items()
+
+
+def test_the_columns_of_id_and_time_are_no_features(replayed: Callable[..., Done], tmp_path: Path) -> None:
+    events, labels = streams(5)
+    for suffix in (".csv", ".jsonl"):
+        found = replayed(
+            write(tmp_path / f"e{suffix}", events, iso=True),
+            write(tmp_path / "l.csv", labels, iso=True),
+            input={"features": None},
+        )
+        assert set(found.learner.weights) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("events", "labels", "told"),
+    [
+        ("time,payment,a,b\n2,p,1,1\n1,q,1,1\n", "", r"line 3 of .*e.csv is earlier than the line before"),
+        ("time,payment,a,b\nsoon,p,1,1\n", "", r"line 2 of .*e.csv has no time in 'time': 'soon'"),
+        ("time,payment,a,b\n,p,1,1\n", "", r"line 2 of .*e.csv has no time in 'time': it is empty"),
+        ("payment,a,b\np,1,1\n", "", "e.csv has no column 'time'"),
+        ("time,a,b\n1,1,1\n", "", "e.csv has no column 'payment'"),
+        ("", "time,payment\n1,p\n", "l.csv has no column 'fraud'"),
+        ("", "time,payment,fraud\n1,p,1\n0,q,1\n", r"line 3 of .*l.csv is earlier"),
+        ("", "time,payment,fraud\n,p,1\n", r"line 2 of .*l.csv has no time"),
+    ],
+)
+def test_files_that_cannot_be_replayed(
+    replayed: Callable[..., Done], tmp_path: Path, events: str, labels: str, told: str
+) -> None:
+    (tmp_path / "e.csv").write_text(events or "time,payment,a,b\n1,p,1,1\n")
+    (tmp_path / "l.csv").write_text(labels or "time,payment,fraud\n1,p,1\n")
+    with pytest.raises(SourceError, match=told):
+        replayed(tmp_path / "e.csv", tmp_path / "l.csv")
+
+
+@pytest.mark.parametrize(
+    ("tables", "labels", "told"),
+    [
+        ({}, None, "labels come later than events"),
+        ({"input": {"time": None}}, "l.csv", "input.time is missing"),
+        ({"labels": {"time": None}}, "l.csv", "labels.time is missing"),
+        ({"labels": {"id": "key"}, "input": {"id": None}}, "l.csv", "labels.id is the key of a message"),
+        ({}, "e.csv", "are both read from"),
+    ],
+)
+def test_what_the_configuration_must_say(
+    replayed: Callable[..., Done], tmp_path: Path, tables: dict[str, Any], labels: str | None, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        replayed(tmp_path / "e.csv", None if labels is None else tmp_path / labels, **tables)
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    events, labels = streams(6)
+    write(tmp_path / "e.csv", events)
+    write(tmp_path / "l.csv", labels)
+    (tmp_path / "c.toml").write_text(TOML)
+    call = ["replay", "c.toml", "e.csv", "--labels", "l.csv", "--json"]
+    done = CliRunner().invoke(app, call)
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout.splitlines()[-1])["summary"]
+    assert summary["labels_used"] > 0
+    assert summary["auc_of_latest"] > 0.6
+    # Of other events: no label finds its event, and nothing is learned without `absent`.
+    (tmp_path / "c.toml").write_text(TOML.replace("absent = false\n", ""))
+    write(tmp_path / "e.csv", [event._replace(payment=f"other{n}") for n, event in enumerate(events)])
+    failed = CliRunner().invoke(app, call)
+    assert failed.exit_code == 1
+    assert "none of 400 events got a label in time" in failed.output
+    (tmp_path / "plain.toml").write_text(
+        'app = "x"\ninput.label = "fraud"\nlearner.class = "streampair.auc.PairOGD"\n'
+    )
+    refused = CliRunner().invoke(app, ["replay", "plain.toml", "e.csv", "--labels", "l.csv"])
+    assert refused.exit_code == 2
+    assert "the configuration has no [labels]" in refused.stderr
