@@ -190,6 +190,43 @@ def test_it_equals_progressive_validation_of_river(
     assert min(counts.values()) > 10
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_learning_by_arrival_equals_a_function_as_delay_of_river(
+    replayed: Callable[..., Done], tmp_path: Path, seed: int
+) -> None:
+    """Events without a label are learned when they are due, which is a delay, too."""
+    coin = random.Random(seed)
+    now, events, labels, delays, ys = 100_000, [], [], {}, []
+    for number in range(400):
+        now += coin.choice([0, 7, 500, 1000])
+        event = Event(now, f"p{number}", coin.gauss(0.0, 1.0), coin.random())
+        events.append(event)
+        delay, y = coin.randrange(AFTER), coin.random() < 0.4
+        if coin.random() < 0.7:
+            labels.append(Label(now + delay, event.payment, y))
+        else:
+            delay, y = AFTER + LATENESS, False
+        delays[event.a, event.b] = delay
+        ys.append(y)
+    labels.sort(key=lambda label: label.time)
+    files = write(tmp_path / "events.csv", events), write(tmp_path / "labels.jsonl", labels)
+    found = replayed(*files, worker={"batch_size": [1, 7, 1000][seed]}, labels={"order": "arrival"})
+    model = auc.PairOGD()
+    times = {(event.a, event.b): event.time for event in events}
+    evaluate.progressive_val_score(
+        [({"a": e.a, "b": e.b}, y) for e, y in zip(events, ys, strict=True)],
+        model,
+        metrics.LogLoss(),
+        moment=lambda x: times[x["a"], x["b"]],
+        delay=lambda x, y: delays[x["a"], x["b"]],
+    )
+    assert found.learner.weights == pytest.approx(model.weights, rel=0, abs=1e-12)
+    assert found.summary["learned"] == len(events)
+    assert found.summary["labels_used"] == len(labels)
+    waited = replayed(*files)
+    assert waited.learner.weights != pytest.approx(model.weights, rel=0, abs=1e-6)
+
+
 def test_events_without_a_label_are_not_learned_without_absent(
     replayed: Callable[..., Done], tmp_path: Path
 ) -> None:

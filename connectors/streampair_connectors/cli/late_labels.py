@@ -205,6 +205,8 @@ class _Labels:
         self._constant = None if table.value is None else self._code(table.value)
         self._parser = LabelParser(config.input.model_copy(update={"label": table.label}))
         self._more = True
+        self.queue: deque[tuple[int, bytes, int]] | None = deque() if table.order == "arrival" else None
+        """With `order = "arrival"`: time, id and code of the labels that were read, in their order."""
         self.errors: Counter[str] = Counter()
         self.read = 0
 
@@ -234,6 +236,8 @@ class _Labels:
             ids.append(label[0])
             codes.append(label[1])
             offsets.append(record.offset)
+        if self.queue is not None:
+            self.queue.extend(zip(times, ids, codes, strict=True))
         if ids:
             self._kept.add(
                 digest_ids(ids),
@@ -269,7 +273,8 @@ class DueEvents:
     """Puts events in the order in which a lane takes them: each to be scored, and later to be learned.
 
     An event is due when `labels.after` and `labels.lateness` have passed. Events that are due at or before
-    the time of another are learned before that one is scored.
+    the time of another are learned before that one is scored. With `labels.order = "arrival"` an event is
+    learned when its label comes; at one time labels come first, then dues, then events.
 
     Parameters
     ----------
@@ -301,6 +306,11 @@ class DueEvents:
         self._sorted = _Sorted(events, self._time)
         self._labels = _Labels(config, table, labels, self._table)
         self._waiting: deque[tuple[OrderedRecord, bytes | None]] = deque()
+        self._lateness = table.lateness
+        # With `order = "arrival"`: events that wait by their ids, and those that were learned meanwhile.
+        self._by_id: dict[bytes, deque[OrderedRecord]] = {}
+        self._found: set[int] = set()  # they have the id of a label that came
+        self._learned: set[int] = set()
         self._ordinal = 0
         self._used = self._joined = self._absent = 0
         self.events = 0
@@ -323,6 +333,8 @@ class DueEvents:
             event = self._ordered(record, time, LABEL_LATER)
             out.append(event)
             self._waiting.append((event, identity))
+            if self._labels.queue is not None and identity is not None:
+                self._by_id.setdefault(identity, deque()).append(event)
             self.events += 1
         self._join(out, due)
         return out
@@ -334,7 +346,8 @@ class DueEvents:
             due: list[tuple[int, OrderedRecord, bytes | None]] = []
             self._move_due(math.inf, out, due, most)
             self._join(out, due)
-            yield out
+            if out:
+                yield out
         self._labels.read_to(math.inf)
 
     def _read(self, record: Record) -> tuple[int, bytes | None]:
@@ -370,11 +383,47 @@ class DueEvents:
     ) -> None:
         """Append the events that are due by a time, with their index."""
         waiting = self._waiting
+        self._learn_early(time if not waiting else min(time, waiting[0][0].timestamp + self._wait), out)
         while waiting and waiting[0][0].timestamp + self._wait <= time and len(out) < most:
             event, identity = waiting.popleft()
-            record = Record(event.position, event.value)
-            due.append((len(out), event, identity))
-            out.append(self._ordered(record, event.timestamp, 0))
+            self._forget(event, identity)
+            self._found.discard(event.position)
+            if event.position in self._learned:
+                self._learned.discard(event.position)
+                due.append((-1, event, identity))
+            else:
+                due.append((len(out), event, identity))
+                out.append(self._again(event, 0))
+            self._learn_early(time if not waiting else min(time, waiting[0][0].timestamp + self._wait), out)
+
+    def _again(self, event: OrderedRecord, label: int) -> OrderedRecord:
+        return self._ordered(Record(event.position, event.value), event.timestamp, label)
+
+    def _learn_early(self, time: float, out: list[OrderedRecord]) -> None:
+        """With `order = "arrival"`: append the events whose labels come by a time."""
+        queue = self._labels.queue
+        if queue is None:
+            return
+        self._labels.read_to(time)
+        while queue and queue[0][0] <= time:
+            moment, identity, code = queue.popleft()
+            found = [
+                event
+                for event in self._by_id.get(identity, ())
+                if moment - self._after <= event.timestamp <= moment + self._lateness
+                and event.position not in self._found
+            ]
+            self._found.update(event.position for event in found)
+            if found:
+                self._learned.add(found[0].position)
+                out.append(msgspec.structs.replace(self._again(found[0], code), early=True))
+
+    def _forget(self, event: OrderedRecord, identity: bytes | None) -> None:
+        events = None if identity is None else self._by_id.get(identity)
+        if events:
+            events.popleft()
+            if not events:
+                del self._by_id[identity]  # type: ignore[arg-type]
 
     def _join(self, out: list[OrderedRecord], due: Sequence[tuple[int, OrderedRecord, bytes | None]]) -> None:
         """Give due events their labels."""
@@ -389,7 +438,7 @@ class DueEvents:
                 np.array([time for _, time, _ in named], np.int64),
             )
             for (index, _, _), code in zip(named, found.codes.tolist(), strict=True):
-                if code:
+                if code and index >= 0:
                     out[index] = msgspec.structs.replace(out[index], label=code)
             used = int(np.count_nonzero(found.codes))
             self._used += len(found.events)

@@ -43,6 +43,7 @@ __all__ = ["LabelReader", "LateLabelSource"]
 log = get_logger(__name__)
 
 _QUEUE_BYTES = 1024 * 1024  # of one partition that is read a second time; then it is paused
+_QUIET_SECONDS = 60.0  # between two warnings
 _REASON = "streampair.reason"  # header of a label that was sent on
 
 
@@ -249,7 +250,7 @@ class LateLabelSource(TopicSource):
         self._open: OpenLane | None = None
         self._loading: asyncio.Task[None] | None = None
         self._joined_ahead: list[tuple[int, int]] = []  # ordinals of events, and places of their labels
-        self._quiet_since = 0.0
+        self._quiet_until = 0.0  # when it may be said again that labels have stopped
         self._waits: list[Wait] = []
         self._known_used = UsedLabels(b"")
         self._marks: list[OrderedRecord] = []  # events that have used labels which are being read again
@@ -512,17 +513,28 @@ class LateLabelSource(TopicSource):
         read -= self._open.store.clock_ahead or 0
         self._reading = self._due_order is None
         labels = self._labels
-        if labels.quiet is not None and read - self._label_reader.newest > labels.quiet and not self._private:
-            if time.monotonic() > self._quiet_since + 60.0:
-                self._quiet_since = time.monotonic()
-                log.warning(
-                    "labels_have_stopped",
-                    topic=labels.topic,
-                    next_step="look whether what writes labels still runs: nothing is learned until the next "
-                    "label, since without labels every event would be learned as labels.absent",
-                )
-            return None
+        if labels.quiet is not None and read - self._label_reader.newest > labels.quiet:
+            self._report_quiet()
+            # To hold a private learner would be control flow by what labels there are.
+            return read - BUCKET_MS if self._private else None
         return read - BUCKET_MS
+
+    def _report_quiet(self) -> None:
+        if time.monotonic() < self._quiet_until:
+            return
+        self._quiet_until = time.monotonic() + _QUIET_SECONDS
+        log.warning(
+            "labels_have_stopped",
+            topic=self._labels.topic,
+            next_step="look whether what writes labels still runs. "
+            + (
+                "Events are learned as labels.absent meanwhile: what a private learner does must not depend on "
+                "labels that come"
+                if self._private
+                else "Nothing is learned until the next label, since every event would be learned as "
+                "labels.absent"
+            ),
+        )
 
     def _joined(self, records: list[OrderedRecord]) -> list[OrderedRecord]:
         """The records with the codes of their labels."""
