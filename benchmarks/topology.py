@@ -14,11 +14,11 @@ their end:
 
 Modes alternate. Workers start on an empty topic and are suspended (SIGSTOP) while it is filled, so that
 neither their start nor the filling is measured. Reported are the AUC of the committed scores over the second
-half of the events; events per second, between the first and the last score, as a ratio to the first mode in
-one partition of the same round; and the CPU time of the workers an event, of those that score alone in
-brackets. Where the broker shares the processors, the rate contains its work too, and the CPU time does not.
-With `--rate R` events come at R a second to workers that wait for them, and the time from the append of an
-event to that of its score is reported.
+half of the events; events per second, from the moment at which the workers go on to the last score, as a
+ratio to the first mode in one partition of the same round; and the CPU time of the workers an event, of those
+that score alone in brackets. Where the broker shares the processors, the rate contains its work too, and the
+CPU time does not. With `--rate R` events come at R a second to workers that wait for them, and the time from
+the append of an event to that of its score is reported.
 """
 
 from __future__ import annotations
@@ -74,8 +74,16 @@ async def fill(bootstrap: str, topic: str, partitions: int, values: list[bytes],
         await producer.flush()
 
 
+async def prepare(bootstrap: str, topic: str, partitions: int) -> None:
+    """Write to each partition until the broker has a page of its index: each new page costs milliseconds."""
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for _ in range(2):  # a batch is indexed when more than 4 kB were written before it
+            places = [(topic, p) for p in range(partitions)]
+            await asyncio.gather(*[producer.send_and_wait(t, b" " * 5000, partition=p) for t, p in places])
+
+
 async def read(bootstrap: str, topic: str, partitions: int) -> list[Any]:
-    """The committed records of a topic."""
+    """The committed records of a topic, but for those of `prepare`."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level="read_committed", enable_auto_commit=False
     )
@@ -87,7 +95,7 @@ async def read(bootstrap: str, topic: str, partitions: int) -> list[Any]:
         ends = await consumer.end_offsets(places)
         while any([await consumer.position(tp) < end for tp, end in ends.items()]):
             for records in (await consumer.getmany(timeout_ms=200)).values():
-                found += records
+                found += [record for record in records if record.value.strip()]
     return found
 
 
@@ -224,6 +232,7 @@ async def run(
     source, target = f"{app}-in", f"{app}-scores"
     await create(bootstrap, source, target, partitions=partitions, append_time=True)
     await create(bootstrap, f"{app}-dead-letters")
+    await prepare(bootstrap, target, partitions)
     with tempfile.TemporaryDirectory() as directory:
         workers = Workers(Path(directory), bootstrap, app, names, table, mode, options.scorers)
         try:
@@ -232,8 +241,11 @@ async def run(
             before = workers.cpu_seconds()
             if not rate:
                 workers.send(signal.SIGSTOP)
+            begin = time.time()
             await fill(bootstrap, source, partitions, values, rate)
-            workers.send(signal.SIGCONT)
+            if not rate:
+                begin = time.time()
+                workers.send(signal.SIGCONT)
             while await asyncio.to_thread(workers.scored) < len(values):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
             taken = [after - start for after, start in zip(workers.cpu_seconds(), before, strict=True)]
@@ -248,15 +260,12 @@ async def run(
     places = [(n % partitions, n // partitions) for n in range(len(values))]
     given = np.array([scores[place][0] for place in places[half:]])
     auc = float(roc_auc_score(np.asarray(data.y[half:], dtype=bool), given))
-    times = sorted(when for _, when in scores.values())
     latencies: list[float] = []
     if rate:
         appended = {(e.partition, e.offset): e.timestamp for e in await read(bootstrap, source, partitions)}
         latencies = [(scores[place][1] - appended[place]) / 1000.0 for place in places[half:]]
-    # From the end of the first batch on: it may wait for a compiler.
-    later = [when for when in times if when > times[0]]
-    seconds = max(times[-1] - times[0], 1) / 1000.0
-    return Outcome(auc, len(later) / seconds, latencies, cpu)
+    seconds = max(when for _, when in scores.values()) / 1000.0 - begin
+    return Outcome(auc, len(values) / seconds, latencies, cpu)
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
