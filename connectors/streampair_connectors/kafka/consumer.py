@@ -77,6 +77,8 @@ class Consumer:
         Whether one member gets all partitions.
     side_by_side
         Partitions of which each answer of a broker should have records: it has fewer of each then.
+    min_bytes
+        A broker answers once it has as many, or after 50 ms.
     client_id
         By which other members know this one (`describe_group`); None: the client's own.
     """
@@ -94,6 +96,7 @@ class Consumer:
         watch_seconds: float = 30.0,
         whole_topic: bool = False,
         side_by_side: int = 1,
+        min_bytes: int = _FETCH_MIN_BYTES,
         client_id: str | None = None,
     ) -> None:
         self._config = config
@@ -135,7 +138,7 @@ class Consumer:
             # Fewer, larger fetches: at a moderate rate most of the time is spent on each of them. The order
             # over all partitions waits for the end of each, so an idle one has to answer soon.
             fetch_max_wait_ms=_FETCH_WAIT_MS,
-            fetch_min_bytes=_FETCH_MIN_BYTES,
+            fetch_min_bytes=min_bytes,
         )
         outer = self
 
