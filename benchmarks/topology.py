@@ -12,13 +12,15 @@ their end:
     application   one worker with the default, one lane for the topic
     parallel      one worker that learns, and `--scorers` that score with its newest model
 
-Modes alternate. Workers start on an empty topic and are suspended (SIGSTOP) while it is filled, so that
-neither their start nor the filling is measured. Reported are the AUC of the committed scores over the second
-half of the events; events per second, from the moment at which the workers go on to the last score, as a
-ratio to the first mode in one partition of the same round; and the CPU time of the workers an event, of those
-that score alone in brackets. Where the broker shares the processors, the rate contains its work too, and the
-CPU time does not. With `--rate R` events come at R a second to workers that wait for them, and the time from
-the append of an event to that of its score is reported.
+Modes alternate, and each round has another order of the events, since the AUC of a learner depends on the
+order by more than on the mode. Workers start on an empty topic and are suspended (SIGSTOP) while it is
+filled, so that neither their start nor the filling is measured. Reported are the AUC of the committed
+scores over the second half of the events: the mean, and with `--rounds` its standard error; events per
+second, from the moment at which the workers go on to the last score, as a ratio to the first mode in one
+partition of the same round; and the CPU time of the workers an event, of those that score alone in
+brackets. Where the broker shares the processors, the rate contains its work too, and the CPU time does not.
+With `--rate R` events come at R a second to workers that wait for them, and the time from the append of an
+event to that of its score is reported.
 """
 
 from __future__ import annotations
@@ -268,6 +270,14 @@ async def run(
     return Outcome(auc, len(values) / seconds, latencies, cpu)
 
 
+def shuffled(data: _sets.Set, count: int, seed: int) -> _sets.Set:
+    """So many records of a set in one order; all of them again, in another, where it has fewer."""
+    rng = np.random.default_rng(1 + seed)
+    repeats = [rng.permutation(len(data.y)) for _ in range(-(-count // len(data.y)))]
+    order = np.concatenate(repeats)[:count]
+    return data._replace(x=data.x.iloc[order], y=np.asarray(data.y)[order])
+
+
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each set, learner, number of partitions and scope."""
     os.environ.setdefault("STREAMPAIR_TOPOLOGY_KEY", KEY)
@@ -276,13 +286,10 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         for name in options.sets:
             data = _sets.load(name, _sets.DATA)
             count = options.events
-            rng = np.random.default_rng(1)
-            repeats = [rng.permutation(len(data.y)) for _ in range(-(-count // len(data.y)))]
-            order = np.concatenate(repeats)[:count]
-            data = data._replace(x=data.x.iloc[order], y=np.asarray(data.y)[order])
             for kind in options.learners:
                 found: dict[tuple[int, str], list[Outcome]] = {}
-                for _ in range(options.rounds):
+                for number in range(options.rounds):
+                    events = shuffled(data, count, number)
                     for partitions in options.partitions:
                         for mode in options.modes:
                             shares = partitions if mode == "partition" else 1
@@ -290,20 +297,22 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                                 continue
                             table = learner(kind, count, shares)
                             found.setdefault((partitions, mode), []).append(
-                                asyncio.run(run(bootstrap, mark, partitions, mode, table, data, options))
+                                asyncio.run(run(bootstrap, mark, partitions, mode, table, events, options))
                             )
                 base = [each.rate for each in found[options.partitions[0], options.modes[0]]]
                 for (partitions, mode), runs in found.items():
                     ratio = statistics.median(r.rate / b for r, b in zip(runs, base, strict=True))
                     waits = sorted(wait for each in runs for wait in each.latencies)
                     cpu = [each.cpu for each in runs]
+                    aucs = [each.auc for each in runs]
                     rate = statistics.median(each.rate for each in runs)
                     yield {
                         "set": name,
                         "learner": kind,
                         "partitions": partitions,
                         "mode": mode,
-                        "auc": round(statistics.median(each.auc for each in runs), 4),
+                        "auc": round(statistics.mean(aucs), 4),
+                        "error": round(statistics.stdev(aucs) / len(aucs) ** 0.5, 4) if aucs[1:] else None,
                         "rate": round(rate),
                         "ratio": round(ratio, 2),
                         "p50": round(waits[len(waits) // 2], 3) if waits else None,
@@ -319,6 +328,7 @@ COLUMNS = [
     ("partitions", "partitions", ">10d"),
     ("  mode", "where", "<14"),
     ("AUC", "auc", ">7.4f"),
+    ("+-", "error", ">8.4f"),
     ("rate", "ratio", ">7.2f"),
     ("us CPU", "cpu", ">8.1f"),
     ("(score)", "scoring_cpu", ">9.1f"),
@@ -328,8 +338,8 @@ WAITS = [("p50 s", "p50", ">8.3f"), ("p99 s", "p99", ">8.3f")]
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     pace = f"{options.rate:g} a second" if options.rate else "from a backlog"
-    yield f"{options.events:,} events, {pace}; medians of {options.rounds} alternating runs"
-    columns = COLUMNS + (WAITS if options.rate else [])
+    yield f"{options.events:,} events, {pace}; {options.rounds} rounds, mean AUC, medians of the rest"
+    columns = [c for c in COLUMNS + (WAITS if options.rate else []) if c[0] != "+-" or options.rounds > 1]
     yield from _timing.table(columns, ({**row, "where": f"  {row['mode']}"} for row in rows))
 
 
