@@ -4,18 +4,23 @@
     python benchmarks/topology.py --sets letter --learners Forest --partitions 1 16   # --json for machines
     python benchmarks/topology.py --rate 5000 --events 60000 --modes application parallel
 
-The same shuffled events lie in topics of one and of more partitions, with LogAppendTime. Workers, each
-`streampair run` in a process of its own with the state in Kafka, read them to their end:
+The same shuffled events, repeated where a set has fewer, are in topics of one and of more partitions, with
+LogAppendTime. Workers, each `streampair run` in a process of its own with the state in Kafka, read them to
+their end:
 
     partition     one worker with `learner.scope = "partition"`
     application   one worker with the default, one lane for the topic
     parallel      one worker that learns, and `--scorers` that score with its newest model
 
-Modes alternate. Reported are the AUC of the committed scores over the second half of the events, and events
-per second, between the first and the last score, as a ratio to the first mode in one partition of the same
-round. With `--rate R` events come at R a second to workers that wait for them; then the time from the append
-of an event to that of its score is reported too, and the CPU time of the workers an event, of those that
-score alone in brackets.
+Modes alternate, and each round has another order of the events, since the AUC of a learner depends on the
+order by more than on the mode. Workers start on an empty topic and are suspended (SIGSTOP) while it is
+filled, so that neither their start nor the filling is measured. Reported are the AUC of the committed
+scores over the second half of the events: the mean, and with `--rounds` its standard error; events per
+second, from the moment at which the workers go on to the last score, as a ratio to the first mode in one
+partition of the same round; and the CPU time of the workers an event, of those that score alone in
+brackets. Where the broker shares the processors, the rate contains its work too, and the CPU time does not.
+With `--rate R` events come at R a second to workers that wait for them, and the time from the append of an
+event to that of its score is reported.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -70,8 +76,16 @@ async def fill(bootstrap: str, topic: str, partitions: int, values: list[bytes],
         await producer.flush()
 
 
+async def prepare(bootstrap: str, topic: str, partitions: int) -> None:
+    """Write to each partition until the broker has a page of its index: each new page costs milliseconds."""
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for _ in range(2):  # a batch is indexed when more than 4 kB were written before it
+            places = [(topic, p) for p in range(partitions)]
+            await asyncio.gather(*[producer.send_and_wait(t, b" " * 5000, partition=p) for t, p in places])
+
+
 async def read(bootstrap: str, topic: str, partitions: int) -> list[Any]:
-    """The committed records of a topic."""
+    """The committed records of a topic, but for those of `prepare`."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level="read_committed", enable_auto_commit=False
     )
@@ -83,7 +97,7 @@ async def read(bootstrap: str, topic: str, partitions: int) -> list[Any]:
         ends = await consumer.end_offsets(places)
         while any([await consumer.position(tp) < end for tp, end in ends.items()]):
             for records in (await consumer.getmany(timeout_ms=200)).values():
-                found += records
+                found += [record for record in records if record.value.strip()]
     return found
 
 
@@ -93,7 +107,8 @@ def configuration(
     """The configuration of one worker."""
     settings: dict[str, Any] = {
         "app": app,
-        "kafka": {"bootstrap_servers": bootstrap, "session_timeout_seconds": 6},
+        # Longer than workers are suspended.
+        "kafka": {"bootstrap_servers": bootstrap, "session_timeout_seconds": 120},
         "metrics": {"port": 0},
         "input": {"topic": f"{app}-in", "label": "y", "features": names},
         "learner": {**table, "scope": "partition" if mode == "partition" else "application"},
@@ -158,6 +173,15 @@ class Workers:
             return sample(fetch(self._pages[0]), "streampair_events_total")
         return sum(sample(fetch(page), "streampair_scored_events_total") for page in self._pages[1:])
 
+    def send(self, number: int) -> None:
+        """Send all a signal."""
+        for worker in self.all:
+            worker.send(number)
+
+    def cpu_seconds(self) -> list[float]:
+        """CPU time of each so far."""
+        return list(map(cpu_seconds, self.all))
+
     def stop(self) -> None:
         """Stop all."""
         for worker in self.all:
@@ -186,7 +210,7 @@ class Outcome(NamedTuple):
     auc: float
     rate: float
     latencies: list[float]
-    cpu: tuple[float, float] | None
+    cpu: tuple[float, float]
 
 
 async def run(
@@ -210,23 +234,24 @@ async def run(
     source, target = f"{app}-in", f"{app}-scores"
     await create(bootstrap, source, target, partitions=partitions, append_time=True)
     await create(bootstrap, f"{app}-dead-letters")
-    if not rate:
-        await fill(bootstrap, source, partitions, values, 0.0)
-    cpu = None
+    await prepare(bootstrap, target, partitions)
     with tempfile.TemporaryDirectory() as directory:
         workers = Workers(Path(directory), bootstrap, app, names, table, mode, options.scorers)
         try:
-            if rate:
-                while not await asyncio.to_thread(workers.ready):  # noqa: ASYNC110  # there is no event
-                    await asyncio.sleep(0.2)
-                before = [cpu_seconds(worker) for worker in workers.all]
-                await fill(bootstrap, source, partitions, values, rate)
+            while not await asyncio.to_thread(workers.ready):  # noqa: ASYNC110  # there is no event
+                await asyncio.sleep(0.2)
+            before = workers.cpu_seconds()
+            if not rate:
+                workers.send(signal.SIGSTOP)
+            begin = time.time()
+            await fill(bootstrap, source, partitions, values, rate)
+            if not rate:
+                begin = time.time()
+                workers.send(signal.SIGCONT)
             while await asyncio.to_thread(workers.scored) < len(values):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
-            if rate:
-                taken = [cpu_seconds(w) - b for w, b in zip(workers.all, before, strict=True)]
-                each = sum(taken), sum(taken[1:] or taken)
-                cpu = each[0] / len(values) * 1e6, each[1] / len(values) * 1e6
+            taken = [after - start for after, start in zip(workers.cpu_seconds(), before, strict=True)]
+            cpu = sum(taken) / len(values) * 1e6, sum(taken[1:] or taken) / len(values) * 1e6
         finally:
             workers.stop()
     scores: dict[tuple[int, int], tuple[float, int]] = {}  # and when they were appended
@@ -237,15 +262,20 @@ async def run(
     places = [(n % partitions, n // partitions) for n in range(len(values))]
     given = np.array([scores[place][0] for place in places[half:]])
     auc = float(roc_auc_score(np.asarray(data.y[half:], dtype=bool), given))
-    times = sorted(when for _, when in scores.values())
     latencies: list[float] = []
     if rate:
         appended = {(e.partition, e.offset): e.timestamp for e in await read(bootstrap, source, partitions)}
         latencies = [(scores[place][1] - appended[place]) / 1000.0 for place in places[half:]]
-    # From the end of the first batch on: it may wait for a compiler.
-    later = [when for when in times if when > times[0]]
-    seconds = max(times[-1] - times[0], 1) / 1000.0
-    return Outcome(auc, len(later) / seconds, latencies, cpu)
+    seconds = max(when for _, when in scores.values()) / 1000.0 - begin
+    return Outcome(auc, len(values) / seconds, latencies, cpu)
+
+
+def shuffled(data: _sets.Set, count: int, seed: int) -> _sets.Set:
+    """So many records of a set in one order; all of them again, in another, where it has fewer."""
+    rng = np.random.default_rng(1 + seed)
+    repeats = [rng.permutation(len(data.y)) for _ in range(-(-count // len(data.y)))]
+    order = np.concatenate(repeats)[:count]
+    return data._replace(x=data.x.iloc[order], y=np.asarray(data.y)[order])
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
@@ -255,12 +285,11 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
     with broker(options.bootstrap, options.kafka) as bootstrap:
         for name in options.sets:
             data = _sets.load(name, _sets.DATA)
-            count = min(len(data.y), options.events)
-            order = np.random.default_rng(1).permutation(len(data.y))[:count]
-            data = data._replace(x=data.x.iloc[order], y=np.asarray(data.y)[order])
+            count = options.events
             for kind in options.learners:
                 found: dict[tuple[int, str], list[Outcome]] = {}
-                for _ in range(options.rounds):
+                for number in range(options.rounds):
+                    events = shuffled(data, count, number)
                     for partitions in options.partitions:
                         for mode in options.modes:
                             shares = partitions if mode == "partition" else 1
@@ -268,24 +297,28 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                                 continue
                             table = learner(kind, count, shares)
                             found.setdefault((partitions, mode), []).append(
-                                asyncio.run(run(bootstrap, mark, partitions, mode, table, data, options))
+                                asyncio.run(run(bootstrap, mark, partitions, mode, table, events, options))
                             )
                 base = [each.rate for each in found[options.partitions[0], options.modes[0]]]
                 for (partitions, mode), runs in found.items():
                     ratio = statistics.median(r.rate / b for r, b in zip(runs, base, strict=True))
                     waits = sorted(wait for each in runs for wait in each.latencies)
-                    cpu = [each.cpu for each in runs if each.cpu is not None]
+                    cpu = [each.cpu for each in runs]
+                    aucs = [each.auc for each in runs]
+                    rate = statistics.median(each.rate for each in runs)
                     yield {
                         "set": name,
                         "learner": kind,
                         "partitions": partitions,
                         "mode": mode,
-                        "auc": round(statistics.median(each.auc for each in runs), 4),
+                        "auc": round(statistics.mean(aucs), 4),
+                        "error": round(statistics.stdev(aucs) / len(aucs) ** 0.5, 4) if aucs[1:] else None,
+                        "rate": round(rate),
                         "ratio": round(ratio, 2),
                         "p50": round(waits[len(waits) // 2], 3) if waits else None,
                         "p99": round(waits[int(len(waits) * 0.99)], 3) if waits else None,
-                        "cpu": round(statistics.median(every for every, _ in cpu), 1) if cpu else None,
-                        "scoring_cpu": round(statistics.median(s for _, s in cpu), 1) if cpu else None,
+                        "cpu": round(statistics.median(every for every, _ in cpu), 1),
+                        "scoring_cpu": round(statistics.median(s for _, s in cpu), 1),
                     }
 
 
@@ -295,20 +328,18 @@ COLUMNS = [
     ("partitions", "partitions", ">10d"),
     ("  mode", "where", "<14"),
     ("AUC", "auc", ">7.4f"),
+    ("+-", "error", ">8.4f"),
     ("rate", "ratio", ">7.2f"),
-]
-WAITS = [
-    ("p50 s", "p50", ">8.3f"),
-    ("p99 s", "p99", ">8.3f"),
     ("us CPU", "cpu", ">8.1f"),
-    ("(score)", "scoring_cpu", ">8.1f"),
+    ("(score)", "scoring_cpu", ">9.1f"),
 ]
+WAITS = [("p50 s", "p50", ">8.3f"), ("p99 s", "p99", ">8.3f")]
 
 
 def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     pace = f"{options.rate:g} a second" if options.rate else "from a backlog"
-    yield f"up to {options.events:,} events, {pace}; medians of {options.rounds} alternating runs"
-    columns = COLUMNS + (WAITS if options.rate else [])
+    yield f"{options.events:,} events, {pace}; {options.rounds} rounds, mean AUC, medians of the rest"
+    columns = [c for c in COLUMNS + (WAITS if options.rate else []) if c[0] != "+-" or options.rounds > 1]
     yield from _timing.table(columns, ({**row, "where": f"  {row['mode']}"} for row in rows))
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streampair_connectors.kafka.consumer import partition_bytes
 from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
 
 from streampair.engine import OrderedRecord
@@ -19,6 +20,13 @@ class Stored(NamedTuple):
     key: bytes | None
     timestamp: int
     headers: tuple[()] = ()
+
+
+def test_partitions_share_an_answer() -> None:
+    for partitions in (2, 16, 64, 128):
+        assert partitions * partition_bytes(partitions) == 8 * 2**20
+    assert partition_bytes(1) == 4 * 2**20
+    assert partition_bytes(1000) == 2**16  # a batch of most producers, and more
 
 
 def topic(coin: random.Random, partitions: int, records: int) -> dict[int, list[Stored]]:

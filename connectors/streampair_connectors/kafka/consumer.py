@@ -43,7 +43,18 @@ __all__ = ["Consumer", "Reader", "TopicReader", "read_all"]
 
 _FETCH_WAIT_MS = 50
 _FETCH_MIN_BYTES = 64 * 1024
+_FETCH_BYTES = 8 * 1024 * 1024  # of all partitions that are read side by side
+_PARTITION_BYTES = 64 * 1024, 4 * 1024 * 1024  # of one of them, at least and at most
 _CHECK_SECONDS = 0.5  # from one look at the assignment to the next, until no partition is missing
+
+
+def partition_bytes(side_by_side: int) -> int:
+    """Bytes of each partition in an answer: together few enough that they are decoded soon after they come.
+
+    Larger batches of a producer still come, one an answer.
+    """
+    least, most = _PARTITION_BYTES
+    return min(max(_FETCH_BYTES // side_by_side, least), most)
 
 
 class Consumer:
@@ -64,6 +75,10 @@ class Consumer:
         Interval at which the number of partitions is checked.
     whole_topic
         Whether one member gets all partitions.
+    side_by_side
+        Partitions of which each answer of a broker should have records: it has fewer of each then.
+    min_bytes
+        A broker answers once it has as many, or after 50 ms.
     client_id
         By which other members know this one (`describe_group`); None: the client's own.
     """
@@ -80,6 +95,8 @@ class Consumer:
         takeovers: StaticMemberConflicts | None = None,
         watch_seconds: float = 30.0,
         whole_topic: bool = False,
+        side_by_side: int = 1,
+        min_bytes: int = _FETCH_MIN_BYTES,
         client_id: str | None = None,
     ) -> None:
         self._config = config
@@ -115,13 +132,13 @@ class Consumer:
             session_timeout_ms=session,
             heartbeat_interval_ms=max(session // 4, 250),
             rebalance_timeout_ms=60_000,
-            max_partition_fetch_bytes=4 * 1024 * 1024,
+            max_partition_fetch_bytes=partition_bytes(side_by_side),
             max_poll_interval_ms=int(config.max_poll_interval_seconds * 1000),
             metadata_max_age_ms=int(watch_seconds * 1000),
             # Fewer, larger fetches: at a moderate rate most of the time is spent on each of them. The order
             # over all partitions waits for the end of each, so an idle one has to answer soon.
             fetch_max_wait_ms=_FETCH_WAIT_MS,
-            fetch_min_bytes=_FETCH_MIN_BYTES,
+            fetch_min_bytes=min_bytes,
         )
         outer = self
 

@@ -332,7 +332,7 @@ class TopicLane:
         self._context = context_of(config.app, partition)
         self._limit = config.output.max_message_bytes - _MARGIN
         self._lines: list[LogAppend] = []
-        self._waiting: list[tuple[Partition, list[Message]]] = []
+        self._waiting: dict[Partition, list[Message]] = {}
         self.waiting_since: float | None = None  # `release` does nothing here
         self._stored: TopicLog | None = None
         self._is_new = False
@@ -425,7 +425,7 @@ class TopicLane:
 
     async def send(self, target: Partition, messages: list[Message]) -> None:
         """Keep outputs for their commit."""
-        self._waiting.append((target, messages))
+        self._waiting.setdefault(target, []).extend(messages)
         self.waiting_bytes += size_of(messages)
 
     async def release(self, give_up: asyncio.Event) -> None:
@@ -444,8 +444,8 @@ class TopicLane:
         entries = self._log_messages(commit)
         if commit.content is not None and commit.snapshot is not None:
             entries = self._snapshot_messages(commit.content, commit.snapshot) + entries
-        stored = await self._transaction([*self._waiting, (self._log, entries)], commit)
-        self._waiting, self.waiting_bytes = [], 0
+        stored = await self._transaction([*self._waiting.items(), (self._log, entries)], commit)
+        self._waiting, self.waiting_bytes = {}, 0
         if commit.content is not None:
             await self._trim()
             self._before_last, self._last = self._last, stored[self._log][0]

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from streampair import models
 from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair_connectors.config import Config
@@ -50,6 +52,7 @@ _SHARE = 0.05  # of the lane's time, at most, for large models
 _MOST_SECONDS = 5.0  # between two models, while records come
 _GROWTH = 1.1  # a model is due when there are more records by this factor
 _THREAD_SECONDS = 0.05  # an export that takes longer runs in a thread
+_THREAD_BYTES = 64 * 1024  # a larger model is parsed in a thread
 _TRIM_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 _ABSENT_SECONDS = 1.0  # between two looks whether the topic exists
@@ -398,7 +401,10 @@ class ModelFollower:
             await self._reader.stop()
 
     async def _take(self, data: bytes) -> None:
-        found = await asyncio.to_thread(self._assembler.load, data)
+        if len(data) > _THREAD_BYTES:
+            found = await asyncio.to_thread(self._assembler.load, data)
+        else:
+            found = self._assembler.load(data)
         if self.newest is None:
             await asyncio.to_thread(_compile, found)
         self.newest, self.received = found, time.monotonic()
@@ -407,5 +413,11 @@ class ModelFollower:
 
 def _compile(found: PublishedModel) -> None:
     """Score once, so that kernels are compiled before events wait for a score."""
-    with contextlib.suppress(StreampairError):
-        found.model.score_many([dict.fromkeys(found.model.features, 0.0)])
+    # The first model of a lane may know no features yet.
+    names = list(found.model.features) or ["x"]
+    for score in (
+        lambda: found.model.score_many([dict.fromkeys(names, 0.0)]),
+        lambda: found.model.score_rows(names, np.zeros((1, len(names)))),
+    ):
+        with contextlib.suppress(StreampairError):
+            score()

@@ -83,8 +83,15 @@ class OutputMessages:
         if routes.single(topic):
             out.setdefault(Partition(topic, 0), []).extend(messages)
             return
+        of_source: dict[int, list[Message]] = {}  # of messages without a key, by input partition
         for message, (partition, _) in zip(messages, places, strict=True):
-            out.setdefault(routes.target(topic, message.key, partition), []).append(message)
+            if message.key is None and partition in of_source:
+                of_source[partition].append(message)
+                continue
+            of_target = out.setdefault(routes.target(topic, message.key, partition), [])
+            of_target.append(message)
+            if message.key is None:
+                of_source[partition] = of_target
 
     def dead_letters(
         self,

@@ -50,9 +50,11 @@ log = get_logger(__name__)
 
 _POLL_SECONDS = 0.2
 _TRANSACTION_SECONDS = 10.0
+# Each answer becomes a transaction, which costs a scorer more than its events do.
+_MIN_BYTES = 256 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024  # of a partition; then it is paused
 _RECORD_BYTES = 200  # of a record in memory, beside key and value
-_BATCH_RECORDS = 2000
+_BATCH_RECORDS = 10_000
 _MODEL_SECONDS = 5.0  # longest wait for a newer model, while many events wait
 _LEAST_BEHIND, _SHARE_BEHIND = 1000, 0.1
 
@@ -81,16 +83,13 @@ class _Queue:
 
     def add(self, records: Sequence[RecordLike]) -> None:
         self.records += records
-        self.bytes += sum(map(_size, records))
+        self.bytes += sum(map(size_of_record, records)) + _RECORD_BYTES * len(records)
 
     def take(self, count: int) -> list[RecordLike]:
-        taken = [self.records.popleft() for _ in range(min(count, len(self.records)))]
-        self.bytes -= sum(map(_size, taken))
+        size, count = len(self.records), min(count, len(self.records))
+        taken = [self.records.popleft() for _ in range(count)]
+        self.bytes -= self.bytes * count // max(size, 1)  # about: it only limits the memory
         return taken
-
-
-def _size(record: RecordLike) -> int:
-    return size_of_record(record) + _RECORD_BYTES
 
 
 class Scorer:
@@ -166,34 +165,38 @@ class Scorer:
         self._lookup = RecordReader(self._kafka)
         self._models = ModelFollower(config)
         self._producer = self._new_producer()
-        self._consumer = Consumer(
-            self._kafka,
-            config.input.topic,
-            self._group,
-            on_revoked=self._on_revoked,
-            on_assigned=self._on_assigned,
-            on_lost=lambda partition: None,
-            takeovers=self._takeovers,
-            client_id=self._client,
-        )
         follow = asyncio.create_task(self._models.follow())
         stop = asyncio.create_task(self._stop.wait())
         try:
             if not await self._first_model(follow, stop):
                 return
-            await check_topics(config, create=False)
+            facts = await check_topics(config, create=False)
             counts = await kafka.describe_topics(self._kafka)
             self._messages = OutputMessages(
                 config, Routes({name: counts.get(name, 1) for name in output_topics(config).values()})
             )
             await self._producer.start()
-            await self._consumer.start()
-            self._joined = True
-            await self._loop(follow)
+            self._consumer = Consumer(
+                self._kafka,
+                config.input.topic,
+                self._group,
+                on_revoked=self._on_revoked,
+                on_assigned=self._on_assigned,
+                on_lost=lambda partition: None,
+                takeovers=self._takeovers,
+                side_by_side=facts.partitions,
+                min_bytes=_MIN_BYTES,
+                client_id=self._client,
+            )
+            try:
+                await self._consumer.start()
+                self._joined = True
+                await self._loop(follow)
+            finally:
+                self._queues.clear()
+                await self._consumer.stop()
         finally:
             await kafka.ended(follow, stop)
-            self._queues.clear()
-            await self._consumer.stop()
             await self._lookup.stop()
             await self._producer.stop()
 
@@ -263,25 +266,32 @@ class Scorer:
     async def _score(self) -> None:
         """Score the next records of all partitions, in equal slices, and commit them."""
         waiting = [(number, queue) for number, queue in self._queues.items() if queue.records]
-        if not waiting or not await self._fresh_enough():
+        room = await self._room() if waiting else 0
+        if not room:
             return
         found = self._models.newest
         assert found is not None
-        room = max(self._pace.records // len(waiting), 1)
-        out: ByTarget = {}
+        room = max(min(self._pace.records, room) // len(waiting), 1)
         offsets: dict[Partition, tuple[int, str]] = {}
         taken: list[tuple[int, list[RecordLike]]] = []
-        count = 0
         for number, queue in waiting:
             records = queue.take(room)
             taken.append((number, records))
-            work = functools.partial(self._outputs, out, found, number, records)
-            await self._pace.run(work, len(records))
             offsets[self._partition(number)] = (records[-1].offset + 1, self._id)
-            count += len(records)
             if queue.paused and queue.bytes < _BUFFER_BYTES // 2:
                 queue.paused = False
                 self._consumer.resume(self._partition(number))
+        # Of all partitions together: at a moderate rate each has a few records.
+        every = [record for _, records in taken for record in records]
+        places = [(number, record.offset) for number, records in taken for record in records]
+        out: ByTarget = {}
+        count = 0
+        while count < len(every):
+            part = slice(count, count + self._pace.slice)
+            records = every[part]
+            work = functools.partial(self._outputs, out, found, records, places[part])
+            await self._pace.run(work, len(records))
+            count += len(records)
         begin = time.perf_counter()
         try:
             await self._producer.transaction(
@@ -306,18 +316,26 @@ class Scorer:
             await self._restart()
 
     def _outputs(
-        self, out: ByTarget, found: PublishedModel, number: int, records: Sequence[RecordLike]
+        self,
+        out: ByTarget,
+        found: PublishedModel,
+        records: Sequence[RecordLike],
+        places: Sequence[tuple[int, int]],
     ) -> None:
         classes = self.config.input.labels == "any"
         scored, letters = score_records(found.model, self._decode, records, classes=classes)
-        places = [(number, record.offset) for record in records]
         self._messages.scores(out, self._encoder, records, scored, places, model=found.model.slots)
-        letters = [letter for letter in letters if letter.stage in SCORING_STAGES]
-        if letters and self.config.worker.on_bad == "dlq":
-            self._messages.dead_letters(out, self._encoder, records, letters, places)
+        if self.config.worker.on_bad != "dlq":
+            return
+        # Records of several partitions may have the same offset: their letters are in the same order.
+        bad = [index for index, each in enumerate(scored) if each.outcome == "dead_letter"]
+        for index, letter in zip(bad, letters, strict=True):
+            if letter.stage in SCORING_STAGES:
+                record, place = records[index], places[index]
+                self._messages.dead_letters(out, self._encoder, [record], [letter], [place])
 
-    async def _fresh_enough(self) -> bool:
-        """Whether the model has learned enough to score on.
+    async def _room(self) -> int:
+        """How many events may be scored now; 0: wait for a model that has learned more.
 
         In a backlog events are scored faster than models come round, and would be over before the model has
         learned from them. At the end of the topic they are scored at once, and so are events whose labels
@@ -331,9 +349,12 @@ class Scorer:
         share = len(self._queues) / max(self._consumer.partition_count() or 0, len(self._queues))
         allowed = allowed_behind(found.model.slots, share)
         behind = found.behind(positions)
-        if behind <= allowed or self._lag(positions) <= allowed:
+        if self._lag(positions) <= allowed:
             self._behind_warned = False
-            return True
+            return _BATCH_RECORDS
+        if behind <= allowed:
+            self._behind_warned = False
+            return max(allowed - behind, allowed_behind(0, share))
         if time.monotonic() >= self._models.received + _MODEL_SECONDS:
             if not self._behind_warned:
                 self._behind_warned = True
@@ -344,14 +365,14 @@ class Scorer:
                     next_step="none: scores go on with the newest model. If it lasts, look whether a worker "
                     'with the role "learn" runs, and whether it can keep up',
                 )
-            return True
+            return _BATCH_RECORDS
         self._models.changed.clear()
         stop = asyncio.ensure_future(self._stop.wait())
         changed = asyncio.ensure_future(self._models.changed.wait())
         await asyncio.wait({stop, changed}, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         changed.cancel()
-        return False
+        return 0
 
     def _positions(self) -> dict[int, int]:
         """By partition, the offset behind the events that are scored."""

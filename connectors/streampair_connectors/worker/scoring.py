@@ -78,6 +78,11 @@ def _score_table(
     refused = table.refused or {}
     scores = model.score_rows(table.names, table.values).tolist()
     ids = itertools.repeat(None) if table.ids is None else table.ids
+    if not refused:
+        return [
+            Scored(record.offset, record.key, name, score, "scored")
+            for record, name, score in zip(records, ids, scores, strict=False)
+        ], []
 
     def outcome(index: int, record: RecordLike, name: str | None, score: float) -> _Outcome:
         if index in refused:

@@ -235,6 +235,7 @@ class Worker:
             on_lost=self._on_lost,
             takeovers=self._takeovers,
             whole_topic=config.learner.whole_topic,
+            side_by_side=self._partitions if config.learner.whole_topic else 1,
         )
         self._lookup = RecordReader(self._kafka)
         self._models = ModelPublisher(config, self._lookup)
