@@ -528,8 +528,8 @@ class LateLabelSource(TopicSource):
             topic=self._labels.topic,
             next_step="look whether what writes labels still runs. "
             + (
-                "Events are learned as labels.absent meanwhile: what a private learner does must not depend on "
-                "labels that come"
+                "Events are learned as labels.absent meanwhile: what a private learner does must not depend "
+                "on labels that come"
                 if self._private
                 else "Nothing is learned until the next label, since every event would be learned as "
                 "labels.absent"
