@@ -55,10 +55,15 @@ class ScoreSample:
     def extend(self, records: Sequence[OrderedRecord], scores: Sequence[float | None]) -> None:
         """Add the scores of events; None: an event has none."""
         for record, score in zip(records, scores, strict=True):
-            if score is not None and self._chosen(record.partition, record.position):
-                self._scores[record.partition << _SHIFT | record.position] = score
-                if len(self._scores) > self._size:
-                    self._halve()
+            if score is not None:
+                self.add(record.partition, record.position, score)
+
+    def add(self, partition: int, position: int, score: float) -> None:
+        """Add the score of the event at a place."""
+        if self._chosen(partition, position):
+            self._scores[partition << _SHIFT | position] = score
+            if len(self._scores) > self._size:
+                self._halve()
 
     def pop(self, record: OrderedRecord) -> float | None:
         """Take out the score of an event that is due; None: it is not in the sample."""

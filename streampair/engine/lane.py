@@ -26,7 +26,7 @@ import msgspec
 
 from streampair import __version__
 from streampair.engine.batch import Batch
-from streampair.engine.delays import LateSample
+from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import Model
 from streampair.engine.protocols import (
@@ -264,6 +264,11 @@ class Lane:
     def slots(self) -> int:
         """Of them, those that were to be learned: all, or where labels come later those that were due."""
         return self._batch.seen if self._batch.arrivals is None else self._batch.due
+
+    @property
+    def score_sample(self) -> ScoreSample | None:
+        """Scores of events that wait for their labels; None: labels are in the events."""
+        return self._batch.arrivals
 
     @property
     def learner(self) -> Any:

@@ -147,17 +147,49 @@ def test_scorers_score_what_the_learner_learns_later(
     assert same(steps(app), unpack(wanted.snapshot(clean=True))["steps"])
 
 
-def newest_model(app: App) -> int:
-    """How many events the newest published model has learned."""
+def test_quality_is_that_of_the_scores_that_scorers_gave(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    learner = f'scoring = "parallel"\n{PAIR_OGD}'
+    app = make_app(apache_kafka, tmp_path, unique("app"), store="kafka", learner=learner)
+    app.path.write_text(app.path.read_text().replace('after = "30d"', 'after = "3s"\nlateness = "1s"'))
+    events, labels = stream(200, 2)
+    with Running(app.role("score")) as scorer, Inside(app.role("learn")) as worker:
+        scorer.await_log("started")
+        wait_for("a model", lambda: newest_model(app) is not None, explain=scorer.log)
+        now = round(time.time() * 1000)
+        events = [event._replace(time=now) for event in events]
+        labels = [label._replace(time=now + 1) for label in labels]
+        send_labels(app, labels)
+        send_events(app, events)
+        rows = app.await_scores(ends(200, 2), scorer, committed=True)
+        wait_for("all are learned", lambda: learned(worker) == 200)
+        gauges = next(iter(worker.telemetry.gauges(app.name).values()))
+        assert worker.stop() is None
+    codes = {event.id: code for event, code in joined(events, labels)}
+    counts: dict[int, int] = {}
+    score = {(row["partition"], row["offset"]): row["score"] for row in rows}
+    positive, negative = [], []
+    for event in events:
+        position = counts.get(event.partition, 0)
+        counts[event.partition] = position + 1
+        found = positive if codes[event.id] == 2 else negative
+        found.append(score[event.partition, position])
+    wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
+    assert gauges.auc == pytest.approx(wins / len(positive) / len(negative))
 
-    async def body() -> int:
+
+def newest_model(app: App) -> int | None:
+    """How many events the newest published model has learned; None: there is none."""
+
+    async def body() -> int | None:
         config = load_config(app.path)
         lookup = RecordReader(config.require_kafka())
         try:
             found = await read_model(config, lookup)
         finally:
             await lookup.stop()
-        return 0 if found is None else found.model.slots
+        return None if found is None else found.model.slots
 
     return asyncio.run(body())
 

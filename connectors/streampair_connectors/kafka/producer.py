@@ -116,6 +116,10 @@ class Routes:
         """Record the number of partitions of a topic."""
         self._partitions[topic] = partitions
 
+    def count(self, topic: str) -> int:
+        """Return the number of partitions of a topic."""
+        return self._partitions[topic]
+
     def target(self, topic: str, key: bytes | None, source: int) -> Partition:
         """Return the partition for a key, the same that Kafka's own clients choose.
 

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from streampair.engine import OrderedRecord
-from streampair.engine.delays import LateSample
+from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER, LABEL_LEARNED
 from streampair.engine.wal import Wait
@@ -66,12 +66,15 @@ class UsedLabels(msgspec.Struct, array_like=True):
         Of events that have used labels which are not in `used`, since labels were being read again.
     early
         Events that were learned when their labels came: `OffsetSet.dump`.
+    scores
+        Up to which offset each partition of the scores was read, where others score.
     """
 
     used: bytes
     digests: bytes = b""
     times: list[int] = []
     early: bytes = b""
+    scores: dict[int, int] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -209,6 +212,62 @@ class LabelReader:
         await self._reader.stop()
 
 
+class _Score(msgspec.Struct):
+    partition: int
+    offset: int
+    score: float | None = None
+
+
+_decode_score = msgspec.json.Decoder(_Score).decode
+
+
+class ScoreReader:
+    """Reads the scores that scorers give, for the quality of the scores that events were given.
+
+    Parameters
+    ----------
+    config
+        Of the application.
+    partitions
+        Of the topic of scores.
+
+    Attributes
+    ----------
+    read_to
+        Up to which offset each partition was read.
+    """
+
+    def __init__(self, config: Config, partitions: int) -> None:
+        self._reader = TopicReader(config.require_kafka(), config.output_topic, partitions, lambda _: None)
+        self.read_to: dict[int, int] = {}
+
+    async def start(self) -> None:
+        """Connect."""
+        await self._reader.start()
+
+    async def load(self, read_to: Mapping[int, int]) -> None:
+        """Read on; a partition that was not read from its start."""
+        starts = await self._reader.offsets_at(0)
+        self.read_to = {number: max(read_to.get(number, 0), start) for number, start in starts.items()}
+        await self._reader.seek(self.read_to)
+
+    async def poll(self, sample: ScoreSample) -> None:
+        """Add what has arrived to the sample; nothing before `load`."""
+        if not self.read_to:
+            return
+        for partition, records in (await self._reader.poll(0.0)).items():
+            for record in records:
+                with contextlib.suppress(msgspec.MsgspecError, TypeError):  # of a message that was split
+                    row = _decode_score(record.value or b"")
+                    if row.score is not None:
+                        sample.add(row.partition, row.offset, row.score)
+            self.read_to[partition.partition] = records[-1].offset + 1
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self._reader.stop()
+
+
 class LateLabelSource(TopicSource):
     """One lane for the whole topic: new events to score, and due ones to learn.
 
@@ -258,7 +317,7 @@ class LateLabelSource(TopicSource):
         self._learns_only = config.learner.parallel
         self._reading = True  # the labels, again, since `begin`
         self._scored: dict[int, int] = {}  # behind the last event that was handed out to be scored
-        self._learned = OffsetSet()
+        self._scores: ScoreReader | None = None
         self._early: EarlyLabels | None = None
         if self._labels.order == "arrival":
             self._early = self._label_reader.early = EarlyLabels(
@@ -276,13 +335,17 @@ class LateLabelSource(TopicSource):
         await asyncio.gather(self._due_reader.start(), self._label_reader.start())
         if self._early is not None:
             await self._early.start()
+        if self._learns_only:
+            self._scores = ScoreReader(self._config, self._routes.count(self._config.output_topic))
+            await self._scores.start()
 
     async def stop(self) -> None:
         """Disconnect."""
         await kafka.ended(self._loading)
         await asyncio.gather(self._due_reader.stop(), self._label_reader.stop())
-        if self._early is not None:
-            await self._early.stop()
+        for reader in (self._early, self._scores):
+            if reader is not None:
+                await reader.stop()
 
     def begin(self, lane: OpenLane) -> None:
         """Seek in all partitions, and read the labels again; scores do not wait for them."""
@@ -357,7 +420,7 @@ class LateLabelSource(TopicSource):
         if self._due_order is not None:
             used = self._label_reader.labels.used(without=[place for _, place in self._joined_ahead])
             early = b"" if self._early is None else self._early.state(taken)
-            return _encode(UsedLabels(used, early=early))
+            return _encode(UsedLabels(used, early=early, scores=self._scores_read()))
         known = self._known_used
         _, digests, times = self._digests([each for each in self._marks if each.offset < taken])
         learned = self._learned_early(taken)
@@ -365,8 +428,12 @@ class LateLabelSource(TopicSource):
             UsedLabels(
                 *(known.used, known.digests + digests.tobytes(), [*known.times, *times.tolist()]),
                 learned.dump() if self._early is not None else b"",
+                self._scores_read(),
             )
         )
+
+    def _scores_read(self) -> dict[int, int]:
+        return {} if self._scores is None else dict(self._scores.read_to)
 
     def _learned_early(self, before: float = math.inf) -> OffsetSet:
         """The events that were learned early, those that the start has replayed or announced too."""
@@ -396,6 +463,8 @@ class LateLabelSource(TopicSource):
         if source.expired:
             table.expire(source.expired)
         offsets = {number: offset for number, (offset, _) in positions.items()}
+        if self._scores is not None:
+            await self._scores.load(known.scores)
         if self._early is not None:
             await self._early.load(offsets, source, self._learned_early())
         await self._label_reader.load(table, source.expired - labels.lateness, source.labels)
@@ -421,6 +490,9 @@ class LateLabelSource(TopicSource):
         if self._open is None:
             return
         await self._label_reader.poll()
+        sample = self._open.logged_lane.score_sample
+        if self._scores is not None and sample is not None:
+            await self._scores.poll(sample)
         if self._due_order is not None:
             await self._read_due(self._due_order)
             if self._early is not None:
