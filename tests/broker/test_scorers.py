@@ -445,3 +445,36 @@ def test_three_workers_are_restarted_and_partitions_are_added(
         for worker in workers:
             worker.kill()
     one.verify("rolling restart, partitions added")
+
+
+def test_offsets_that_kafka_has_forgotten_are_refused(
+    stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path
+) -> None:
+    """Without them each event would get a second score: the newest model says up to where they were."""
+    app = make(stoppable_kafka, unique("app"), tmp_path, "kafka")
+    spread(app, events(80), PARTITIONS)
+    more = 0
+
+    def says_so() -> bool:
+        nonlocal more
+        app.produce(events(1))  # models come with records
+        more += 1
+        return sum(newest_model(app).scored.values()) >= 80
+
+    with Inside(app) as worker:
+        app.await_scores(ends(80, PARTITIONS), committed=True)
+        wait_for("a model that says up to where scores are", says_so)
+        every = {number: 20 + (more if number == 0 else 0) for number in range(PARTITIONS)}
+        rows = app.await_scores(every, committed=True)
+        assert worker.stop() is None
+    group = load_config(app.path).scorers_group
+    stoppable_kafka.tool(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        ["--bootstrap-server", stoppable_kafka.bootstrap, "--delete", "--group", group],
+    )
+    with Inside(app) as worker:
+        error = worker.end()
+    assert isinstance(error, SourceError)
+    assert "the offsets have expired" in str(error)
+    assert f"--topic {app.input}:0 --to-offset" in error.fix
+    assert len(app.await_scores(every, committed=True)) == len(rows) == 80 + more

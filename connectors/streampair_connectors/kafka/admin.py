@@ -746,8 +746,8 @@ async def missing_rights(config: Config) -> list[Missing]:
     groups = {}
     if parallel and "score" in config.worker.roles:
         groups[config.scorers_group] = "Read"
-    elif learns and config.learner.whole_topic and not parallel:
-        groups[config.scorers_group] = "Describe"  # whether scorers have given scores
+    elif learns and config.learner.whole_topic:
+        groups[config.scorers_group] = "Describe"  # whether scorers have given scores, and up to where
     if learns:
         groups[config.app] = "Read"
         if config.store.in_kafka:

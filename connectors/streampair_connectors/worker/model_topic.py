@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -28,6 +29,7 @@ from streampair_connectors.kafka import (
     RecordReader,
     describe_topics,
 )
+from streampair_connectors.kafka.offset_metadata import read_register
 from streampair_connectors.kafka.producer import PART, part_of
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.stores.encryption import Seal, is_sealed
@@ -70,6 +72,8 @@ class PublishedModel:
     scored_until
         By partition, the offset from which scorers give the scores: those before it are the lane's. None: all
         scores are the lane's.
+    scored
+        By partition, the offset that the group of the scorers had when the model was published.
     """
 
     def __init__(self, model: models.Model) -> None:
@@ -80,6 +84,7 @@ class PublishedModel:
         self.positions = _numbers(known.get("positions", {}))
         until = known.get("scored_until")
         self.scored_until = None if until is None else _numbers(until)
+        self.scored = _numbers(known.get("scored", {}))
 
     def behind(self, positions: Mapping[int, int]) -> int:
         """Number of events before these positions that the model has not learned."""
@@ -244,6 +249,8 @@ class ModelPublisher:
         self._seconds = 0.0
         self._slots = 0
         self._scored_until: dict[int, int] | None = None
+        self._scored: dict[int, int] = {}
+        self._scored_at = -math.inf
         # Where to cut the topic, once there are more models than this.
         self._old: tuple[int, int] | None = None
         self._trimmed_at = clock()
@@ -280,6 +287,7 @@ class ModelPublisher:
             known = await read_model(self._config, self._lookup)
             until = None if known is None else known.scored_until
             self._scored_until = lane.positions if until is None else until
+            self._scored = {} if known is None else known.scored
 
     def due(self, lane: OpenLane) -> bool:
         """Whether the next commit is to publish a model."""
@@ -297,6 +305,8 @@ class ModelPublisher:
     async def publish(self, lane: OpenLane) -> None:
         """Hand the model over to the store of the lane: it becomes visible with the next commit."""
         assert self._topic is not None
+        if self._scored_until is not None:
+            await self._read_scored(lane)
         begin, seen = self._clock(), lane.logged_lane.slots
         if self._seconds > _THREAD_SECONDS:
             data = await asyncio.to_thread(self._export, lane)
@@ -309,6 +319,19 @@ class ModelPublisher:
         self._seconds = self._published - begin if self._count else 0.0
         self._count, self._slots = self._count + 1, seen
 
+    async def _read_scored(self, lane: OpenLane) -> None:
+        """Read the offsets of the scorers, now and then. Kafka forgets them when none has run for long."""
+        if self._clock() < self._scored_at + _MOST_SECONDS:
+            return
+        self._scored_at = self._clock()
+        places = [Partition(lane.topic, number) for number in lane.spans]
+        settings, group = self._config.require_kafka(), self._config.scorers_group
+        with contextlib.suppress(SourceError):  # those of the model before are not wrong
+            found = await read_register(settings, group, places, stable=False)
+            self._scored |= {
+                place.partition: each.offset for place, each in found.items() if each is not None
+            }
+
     def _export(self, lane: OpenLane) -> bytes:
         logged, config = lane.logged_lane, self._config
         metadata: dict[str, Any] = {
@@ -319,6 +342,7 @@ class ModelPublisher:
         }
         if self._scored_until is not None:
             metadata["scored_until"] = {str(p): offset for p, offset in self._scored_until.items()}
+            metadata["scored"] = {str(p): offset for p, offset in self._scored.items()}
         when = None if lane.learned_time is None else round(lane.learned_time * 1000)
         data = models.dumps(logged.learner, logged.slots, when, metadata=metadata)
         return self._seal.seal(data, _context(config)) if self._seal.seals else data

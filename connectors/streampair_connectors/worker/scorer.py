@@ -439,6 +439,8 @@ class Scorer:
         model = self._models.newest
         until: Mapping[int, int] = {} if model is None else model.scored_until or {}
         unnamed: dict[Partition, tuple[int, str]] = {}
+        if model is not None:
+            self._refuse_forgotten(model, [each for each in partitions if found[each] is None])
         for partition in partitions:
             known, start = found[partition], spans[partition.partition][0]
             offset = until.get(partition.partition, start) if known is None else known.offset
@@ -466,6 +468,30 @@ class Scorer:
                 break
         if unnamed:
             await self._name(unnamed)
+
+    def _refuse_forgotten(self, model: PublishedModel, partitions: Sequence[Partition]) -> None:
+        """Refuse to score again what was scored before Kafka has forgotten the offsets of the group."""
+        until = model.scored_until or {}
+        lost = {
+            each: offset
+            for each in partitions
+            if (offset := model.scored.get(each.partition, 0)) > until.get(each.partition, 0)
+        }
+        if not lost:
+            return
+        servers = self._kafka.bootstrap_servers
+        commands = "; ".join(
+            f"kafka-consumer-groups.sh --bootstrap-server {servers} --group {self._group} --reset-offsets "
+            f"--topic {each.topic}:{each.partition} --to-offset {offset} --execute"
+            for each, offset in sorted(lost.items())
+        )
+        raise SourceError(
+            f"the group {self._group!r} has no offsets, and its scorers have given scores: the offsets have "
+            "expired (offsets.retention.minutes), or the group was deleted. From the start each event would "
+            "get a second score",
+            fix=f"set the offsets behind the last scores, at least to what the newest model says: {commands}",
+            retriable=False,
+        )
 
     async def _name(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         """Commit the offsets as they are, with this scorer's id: by it a successor ends its transactions."""
