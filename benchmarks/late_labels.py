@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import os
 import re
 import statistics
@@ -175,7 +176,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
             "mode": mode,
             "rate": statistics.median(each.rate for each in runs),
             "ratio": statistics.median(r.rate / b.rate for r, b in zip(runs, base, strict=True)),
-            "cpu": statistics.median(cpu) if cpu else None,
+            "cpu": statistics.median(cpu) if cpu else math.nan,
         }
 
 

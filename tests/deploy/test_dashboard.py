@@ -182,7 +182,8 @@ def test_every_query_gives_finite_values_and_moves(
     assert all(finite), f"{title}: {found}"
     assert max(map(len, finite)) >= 3, f"{title}: {found}"
     moved = max(len(set(line)) for line in finite)
-    constant = title in STILL or "budget" in expression
+    # A recall changes with a positive event that is labelled, and few are in the example.
+    constant = title in STILL or "budget" in expression or "recall" in expression
     assert moved >= (1 if constant else 2 if title in IN_STEPS else 3), f"{title}: {found}"
 
 
