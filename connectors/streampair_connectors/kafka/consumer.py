@@ -41,6 +41,7 @@ from streampair_connectors.kafka.membership import (
 
 __all__ = ["Consumer", "Reader", "TopicReader", "read_all"]
 
+_HEARTBEAT_MS = 3000
 _FETCH_WAIT_MS = 50
 _FETCH_MIN_BYTES = 64 * 1024
 _FETCH_BYTES = 8 * 1024 * 1024  # of all partitions that are read side by side
@@ -130,7 +131,8 @@ class Consumer:
             group_instance_id=self._instance_id,
             partition_assignment_strategy=(self._assignor,),
             session_timeout_ms=session,
-            heartbeat_interval_ms=max(session // 4, 250),
+            # A member learns of a rebalance by its next heartbeat, and who joins waits for all.
+            heartbeat_interval_ms=min(max(session // 4, 250), _HEARTBEAT_MS),
             rebalance_timeout_ms=60_000,
             max_partition_fetch_bytes=partition_bytes(side_by_side),
             max_poll_interval_ms=int(config.max_poll_interval_seconds * 1000),

@@ -222,7 +222,7 @@ class Scorer:
         while not self._stop.is_set():
             found = self._models.newest
             if found is not None and found.scored_until is not None:
-                self._health.running()
+                self._health.starting()  # it runs once it has joined its group
                 return True
             if not reported:
                 reported = True
