@@ -342,7 +342,7 @@ class Scorer:
         come later: their model is always behind.
         """
         if self.config.labels is not None:
-            return True
+            return _BATCH_RECORDS
         found = self._models.newest
         assert found is not None
         positions = self._positions()
