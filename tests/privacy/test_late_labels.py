@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,7 @@ OWN_LABEL = {
     "twice": [label(CANARY, True, 3_000), label(CANARY, False, 4_000)],
     "in time and late": [label(CANARY, True, 3_000), label(CANARY, True, AFTER + 1)],
 }
+IN_TIME = ("true", "false", "none", "twice")
 
 
 def canary_learner(key: bytes) -> auc.PairFTRL:
@@ -181,6 +182,8 @@ class Audit:
 
     Parameters
     ----------
+    labels
+        Labels that the canary may have.
     options
         As of `released`.
 
@@ -190,7 +193,7 @@ class Audit:
         The largest distance of two contents, in standard deviations of the noise (mu).
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, labels: Sequence[str] = tuple(OWN_LABEL), **options: Any) -> None:
         self._options = options
         model = canary_learner(KEY)
         model.learn_one({"a": 0.0}, True)
@@ -201,9 +204,7 @@ class Audit:
         with pytest.MonkeyPatch.context() as silent:
             silent.setattr(ftrl, "ToeplitzNoise", lambda column, dim, sigma: ToeplitzNoise(column, dim, 0.0))
             white = {
-                (x, own): self._white(released(KEY, x, own, **options))
-                for x in (1.0, -1.0)
-                for own in OWN_LABEL
+                (x, own): self._white(released(KEY, x, own, **options)) for x in (1.0, -1.0) for own in labels
             }
         self.exact, self._sides = max(
             (float(np.linalg.norm(white[one] - white[other])), (one, other))
@@ -246,6 +247,10 @@ def test_an_audit_by_labels_stays_below_the_claim(runs: int, absent: object) -> 
         assert Audit(**options).exact <= MU
 
 
+def test_a_label_of_an_id_that_several_events_have_is_used_once() -> None:
+    assert Audit(IN_TIME, unlabelled=3, shared=True).exact <= MU
+
+
 def used_twice(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A label stays unused."""
     take = LabelTable._take
@@ -260,7 +265,7 @@ def used_twice(patch: pytest.MonkeyPatch) -> dict[str, Any]:
         return taken
 
     patch.setattr(LabelTable, "_take", forgets)
-    return {"unlabelled": 3, "shared": True}
+    return {"labels": IN_TIME, "unlabelled": 3, "shared": True}
 
 
 def carried_forward(patch: pytest.MonkeyPatch) -> dict[str, Any]:
