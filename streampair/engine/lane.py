@@ -132,6 +132,8 @@ class Lane:
         Where labels come later than events: the labels by their code. The first is that of an event for which
         none has come, None if such an event is not learned. Records are then of `OrderedRecord`, and each
         says whether it is scored or learned now. None: an event has its label.
+    notes
+        Further notes of the privacy report. They must depend on the configuration alone.
 
     Raises
     ------
@@ -179,6 +181,7 @@ class Lane:
         shadow: Shadow | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
         labels: Sequence[object] | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
             raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
@@ -199,6 +202,7 @@ class Lane:
                 fix="give both the same positive=",
             )
         self._shadow = shadow
+        self._notes = (*notes, *(() if shadow is None else (SHADOWED,)))
         self._signing_key = signing_key
         self._allow_pickle = allow_pickle
         self._snapshots = snapshots
@@ -271,9 +275,9 @@ class Lane:
     def privacy(self) -> Any:
         """The learner's privacy report, void where the lane breaks its guarantee; None if not private."""
         report = self._voided(operator.attrgetter("privacy"))
-        if report is None or self._shadow is None:
+        if report is None or not self._notes:
             return report
-        return dataclasses.replace(report, notes=(*report.notes, SHADOWED))
+        return dataclasses.replace(report, notes=(*report.notes, *self._notes))
 
     def _voided(self, report_of: Callable[[Any], Any]) -> Any:
         """A report of the private learner, or its numbers; void where the lane breaks its guarantee."""

@@ -245,6 +245,7 @@ def _build(
         shadow=shadow,
         bounds=config.input.without_categories().bounds(),
         labels=config.label_codes,
+        notes=config.privacy_notes,
         **more,
     )
     if lane.private and config.labels is not None and config.labels.id_field is not None:
