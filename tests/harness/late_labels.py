@@ -97,7 +97,9 @@ def create(app: App, *, label_partitions: int = 2, times: str = "CreateTime") ->
     return app
 
 
-async def _send(bootstrap: str, topic: str, messages: Sequence[tuple[int, int, bytes, bytes | None]]) -> None:
+async def send(
+    bootstrap: str, topic: str, messages: Sequence[tuple[int, int, bytes | None, bytes | None]]
+) -> None:
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
         futures = [
             await producer.send(topic, value, key=key, partition=partition, timestamp_ms=time)
@@ -109,7 +111,7 @@ async def _send(bootstrap: str, topic: str, messages: Sequence[tuple[int, int, b
 def send_events(app: App, events: Sequence[Event]) -> None:
     """Append events to the input."""
     rows = [(each.partition, each.time, each.value, each.id.encode()) for each in events]
-    asyncio.run(_send(app.kafka.bootstrap, app.input, rows))
+    asyncio.run(send(app.kafka.bootstrap, app.input, rows))
 
 
 def send_labels(app: App, labels: Sequence[Label]) -> None:
@@ -123,7 +125,7 @@ def send_labels(app: App, labels: Sequence[Label]) -> None:
         )
         for each in labels
     ]
-    asyncio.run(_send(app.kafka.bootstrap, f"{app.name}-labels", rows))
+    asyncio.run(send(app.kafka.bootstrap, f"{app.name}-labels", rows))
 
 
 def joined(events: Sequence[Event], labels: Sequence[Label]) -> list[tuple[Event, int]]:

@@ -149,11 +149,11 @@ class Config(Table):
         return self.labels.late_topic or f"{self.app}-late-labels"
 
     @property
-    def label_codes(self) -> tuple[Label | None, Label, Label] | None:
-        """The labels by their code: that of an event without one, the low and the high one."""
+    def label_codes(self) -> tuple[Label | None, Label, Label, None] | None:
+        """The labels by their code: of an event without one, low, high, and none: of an event without id."""
         if self.labels is None:
             return None
-        return self.labels.absent, self.input.negative_label(), self.input.positive
+        return self.labels.absent, self.input.negative_label(), self.input.positive, None
 
     @property
     def privacy_notes(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -496,6 +497,7 @@ class Opener:
                             place,
                             lane.next_offset or 0,
                             labels[done:],
+                            {},
                         )
                         done += len(numbered)
                         if labels and due is not None:
@@ -509,13 +511,14 @@ class Opener:
     ) -> list[OrderedRecord]:
         """Read the ranges again that are still to be taken, in their order."""
         found: list[OrderedRecord] = []
+        clocks: dict[tuple[int, bool], int] = {}
         for each in ranges:
             place, done = Partition(topic, each.partition), 0
             async with contextlib.aclosing(self._lookup.span(place, each.first, each.end)) as batches:
                 async for records in batches:
                     assert lane.source is not None
                     ordinal = (lane.next_offset or 0) + len(found)
-                    found += self._numbered(lane.source, records, place, ordinal, each.labels[done:])
+                    found += self._numbered(lane.source, records, place, ordinal, each.labels[done:], clocks)
                     done += len(records)
         return found
 
@@ -526,12 +529,23 @@ class Opener:
         place: Partition,
         ordinal: int,
         labels: bytes,
+        clocks: dict[tuple[int, bool], int],
     ) -> list[OrderedRecord]:
-        """Records that are read again, with ordinals from `ordinal` on; `labels` as of their range."""
+        """Records that are read again, with ordinals from `ordinal` on; `labels` as of their range.
+
+        `clocks`: of those that were numbered before and not taken yet, by partition and whether they are due.
+        """
         new = LABEL_IN_EVENT if self._config.labels is None else LABEL_LATER
         now = round(time.time() * 1000)
         if self._partitions > 1 and not has_append_times(records):
             source.producer_times = True
+        which = place.partition, bool(labels)
+        before = (source.due if labels else source.positions).get(place.partition)
+        clock = clocks.get(which, 0 if before is None else before.clock)
+        running = list(
+            itertools.accumulate((min(each.timestamp, now) for each in records), max, initial=clock)
+        )[1:]
+        clocks[which] = running[-1] if running else clock
         return [
             OrderedRecord(
                 ordinal + number,
@@ -540,7 +554,7 @@ class Opener:
                 record.timestamp,
                 partition=place.partition,
                 position=record.offset,
-                clock=min(record.timestamp, now),
+                clock=running[number],
                 headers=record.headers,
                 label=labels[number] if labels else new,
             )

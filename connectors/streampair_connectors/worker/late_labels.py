@@ -25,7 +25,7 @@ from streampair.engine.records import LABEL_LATER
 from streampair.engine.wal import Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
-from streampair_connectors.codecs.labels import event_ids, label_decoder
+from streampair_connectors.codecs.labels import NO_ID, event_ids, label_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
 from streampair_connectors.kafka.consumer import TopicReader
@@ -134,7 +134,8 @@ class LabelReader:
             offsets.append(record.offset)
             kept.append(record)
         if ids and self.table is not None:
-            self.newest = max(self.newest, *times)
+            # A label from the future would say for as long that labels still come.
+            self.newest = max(self.newest, min(max(times), round(time.time() * 1000)))
             late = self.table.add(
                 digest_ids(ids),
                 np.frombuffer(bytes(codes), np.uint8),
@@ -324,7 +325,7 @@ class LateLabelSource(TopicSource):
             table.load_used(known.used)
         if source.expired:
             table.expire(source.expired)
-        await self._label_reader.load(table, source.expired - labels.lateness, source.labels)
+        await self._label_reader.load(table, source.expired - table.lateness, source.labels)
         await self._due_reader.seek({number: offset for number, (offset, _) in positions.items()})
         self._due_paused = set()
         if self._marks or known.times:
@@ -416,12 +417,12 @@ class LateLabelSource(TopicSource):
     def _joined(self, records: list[OrderedRecord]) -> list[OrderedRecord]:
         """The records with the codes of their labels."""
         named, digests, times = self._digests(records)
-        if not named:
-            return records
         joined = self._label_reader.labels.join(digests, times)
         for event, place in zip(joined.events.tolist(), joined.places.tolist(), strict=True):
             self._joined_ahead.append((records[named[event]].offset, place))
         out = list(records)
+        for index in set(range(len(records))).difference(named):
+            out[index] = msgspec.structs.replace(records[index], label=NO_ID)
         codes, delays = joined.codes.tolist(), (joined.times - times).tolist()
         for index, code, delay in zip(named, codes, delays, strict=True):
             if code:
@@ -433,11 +434,13 @@ class LateLabelSource(TopicSource):
     def _digests(self, records: Sequence[OrderedRecord]) -> tuple[list[int], Any, Any]:
         """Of events with an id: their indices, the digests of the ids, and the times of the events.
 
-        A timestamp in the future counts as that of the order.
+        A timestamp in the future counts as that of the order; one before it by more than `lateness` as so
+        much before it, since older labels may be gone, depending on when the lane has committed.
         """
-        ids = self._ids(records)
+        ids, lateness = self._ids(records), self._labels.lateness
         named = [index for index, each in enumerate(ids) if each is not None]
-        times = [min(records[index].timestamp, records[index].clock) for index in named]
+        found = [records[index] for index in named]
+        times = [min(max(each.timestamp, each.clock - lateness), each.clock) for each in found]
         return named, digest_ids([each for each in ids if each is not None]), np.array(times, np.int64)
 
     @property
