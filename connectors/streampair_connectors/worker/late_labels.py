@@ -364,7 +364,7 @@ class LateLabelSource(TopicSource):
                 self._due_paused.add(number)
                 self._due_reader.pause(partition)
         for number, sent in self._due_reader.settled().items():
-            order.reached(number, sent_ms=sent)
+            order.reached(number, sent_ms=self._broker_time(sent))
         for number in list(self._due_paused):
             if order.waiting_bytes(number) < _QUEUE_BYTES // 2:
                 self._due_paused.discard(number)
@@ -395,12 +395,21 @@ class LateLabelSource(TopicSource):
         wait = self._wait_of(partition, offset)
         return read - wait.after - wait.lateness, wait.until.get(partition, math.inf)
 
+    def _broker_time(self, host_ms: int) -> int:
+        """The brokers' time at a time of the host: never later than it was.
+
+        A store in Kafka compares the clocks with each commit. With a directory the host's clock counts: where
+        it is ahead, events are learned before their labels could come.
+        """
+        ahead = None if self._open is None else self._open.store.clock_ahead
+        return min(host_ms, round(time.time() * 1000)) - (ahead or 0)
+
     def _labels_read(self) -> int | None:
         """Time as of which the labels topic was read; None: nothing is due."""
         read = self._label_reader.settled()
         if read is None or self._open is None:
             return None
-        read -= self._open.store.clock_ahead or 0
+        read = self._broker_time(read)
         labels = self._labels
         if labels.quiet is not None and read - self._label_reader.newest > labels.quiet and not self._private:
             if time.monotonic() > self._quiet_since + 60.0:
