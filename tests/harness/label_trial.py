@@ -18,9 +18,9 @@ from harness.late_labels import (
     due_offsets,
     due_records,
     late_app,
-    late_labels,
     send_events,
     send_labels,
+    sent_on_places,
     stream,
     with_id,
 )
@@ -128,7 +128,7 @@ class LabelTrial(Trial):
                 _equal(f"{name} of the account", known.ledger[name], theirs.ledger[name])
         _equal("forks charged", charged, extra_forks)
         if self.app.store == "kafka":
-            sent = [identity for identity, _ in late_labels(self.app)]
+            sent = sent_on_places(self.app)
             _equal("labels sent on twice", len(sent), len(set(sent)))
         self._note(f"late labels: {fault}", found, charged)
         return found

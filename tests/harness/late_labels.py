@@ -235,6 +235,16 @@ def due_offsets(app: App) -> dict[int, int]:
     return {} if source is None else {each.partition: each.next_offset for each in source.due}
 
 
+def due_ends(app: App) -> dict[int, int]:
+    """By partition up to which offset events may have been learned and released, as the log has it."""
+    found = due_offsets(app)
+    known = RecoveredState.of(Chain.peek(log_frames(app)))
+    for each in [] if known is None or known.source is None else known.source.ahead:
+        if each.labels:
+            found[each.partition] = each.end
+    return found
+
+
 def log_frames(app: App) -> bytes:
     """The log as a reader sees it, without fencing its owner."""
     if app.store == "directory":
@@ -244,6 +254,15 @@ def log_frames(app: App) -> bytes:
     topic = LogTopic(config.require_kafka(), config.log_topic)
     context = context_of(config.app, Partition(app.input, WHOLE_TOPIC))
     return asyncio.run(TopicLog.read(topic, 0, Seal(config.store.sealing_keys()), context)).frames
+
+
+def sent_on_places(app: App) -> list[tuple[str, str]]:
+    """Partition and offset, in the labels topic, of the labels that were sent on."""
+    return [
+        (headers["streampair.partition"].decode(), headers["streampair.offset"].decode())
+        for record in read_topic(app, f"{app.name}-late-labels")
+        for headers in [dict(record.headers)]
+    ]
 
 
 def make_app(kafka: Any, directory: Path, name: str, **options: Any) -> App:
