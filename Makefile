@@ -86,7 +86,7 @@ search-log: $(STAMP)
 # Workers, brokers and disks die at every step of a start and of a commit. Each version of Kafka has a process; in a
 # third one learners move to a processor for which every kernel is compiled anew, and forests are audited.
 verify: $(STAMP)
-	$(BIN)/python -m pytest -n 3 -m verifier tests/broker tests/privacy/test_processors.py tests/privacy/test_audit.py $(ARGS)
+	$(BIN)/python -m pytest -n 3 -m verifier tests/broker tests/privacy/test_processors.py tests/privacy/test_audit.py tests/privacy/test_label_content.py $(ARGS)
 
 # Puts each fault of tests/mutation/mutants.toml into a copy of the tree, and runs the tests that must fail.
 mutate: $(STAMP)

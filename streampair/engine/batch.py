@@ -442,7 +442,8 @@ class Batch:
         finally:
             self._is_due = False
         self.due += len(records)
-        self.labelled += sum(record.label > 0 for record in records)
+        known = self._labels or ()
+        self.labelled += sum(record.label > 0 and known[record.label] is not None for record in records)
         arrivals = self.arrivals
         assert arrivals is not None
         labels: list[int] = []

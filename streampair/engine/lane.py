@@ -137,6 +137,8 @@ class Lane:
     threshold
         Events whose score is at least this count as found, for `Quality.recall_at_threshold`; None: there is
         no threshold.
+    notes
+        Further notes of the privacy report. They must depend on the configuration alone.
 
     Attributes
     ----------
@@ -191,6 +193,7 @@ class Lane:
         bounds: Mapping[str, tuple[float, float]] | None = None,
         labels: Sequence[object] | None = None,
         threshold: float | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
             raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
@@ -211,6 +214,7 @@ class Lane:
                 fix="give both the same positive=",
             )
         self._shadow = shadow
+        self._notes = (*notes, *(() if shadow is None else (SHADOWED,)))
         self._signing_key = signing_key
         self._allow_pickle = allow_pickle
         self._snapshots = snapshots
@@ -289,9 +293,9 @@ class Lane:
     def privacy(self) -> Any:
         """The learner's privacy report, void where the lane breaks its guarantee; None if not private."""
         report = self._voided(operator.attrgetter("privacy"))
-        if report is None or self._shadow is None:
+        if report is None or not self._notes:
             return report
-        return dataclasses.replace(report, notes=(*report.notes, SHADOWED))
+        return dataclasses.replace(report, notes=(*report.notes, *self._notes))
 
     def _voided(self, report_of: Callable[[Any], Any]) -> Any:
         """A report of the private learner, or its numbers; void where the lane breaks its guarantee."""

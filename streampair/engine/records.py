@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 LABEL_IN_EVENT: Final = -1
 LABEL_LATER: Final = -2
-LABEL_LEARNED: Final = 3
+LABEL_LEARNED: Final = 255
 
 
 class OrderedRecord(Record, frozen=True, gc=False, kw_only=True):

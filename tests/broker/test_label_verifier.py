@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from harness.apache_kafka import KafkaBroker
 from harness.applications import PAIR_FTRL, PAIR_OGD
 from harness.dying_worker import DIRECTORY, EARLY, LABELS, TOPIC
 from harness.label_trial import LabelTrial
+from harness.late_labels import Event, Label, due_ends, joined, send_labels
 from harness.verifier import Evidence, Nursery, Wrong
 
 pytestmark = pytest.mark.verifier
@@ -108,6 +109,48 @@ def test_killed_at_every_step_of_learning_by_arrival(trial: MakeTrial, nursery: 
         count, often = 2 if steps[step].at_work else 1, 0 if number < len(steps) else None
         found = killed_at(nursery, one, step, found, count, snapshot_seconds=often)
     finish(nursery, one, "killed at every step of learning by arrival")
+
+
+@pytest.mark.verifier(short=True)
+@pytest.mark.parametrize("learner", [PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
+def test_other_labels_between_two_lives_change_nothing_that_was_released(
+    trial: MakeTrial, nursery: Nursery, learner: str
+) -> None:
+    """Each released event gets another label, which would be its first one, while no worker runs."""
+    one, found = trial(learner=learner), None
+    hostile: list[Label] = []
+    for step in ("commit 1: line durable", "commit 6: not published", "commit 1: line durable"):
+        one.feed(120)
+        # A lane that is not private has no lines, and commits that hold the labels.
+        step = step if learner == PAIR_FTRL else "commit 6: not published"
+        found = killed_at(nursery, one, step, found, 2, snapshot_seconds=None)
+        ends = due_ends(one.app)
+        released = [
+            event
+            for event, place in zip(one.events, places(one.events), strict=True)
+            if place[1] < ends.get(place[0], 0)
+        ]
+        assert released
+        codes = {id(event): code for event, code in joined(one.events, one.labels)}
+        told = {(each.id, each.time) for each in hostile}
+        more = [
+            Label(number % 2, event.time, event.id, codes[id(event)] != 2)
+            for number, event in enumerate(released)
+            if (event.id, event.time) not in told
+        ]
+        send_labels(one.app, more)
+        hostile += more
+    finish(nursery, one, "other labels of what was released")
+
+
+def places(events: Sequence[Event]) -> list[tuple[int, int]]:
+    """Partition and offset of each event."""
+    counts: dict[int, int] = {}
+    found = []
+    for event in events:
+        found.append((event.partition, counts.get(event.partition, 0)))
+        counts[event.partition] = found[-1][1] + 1
+    return found
 
 
 TWINS = {

@@ -280,6 +280,47 @@ def test_every_card_says_that_there_is_a_shadow(config: Path) -> None:
     assert told["report"]["notes"] == (SHADOWED,)
 
 
+LATE = (
+    TOML.replace('label = "y"\n', "").replace('scope = "partition"\n', "")
+    + """
+[labels]
+topic = "chargebacks"
+id = "key"
+label = "y"
+after = "30d"
+absent = false
+"""
+)
+
+
+@pytest.mark.parametrize("absent", [True, False])
+def test_every_card_says_that_labels_come_later(config: Path, absent: bool) -> None:
+    """How long learning lags, what an event without a label is, and which id must name one event."""
+    config.write_text(LATE if absent else LATE.replace("absent = false\n", ""))
+    runner = CliRunner()
+    told = " ".join(json.loads(runner.invoke(app, ["budget", "card", str(config), "--json"]).output)["notes"])
+    report = " ".join(lane(config).privacy.notes)
+    for notes in (told, report):
+        assert "an event is learned 30 days after it came" in notes
+        assert ("without a label is learned with label False" in notes) is absent
+        assert ("without a label is a null record" in notes) is not absent
+        assert "in the key of both, is not protected, and must name one event" in notes
+    config.write_text(TOML)
+    assert "labels" not in str(lane(config).privacy.notes).lower()
+
+
+def test_a_plan_says_how_much_later_learning_is(config: Path) -> None:
+    config.write_text(LATE)
+    asked = ["budget", "plan", "--n", "2000", "--config", str(config)]
+    told = CliRunner().invoke(app, asked, env={"COLUMNS": "400"}).output
+    assert "each record is learned 30 days after it came" in told
+    found = json.loads(CliRunner().invoke(app, [*asked, "--json"]).output)
+    assert found["learning_lag_seconds"] == 30 * 86_400 + 60
+    config.write_text(TOML)
+    assert "learned" not in CliRunner().invoke(app, asked, env={"COLUMNS": "400"}).output
+    assert "learning_lag_seconds" not in json.loads(CliRunner().invoke(app, [*asked, "--json"]).output)
+
+
 def test_a_private_shadow_is_refused_with_the_table_that_names_it(config: Path) -> None:
     config.write_text(TOML + '[shadow]\nclass = "streampair.auc.PairFTRL"\n')
     with pytest.raises(ConfigError, match=r"\[shadow\].*private"):

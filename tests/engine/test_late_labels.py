@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from river import linear_model, preprocessing
 
-from streampair import auc
+from streampair import auc, privacy
 from streampair.engine import ExternalState, Lane, LoggedLane, OrderedRecord
 from streampair.engine.delays import LateSample
 from streampair.engine.labels import digest_ids
 from streampair.engine.records import LABEL_LATER
 from streampair.engine.testing import decode_json
 from streampair.engine.wal import WHOLE_TOPIC
+from streampair.errors import PrivacyError
 from streampair.privacy import NoiseKey
 
 NAMES = ["a", "b"]
@@ -310,3 +311,104 @@ def test_a_sample_of_late_labels_goes_on_from_its_state() -> None:
     assert second.to_state()["late"] == first.late > 0
     assert second.share == first.share < 1.0
     assert len(second) == len(first) > 0
+
+
+class Lives:
+    """Lives of a private lane that died once it had released: its line is durable, its commit is not."""
+
+    def __init__(self, forks: int) -> None:
+        self.forks = forks
+        # Of the default mechanism a model leaves at the ends of blocks only.
+        self.learner = lambda: auc.PairFTRL(
+            *(1.0, 1e-4, 400),
+            features=NAMES,
+            noise_key=KEY,
+            warmup=0,
+            forks=forks,
+            mechanism=privacy.PairGradients(),
+        )
+        self.records = [record for record, *_ in stream(120, bad=False)]
+        self.log, self.saved = b"", None
+        first, self.log = self.start()
+        self.process(first, self.records[:60])
+        self.commit(first)
+        self.process(first, self.records[60:100])
+        self.released = weights(first)
+
+    def start(self) -> tuple[LoggedLane, bytes]:
+        """A lane, and what its start has appended."""
+        new = LoggedLane(
+            self.learner(),
+            decode_json,
+            **{"app": "a", "topic": "t", "partition": WHOLE_TOPIC, "labels": (None, False, True)},
+        )
+        new.read(self.log)
+        appends, _ = new.start(
+            ExternalState(registers=False, spans=dict.fromkeys((0, 1), (0, 200))), self.saved
+        )
+        return new, self.log + b"".join(frame for append in appends for frame in append.frames)
+
+    def process(self, lane: LoggedLane, records: list[OrderedRecord]) -> None:
+        line = lane.process(records).line
+        self.log += b"" if line is None else b"".join(line.frames)
+
+    def commit(self, lane: LoggedLane) -> None:
+        commit = lane.commit(snapshot=True)
+        self.saved, self.log = commit.snapshot, self.log + b"".join(commit.frames)
+        lane.committed()
+
+    def other(self) -> list[OrderedRecord]:
+        """The records that were released, one with another label."""
+        found = list(self.records[60:100])
+        at = next(n for n, record in enumerate(found) if n > 10 and record.label == 2)
+        found[at] = msgspec.structs.replace(found[at], label=1)
+        return found
+
+
+def weights(lane: LoggedLane) -> bytes:
+    return bytes(lane.learner.run.state.released.tobytes())
+
+
+def test_a_restart_gets_the_labels_of_what_was_released_from_the_log() -> None:
+    """Whatever the labels topic says by then: nobody asks it."""
+    lives = Lives(forks=0)
+    again, lives.log = lives.start()
+    assert again.source is not None
+    ahead = again.source.ahead
+    due = [record.label for record in lives.records[60:100] if record.due]
+    assert b"".join(each.labels for each in ahead) == bytes(due)
+    assert len(set(due)) == 3
+    lives.process(again, lives.records[60:100])
+    assert weights(again) == lives.released
+    lives.commit(again)
+    assert again.gauges().forks == 0
+
+
+def test_another_label_of_what_was_released_is_charged_or_refused() -> None:
+    """As another payload is."""
+    lives = Lives(forks=1)
+    again, lives.log = lives.start()
+    lives.process(again, lives.other())
+    assert weights(again) != lives.released
+    lives.commit(again)
+    assert again.gauges().forks == 1
+    none_left = Lives(forks=0)
+    again, _ = none_left.start()
+    with pytest.raises(PrivacyError, match="all 0 fork"):
+        again.process(none_left.other())
+
+
+def test_another_label_draws_other_noise() -> None:
+    """With the same noise the difference of two views would show the label."""
+    lives = Lives(forks=1)
+    one, _ = lives.start()
+    other, _ = lives.start()
+    changed = lives.other()
+    at = next(n for n, record in enumerate(changed) if record != lives.records[60 + n])
+    with pytest.MonkeyPatch.context() as silent:
+        # What is learned of the record is the same: only what the noise is drawn from may differ.
+        silent.setattr(one._batch._reader, "_labels", (None, True, True))
+        silent.setattr(other._batch._reader, "_labels", (None, True, True))
+        one.process(lives.records[60 : 60 + at + 1])
+        other.process(changed[: at + 1])
+    assert weights(one) != weights(other)

@@ -444,6 +444,13 @@ BROKEN: dict[str, Callable[[], None]] = {
 }
 
 
+def _set_clock(ahead: float) -> None:
+    """Let the clock of this host be so many seconds ahead of the brokers'."""
+    true, true_ns = time.time, time.time_ns
+    time.time = lambda: true() + ahead
+    time.time_ns = lambda: true_ns() + round(ahead * 1e9)
+
+
 def _work(order: dict[str, Any]) -> None:
     """Be a worker, in the child."""
     # Nobody else knows of this process if the one that started it is killed.
@@ -461,6 +468,8 @@ def _work(order: dict[str, Any]) -> None:
     if order.get("watch_seconds") is not None:
         watched = functools.partial(_find(f"{_HERE}.kafka").Consumer, watch_seconds=order["watch_seconds"])
         _find(f"{_HERE}.worker.worker").Consumer = watched
+    if order.get("clock"):
+        _set_clock(order["clock"])
     if order.get("broken"):
         BROKEN[order["broken"]]()
     # It was, before the fork: only real work counts.

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import LogTopic, Partition
-from streampair_connectors.stores.encryption import Seal
-from streampair_connectors.stores.topic import TopicLog, context_of
 from streampair_connectors.worker.factory import build_logged_lane
 
 from harness.applications import _learning as learning
@@ -20,11 +16,12 @@ from harness.late_labels import (
     Label,
     by_arrival,
     create,
+    due_offsets,
     due_records,
     late_app,
-    late_labels,
     send_events,
     send_labels,
+    sent_on_places,
     stream,
     with_id,
 )
@@ -88,20 +85,8 @@ class LabelTrial(Trial):
         """Whether all events are scored, and learned."""
         if not super().done():
             return False
-        known = RecoveredState.of(Chain.peek(self._frames()))
-        source = None if known is None else known.source
-        due = {} if source is None else {each.partition: each.next_offset for each in source.due}
+        due = due_offsets(self.app)
         return all(due.get(p, 0) == len(values) for p, values in self.values.items())
-
-    def _frames(self) -> bytes:
-        """The log as a reader sees it, without fencing its owner."""
-        if self.app.store == "directory":
-            file = self.app.state / f"{self.app.name}@{self.app.input}-all.log"
-            return file.read_bytes() if file.exists() else b""
-        config = load_config(self.app.path)
-        topic = LogTopic(config.require_kafka(), config.log_topic)
-        context = context_of(config.app, Partition(self.app.input, WHOLE_TOPIC))
-        return asyncio.run(TopicLog.read(topic, 0, Seal(config.store.sealing_keys()), context)).frames
 
     def _released(self, now: Evidence, partition: int) -> int:
         """None by the outputs: scores release nothing."""
@@ -148,7 +133,7 @@ class LabelTrial(Trial):
                 _equal(f"{name} of the account", known.ledger[name], theirs.ledger[name])
         _equal("forks charged", charged, extra_forks)
         if self.app.store == "kafka":
-            sent = [identity for identity, _ in late_labels(self.app)]
+            sent = sent_on_places(self.app)
             _equal("labels sent on twice", len(sent), len(set(sent)))
         self._note(f"late labels: {fault}", found, charged)
         return found

@@ -15,11 +15,16 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
+from streampair_connectors.kafka import LogTopic, Partition
 from streampair_connectors.kafka.ordering import BUCKET_MS
+from streampair_connectors.stores.encryption import Seal
+from streampair_connectors.stores.topic import TopicLog, context_of
 from streampair_connectors.worker.factory import build_lane
 
 from harness.applications import FEATURES, App
 from streampair.engine import OrderedRecord
+from streampair.engine.recovery import RecoveredState
+from streampair.engine.wal import WHOLE_TOPIC, Chain
 
 DAY = 86_400_000
 BEGIN = 1_700_000_000_000  # of the events, long ago: all of them are due
@@ -99,7 +104,9 @@ def create(app: App, *, label_partitions: int = 2, times: str = "CreateTime") ->
     return app
 
 
-async def _send(bootstrap: str, topic: str, messages: Sequence[tuple[int, int, bytes, bytes | None]]) -> None:
+async def send(
+    bootstrap: str, topic: str, messages: Sequence[tuple[int, int, bytes | None, bytes | None]]
+) -> None:
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
         futures = [
             await producer.send(topic, value, key=key, partition=partition, timestamp_ms=time)
@@ -111,7 +118,7 @@ async def _send(bootstrap: str, topic: str, messages: Sequence[tuple[int, int, b
 def send_events(app: App, events: Sequence[Event]) -> None:
     """Append events to the input."""
     rows = [(each.partition, each.time, each.value, each.id.encode()) for each in events]
-    asyncio.run(_send(app.kafka.bootstrap, app.input, rows))
+    asyncio.run(send(app.kafka.bootstrap, app.input, rows))
 
 
 def send_labels(app: App, labels: Sequence[Label]) -> None:
@@ -125,10 +132,12 @@ def send_labels(app: App, labels: Sequence[Label]) -> None:
         )
         for each in labels
     ]
-    asyncio.run(_send(app.kafka.bootstrap, f"{app.name}-labels", rows))
+    asyncio.run(send(app.kafka.bootstrap, f"{app.name}-labels", rows))
 
 
-def joined(events: Sequence[Event], labels: Sequence[Label]) -> list[tuple[Event, int]]:
+def joined(
+    events: Sequence[Event], labels: Sequence[Label], *, after: int = AFTER, lateness: int = LATENESS
+) -> list[tuple[Event, int]]:
     """Events in the order in which they are due, each with the code of its label."""
     found: list[tuple[Event, int]] = []
     used: set[int] = set()
@@ -141,7 +150,7 @@ def joined(events: Sequence[Event], labels: Sequence[Label]) -> list[tuple[Event
             for number, label in enumerate(labels)
             if label.id == event.id
             and number not in used
-            and event.time - LATENESS <= label.time <= event.time + AFTER
+            and event.time - lateness <= label.time <= event.time + after
         ]
         used |= {number for *_, number in mine}
         code = 0 if not mine else 2 if labels[min(mine)[2]].value else 1
@@ -192,19 +201,19 @@ def by_arrival(events: Sequence[Event], labels: Sequence[Label]) -> list[Ordered
     return [msgspec.structs.replace(record, offset=number) for number, record in enumerate(out)]
 
 
-def reference(app: App, events: Sequence[Event], labels: Sequence[Label]) -> Any:
-    """A lane that has learned all events in their order, and was not interrupted."""
+def reference(app: App, events: Sequence[Event], labels: Sequence[Label], **times: int) -> Any:
+    """A lane that has learned all events in their order, and was not interrupted; `times` of `joined`."""
     config = load_config(app.path)
     lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
-    lane.process(due_records(events, labels))
+    lane.process(due_records(events, labels, **times))
     return lane
 
 
-def due_records(events: Sequence[Event], labels: Sequence[Label]) -> list[OrderedRecord]:
-    """The events as a lane takes them when they are due."""
+def due_records(events: Sequence[Event], labels: Sequence[Label], **times: int) -> list[OrderedRecord]:
+    """The events as a lane takes them when they are due; `times` of `joined`."""
     counts: dict[int, int] = {}
     records = []
-    for number, (event, code) in enumerate(joined(events, labels)):
+    for number, (event, code) in enumerate(joined(events, labels, **times)):
         position = counts.get(event.partition, 0)
         counts[event.partition] = position + 1
         records.append(
@@ -246,11 +255,66 @@ def late_labels(app: App) -> list[tuple[str, str]]:
     ]
 
 
+def sent(app: App, *, label_partitions: int = 2) -> tuple[list[Event], list[Label]]:
+    """Events and labels as their topics have them, with the timestamps there."""
+    events = [
+        Event(record.partition, record.timestamp, record.key.decode(), record.value)
+        for record in sorted(
+            read_topic(app, app.input, app.partitions), key=lambda each: (each.partition, each.offset)
+        )
+    ]
+    labels = [
+        Label(record.partition, record.timestamp, record.key.decode(), json.loads(record.value)["fraud"])
+        for record in sorted(
+            read_topic(app, f"{app.name}-labels", label_partitions),
+            key=lambda each: (each.partition, each.offset),
+        )
+    ]
+    return events, labels
+
+
+def due_offsets(app: App) -> dict[int, int]:
+    """By partition how many events were learned when they were due, as the log has it; fences nobody."""
+    known = RecoveredState.of(Chain.peek(log_frames(app)))
+    source = None if known is None else known.source
+    return {} if source is None else {each.partition: each.next_offset for each in source.due}
+
+
+def due_ends(app: App) -> dict[int, int]:
+    """By partition up to which offset events may have been learned and released, as the log has it."""
+    found = due_offsets(app)
+    known = RecoveredState.of(Chain.peek(log_frames(app)))
+    for each in [] if known is None or known.source is None else known.source.ahead:
+        if each.labels:
+            found[each.partition] = each.end
+    return found
+
+
+def log_frames(app: App) -> bytes:
+    """The log as a reader sees it, without fencing its owner."""
+    if app.store == "directory":
+        file = app.state / f"{app.name}@{app.input}-all.log"
+        return file.read_bytes() if file.exists() else b""
+    config = load_config(app.path)
+    topic = LogTopic(config.require_kafka(), config.log_topic)
+    context = context_of(config.app, Partition(app.input, WHOLE_TOPIC))
+    return asyncio.run(TopicLog.read(topic, 0, Seal(config.store.sealing_keys()), context)).frames
+
+
+def sent_on_places(app: App) -> list[tuple[str, str]]:
+    """Partition and offset, in the labels topic, of the labels that were sent on."""
+    return [
+        (headers["streampair.partition"].decode(), headers["streampair.offset"].decode())
+        for record in read_topic(app, f"{app.name}-late-labels")
+        for headers in [dict(record.headers)]
+    ]
+
+
 def make_app(kafka: Any, directory: Path, name: str, **options: Any) -> App:
     """An application with two partitions whose labels come later, and its topics."""
-    more = options.pop("more", "")
+    more, times = options.pop("more", ""), options.pop("times", "CreateTime")
     made = late_app(
         App(kafka, directory, name, settings='[output]\ntimestamps = "now"', **{"partitions": 2, **options}),
         more,
     )
-    return create(made)
+    return create(made, times=times)

@@ -400,10 +400,12 @@ def budget_plan(
             entity=None if entity is None else EntityLimit(entity, separation),
             gain=gain,
         )
+        labels = None if config is None else load_config(config).labels
         if as_json:
-            typer.echo(json.dumps(plan_dict(found)))
+            late = {} if labels is None else {"learning_lag_seconds": labels.wait / 1000}
+            typer.echo(json.dumps({**plan_dict(found), **late}))
         else:
-            show_plan(found, Console())
+            show_plan(found, Console(), None if labels is None else labels.wait)
 
 
 def _features_of(d: int | None, config: Path | None) -> int:

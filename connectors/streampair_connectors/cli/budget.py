@@ -20,7 +20,7 @@ from rich.text import Text
 from streampair.errors import ConfigError, StoreError
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, errors
-from streampair_connectors.config import Config, load_config
+from streampair_connectors.config import Config, duration_text, load_config
 
 if TYPE_CHECKING:
     from streampair.privacy import PrivacyPlan
@@ -89,8 +89,16 @@ def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
     return lines
 
 
-def show_plan(found: PrivacyPlan, console: Console) -> None:
-    """Print the table, the chart and the recommendation."""
+def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> None:
+    """Print the table, the chart and the recommendation.
+
+    Parameters
+    ----------
+    found, console
+        What is printed, and where.
+    wait
+        Milliseconds from an event until it is learned; None: it is learned when it comes.
+    """
     from streampair.assurance.planner import setting_text
 
     what, best = _MODELS[found.family]
@@ -127,6 +135,12 @@ def show_plan(found: PrivacyPlan, console: Console) -> None:
         console.print(line, highlight=False, markup=False)
     for line in found.advice():
         console.print(line, highlight=False, markup=False)
+    if wait is not None:
+        console.print(
+            f"Labels come later: each record is learned {duration_text(wait)} after it came, so that the "
+            "first model, and each number of records, is reached so much later.",
+            highlight=False,
+        )
     console.print(
         "The expected values are those of a reference task (normal records with independent and equally "
         "informative features): compare mechanisms by them, and expect more loss from few records with "
@@ -281,8 +295,8 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             ],
             "over lanes": f"{budget.over_lanes}: {budget.why}",
         }
-    if settings.shadow is not None:
-        report = report.replace(notes=(*report.notes, SHADOWED))
+    shadowed = () if settings.shadow is None else (SHADOWED,)
+    report = report.replace(notes=(*report.notes, *settings.privacy_notes, *shadowed))
     deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}
     return card_of(report, deployment=deployment, curator=settings.card, status=status, audit=audit_result)
 

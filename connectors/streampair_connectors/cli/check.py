@@ -12,7 +12,7 @@ from streampair.privacy import PrivacyReport, Spend
 from streampair.privacy.accounting import doubts
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import Config, KafkaConfig
+from streampair_connectors.config import Config, KafkaConfig, duration_text
 from streampair_connectors.kafka import Partition
 from streampair_connectors.kafka.admin import (
     FLAG,
@@ -83,16 +83,8 @@ class Report:
 def _label_place(config: Config) -> str:
     if config.labels is None:
         return f"label {config.input.label!r}"
-    wait = _span(config.labels.wait)
+    wait = duration_text(config.labels.wait)
     return f"labels from topic {config.labels.topic!r}, events learned {wait} after they come"
-
-
-def _span(milliseconds: int) -> str:
-    """A duration, for people."""
-    for size, name in ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes")):
-        if milliseconds >= 2 * size:
-            return f"{milliseconds / size:.3g} {name}"
-    return f"{milliseconds / 1000:.3g} seconds"
 
 
 async def check_config(config: Config, *, create_topics: bool = False) -> Report:
@@ -498,10 +490,10 @@ async def _check_labels(config: Config, settings: KafkaConfig, report: Report, t
         if kept <= labels.wait:
             report.doubtful(
                 "retention",
-                f"{topic!r} keeps its records for {_span(kept)}, and events are learned {_span(labels.wait)} "
-                f"after they come: {what} can be gone by then. Raise it: kafka-configs.sh --bootstrap-server "
-                f"{settings.bootstrap_servers} --alter --topic {topic} --add-config "
-                f"retention.ms={2 * labels.wait}",
+                f"{topic!r} keeps its records for {duration_text(kept)}, and events are learned "
+                f"{duration_text(labels.wait)} after they come: {what} can be gone by then. Raise "
+                f"it: kafka-configs.sh --bootstrap-server {settings.bootstrap_servers} --alter "
+                f"--topic {topic} --add-config retention.ms={2 * labels.wait}",
             )
     if await kafka.is_compacted(settings, labels.topic):
         report.doubtful(

@@ -22,6 +22,7 @@ from streampair.engine import OrderedRecord, Record
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER
 from streampair.errors import ConfigError, RecordError, SourceError
+from streampair_connectors.codecs.labels import NO_ID
 from streampair_connectors.codecs.records import LabelParser, json_fields
 from streampair_connectors.config import Config, LabelsConfig
 
@@ -393,7 +394,7 @@ class DueEvents:
                 due.append((-1, event, identity))
             else:
                 due.append((len(out), event, identity))
-                out.append(self._again(event, 0))
+                out.append(self._again(event, 0 if identity is not None else NO_ID))
             self._learn_early(time if not waiting else min(time, waiting[0][0].timestamp + self._wait), out)
 
     def _again(self, event: OrderedRecord, label: int) -> OrderedRecord:

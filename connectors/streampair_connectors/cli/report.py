@@ -133,7 +133,7 @@ async def stored_run(config: Config) -> dict[str, Any]:
                 config.app, "failed", f"a start would be refused: {lane.refused}", lane.fix or ""
             )
         labels = (config.app, config.input.topic, partition_label(lane.partition), config.learner.label())
-        notes = () if config.shadow is None else (SHADOWED,)
+        notes = (*config.privacy_notes, *(() if config.shadow is None else (SHADOWED,)))
         telemetry.publish(labels, _gauges(lane, accounts.get(lane.partition), notes), None)
     run = frame(telemetry, public=False, audit=config.audit_file)
     for entry in run["lanes"]:

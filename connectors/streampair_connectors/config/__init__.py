@@ -21,6 +21,7 @@ from streampair_connectors.config.models import (
     StoreConfig,
     TopicsConfig,
     WorkerConfig,
+    duration_text,
 )
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "StoreConfig",
     "TopicsConfig",
     "WorkerConfig",
+    "duration_text",
     "load_config",
     "parse_config",
 ]

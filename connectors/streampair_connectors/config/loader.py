@@ -31,6 +31,7 @@ from streampair_connectors.config.models import (
     Table,
     TopicsConfig,
     WorkerConfig,
+    duration_text,
 )
 
 __all__ = [
@@ -148,11 +149,28 @@ class Config(Table):
         return self.labels.late_topic or f"{self.app}-late-labels"
 
     @property
-    def label_codes(self) -> tuple[Label | None, Label, Label] | None:
-        """The labels by their code: that of an event without one, the low and the high one."""
+    def label_codes(self) -> tuple[Label | None, Label, Label, None] | None:
+        """The labels by their code: of an event without one, low, high, and none: of an event without id."""
         if self.labels is None:
             return None
-        return self.labels.absent, self.input.negative_label(), self.input.positive
+        return self.labels.absent, self.input.negative_label(), self.input.positive, None
+
+    @property
+    def privacy_notes(self) -> tuple[str, ...]:
+        """Notes of the privacy report of a private learner: what holds of labels that come later."""
+        labels = self.labels
+        if labels is None:
+            return ()
+        place = "key" if isinstance(labels.id, str) else f"header {labels.id.header!r}"
+        absent = "is a null record" if labels.absent is None else f"is learned with label {labels.absent!r}"
+        return (
+            f"Labels come later: an event is learned {duration_text(labels.wait)} after it came.",
+            "Whether a label comes, when, and which one, is part of the content of its event's record: it is "
+            f"protected as features are. An event without a label {absent}.",
+            f"The id by which labels find events, in the {place} of both, is not protected, and must name "
+            "one event: a label of an id that several events have is content of all of them, and the "
+            "guarantee is that of one.",
+        )
 
     @property
     def output_topic(self) -> str:

@@ -301,6 +301,21 @@ def _milliseconds(value: object) -> object:
 Duration = Annotated[int, BeforeValidator(_milliseconds)]
 
 
+def duration_text(milliseconds: int) -> str:
+    """Return a duration, for people.
+
+    Examples
+    --------
+    >>> from streampair_connectors.config import duration_text
+    >>> duration_text(86_400_000), duration_text(90_000)
+    ('24 hours', '90 seconds')
+    """
+    for size, name in ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes")):
+        if milliseconds >= 2 * size:
+            return f"{milliseconds / size:.3g} {name}"
+    return f"{milliseconds / 1000:.3g} seconds"
+
+
 class HeaderConfig(Table):
     """A header of a message."""
 

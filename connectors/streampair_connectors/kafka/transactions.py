@@ -201,13 +201,14 @@ class _Answers:
     lost
         Whether a duplicate of a request may still arrive: a request of a transaction got no response, or
         EndTxn was sent more than once.
-    clock_ahead
-        As of `TransactionalProducer`.
+    appended
+        The last append time of a topic with LogAppendTime, in milliseconds, and when its answer came, on the
+        monotonic clock; None: there was none.
     """
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self.lost = False
-        self.clock_ahead: int | None = None
+        self.appended: tuple[int, float] | None = None
         self._ends = 0
         self._member: Member | None = None
         self._send = client.send
@@ -230,16 +231,15 @@ class _Answers:
             self.lost |= isinstance(request, (*_REQUESTS, _MemberCommit))
             raise
         if isinstance(request, ProduceRequest):
-            self._compare_clocks(response)
+            self._note_append_time(response)
         return response
 
-    def _compare_clocks(self, response: Any) -> None:
-        now = round(time.time() * 1000)
+    def _note_append_time(self, response: Any) -> None:
+        now = time.monotonic()
         for _, partitions in response.topics:
             for _, code, _, appended, *_ in partitions:
                 if code == 0 and appended > 0:  # the topic has LogAppendTime
-                    # The answer took some time, which looks like a clock that is ahead by so much more.
-                    self.clock_ahead = now - appended
+                    self.appended = appended, now
 
 
 class TransactionalProducer:
@@ -287,9 +287,14 @@ class TransactionalProducer:
     def clock_ahead(self) -> int | None:
         """How far the clock of this host is ahead of the broker's, at most, in milliseconds; None: unknown.
 
-        It is known once a message was stored in a topic with LogAppendTime.
+        It is known once a message was stored in a topic with LogAppendTime. Since then the brokers' clock has
+        gone on as the monotonic one here, so that it is right at once when the host's clock is set.
         """
-        return None if self._answers is None else self._answers.clock_ahead
+        appended = None if self._answers is None else self._answers.appended
+        if appended is None:
+            return None
+        # The answer took some time, which looks like a clock that is ahead by so much more.
+        return round((time.time() - (time.monotonic() - appended[1])) * 1000) - appended[0]
 
     @property
     def usable(self) -> bool:

@@ -246,6 +246,7 @@ def _build(
         bounds=config.input.without_categories().bounds(),
         labels=config.label_codes,
         threshold=None if config.labels is None else config.labels.threshold,
+        notes=config.privacy_notes,
         **more,
     )
     if lane.private and config.labels is not None and config.labels.order == "arrival":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -490,6 +491,7 @@ class Opener:
                             span,
                             lane.next_offset or 0,
                             done,
+                            {},
                         )
                         done += len(numbered)
                         if span.labels:
@@ -503,24 +505,41 @@ class Opener:
     ) -> list[OrderedRecord]:
         """Read the ranges again that are still to be taken, in their order."""
         found: list[OrderedRecord] = []
+        clocks: dict[tuple[int, bool], int] = {}
         for each in ranges:
             place, done = Partition(topic, each.partition), 0
             async with contextlib.aclosing(self._lookup.span(place, each.first, each.end)) as batches:
                 async for records in batches:
                     assert lane.source is not None
                     ordinal = (lane.next_offset or 0) + len(found)
-                    found += self._numbered(lane.source, records, each, ordinal, done)
+                    found += self._numbered(lane.source, records, each, ordinal, done, clocks)
                     done += len(records)
         return found
 
     def _numbered(
-        self, source: Positions, records: Sequence[RecordLike], span: Range, ordinal: int, done: int
+        self,
+        source: Positions,
+        records: Sequence[RecordLike],
+        span: Range,
+        ordinal: int,
+        done: int,
+        clocks: dict[tuple[int, bool], int],
     ) -> list[OrderedRecord]:
-        """Records of a range that are read again, with ordinals from `ordinal` on, after `done` others."""
+        """Records of a range that are read again, with ordinals from `ordinal` on, after `done` others.
+
+        `clocks`: of those that were numbered before and not taken yet, by partition and whether they are due.
+        """
         new = LABEL_IN_EVENT if self._config.labels is None else LABEL_LATER
         now = round(time.time() * 1000)
         if self._partitions > 1 and not has_append_times(records):
             source.producer_times = True
+        which = span.partition, bool(span.labels)
+        before = (source.due if span.labels else source.positions).get(span.partition)
+        clock = clocks.get(which, 0 if before is None else before.clock)
+        running = [min(each.timestamp, now) for each in records]
+        if not span.early:  # those are learned out of their order
+            running = list(itertools.accumulate(running, max, initial=clock))[1:]
+            clocks[which] = running[-1] if running else clock
         return [
             OrderedRecord(
                 ordinal + number,
@@ -529,7 +548,7 @@ class Opener:
                 record.timestamp,
                 partition=span.partition,
                 position=record.offset,
-                clock=min(record.timestamp, now),
+                clock=running[number],
                 headers=record.headers,
                 label=span.labels[done + number] if span.labels else new,
                 early=span.early,

@@ -26,7 +26,7 @@ from streampair.engine.records import LABEL_LATER, LABEL_LEARNED
 from streampair.engine.wal import Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
-from streampair_connectors.codecs.labels import DecodedLabel, event_ids, label_decoder
+from streampair_connectors.codecs.labels import NO_ID, DecodedLabel, event_ids, label_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
 from streampair_connectors.kafka.consumer import TopicReader
@@ -159,7 +159,8 @@ class LabelReader:
             offsets.append(record.offset)
             kept.append(record)
         if ids and self.table is not None:
-            self.newest = max(self.newest, *times)
+            # A label from the future would say for as long that labels still come.
+            self.newest = max(self.newest, min(max(times), round(time.time() * 1000)))
             digests = digest_ids(ids)
             if self.late_sample is not None:
                 self.late_sample.match(
@@ -467,7 +468,7 @@ class LateLabelSource(TopicSource):
             await self._scores.load(known.scores)
         if self._early is not None:
             await self._early.load(offsets, source, self._learned_early())
-        await self._label_reader.load(table, source.expired - labels.lateness, source.labels)
+        await self._label_reader.load(table, source.expired - table.lateness, source.labels)
         await self._due_reader.seek(offsets)
         self._due_paused = set()
         if self._marks or known.times:
@@ -511,7 +512,7 @@ class LateLabelSource(TopicSource):
                 self._due_paused.add(number)
                 self._due_reader.pause(partition)
         for number, sent in self._due_reader.settled().items():
-            order.reached(number, sent_ms=sent)
+            order.reached(number, sent_ms=self._broker_time(sent))
         for number in list(self._due_paused):
             if order.waiting_bytes(number) < _QUEUE_BYTES // 2:
                 self._due_paused.discard(number)
@@ -577,12 +578,21 @@ class LateLabelSource(TopicSource):
         wait = self._wait_of(partition, offset)
         return int(read) - wait.after - wait.lateness, wait.until.get(partition, math.inf)
 
+    def _broker_time(self, host_ms: int) -> int:
+        """The brokers' time at a time of the host: never later than it was.
+
+        A store in Kafka compares the clocks with each commit. With a directory the host's clock counts: where
+        it is ahead, events are learned before their labels could come.
+        """
+        ahead = None if self._open is None else self._open.store.clock_ahead
+        return min(host_ms, round(time.time() * 1000)) - (ahead or 0)
+
     def _labels_read(self) -> int | None:
         """Time as of which the labels topic was read; None: nothing is due."""
         read = self._label_reader.settled()
         if read is None or self._open is None:
             return None
-        read -= self._open.store.clock_ahead or 0
+        read = self._broker_time(read)
         self._reading = self._due_order is None
         labels = self._labels
         if labels.quiet is not None and read - self._label_reader.newest > labels.quiet:
@@ -613,13 +623,13 @@ class LateLabelSource(TopicSource):
         named, digests, times = self._digests(records)
         counts = self._label_reader.counts
         counts.without_id += len(records) - len(named)
-        if not named:
-            return records
         learned = OffsetSet() if self._early is None else self._early.learned
         joined = self._label_reader.labels.join(digests, times)
         for event, place in zip(joined.events.tolist(), joined.places.tolist(), strict=True):
             self._joined_ahead.append((records[named[event]].offset, place))
         out, used = list(records), []
+        for index in set(range(len(records))).difference(named):
+            out[index] = msgspec.structs.replace(records[index], label=NO_ID)
         codes, delays = joined.codes.tolist(), (joined.times - times).tolist()
         for index, code, delay in zip(named, codes, delays, strict=True):
             if (records[index].partition, records[index].position) in learned:
@@ -639,11 +649,13 @@ class LateLabelSource(TopicSource):
     def _digests(self, records: Sequence[OrderedRecord]) -> tuple[list[int], Any, Any]:
         """Of events with an id: their indices, the digests of the ids, and the times of the events.
 
-        A timestamp in the future counts as that of the order.
+        A timestamp in the future counts as that of the order; one before it by more than `lateness` as so
+        much before it, since older labels may be gone, depending on when the lane has committed.
         """
-        ids = self._ids(records)
+        ids, lateness = self._ids(records), self._labels.lateness
         named = [index for index, each in enumerate(ids) if each is not None]
-        times = [min(records[index].timestamp, records[index].clock) for index in named]
+        found = [records[index] for index in named]
+        times = [min(max(each.timestamp, each.clock - lateness), each.clock) for each in found]
         return named, digest_ids([each for each in ids if each is not None]), np.array(times, np.int64)
 
     def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:

@@ -22,6 +22,7 @@ log = get_logger(__name__)
 
 _QUEUE_BYTES = 8 * 1024 * 1024  # of one partition that wait for the order; then it is paused
 _POLL_SECONDS = 0.05  # between two looks at what was read to its end
+_CLOCK_MS = 60_000  # by which clocks may differ; more is logged
 _HOLDING_SECONDS = 10.0  # a partition that holds the others for longer is logged, or set aside
 
 
@@ -264,7 +265,7 @@ class TopicSource:
         for partition, records in found.items():
             append_time = has_append_times(records)
             if append_time:
-                self._clock_ahead = max(self._clock_ahead, records[-1].timestamp - now)
+                self._compare_clocks(records[-1].timestamp - now)
             elif self._positions is not None and len(self._all) > 1:
                 self._positions.producer_times = True
             order.push(partition.partition, records, newest_ms=None if append_time else now)
@@ -279,6 +280,18 @@ class TopicSource:
             if order.waiting_bytes(number) < _QUEUE_BYTES // 2:
                 self._paused.discard(number)
                 self._consumer.resume(Partition(self._lane.topic, number))
+
+    def _compare_clocks(self, ahead: int) -> None:
+        """Note that the brokers' clock is ahead of this host's, at least by so much."""
+        if ahead > _CLOCK_MS >= self._clock_ahead:
+            log.warning(
+                "clock_is_behind",
+                topic=self._lane.topic,
+                seconds=round(ahead / 1000),
+                next_step="set the clock of this host, or those of the brokers, by NTP: what waits for a "
+                "time waits longer",
+            )
+        self._clock_ahead = max(self._clock_ahead, ahead)
 
     def _report_holding(self, order: TopicOrder, found: Sequence[Any]) -> None:
         holding, now = () if found else order.holding, time.monotonic()

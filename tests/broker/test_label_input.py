@@ -1,0 +1,147 @@
+"""Bad input of a lane whose labels come later: each has one outcome, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from harness.applications import App, Inside, ends, same
+from harness.kafka import Cluster
+from harness.late_labels import BEGIN, make_app, read_topic, send
+from harness.worker_process import wait_for
+from streampair_connectors.codecs.records import json_decoder
+from streampair_connectors.config import load_config
+from streampair_connectors.worker.factory import build_lane
+
+from streampair.engine import OrderedRecord
+from streampair.engine.snapshot import unpack
+
+pytestmark = pytest.mark.newest
+
+Unique = Callable[[str], str]
+SECOND, AFTER, HOUR = 1000, 3000, 3_600_000
+ABSENT, LEARNED_FALSE, LEARNED_TRUE, NOT_LEARNED = 0, 1, 2, 3  # codes of labels, as the log has them
+
+
+class Case(NamedTuple):
+    """An event, its labels, and what comes of them.
+
+    Attributes
+    ----------
+    at
+        Timestamp of the event, from the begin.
+    labels
+        Delay and value of each; the id is that of the event.
+    outcome
+        The code of the label that the event is learned with.
+    sent_on
+        Reasons for which labels are sent on.
+    id
+        Of the event; None: that of the case.
+    """
+
+    at: int
+    labels: list[tuple[int, bytes | None]]
+    outcome: int
+    sent_on: Sequence[str] = ()
+    id: str | None = None
+
+
+TRUE, FALSE = b'"fraud": true', b'"fraud": false'
+UNUSED = "no event had this id in time"
+
+CASES = {
+    "usual": Case(0, [(SECOND, TRUE)], LEARNED_TRUE),
+    "no label": Case(0, [], ABSENT),
+    "at the last moment": Case(0, [(AFTER, TRUE)], LEARNED_TRUE),
+    "too late": Case(0, [(AFTER + 1, TRUE)], ABSENT, [UNUSED]),
+    "before its event, within lateness": Case(0, [(-SECOND, TRUE)], LEARNED_TRUE),
+    "before its event": Case(0, [(-SECOND - 1, TRUE)], ABSENT, [UNUSED]),
+    "twice": Case(0, [(SECOND, TRUE), (2 * SECOND, TRUE)], LEARNED_TRUE),
+    "contradicting": Case(0, [(2 * SECOND, TRUE), (SECOND, FALSE)], LEARNED_FALSE),
+    "no class": Case(0, [(SECOND, b'"fraud": "maybe"')], ABSENT, ["unknown label"]),
+    "without a label": Case(0, [(SECOND, b'"other": 1')], ABSENT, ["no label in field"]),
+    "not JSON": Case(0, [(SECOND, b'"fraud": oops')], ABSENT, ["is no label"]),
+    "a tombstone": Case(0, [(SECOND, None)], ABSENT, ["tombstone"]),
+    "an event without id": Case(0, [], NOT_LEARNED, id=""),
+    "the first of an id": Case(0, [(SECOND, TRUE)], LEARNED_TRUE, id="used twice"),
+    "the second of an id": Case(SECOND, [], ABSENT, id="used twice"),
+    "stamped an hour before the event before": Case(-HOUR, [(SECOND, TRUE)], ABSENT, [UNUSED]),
+    "stamped a second before the event before": Case(2 * SECOND, [(SECOND, TRUE)], LEARNED_TRUE),
+}
+
+
+def messages() -> tuple[list[Any], list[Any], list[int], list[tuple[str, str]]]:
+    """Events and labels to be sent; the outcome of each event; id and reason of each label sent on."""
+    events, labels, outcomes, sent_on = [], [], [], []
+    for number, (name, case) in enumerate(CASES.items()):
+        identity = name if case.id is None else case.id
+        at = BEGIN + 3 * SECOND * number + case.at
+        value = {"f0": 0.1, "f1": 0.2, "f2": 0.3, "f3": number / 10}
+        if identity:
+            value["payment"] = identity  # type: ignore[assignment]
+        events.append((0, at, json.dumps(value).encode(), None))
+        for delay, text in case.labels:
+            body = None if text is None else b'{"payment": "%s", %s}' % (identity.encode(), text)
+            labels.append((0, at + delay, body, identity.encode()))
+        outcomes.append(case.outcome)
+        sent_on += [(identity, reason) for reason in case.sent_on]
+    labels += [
+        (0, BEGIN, b'{"fraud": true}', b"without id"),
+        (0, BEGIN, b'{"payment": "nobody", "fraud": true}', b"nobody"),
+    ]
+    sent_on += [("without id", "has no id"), ("nobody", UNUSED)]
+    return events, labels, outcomes, sent_on
+
+
+def learned(app: App, events: list[Any], outcomes: list[int]) -> Any:
+    """What a lane has learned of the events of one partition, in their order, with these labels."""
+    config = load_config(app.path)
+    lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
+    lane.process(
+        [
+            OrderedRecord(number, value, None, at, partition=0, position=number, label=code)
+            for number, ((_, at, value, _), code) in enumerate(zip(events, outcomes, strict=True))
+        ]
+    )
+    return unpack(lane.snapshot(clean=True))["steps"]
+
+
+@pytest.mark.parametrize("batch", [4, 200])
+def test_each_has_one_outcome(kafka: Cluster, unique: Unique, tmp_path: Path, store: str, batch: int) -> None:
+    """However many records are taken at once, and so between two commits."""
+    app = make_app(kafka, tmp_path, unique("app"), store=store, partitions=1)
+    app.path.write_text(app.path.read_text().replace('after = "30d"', 'after = "3s"\nlateness = "1s"'))
+    app.path.write_text(app.path.read_text().replace("batch_size = 20", f"batch_size = {batch}"))
+    events, labels, outcomes, sent_on = messages()
+    # One from the future counts as of its arrival. It also makes the labels of the others old enough to be
+    # sent on.
+    now = round(time.time() * 1000)
+    value = b'{"f0": 0, "f1": 0, "f2": 0, "f3": 0, "payment": "from the future"}'
+    last = (0, now + HOUR // 6, value, None)
+    labels.append((0, now + SECOND, b'{"payment": "from the future", "fraud": true}', b"from the future"))
+    asyncio.run(send(app.kafka.bootstrap, f"{app.name}-labels", labels))
+    asyncio.run(send(app.kafka.bootstrap, app.input, [*events, last]))
+    count = len(events) + 1
+    with Inside(app) as worker:
+        app.await_scores(ends(count, 1), worker)
+        wait_for("all are due", lambda: due(worker) == count)
+        assert worker.stop() is None
+    found = sorted(
+        (record.key.decode(), dict(record.headers)["streampair.reason"].decode())
+        for record in read_topic(app, f"{app.name}-late-labels")
+    )
+    assert [identity for identity, _ in found] == sorted(identity for identity, _ in sent_on)
+    for (_, said), (_, meant) in zip(found, sorted(sent_on), strict=True):
+        assert meant in said
+    assert same(app.snapshot()["steps"], learned(app, [*events, last], [*outcomes, LEARNED_TRUE]))
+
+
+def due(worker: Inside) -> int:
+    found = [gauges.events for gauges in worker.telemetry.gauges(worker.app.name).values()]
+    return sum(events["learned"] + events["skipped"] for events in found)
