@@ -1,0 +1,108 @@
+"""Lanes whose labels come later: a takeover, labels that stop, and waits that change."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.applications import App, Running, ends, same
+from harness.kafka import Cluster
+from harness.late_labels import (
+    Event,
+    Label,
+    due_offsets,
+    make_app,
+    reference,
+    send_events,
+    send_labels,
+    stream,
+)
+from harness.verifier import Nursery
+from harness.worker_process import wait_for
+
+from streampair.engine.snapshot import unpack
+
+pytestmark = pytest.mark.newest
+
+Unique = Callable[[str], str]
+HOUR = 3_600_000
+
+
+def learned(app: App) -> int:
+    return sum(due_offsets(app).values())
+
+
+def verify(app: App, events: list[Event], labels: list[Label]) -> None:
+    """What was learned is what a lane learns that was not interrupted."""
+    wanted = reference(app, events, labels)
+    assert same(app.snapshot()["steps"], unpack(wanted.snapshot(clean=True))["steps"])
+
+
+def test_scores_go_on_while_labels_are_read_again(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, nursery: Nursery
+) -> None:
+    """After a kill another worker scores at once, and learns when it knows which labels have come."""
+    app = make_app(apache_kafka, tmp_path, unique("app"), store=store)
+    events, labels = stream(200, 2)
+    send_labels(app, labels)
+    send_events(app, events[:100])
+    with nursery.start(app) as first:
+        wait_for("some are learned", lambda: learned(app) > 0, explain=first.log)
+        first.kill()
+    before = learned(app)
+    with nursery.start(app, step="labels: sought", action="hold") as second:
+        second.await_log("trap")
+        send_events(app, events[100:])
+        app.await_scores(ends(200, 2), committed=True)
+        assert learned(app) == before
+        second.signal(signal.SIGUSR1)
+        wait_for("all are learned", lambda: learned(app) == 200, explain=second.log)
+        assert second.stop() == 0, second.log()
+    verify(app, events, labels)
+
+
+def test_absences_wait_while_no_label_comes(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    """And go on with the next label, whatever event it is for."""
+    app = make_app(apache_kafka, tmp_path, unique("app"), store=store, more='quiet = "1h"')
+    events, labels = stream(100, 2)
+    send_labels(app, labels)
+    send_events(app, events)
+    with Running(app) as worker:
+        worker.await_log("labels_have_stopped")
+        app.await_scores(ends(100, 2))
+        assert learned(app) == 0
+        send_labels(app, [Label(0, round(time.time() * 1000), "nobody", True)])
+        wait_for("all are learned", lambda: learned(app) == 100, explain=worker.log)
+        assert worker.stop() == 0, worker.log()
+    verify(app, events, labels)
+
+
+def test_events_keep_their_wait_when_after_grows(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    app = make_app(apache_kafka, tmp_path, unique("app"), store=store)
+    text = app.path.read_text()
+    soon = round(time.time() * 1000) - HOUR + 5000  # due in 5 seconds
+    events, _ = stream(40, 2)
+    events = [event._replace(time=soon + 100 * number) for number, event in enumerate(events)]
+    labels = [Label(0, event.time + 1, event.id, True) for event in events[::2]]
+    app.path.write_text(text.replace('after = "30d"', 'after = "1h"\nlateness = "0s"'))
+    send_labels(app, labels)
+    send_events(app, events[:20])
+    with Running(app) as worker:
+        app.await_scores(ends(20, 2), worker)
+        assert worker.stop() == 0, worker.log()
+    app.path.write_text(text.replace('after = "30d"', 'after = "30d"\nlateness = "0s"'))
+    send_events(app, events[20:])
+    with Running(app) as worker:
+        app.await_scores(ends(40, 2), worker)
+        wait_for("the first are learned", lambda: learned(app) == 20, explain=worker.log)
+        worker.await_log("labels_after_changed")
+        assert worker.stop() == 0, worker.log()
+    assert due_offsets(app) == {0: 10, 1: 10}
+    verify(app, events[:20], labels)
