@@ -97,7 +97,8 @@ class Reader:
                 await source.poll(1, 0.1)
             logged = SimpleNamespace(source=self._positions, next_offset=len(self.places), private=True)
             spans = dict.fromkeys(range(self._partitions), (0, 0))
-            source.begin(SimpleNamespace(logged_lane=logged, spans=spans, announced=[]))  # type: ignore[arg-type]
+            store = SimpleNamespace(clock_ahead=None)
+            source.begin(SimpleNamespace(logged_lane=logged, spans=spans, announced=[], store=store))  # type: ignore[arg-type]
             while len(self.places) < until:
                 most = draw.randrange(1, 2000) if self._disturbed else 1000
                 found: Any = (await source.poll(most, 0.2)).get(Partition(self._topic, WHOLE_TOPIC), [])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from streampair_connectors.kafka import Partition
 from streampair_connectors.kafka.consumer import partition_bytes
 from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
+from streampair_connectors.worker.sources import TopicSource
 
 from streampair.engine import OrderedRecord
-from streampair.engine.source import ranges_of
+from streampair.engine.source import Positions, ranges_of
+from streampair.engine.wal import WHOLE_TOPIC
 
 
 class Stored(NamedTuple):
@@ -173,3 +178,47 @@ def test_all_partitions_set_aside_wait() -> None:
     assert order.take(9) == []
     order.push(0, [Stored(0, b"a", None, 1_000), Stored(1, b"b", None, 2_000)])
     assert [record.value for record in order.take(9)] == [b"a"]
+
+
+def test_a_host_that_is_ahead_closes_no_bucket_too_soon() -> None:
+    """The end of a partition was read at the host's time, and records up to the brokers' time are known."""
+    now = 1_700_000_000_000
+
+    class Reader:
+        def __init__(self) -> None:
+            self.found: dict[Partition, list[Any]] = {
+                Partition("t", 0): [
+                    SimpleNamespace(
+                        offset=0, value=b"a", key=None, timestamp=now, timestamp_type=1, headers=()
+                    )
+                ]
+            }
+
+        async def poll(self, most: int | None, seconds: float) -> dict[Partition, list[Any]]:
+            found, self.found = self.found, {}
+            return found
+
+        def settled(self) -> dict[int, int]:
+            return {0: now + 5000, 1: now + 5000}  # by a host that is five seconds ahead
+
+        def seek(self, partition: Partition, offset: int) -> None:
+            pass
+
+        def leaderless(self) -> set[int]:
+            return set()
+
+    def taken(ahead: int | None) -> int:
+        source = TopicSource(Reader(), "t", 2)  # type: ignore[arg-type]
+        logged = SimpleNamespace(source=Positions(), next_offset=0, private=True)
+        source.begin(
+            SimpleNamespace(  # type: ignore[arg-type]
+                logged_lane=logged,
+                spans={0: (0, 1), 1: (0, 0)},
+                announced=[],
+                store=SimpleNamespace(clock_ahead=ahead),
+            )
+        )
+        return len(asyncio.run(source.poll(10, 0.0)).get(Partition("t", WHOLE_TOPIC), []))
+
+    assert taken(None) == 1
+    assert taken(5000) == 0

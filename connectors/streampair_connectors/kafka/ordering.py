@@ -18,11 +18,11 @@ from streampair.engine import OrderedRecord
 from streampair.engine.records import LABEL_IN_EVENT
 from streampair_connectors.kafka.client import RecordLike
 
-__all__ = ["BUCKET_MS", "TopicOrder", "has_append_times"]
+__all__ = ["BUCKET_MS", "SETTLE_MS", "TopicOrder", "has_append_times"]
 
 BUCKET_MS = 50
 _LOG_APPEND_TIME = 1  # as a record's `timestamp_type`
-_SETTLE_MS = 20  # between the append of a record and its visibility on every replica
+SETTLE_MS = 20  # between the append of a record and its visibility on every replica
 
 
 Before = Callable[[int, int], tuple[int, float]]
@@ -140,7 +140,7 @@ class TopicOrder:
         """Close the buckets before a fetch, sent at `sent_ms`, whose answer is pushed and reached the end."""
         self._rejoin(partition)
         queue = self._queues[partition]
-        queue.settled = max(queue.settled, (sent_ms - _SETTLE_MS) // BUCKET_MS)
+        queue.settled = max(queue.settled, (sent_ms - SETTLE_MS) // BUCKET_MS)
 
     def set_aside(self, partition: int) -> None:
         """Go on without a partition until its next records, or its end, are read.

@@ -11,9 +11,10 @@ from streampair.engine.records import LABEL_IN_EVENT
 from streampair.engine.source import Positions
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair_connectors.kafka import Consumer, Partition, RecordLike
-from streampair_connectors.kafka.ordering import TopicOrder, has_append_times
+from streampair_connectors.kafka.ordering import SETTLE_MS, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
+from streampair_connectors.stores import LaneStore
 from streampair_connectors.worker.lane_manager import OpenLane
 
 __all__ = ["PartitionSource", "Source", "TopicSource"]
@@ -23,6 +24,8 @@ log = get_logger(__name__)
 _QUEUE_BYTES = 8 * 1024 * 1024  # of one partition that wait for the order; then it is paused
 _POLL_SECONDS = 0.05  # between two looks at what was read to its end
 _CLOCK_MS = 60_000  # by which clocks may differ; more is logged
+_LEAD_STEP_MS = 1  # by which an earlier bound of the clock's lead grows from one read to the next
+_CLOCK_JUMP_MS = 1000  # more is a clock that was set
 _HOLDING_SECONDS = 10.0  # a partition that holds the others for longer is logged, or set aside
 
 
@@ -91,6 +94,32 @@ class Source(Protocol):
     def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
         """What is known of labels that come later than their events; None: they are in the events."""
         ...
+
+
+class HostLead:
+    """How far the clock of this host is ahead of the brokers', in milliseconds, as commits tell it.
+
+    A bucket is closed by the time at which a fetch was sent. A host that is ahead would close buckets of
+    which records still come, and the order would depend on who reads. Each commit gives an upper bound: the
+    lead and the time that its answer took. The smallest of late counts, less what `TopicOrder` allows for.
+
+    Examples
+    --------
+    >>> from streampair_connectors.worker.sources import HostLead
+    >>> lead = HostLead()
+    >>> [lead.update(bound) for bound in (None, 5, 90, 3_600_050, 3_600_005)]
+    [0, 0, 0, 3600030, 3599985]
+    """
+
+    def __init__(self) -> None:
+        self._least: int | None = None
+
+    def update(self, bound: int | None) -> int:
+        """Take the newest bound, if there is one; return how much to subtract from the host's time."""
+        if bound is not None:
+            least = bound if self._least is None else min(bound, self._least + _LEAD_STEP_MS)
+            self._least = bound if bound > least + _CLOCK_JUMP_MS else least
+        return max((self._least or 0) - SETTLE_MS, 0)
 
 
 class PartitionSource:
@@ -190,6 +219,8 @@ class TopicSource:
         self._paused: set[int] = set()
         self._holding_since: tuple[tuple[int, ...], float] = ((), 0.0)
         self._private = False
+        self._lead = HostLead()
+        self._store: LaneStore | None = None
 
     async def start(self) -> None:
         """Do nothing."""
@@ -215,6 +246,7 @@ class TopicSource:
         source, ordinal = lane.logged_lane.source, lane.logged_lane.next_offset or 0
         assert source is not None
         self._positions = source
+        self._store = lane.store
         self._private = lane.logged_lane.private
         where: dict[int, tuple[int, int]] = {}
         for number, (start, _) in lane.spans.items():
@@ -269,8 +301,9 @@ class TopicSource:
             elif self._positions is not None and len(self._all) > 1:
                 self._positions.producer_times = True
             order.push(partition.partition, records, newest_ms=None if append_time else now)
+        lead = self._lead.update(None if self._store is None else self._store.clock_ahead)
         for number, sent in self._consumer.settled().items():
-            order.reached(number, sent_ms=sent + self._clock_ahead)
+            order.reached(number, sent_ms=sent + self._clock_ahead - lead)
         for partition in found:
             number = partition.partition
             if order.waiting_bytes(number) > _QUEUE_BYTES and number not in self._paused:
