@@ -740,6 +740,9 @@ async def missing_rights(config: Config) -> list[Missing]:
     wanted |= dict.fromkeys(output_topics(config).values(), ("Write", "Describe"))
     if config.labels is not None:
         wanted[config.labels.topic] = ("Read", "Describe", "DescribeConfigs")
+        if config.learner.parallel and "learn" in config.worker.roles:
+            # What scorers gave is compared with the labels.
+            wanted[config.output_topic] = ("Read", "Write", "Describe")
     name = None
     internal = ("Read", "Write", "Describe", "DescribeConfigs", "Delete", "Alter")
     learns, parallel = "learn" in config.worker.roles, config.learner.parallel
