@@ -51,8 +51,9 @@ class LabelTrial(Trial):
             text = self.app.path.read_text()
             self.app.path.write_text(text.replace('id = "payment"', 'id = "key"'))
         self._all, self._labels = stream(1200, 2, seed=7)
-        # Every second event has the id of one some time before: it may not use the same label.
-        for number in range(10, len(self._all), 2):
+        # Every second event has the id of one some time before: it may not use the same label. By arrival
+        # that holds within one life of a worker only.
+        for number in range(10, len(self._all) if order == "wait" else 0, 2):
             self._all[number] = with_id(self._all[number], self._all[number - 9].id)
         self.events: list[Event] = []
         self.labels: list[Label] = []
@@ -113,8 +114,12 @@ class LabelTrial(Trial):
         }
         _equal("dead letters", sorted(found.dead), sorted(dead))
         log, state = self.stored(WHOLE_TOPIC)
-        differences = list(_differences(learning(state)["steps"], learning(snapshot)["steps"]))
-        _equal("places where what was learned differs", differences, [])
+        one, other = learning(state), learning(snapshot)
+        if self._order == "wait":
+            differences = list(_differences(one["steps"], other["steps"]))
+            _equal("places where what was learned differs", differences, [])
+        else:  # after a crash labels and due events may be learned in another order
+            _equal("events learned", one["events"]["learned"], other["events"]["learned"])
         known, theirs = RecoveredState.of(Chain.peek(log)), RecoveredState.of(Chain.peek(frames))
         assert known is not None
         assert known.tip is not None

@@ -1937,7 +1937,10 @@ def bent(kernel: Any) -> Any:
 
 @pytest.mark.parametrize("name", [name for name in sorted(CHECKS) if name != "history_store"])
 def test_a_mutant_is_caught(name: str) -> None:
-    """All but `history_store`, which writes where only `history_gradient` looks."""
+    """All but `history_store`, which writes where only `history_gradient` looks.
+
+    Uncompiled, an index may be out of bounds before a check sees what came of it.
+    """
     kernel = bent(KERNELS[name])
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, IndexError)):
         _, *_ = (CHECKS[name][1](kernel, np.random.default_rng(seed)) for seed in SEEDS)
