@@ -81,8 +81,9 @@ def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:
             found.append(Range(kind[0], first, last + 1, count, bytes(labels), kind[2]))
 
     for record in records:
-        # Events that are learned early come in any order.
-        if (record.partition, record.due, record.early) != kind or record.position <= last:
+        # Events that are learned early come in any order, and what lies between two of them is not learned.
+        torn = record.position != last + 1 if record.early else record.position <= last
+        if (record.partition, record.due, record.early) != kind or torn:
             add()
             kind, first, count = (record.partition, record.due, record.early), record.position, 0
             labels.clear()
@@ -189,6 +190,7 @@ class Positions:
             last = self._taken[-1] if self._taken else None
             same = last is not None and last.partition == each.partition and each.first >= last.end
             same = same and last is not None and last.early == each.early
+            same = same and last is not None and (not each.early or each.first == last.end)
             if last is not None and same and bool(last.labels) == bool(each.labels):
                 count, labels = last.count + each.count, last.labels + each.labels
                 self._taken[-1] = Range(each.partition, last.first, each.end, count, labels, each.early)
