@@ -600,7 +600,7 @@ class Shadow:
     learner
         An estimator of streampair or River, or a River pipeline. It must not be private: its spend would not
         be accounted for.
-    decode, app, topic, partition, positive, auc_window
+    decode, app, topic, partition, positive, auc_window, labels
         As of the lane.
     clock
         Function that returns seconds, used for `seconds` only. Without one `seconds` stays zero.
@@ -634,6 +634,7 @@ class Shadow:
         partition: int,
         positive: object = True,
         auc_window: int = 1000,
+        labels: Sequence[object] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._clock = clock
@@ -649,6 +650,7 @@ class Shadow:
             on_bad="skip",
             breaker=None,
             auc_window=auc_window,
+            labels=labels,
             snapshots=False,
         )
         if self._lane.private:

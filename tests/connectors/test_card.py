@@ -27,8 +27,9 @@ from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
 from streampair import auc
-from streampair.engine import LaneGauges, Record
+from streampair.engine import LaneGauges, OrderedRecord, Record
 from streampair.engine.lane import SHADOWED
+from streampair.engine.records import LABEL_LATER
 from streampair.errors import ConfigError
 
 TOML = """
@@ -307,6 +308,20 @@ def test_every_card_says_that_labels_come_later(config: Path, absent: bool) -> N
         assert "in the key of both, is not protected, and must name one event" in notes
     config.write_text(TOML)
     assert "labels" not in str(lane(config).privacy.notes).lower()
+
+
+def test_a_shadow_learns_from_labels_that_come_later(config: Path) -> None:
+    config.write_text(LATE + '[shadow]\nclass = "streampair.auc.PairOGD"\n')
+    running = lane(config)
+    for number in range(40):  # 20 events, scored and then learned
+        value = json.dumps({"a": number % 2, "b": 0}).encode()
+        label = LABEL_LATER if number < 20 else 1 + number % 2
+        where = {"partition": 0, "position": number % 20, "label": label}
+        running.process([OrderedRecord(number, value, b"k", 1000 + number, **where)])
+    assert running.gauges().quality.shadow_auc == 0.5  # all were scored by a model that had learned nothing
+    config.write_text(config.read_text().replace("[learner]\n", '[learner]\nscoring = "parallel"\n'))
+    with pytest.raises(ConfigError, match=r"remove \[shadow\], or learner.scoring"):
+        load_config(config)
 
 
 def test_a_plan_says_how_much_later_learning_is(config: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from river import linear_model, preprocessing
 
 from streampair import auc, privacy
-from streampair.engine import ExternalState, Lane, LoggedLane, OrderedRecord
+from streampair.engine import ExternalState, Lane, LoggedLane, OrderedRecord, Shadow
 from streampair.engine.delays import LateSample
 from streampair.engine.labels import digest_ids
 from streampair.engine.records import LABEL_LATER
@@ -161,6 +161,26 @@ def test_the_label_of_an_event_changes_the_digests_of_its_slot_alone() -> None:
     others[changed] = msgspec.structs.replace(records[changed], label=1)
     assert lines(records) != lines(others)
     assert lines(records)[: changed // 10] == lines(others)[: changed // 10]
+
+
+def test_a_shadow_learns_from_the_labels_that_come() -> None:
+    """Its AUC is that of the same learner alone, and nothing of the private lane depends on it."""
+    records = [record for record, *_ in stream(300)]
+    shadow = Shadow(
+        LEARNERS["PairOGD"](),
+        decode_json,
+        **{"app": "a", "topic": "t", "partition": WHOLE_TOPIC, "labels": (None, False, True)},
+    )
+    both, without, alone = (
+        started(lane("PairFTRL", shadow=shadow)),
+        started(lane("PairFTRL")),
+        lane("PairOGD"),
+    )
+    assert fed(both, records, 25) == fed(without, records, 25)
+    fed(started(alone), records, 25)
+    quality = both.gauges().quality
+    assert quality is not None
+    assert quality.shadow_auc == alone.gauges().auc > 0.5
 
 
 @pytest.mark.parametrize("name", ["PairOGD", "Forest"])

@@ -126,6 +126,11 @@ class Config(Table):
             raise ValueError(
                 '[labels] needs one model for the whole topic; remove learner.scope = "partition"'
             )
+        if self.shadow is not None and self.learner.parallel:
+            raise ValueError(
+                '[shadow] has no AUC where [labels] and scoring = "parallel" are set: its lane scores no '
+                "events; remove [shadow], or learner.scoring"
+            )
         field = labels.id_field
         if field is not None and declared.id != field:
             raise ValueError(f"input.id is {declared.id!r} and labels.id {field!r}: name the same field")

@@ -298,6 +298,7 @@ def build_shadow(
             partition=partition,
             positive=config.input.positive,
             auc_window=config.worker.auc_window,
+            labels=config.label_codes,
             clock=time.perf_counter,
         )
     except ConfigError as error:
