@@ -1,4 +1,4 @@
-"""Labels that wait for their events: memory and rates of the table of a lane, beside a dict of Python.
+"""Labels that wait for their events: memory and rates of the table of a lane, compared with a dict of Python.
 
     python benchmarks/label_table.py [--labels 10000000] [--directory DIRECTORY] [--json] [--check]
 

@@ -14,7 +14,7 @@ __all__ = ["LateSample", "ScoreSample"]
 
 _MULTIPLIER: Final = 0x9E3779B1  # 2**32 over the golden ratio: multiples are spread evenly
 _PARTITION: Final = 0x85EBCA6B
-_SHIFT: Final = 48  # of the partition's number beside the offset
+_SHIFT: Final = 48  # bits of the offset, below the partition's number
 
 
 class ScoreSample:

@@ -334,7 +334,7 @@ class LabelTable:
         return np.flatnonzero(late)
 
     def _was_used(self, partition: int, places: NDArray[np.uint64]) -> NDArray[np.uint8]:
-        """Which labels are among those that `load_used` has told."""
+        """Which labels are among those of `load_used`."""
         loaded = self._loaded.get(partition)
         if loaded is None:
             return np.zeros(len(places), dtype=np.uint8)

@@ -79,7 +79,7 @@ def test_a_live_lane_learns_each_event_with_its_label(
     assert same(app.snapshot()["steps"], unpack(wanted.snapshot(clean=True))["steps"])
 
 
-def test_a_host_that_is_behind_is_told_and_waits(
+def test_a_host_that_is_behind_is_logged_and_waits(
     apache_kafka: Cluster, unique: Callable[[str], str], tmp_path: Path, nursery: Nursery
 ) -> None:
     """With a directory nothing else says what the brokers' clock shows. What waits longer is not wrong."""

@@ -132,11 +132,11 @@ def test_other_labels_between_two_lives_change_nothing_that_was_released(
         ]
         assert released
         codes = {id(event): code for event, code in joined(one.events, one.labels)}
-        told = {(each.id, each.time) for each in hostile}
+        named = {(each.id, each.time) for each in hostile}
         more = [
             Label(number % 2, event.time, event.id, codes[id(event)] != 2)
             for number, event in enumerate(released)
-            if (event.id, event.time) not in told
+            if (event.id, event.time) not in named
         ]
         send_labels(one.app, more)
         hostile += more
@@ -175,7 +175,7 @@ def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> N
             with nursery.start(one.app, broken=broken) as worker:
                 one.await_done(worker)
                 assert worker.stop() == 0, worker.log()
-            one.verify(f"twin: {broken}")
+            one.verify(f"mutant: {broken}")
         except Wrong as wrong:
             caught[broken] = str(wrong)
     assert caught.keys() == TWINS.keys()

@@ -299,9 +299,11 @@ def test_every_card_says_that_labels_come_later(config: Path, absent: bool) -> N
     """How long learning lags, what an event without a label is, and which id must name one event."""
     config.write_text(LATE if absent else LATE.replace("absent = false\n", ""))
     runner = CliRunner()
-    told = " ".join(json.loads(runner.invoke(app, ["budget", "card", str(config), "--json"]).output)["notes"])
+    of_card = " ".join(
+        json.loads(runner.invoke(app, ["budget", "card", str(config), "--json"]).output)["notes"]
+    )
     report = " ".join(lane(config).privacy.notes)
-    for notes in (told, report):
+    for notes in (of_card, report):
         assert "an event is learned 30 days after it came" in notes
         assert ("without a label is learned with label False" in notes) is absent
         assert ("without a label is a null record" in notes) is not absent
@@ -327,8 +329,8 @@ def test_a_shadow_learns_from_labels_that_come_later(config: Path) -> None:
 def test_a_plan_says_how_much_later_learning_is(config: Path) -> None:
     config.write_text(LATE)
     asked = ["budget", "plan", "--n", "2000", "--config", str(config)]
-    told = CliRunner().invoke(app, asked, env={"COLUMNS": "400"}).output
-    assert "each record is learned 30 days after it came" in told
+    output = CliRunner().invoke(app, asked, env={"COLUMNS": "400"}).output
+    assert "each record is learned 30 days after it came" in output
     found = json.loads(CliRunner().invoke(app, [*asked, "--json"]).output)
     assert found["learning_lag_seconds"] == 30 * 86_400 + 60
     config.write_text(TOML)

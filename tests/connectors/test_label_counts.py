@@ -15,10 +15,10 @@ def test_delays_are_in_the_first_bucket_that_has_room_for_them() -> None:
     counts.used(delays[:100], repeats=2, contradictions=0)
     counts.used(delays[100:], repeats=1, contradictions=4)
     seconds = np.maximum(np.array(delays), 0) / 1000.0
-    told = counts.delays
-    assert list(told.buckets.values()) == [*(int((seconds <= b).sum()) for b in bounds), len(delays)]
-    assert [float(name) for name in told.buckets] == [*bounds, np.inf]
-    assert told.sum == pytest.approx(seconds.sum())
+    histogram = counts.delays
+    assert list(histogram.buckets.values()) == [*(int((seconds <= b).sum()) for b in bounds), len(delays)]
+    assert [float(name) for name in histogram.buckets] == [*bounds, np.inf]
+    assert histogram.sum == pytest.approx(seconds.sum())
     assert counts.messages == {
         **{"used": len(delays), "repeated": 3, "contradicting": 4},
         **{"unused": 0, "late": 0, "unreadable": 0},

@@ -279,16 +279,16 @@ def test_a_private_learner_with_ids_in_keys(replayed: Callable[..., Done], tmp_p
 
 def test_times_are_numbers_or_iso_8601(replayed: Callable[..., Done], tmp_path: Path) -> None:
     events, labels = streams(3)
-    told = [
+    replays = [
         replayed(
             write(tmp_path / f"e{suffix}", events, iso=iso), write(tmp_path / f"l{suffix}", labels, iso=iso)
         )
         for iso in (False, True)
         for suffix in (".csv", ".jsonl")
     ]
-    for other in told[1:]:
-        assert [row["score"] for row in other.scores] == [row["score"] for row in told[0].scores]
-        assert other.summary == told[0].summary
+    for other in replays[1:]:
+        assert [row["score"] for row in other.scores] == [row["score"] for row in replays[0].scores]
+        assert other.summary == replays[0].summary
 
 
 def test_only_what_is_pending_is_kept(replayed: Callable[..., Done], tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_the_columns_of_id_and_time_are_no_features(replayed: Callable[..., Done
 
 
 @pytest.mark.parametrize(
-    ("events", "labels", "told"),
+    ("events", "labels", "message"),
     [
         ("time,payment,a,b\n2,p,1,1\n1,q,1,1\n", "", r"line 3 of .*e.csv is earlier than the line before"),
         ("time,payment,a,b\nsoon,p,1,1\n", "", r"line 2 of .*e.csv has no time in 'time': 'soon'"),
@@ -351,16 +351,16 @@ def test_the_columns_of_id_and_time_are_no_features(replayed: Callable[..., Done
     ],
 )
 def test_files_that_cannot_be_replayed(
-    replayed: Callable[..., Done], tmp_path: Path, events: str, labels: str, told: str
+    replayed: Callable[..., Done], tmp_path: Path, events: str, labels: str, message: str
 ) -> None:
     (tmp_path / "e.csv").write_text(events or "time,payment,a,b\n1,p,1,1\n")
     (tmp_path / "l.csv").write_text(labels or "time,payment,fraud\n1,p,1\n")
-    with pytest.raises(SourceError, match=told):
+    with pytest.raises(SourceError, match=message):
         replayed(tmp_path / "e.csv", tmp_path / "l.csv")
 
 
 @pytest.mark.parametrize(
-    ("tables", "labels", "told"),
+    ("tables", "labels", "message"),
     [
         ({}, None, "labels come later than events"),
         ({"input": {"time": None}}, "l.csv", "input.time is missing"),
@@ -370,9 +370,9 @@ def test_files_that_cannot_be_replayed(
     ],
 )
 def test_what_the_configuration_must_say(
-    replayed: Callable[..., Done], tmp_path: Path, tables: dict[str, Any], labels: str | None, told: str
+    replayed: Callable[..., Done], tmp_path: Path, tables: dict[str, Any], labels: str | None, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         replayed(tmp_path / "e.csv", None if labels is None else tmp_path / labels, **tables)
 
 

@@ -148,7 +148,7 @@ def test_an_endpoint_has_exactly_its_rows_of_the_table(telemetry: Telemetry, pub
             assert sample.labels.keys() - {"le"} == set(row.labels), sample
 
 
-def test_late_labels_are_told_to_operators_alone(telemetry: Telemetry) -> None:
+def test_only_operators_see_the_metrics_of_late_labels(telemetry: Telemetry) -> None:
     """With `value = true` the share of events with a label is the positive rate (docs/privacy 7)."""
     text = telemetry.render()
     assert value(text, "label_messages_total", app="late", outcome="contradicting") == 2
@@ -163,7 +163,7 @@ def test_late_labels_are_told_to_operators_alone(telemetry: Telemetry) -> None:
     assert [name for name in public if re.search("label|due|pending|sample|learn|recall|events", name)] == []
 
 
-def test_the_lag_of_learning_is_told_between_commits() -> None:
+def test_the_lag_of_learning_grows_between_commits() -> None:
     telemetry, labels = Telemetry(), ("late", *LABELS[1:])
     telemetry.publish(labels, late_gauges(gauges(**EVALUATED)), 7, late_labels=label_metrics())
     counts = telemetry.history.counts

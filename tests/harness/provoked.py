@@ -60,8 +60,9 @@ class Provoked:
     def all(self) -> None:
         """All at once: they mostly wait."""
         with ThreadPoolExecutor(4) as pool:
-            for told in [pool.submit(work) for work in (self.plain, self.private, self.parallel, self.late)]:
-                told.result()
+            works = (self.plain, self.private, self.parallel, self.late)
+            for running in [pool.submit(work) for work in works]:
+                running.result()
 
     def plain(self) -> None:
         """A learner that is not private: a backlog, wrong labels, poison, a disk that hangs, and a stop."""

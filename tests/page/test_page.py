@@ -408,7 +408,7 @@ def test_a_worker_that_scores_alone_has_its_numbers(run: Run, visit: Open, schem
 LATE = ("fraud", "events", "all", "PairOGD")
 
 
-def test_labels_that_come_later_are_shown_where_there_are_some(run: Run, visit: Open) -> None:
+def test_the_page_has_a_section_on_labels_that_come_later(run: Run, visit: Open) -> None:
     run.publish(("fraud-open", "events", "all", "PairOGD"))
     page = visit(f"{run.url}/#operation")
     says(page, "Live: running")
@@ -417,11 +417,11 @@ def test_labels_that_come_later_are_shown_where_there_are_some(run: Run, visit: 
     run.publish_late(LATE, newest=time.time() - 3000, learned_to=time.time() - 30 * DAY)
     says(page, "Events are learned when they are due")
     section = page.locator("section", has_text="Labels that come later").first
-    shown = {
+    tiles = {
         label: [value, sub]
         for label, value, sub in (t.inner_text().split("\n") for t in section.locator(".tile").all())
     }
-    assert shown == {
+    assert tiles == {
         "Events not due yet": ["123,456", "events"],
         "Events with a label": ["5.0 %", "100 of 2,000 that were due"],
         "Delay of labels": ["24 hours", "half of them; 95 % within 28 days"],

@@ -282,12 +282,12 @@ def carried_forward(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"unlabelled": 3}
 
 
-@pytest.mark.parametrize("twin", [used_twice, carried_forward])
+@pytest.mark.parametrize("mutant", [used_twice, carried_forward])
 def test_the_audit_by_labels_catches(
-    twin: Callable[[pytest.MonkeyPatch], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[pytest.MonkeyPatch], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the distance of what is released without noise, which needs no runs."""
-    assert Audit(**twin(monkeypatch)).exact > 1.05 * MU
+    assert Audit(**mutant(monkeypatch)).exact > 1.05 * MU
 
 
 def test_a_label_of_an_id_that_two_events_have_is_content_of_both() -> None:

@@ -22,7 +22,7 @@ def events(n: int, gap: float, seed: int, *, ties: bool = False) -> tuple[np.nda
     return (np.round(scores) if ties else scores), labels
 
 
-def told(scores: np.ndarray, labels: np.ndarray) -> Quality:
+def quality(scores: np.ndarray, labels: np.ndarray) -> Quality:
     found = quality_of(scores, labels)
     assert found is not None
     return found
@@ -41,7 +41,7 @@ def recall(scores: np.ndarray, labels: np.ndarray, most: int) -> float:
 @pytest.mark.parametrize("n", [7, 100, 901])
 def test_against_slow_references(n: int, ties: bool) -> None:
     scores, labels = events(n, 1.0, n, ties=ties)
-    found = told(scores, labels)
+    found = quality(scores, labels)
     assert found.average_precision == pytest.approx(average_precision_score(labels, scores))
     assert found.recall_at_top["0.01"] == pytest.approx(recall(scores, labels, math.ceil(n / 100)), abs=0.02)
     assert (sum(found.positives), sum(found.negatives)) == (labels.sum(), n - labels.sum())
@@ -65,7 +65,7 @@ def test_recall_at_the_threshold_of_an_operator(threshold: float, ties: bool) ->
     found = quality_of(scores, labels, threshold=threshold)
     assert found is not None
     assert found.recall_at_threshold == pytest.approx(recall_score(labels, scores >= threshold))
-    assert told(scores, labels).recall_at_threshold is None
+    assert quality(scores, labels).recall_at_threshold is None
 
 
 def test_the_auc_and_the_number_of_events_behind_it() -> None:
@@ -73,7 +73,7 @@ def test_the_auc_and_the_number_of_events_behind_it() -> None:
     window = AUCWindow(11_000)
     window.extend(labels.tolist(), scores.tolist())
     assert window.get() == pytest.approx(roc_auc_score(labels[-11_000:], scores[-11_000:]))
-    assert told(*window.events()).events == 11_000
+    assert quality(*window.events()).events == 11_000
 
 
 def by_pairs(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -88,8 +88,8 @@ def of_positives_alone(scores: np.ndarray, labels: np.ndarray) -> float:
     return float(values.std(ddof=1) / math.sqrt(len(values)))
 
 
-def as_told(scores: np.ndarray, labels: np.ndarray) -> float:
-    error = told(scores, labels).auc_stderr
+def as_reported(scores: np.ndarray, labels: np.ndarray) -> float:
+    error = quality(scores, labels).auc_stderr
     assert error is not None
     return error
 
@@ -97,11 +97,11 @@ def as_told(scores: np.ndarray, labels: np.ndarray) -> float:
 @pytest.mark.parametrize("ties", [False, True])
 def test_the_standard_error_of_the_auc_against_a_slow_reference(ties: bool) -> None:
     scores, labels = events(60, 1.0, 1, ties=ties)
-    assert as_told(scores, labels) == pytest.approx(by_pairs(scores, labels))
-    assert told(np.array([1.0, 0.0, 0.5]), np.array([True, False, False])).auc_stderr is None
+    assert as_reported(scores, labels) == pytest.approx(by_pairs(scores, labels))
+    assert quality(np.array([1.0, 0.0, 0.5]), np.array([True, False, False])).auc_stderr is None
 
 
-@pytest.mark.parametrize(("stderr", "right"), [(as_told, True), (of_positives_alone, False)])
+@pytest.mark.parametrize(("stderr", "right"), [(as_reported, True), (of_positives_alone, False)])
 def test_the_standard_error_is_the_spread_of_the_auc(stderr: Any, right: bool) -> None:
     """Over 600 windows, which tell a spread to 3 %; of the positives alone it is too small."""
     found = [events(200, 1.0, seed) for seed in range(600)]
@@ -112,7 +112,7 @@ def test_the_standard_error_is_the_spread_of_the_auc(stderr: Any, right: bool) -
 
 def test_the_standard_error_counts_all_events_of_a_long_window() -> None:
     scores, labels = events(40_000, 1.0, 3)
-    assert as_told(scores, labels) == pytest.approx(as_told(*events(10_000, 1.0, 4)) / 2.0, rel=0.05)
+    assert as_reported(scores, labels) == pytest.approx(as_reported(*events(10_000, 1.0, 4)) / 2.0, rel=0.05)
 
 
 def logistic(scores: np.ndarray) -> np.ndarray:
@@ -153,10 +153,10 @@ def test_reliability_against_a_slow_reference() -> None:
     assert quality_of(scores, labels).reliability is None  # type: ignore[union-attr]
 
 
-def test_of_one_class_nothing_is_told() -> None:
+def test_one_class_has_no_quality() -> None:
     assert quality_of(np.zeros(0), np.zeros(0, dtype=bool)) is None
     assert quality_of(np.ones(4), np.ones(4, dtype=bool)) is None
-    flat = told(np.ones(4), np.array([True, False, True, False]))
+    flat = quality(np.ones(4), np.array([True, False, True, False]))
     assert (flat.average_precision, flat.recall_at_top, flat.drift) == (0.5, {"0.01": 0.25}, False)
 
 
@@ -176,8 +176,8 @@ def river(scores: np.ndarray, labels: np.ndarray) -> bool:
 def test_a_change_is_seen_and_none_is_not() -> None:
     """As by River's detector; what is as before all along is a change of the AUC to neither."""
     for seed in range(20):
-        assert not told(*changed(seed, 1.5, 1.5)).drift
-        assert told(*changed(seed, 2.5, -0.5)).drift
+        assert not quality(*changed(seed, 1.5, 1.5)).drift
+        assert quality(*changed(seed, 2.5, -0.5)).drift
         assert river(*changed(seed, 2.5, -0.5))
-    alike = [told(*changed(seed, 2.0, 0.8)).drift == river(*changed(seed, 2.0, 0.8)) for seed in range(40)]
+    alike = [quality(*changed(seed, 2.0, 0.8)).drift == river(*changed(seed, 2.0, 0.8)) for seed in range(40)]
     assert sum(alike) >= 30
