@@ -396,8 +396,21 @@ def _claims_the_topic() -> None:
 
 
 def _joins_too_soon() -> None:
-    """Events are due although the labels topic was not read yet."""
-    _find(f"{_HERE}.worker.late_labels:LabelReader").settled = lambda self: round(time.time() * 1000)
+    """Events are due although the labels topic, which is slow, was not read yet."""
+    reader = _find(f"{_HERE}.worker.late_labels:LabelReader")
+    source = _find(f"{_HERE}.worker.late_labels:LateLabelSource")
+    poll, joined = reader.poll, source._joined
+
+    async def slow(self: Any) -> None:
+        if getattr(self, "has_joined", False):
+            await poll(self)
+
+    def join(self: Any, records: Any) -> Any:
+        self._label_reader.has_joined = True
+        return joined(self, records)
+
+    reader.poll, source._joined = slow, join
+    reader.settled = lambda self: round(time.time() * 1000)
 
 
 def _forgets_what_was_used() -> None:
