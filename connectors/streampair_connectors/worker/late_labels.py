@@ -30,13 +30,13 @@ from streampair_connectors.codecs.labels import NO_ID, DecodedLabel, event_ids, 
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
 from streampair_connectors.kafka.consumer import TopicReader
-from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder, has_append_times
+from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.worker.early_labels import EarlyLabels, OffsetSet
 from streampair_connectors.worker.label_counts import LabelCounts
 from streampair_connectors.worker.lane_manager import OpenLane
-from streampair_connectors.worker.sources import TopicSource
+from streampair_connectors.worker.sources import OrderFeed, TopicSource, order_starts
 
 __all__ = ["LabelReader", "LateLabelSource"]
 
@@ -306,7 +306,7 @@ class LateLabelSource(TopicSource):
         self._due_reader = TopicReader(config.require_kafka(), config.input.topic, partitions, self._on_lost)
         self._label_reader = LabelReader(config, label_partitions)
         self._due_order: TopicOrder | None = None
-        self._due_paused: set[int] = set()
+        self._due_feed = OrderFeed(self._due_reader, config.input.topic, _QUEUE_BYTES)
         self._open: OpenLane | None = None
         self._loading: asyncio.Task[None] | None = None
         self._joined_ahead: list[tuple[int, int]] = []  # ordinals of events, and places of their labels
@@ -366,15 +366,9 @@ class LateLabelSource(TopicSource):
             self._loading.cancel()
         source = lane.logged_lane.source
         assert source is not None
-        positions: dict[int, tuple[int, int]] = {}
-        for number, (start, _) in lane.spans.items():
-            known = source.due.get(number)
-            positions[number] = (start, 0) if known is None else (max(known.next_offset, start), known.clock)
         announced = [record for record in self._ready if record.due]
-        for record in announced:
-            if not record.early:
-                clock = max(positions[record.partition][1], record.clock)
-                positions[record.partition] = (record.position + 1, clock)
+        in_order = (record for record in announced if not record.early)
+        positions = order_starts(lane.spans, source.due, in_order)
         self._scored = {p: each.next_offset for p, each in source.positions.items()}
         self._note_scored(self._ready)
         state = lane.logged_lane.labels_used
@@ -470,7 +464,7 @@ class LateLabelSource(TopicSource):
             await self._early.load(offsets, source, self._learned_early())
         await self._label_reader.load(table, source.expired - table.lateness, source.labels)
         await self._due_reader.seek(offsets)
-        self._due_paused = set()
+        self._due_feed.begin()
         if self._marks or known.times:
             while self._label_reader.settled() is None:  # noqa: ASYNC110  # polled by the loop of the worker
                 await asyncio.sleep(0.02)
@@ -501,22 +495,8 @@ class LateLabelSource(TopicSource):
 
     async def _read_due(self, order: TopicOrder) -> None:
         found = await self._due_reader.poll(0.0)
-        if order is not self._due_order:
-            return
-        now = round(time.time() * 1000)
-        for partition, records in found.items():
-            number = partition.partition
-            newest = None if has_append_times(records) else now
-            order.push(number, records, newest_ms=newest)
-            if order.waiting_bytes(number) > _QUEUE_BYTES and number not in self._due_paused:
-                self._due_paused.add(number)
-                self._due_reader.pause(partition)
-        for number, sent in self._due_reader.settled().items():
-            order.reached(number, sent_ms=self._broker_time(sent))
-        for number in list(self._due_paused):
-            if order.waiting_bytes(number) < _QUEUE_BYTES // 2:
-                self._due_paused.discard(number)
-                self._due_reader.resume(Partition(self._lane.topic, number))
+        if order is self._due_order:
+            self._due_feed.push(order, found, broker_time=self._broker_time)
 
     def _take(self, order: TopicOrder, room: int) -> None:
         """Take due events for half of the room, and new ones for the rest."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from streampair.engine import OrderedRecord
 from streampair.engine.records import LABEL_IN_EVENT
 from streampair.engine.source import Positions
-from streampair.engine.wal import WHOLE_TOPIC
+from streampair.engine.wal import WHOLE_TOPIC, Position
 from streampair_connectors.kafka import Consumer, Partition, RecordLike
 from streampair_connectors.kafka.ordering import SETTLE_MS, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
@@ -17,7 +18,7 @@ from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.stores import LaneStore
 from streampair_connectors.worker.lane_manager import OpenLane
 
-__all__ = ["PartitionSource", "Source", "TopicSource"]
+__all__ = ["OrderFeed", "PartitionSource", "Source", "TopicSource", "order_starts"]
 
 log = get_logger(__name__)
 
@@ -29,34 +30,33 @@ _CLOCK_JUMP_MS = 1000  # more is a clock that was set
 _HOLDING_SECONDS = 10.0  # a partition that holds the others for longer is logged, or set aside
 
 
-class Source(Protocol):
-    """Feeds the lanes of a worker."""
+class Source(ABC):
+    """Feeds the lanes of a worker. Labels are in the events, if a subclass does not say otherwise."""
 
-    async def start(self) -> None:
+    async def start(self) -> None:  # noqa: B027  # there may be nothing to do
         """Connect what it reads besides the consumer."""
-        ...
 
-    async def stop(self) -> None:
+    async def stop(self) -> None:  # noqa: B027
         """Disconnect."""
-        ...
 
+    @abstractmethod
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
         """The lanes that the assigned partitions make."""
-        ...
 
     async def send_on(self, lane: OpenLane) -> int:
         """Send messages that no event can use to their topic; returns their number."""
-        ...
+        return 0
 
     @property
     def has_grown(self) -> bool:
         """Whether partitions were added to another topic than the input."""
-        ...
+        return False
 
+    @abstractmethod
     async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
         """Return the next records by lane; empty when there are none in time."""
-        ...
 
+    @abstractmethod
     def begin(self, lane: OpenLane) -> None:
         """Read on where a lane's log says.
 
@@ -65,35 +65,34 @@ class Source(Protocol):
         FencedError
             The group has given a partition away.
         """
-        ...
 
+    @abstractmethod
     def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
         """Return the last records of the last poll: the next one gives them again."""
-        ...
 
+    @abstractmethod
     def close(self, lane: OpenLane) -> None:
         """Feed a lane no longer."""
-        ...
 
+    @abstractmethod
     async def position(self, lane: OpenLane) -> int:
         """Where the lane is, as a sum over its partitions: it moves over transaction markers too."""
-        ...
 
+    @abstractmethod
     def taken(self, lane: OpenLane) -> int:
         """Where the lane is by the records that it has taken, as a sum over its partitions."""
-        ...
 
+    @abstractmethod
     def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int:
         """The end of the lane's partitions, as a sum: by `ends`, or by the last fetches."""
-        ...
 
+    @abstractmethod
     def partitions(self, lane: OpenLane) -> list[Partition]:
         """The partitions that the lane reads."""
-        ...
 
     def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
         """What is known of labels that come later than their events; None: they are in the events."""
-        ...
+        return None
 
 
 class HostLead:
@@ -122,26 +121,91 @@ class HostLead:
         return max((self._least or 0) - SETTLE_MS, 0)
 
 
-class PartitionSource:
+class _Reader(Protocol):
+    def settled(self) -> dict[int, int]: ...
+    def pause(self, partition: Partition) -> None: ...
+    def resume(self, partition: Partition) -> None: ...
+
+
+class OrderFeed:
+    """Hands what a reader reads to a `TopicOrder`, and pauses partitions of which too much waits.
+
+    Parameters
+    ----------
+    reader
+        A consumer or a reader of the topic.
+    topic
+        Its name.
+    most_bytes
+        Of a partition that wait before it is paused; it is resumed at half.
+    """
+
+    def __init__(self, reader: _Reader, topic: str, most_bytes: int) -> None:
+        self._reader = reader
+        self._topic = topic
+        self._most_bytes = most_bytes
+        self._paused: set[int] = set()
+
+    def begin(self) -> None:
+        """Begin anew: no partition is paused."""
+        self._paused = set()
+
+    def push(
+        self,
+        order: TopicOrder,
+        found: Mapping[Partition, Sequence[RecordLike]],
+        *,
+        broker_time: Callable[[int], int],
+    ) -> None:
+        """Hand over what a poll has found; `broker_time` turns a time of the host into one of the brokers."""
+        now = time.time_ns() // 1_000_000
+        for partition, records in found.items():
+            newest = None if has_append_times(records) else now
+            order.push(partition.partition, records, newest_ms=newest)
+        for number, sent in self._reader.settled().items():
+            order.reached(number, sent_ms=broker_time(sent))
+        for partition in found:
+            number = partition.partition
+            if order.waiting_bytes(number) > self._most_bytes and number not in self._paused:
+                self._paused.add(number)
+                self._reader.pause(partition)
+        for number in list(self._paused):
+            if order.waiting_bytes(number) < self._most_bytes // 2:
+                self._paused.discard(number)
+                self._reader.resume(Partition(self._topic, number))
+
+
+def order_starts(
+    spans: Mapping[int, tuple[int, int]], known: Mapping[int, Position], ahead: Iterable[OrderedRecord]
+) -> dict[int, tuple[int, int]]:
+    """Offset and clock at which a `TopicOrder` begins, by partition.
+
+    Parameters
+    ----------
+    spans
+        First offset and end of each partition.
+    known
+        What the lane has taken.
+    ahead
+        Records that the lane is given before those of the order.
+    """
+    starts: dict[int, tuple[int, int]] = {}
+    for number, (start, _) in spans.items():
+        position = known.get(number)
+        starts[number] = (
+            (start, 0) if position is None else (max(position.next_offset, start), position.clock)
+        )
+    for record in ahead:
+        clock = max(starts[record.partition][1], record.clock)
+        starts[record.partition] = (record.position + 1, clock)
+    return starts
+
+
+class PartitionSource(Source):
     """A lane for each partition."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-
-    async def start(self) -> None:
-        """Do nothing."""
-
-    async def stop(self) -> None:
-        """Do nothing."""
-
-    async def send_on(self, lane: OpenLane) -> int:
-        """Nothing: labels are in the events."""
-        return 0
-
-    @property
-    def has_grown(self) -> bool:
-        """False: there is no other topic."""
-        return False
 
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
         """The partitions themselves."""
@@ -182,12 +246,8 @@ class PartitionSource:
         """The lane's partition."""
         return [lane.topic_partition]
 
-    def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
-        """None."""
-        return None
 
-
-class TopicSource:
+class TopicSource(Source):
     """One lane for the whole topic, in the order of `TopicOrder`.
 
     Parameters
@@ -216,26 +276,11 @@ class TopicSource:
         self._positions: Positions | None = None
         self._ready: list[OrderedRecord] = []
         self._clock_ahead = 0  # of the brokers, at least, in milliseconds
-        self._paused: set[int] = set()
+        self._feed = OrderFeed(consumer, topic, _QUEUE_BYTES)
         self._holding_since: tuple[tuple[int, ...], float] = ((), 0.0)
         self._private = False
         self._lead = HostLead()
         self._store: LaneStore | None = None
-
-    async def start(self) -> None:
-        """Do nothing."""
-
-    async def stop(self) -> None:
-        """Do nothing."""
-
-    async def send_on(self, lane: OpenLane) -> int:
-        """Nothing: labels are in the events."""
-        return 0
-
-    @property
-    def has_grown(self) -> bool:
-        """False: there is no other topic."""
-        return False
 
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
         """One, once all partitions are assigned."""
@@ -248,17 +293,11 @@ class TopicSource:
         self._positions = source
         self._store = lane.store
         self._private = lane.logged_lane.private
-        where: dict[int, tuple[int, int]] = {}
-        for number, (start, _) in lane.spans.items():
-            known = source.positions.get(number)
-            where[number] = (start, 0) if known is None else (max(known.next_offset, start), known.clock)
         self._ready = [record for record in lane.announced if record.offset >= ordinal]
-        for record in self._ready:
-            if not record.due:
-                clock = max(where[record.partition][1], record.clock)
-                where[record.partition] = (record.position + 1, clock)
+        arrived = (record for record in self._ready if not record.due)
+        where = order_starts(lane.spans, source.positions, arrived)
         ordinal += len(self._ready)
-        self._paused = set()
+        self._feed.begin()
         for number, (offset, _) in where.items():
             self._consumer.seek(Partition(self._lane.topic, number), offset)
         self._order = TopicOrder(where, ordinal, label=self._label)
@@ -294,25 +333,13 @@ class TopicSource:
         if order is not self._order:
             return
         now = time.time_ns() // 1_000_000
-        for partition, records in found.items():
-            append_time = has_append_times(records)
-            if append_time:
+        for records in found.values():
+            if has_append_times(records):
                 self._compare_clocks(records[-1].timestamp - now)
             elif self._positions is not None and len(self._all) > 1:
                 self._positions.producer_times = True
-            order.push(partition.partition, records, newest_ms=None if append_time else now)
         lead = self._lead.update(None if self._store is None else self._store.clock_ahead)
-        for number, sent in self._consumer.settled().items():
-            order.reached(number, sent_ms=sent + self._clock_ahead - lead)
-        for partition in found:
-            number = partition.partition
-            if order.waiting_bytes(number) > _QUEUE_BYTES and number not in self._paused:
-                self._paused.add(number)
-                self._consumer.pause(partition)
-        for number in list(self._paused):
-            if order.waiting_bytes(number) < _QUEUE_BYTES // 2:
-                self._paused.discard(number)
-                self._consumer.resume(Partition(self._lane.topic, number))
+        self._feed.push(order, found, broker_time=lambda sent: sent + self._clock_ahead - lead)
 
     def _compare_clocks(self, ahead: int) -> None:
         """Note that the brokers' clock is ahead of this host's, at least by so much."""
@@ -398,7 +425,3 @@ class TopicSource:
     def partitions(self, lane: OpenLane) -> list[Partition]:
         """All of them."""
         return list(self._all)
-
-    def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
-        """None: labels are in the events."""
-        return None
