@@ -11,11 +11,9 @@ from streampair.errors import RecordError
 from streampair_connectors.codecs.records import LabelParser
 from streampair_connectors.config import Config, LabelsConfig
 
-__all__ = ["NO_ID", "DecodedLabel", "event_ids", "label_decoder"]
+__all__ = ["DecodedLabel", "event_ids", "label_decoder"]
 
 _LOW, _HIGH = 1, 2  # codes, as of `Config.label_codes`
-NO_ID = 3
-"""Code of an event without an id: that no label came for it says nothing."""
 _FIX = "send the id that the event has, in the field, key or header that labels.id names"
 
 

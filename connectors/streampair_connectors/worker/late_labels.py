@@ -22,11 +22,11 @@ import numpy as np
 from streampair.engine import OrderedRecord
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.labels import LabelTable, digest_ids
-from streampair.engine.records import LABEL_LATER, LABEL_LEARNED
+from streampair.engine.records import LABEL_LATER, LABEL_LEARNED, LABEL_NO_ID
 from streampair.engine.wal import Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
-from streampair_connectors.codecs.labels import NO_ID, DecodedLabel, event_ids, label_decoder
+from streampair_connectors.codecs.labels import DecodedLabel, event_ids, label_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
 from streampair_connectors.kafka.consumer import TopicReader
@@ -609,7 +609,7 @@ class LateLabelSource(TopicSource):
             self._joined_ahead.append((records[named[event]].offset, place))
         out, used = list(records), []
         for index in set(range(len(records))).difference(named):
-            out[index] = msgspec.structs.replace(records[index], label=NO_ID)
+            out[index] = msgspec.structs.replace(records[index], label=LABEL_NO_ID)
         codes, delays = joined.codes.tolist(), (joined.times - times).tolist()
         for index, code, delay in zip(named, codes, delays, strict=True):
             if (records[index].partition, records[index].position) in learned:
