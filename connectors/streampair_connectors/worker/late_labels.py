@@ -544,7 +544,9 @@ class LateLabelSource(TopicSource):
                 scored=None if self._learns_only else self._scored,
             )
             arrivals.ordinal += len(found)
-            self._ready += found
+            self._ready += [record for record, _ in found]
+            delays = [delay for _, delay in found]
+            self._label_reader.counts.used(delays, repeats=0, contradictions=0)
             taken += len(found)
             if taken == before:
                 break
