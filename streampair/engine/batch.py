@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, cast, overload
 
@@ -443,15 +443,17 @@ class Batch:
             self._is_due = False
         self.due += len(records)
         known = self._labels or ()
-        self.labelled += sum(record.label > 0 and known[record.label] is not None for record in records)
-        arrivals = self.arrivals
-        assert arrivals is not None
+        codes, positive = [record.label for record in records], self._positive
+        self.labelled += sum(
+            count for code, count in Counter(codes).items() if code > 0 and known[code] is not None
+        )
+        assert self.arrivals is not None
         labels: list[int] = []
         scores: list[float] = []
-        for record, scored in zip(records, output.scores[begin:], strict=True):
-            score = arrivals.pop(record)
+        found = self.arrivals.pop_many(records)
+        for code, score, scored in zip(codes, found, output.scores[begin:], strict=True):
             if score is not None and scored.outcome == "learned":
-                labels.append(self._labels[record.label] == self._positive)  # type: ignore[index]
+                labels.append(known[code] == positive)
                 scores.append(score)
         if self._model.ranks:
             self._auc.extend(labels, scores)
@@ -465,8 +467,8 @@ class Batch:
         self.seen += len(records)
         self.next_offset = records[-1].offset + 1
         scored = output.scores[begin:]
-        for outcome in ("scored", "dead_letter", "tombstone"):
-            self.events[outcome] += sum(each.outcome == outcome for each in scored)
+        for outcome, count in Counter(each.outcome for each in scored).items():
+            self.events[outcome] += count
         assert self.arrivals is not None
         self.arrivals.extend(records, [each.score for each in scored])
 
@@ -910,7 +912,8 @@ class Batch:
 
 def _kind(record: OrderedRecord) -> int:
     """Of an event: `LABEL_LATER`, `LABEL_LEARNED`, or 0: it is due."""
-    return 0 if record.due and record.label != LABEL_LEARNED else record.label
+    label = record.label
+    return label if label < 0 or label == LABEL_LEARNED else 0
 
 
 _TAKE: Final = {LABEL_LATER: Batch._score, LABEL_LEARNED: Batch._pass, 0: Batch._learn_due}

@@ -30,7 +30,7 @@ class ScoreSample:
 
     Examples
     --------
-    >>> from streampair.engine import OFFSET_BITS, OrderedRecord
+    >>> from streampair.engine import OrderedRecord
     >>> from streampair.engine.delays import ScoreSample
     >>> sample = ScoreSample(2)
     >>> sample.extend([OrderedRecord(n, b"", partition=0, position=n) for n in range(8)], [0.5] * 8)
@@ -53,9 +53,19 @@ class ScoreSample:
 
     def extend(self, records: Sequence[OrderedRecord], scores: Sequence[float | None]) -> None:
         """Add the scores of events; None: an event has none."""
-        for record, score in zip(records, scores, strict=True):
-            if score is not None:
-                self.add(record.partition, record.position, score)
+        if self._level or len(self._scores) + len(records) > self._size:
+            for record, score in zip(records, scores, strict=True):
+                if score is not None:
+                    self.add(record.partition, record.position, score)
+            return
+        # Fast path: all are chosen.
+        self._scores.update(
+            {
+                record.partition << OFFSET_BITS | record.position: score
+                for record, score in zip(records, scores, strict=True)
+                if score is not None
+            }
+        )
 
     def add(self, partition: int, position: int, score: float) -> None:
         """Add the score of the event at a place."""
@@ -70,6 +80,12 @@ class ScoreSample:
         if self._level and len(self._scores) < self._size // 4:
             self._level -= 1
         return score
+
+    def pop_many(self, records: Sequence[OrderedRecord]) -> list[float | None]:
+        """Take out the score of each event, as `pop`."""
+        if self._level:
+            return [self.pop(record) for record in records]
+        return [self._scores.pop(each.partition << OFFSET_BITS | each.position, None) for each in records]
 
     def _chosen(self, partition: int, position: int) -> bool:
         level = self._level
