@@ -49,9 +49,12 @@ def digest_ids(ids: Sequence[bytes]) -> NDArray[np.uint64]:
     >>> digest_ids([b"payment-1", b"payment-2"]).shape
     (2, 2)
     """
-    blake2b = hashlib.blake2b
-    digests = bytearray().join([blake2b(one, digest_size=16).digest() for one in ids])
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
+    empty, digests = hashlib.blake2b(digest_size=16), []
+    for one in ids:
+        state = empty.copy()  # much cheaper than a new one
+        state.update(one)
+        digests.append(state.digest())
+    return np.array(np.frombuffer(b"".join(digests), dtype="<u8"), np.uint64).reshape(-1, 2)
 
 
 def place_of_label(place: int) -> tuple[int, int]:
@@ -515,7 +518,7 @@ class LabelTable:
             except StoreError:  # there is no room to move: it stays until there is
                 self._segments.insert(0, segment)
 
-    def used(self, *, without: Sequence[int] = ()) -> bytes:
+    def used(self, *, without: ArrayLike = ()) -> bytes:
         """The places of the used labels that have not expired, for a snapshot; see `load_used`.
 
         Parameters
@@ -528,8 +531,9 @@ class LabelTable:
             labels = segment.labels()
             parts.append(labels.places[(labels.used != 0) & (labels.times >= self._expired)])
         places = np.sort(np.concatenate(parts))
-        if len(without):
-            places = np.setdiff1d(places, np.array(without, dtype=np.uint64), assume_unique=True)
+        ahead = np.asarray(without, dtype=np.uint64)
+        if len(ahead):
+            places = np.setdiff1d(places, ahead, assume_unique=True)
         return _encoded(places)
 
     @staticmethod

@@ -91,8 +91,10 @@ def test_events_keep_their_wait_when_after_grows(
     events, _ = stream(40, 2)
     events = [event._replace(time=soon + 100 * number) for number, event in enumerate(events)]
     labels = [Label(0, event.time + 1, event.id, True) for event in events[::2]]
+    # In time by the later setting, and not by that with which their events came.
+    too_late = [Label(0, event.time + HOUR + 1, event.id, True) for event in events[1:20:2]]
     app.path.write_text(text.replace('after = "30d"', 'after = "1h"\nlateness = "0s"'))
-    send_labels(app, labels)
+    send_labels(app, [*labels, *too_late])
     send_events(app, events[:20])
     with Running(app) as worker:
         app.await_scores(ends(20, 2), worker)

@@ -27,6 +27,7 @@ from harness.late_labels import (
     stream,
 )
 from harness.worker_process import wait_for
+from streampair_connectors.worker.late_labels import LateLabelSource
 
 pytestmark = pytest.mark.newest
 
@@ -66,6 +67,10 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
     asyncio.run(send_value(app, app.input, b"{}", time_ms=BEGIN + 400 * DAY))  # an event without an id
     with Inside(app) as worker:
         wait_for("all were due", lambda: due(worker) == 401)
+        assert worker.worker is not None
+        source = worker.worker._source
+        assert isinstance(source, LateLabelSource)
+        wait_for("what was taken is forgotten", lambda: not source._joined_ahead)
         assert worker.stop() is None
         found = numbers(worker)
         public = worker.telemetry.render(public=True).decode()
