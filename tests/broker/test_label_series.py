@@ -70,7 +70,8 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
         assert worker.worker is not None
         source = worker.worker._source
         assert isinstance(source, LateLabelSource)
-        wait_for("what was taken is forgotten", lambda: not source._joined_ahead)
+        # A snapshot, a minute later, would forget it too.
+        wait_for("what was taken is forgotten", lambda: not source._joined_ahead, seconds=20)
         assert worker.stop() is None
         found = numbers(worker)
         public = worker.telemetry.render(public=True).decode()
