@@ -6,7 +6,7 @@ import itertools
 import math
 import operator
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, cast, overload
 
@@ -187,14 +187,14 @@ class Reader:
             ids: Iterable[str | None]
             if table is not None:
                 if self._labels is not None:
-                    table = table._replace(labels=self._joined(records, table.refused or ()))
+                    table = table._replace(labels=self.joined(records, table.refused or ()))
                 raw, ys, ids = _Dicts(table), table.labels, table.ids or itertools.repeat(None)
                 if table.refused:
                     refused = {index: (error, "decode") for index, error in table.refused.items()}
             else:
                 events = self._each(self._decode, records, "decode", _NO_EVENT, refused)
                 raw = [event.x for event in events]
-                ys = [event.y for event in events] if self._labels is None else self._joined(records, refused)
+                ys = [event.y for event in events] if self._labels is None else self.joined(records, refused)
                 ids = [event.id for event in events]
                 if model.fragile:
                     for x in raw:
@@ -211,8 +211,8 @@ class Reader:
             return None  # the record-by-record path meets the same error again, and handles it
         return Read(offsets, table, raw, xs, ys, ids, truth, nulls, refused)
 
-    def _joined(self, records: Sequence[Record], refused: Collection[int]) -> list[Any]:
-        """The labels that came for records that are due."""
+    def joined(self, records: Sequence[Record], refused: Collection[int] = ()) -> list[Any]:
+        """The labels that came for records that are due; None for those that are refused."""
         labels = self._labels
         assert labels is not None
         ys = [labels[record.label] for record in records]  # type: ignore[attr-defined]  # `OrderedRecord`
@@ -396,8 +396,8 @@ class Batch:
             labels=labels,
         )
         private = model.private
-        # The first record names the learner's features, and the regret keeps all pairs of its first records.
         self._is_due = False  # whether the records in hand were scored before
+        # The first record names the learner's features, and the regret keeps all pairs of its first records.
         self._alone = 1 if self._regret is None else self._regret.exact
         self._keyed = private is not None and private.noise_key is not None
         self._entities = private is not None and private.entity is not None
@@ -443,15 +443,17 @@ class Batch:
             self._is_due = False
         self.due += len(records)
         known = self._labels or ()
-        self.labelled += sum(record.label > 0 and known[record.label] is not None for record in records)
-        arrivals = self.arrivals
-        assert arrivals is not None
+        codes, positive = [record.label for record in records], self._positive
+        self.labelled += sum(
+            count for code, count in Counter(codes).items() if code > 0 and known[code] is not None
+        )
+        assert self.arrivals is not None
         labels: list[int] = []
         scores: list[float] = []
-        for record, scored in zip(records, output.scores[begin:], strict=True):
-            score = arrivals.pop(record)
+        found = self.arrivals.pop_many(records)
+        for code, score, scored in zip(codes, found, output.scores[begin:], strict=True):
             if score is not None and scored.outcome == "learned":
-                labels.append(self._labels[record.label] == self._positive)  # type: ignore[index]
+                labels.append(known[code] == positive)
                 scores.append(score)
         if self._model.ranks:
             self._auc.extend(labels, scores)
@@ -465,8 +467,8 @@ class Batch:
         self.seen += len(records)
         self.next_offset = records[-1].offset + 1
         scored = output.scores[begin:]
-        for outcome in ("scored", "dead_letter", "tombstone"):
-            self.events[outcome] += sum(each.outcome == outcome for each in scored)
+        for outcome, count in Counter(each.outcome for each in scored).items():
+            self.events[outcome] += count
         assert self.arrivals is not None
         self.arrivals.extend(records, [each.score for each in scored])
 
@@ -489,14 +491,11 @@ class Batch:
         return True
 
     def _score_one(self, record: Record, dead: list[DeadLetter]) -> Scored:
-        model, event_id, stage = self._model, None, "decode"
+        event_id, stage = None, "decode"
         try:
             event = self._decode(record)
             event_id, x, stage = event.id, event.x, "features"
-            if model.fragile:
-                refuse_nan(x)
-            z = model.through(x)
-            score, shares = (None, None) if model.too_early(z) else model.score_with_probabilities(z)
+            _, score, shares = self._scored(x)
             if self.outside is not None:
                 self.outside.one(x)
         except Exception as error:
@@ -505,6 +504,14 @@ class Batch:
             outcome = self._refuse(record, error, stage, dead)
             return Scored(record.offset, record.key, event_id, None, outcome)
         return Scored(record.offset, record.key, event_id, score, "scored", shares)
+
+    def _scored(self, x: dict[str, Any]) -> tuple[Any, float | None, dict[Any, float] | None]:
+        """The features of an event in front of the learner, its score, and the probabilities of classes."""
+        model = self._model
+        if model.fragile:
+            refuse_nan(x)
+        z = model.through(x)
+        return (z, None, None) if model.too_early(z) else (z, *model.score_with_probabilities(z))
 
     def _learn(self, records: Sequence[Record], output: LaneOutput) -> None:
         """Take plain events at the front of the batch in bulk, and the rest one by one.
@@ -775,12 +782,10 @@ class Batch:
         stage = "decode"
         try:
             event = self._decode(record)
-            event_id, x, y = event.id, event.x, self._label_of(record, event)
+            event_id, x = event.id, event.x
+            y = event.y if self._labels is None else self._reader.joined([record])[0]
             stage = "features"
-            if model.fragile:
-                refuse_nan(x)
-            z = model.through(x)
-            score, shares = (None, None) if model.too_early(z) else model.score_with_probabilities(z)
+            z, score, shares = self._scored(x)
             if y is None:
                 outcome = "scored"
                 self._learn_null(origin)
@@ -813,12 +818,6 @@ class Batch:
         except Exception as error:
             outcome, score, shares = self._refuse_carefully(record, error, stage, origin, dead), None, None
         return Scored(record.offset, record.key, event_id, score, outcome, shares)
-
-    def _label_of(self, record: Record, event: Event) -> object:
-        """The label of an event: its own, or the one that came for it."""
-        if self._labels is None:
-            return event.y
-        return self._labels[record.label]  # type: ignore[attr-defined]  # `OrderedRecord`
 
     def _refuse_carefully(
         self, record: Record, error: Exception, stage: str, origin: Origin, dead: list[DeadLetter]
@@ -913,7 +912,8 @@ class Batch:
 
 def _kind(record: OrderedRecord) -> int:
     """Of an event: `LABEL_LATER`, `LABEL_LEARNED`, or 0: it is due."""
-    return 0 if record.due and record.label != LABEL_LEARNED else record.label
+    label = record.label
+    return label if label < 0 or label == LABEL_LEARNED else 0
 
 
 _TAKE: Final = {LABEL_LATER: Batch._score, LABEL_LEARNED: Batch._pass, 0: Batch._learn_due}

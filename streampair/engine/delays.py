@@ -8,13 +8,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.engine.records import OrderedRecord
+from streampair.engine.records import OFFSET_BITS, OrderedRecord
 
 __all__ = ["LateSample", "ScoreSample"]
 
 _MULTIPLIER: Final = 0x9E3779B1  # 2**32 over the golden ratio: multiples are spread evenly
 _PARTITION: Final = 0x85EBCA6B
-_SHIFT: Final = 48  # bits of the offset, below the partition's number
 
 
 class ScoreSample:
@@ -54,23 +53,39 @@ class ScoreSample:
 
     def extend(self, records: Sequence[OrderedRecord], scores: Sequence[float | None]) -> None:
         """Add the scores of events; None: an event has none."""
-        for record, score in zip(records, scores, strict=True):
-            if score is not None:
-                self.add(record.partition, record.position, score)
+        if self._level or len(self._scores) + len(records) > self._size:
+            for record, score in zip(records, scores, strict=True):
+                if score is not None:
+                    self.add(record.partition, record.position, score)
+            return
+        # Fast path: all are chosen.
+        self._scores.update(
+            {
+                record.partition << OFFSET_BITS | record.position: score
+                for record, score in zip(records, scores, strict=True)
+                if score is not None
+            }
+        )
 
     def add(self, partition: int, position: int, score: float) -> None:
         """Add the score of the event at a place."""
         if self._chosen(partition, position):
-            self._scores[partition << _SHIFT | position] = score
+            self._scores[partition << OFFSET_BITS | position] = score
             if len(self._scores) > self._size:
                 self._halve()
 
     def pop(self, record: OrderedRecord) -> float | None:
         """Take out the score of an event that is due; None: it is not in the sample."""
-        score = self._scores.pop(record.partition << _SHIFT | record.position, None)
+        score = self._scores.pop(record.partition << OFFSET_BITS | record.position, None)
         if self._level and len(self._scores) < self._size // 4:
             self._level -= 1
         return score
+
+    def pop_many(self, records: Sequence[OrderedRecord]) -> list[float | None]:
+        """Take out the score of each event, as `pop`."""
+        if self._level:
+            return [self.pop(record) for record in records]
+        return [self._scores.pop(each.partition << OFFSET_BITS | each.position, None) for each in records]
 
     def _chosen(self, partition: int, position: int) -> bool:
         level = self._level
@@ -82,11 +97,11 @@ class ScoreSample:
     def _halve(self) -> None:
         while len(self._scores) > self._size:
             self._level += 1
-            mask = (1 << _SHIFT) - 1
+            mask = (1 << OFFSET_BITS) - 1
             self._scores = {
                 place: score
                 for place, score in self._scores.items()
-                if self._chosen(place >> _SHIFT, place & mask)
+                if self._chosen(place >> OFFSET_BITS, place & mask)
             }
 
     def to_state(self) -> dict[str, Any]:

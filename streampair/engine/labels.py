@@ -17,13 +17,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from streampair.engine.records import OFFSET_BITS
 from streampair.errors import ConfigError, LaneStoppedError, SnapshotError, StoreError
 from streampair.kernels import label_table
 
 __all__ = ["JoinedLabels", "LabelTable", "digest_ids", "place_of_label"]
 
-_OFFSET_BITS = 48
-_MAX_OFFSET = 2**_OFFSET_BITS - 1
+_MAX_OFFSET = 2**OFFSET_BITS - 1
 _MAX_PARTITION = 2**16 - 1
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _FIRST_ROWS = 2**14  # a segment grows by four from here
@@ -49,14 +49,17 @@ def digest_ids(ids: Sequence[bytes]) -> NDArray[np.uint64]:
     >>> digest_ids([b"payment-1", b"payment-2"]).shape
     (2, 2)
     """
-    blake2b = hashlib.blake2b
-    digests = bytearray().join([blake2b(one, digest_size=16).digest() for one in ids])
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
+    empty, digests = hashlib.blake2b(digest_size=16), []
+    for one in ids:
+        state = empty.copy()  # much cheaper than a new one
+        state.update(one)
+        digests.append(state.digest())
+    return np.array(np.frombuffer(b"".join(digests), dtype="<u8"), np.uint64).reshape(-1, 2)
 
 
 def place_of_label(place: int) -> tuple[int, int]:
     """Partition and offset of a place as `JoinedLabels` has it."""
-    return place >> _OFFSET_BITS, place & _MAX_OFFSET
+    return place >> OFFSET_BITS, place & _MAX_OFFSET
 
 
 class JoinedLabels(NamedTuple):
@@ -325,7 +328,7 @@ class LabelTable:
                 f"more than {self.max_labels} labels wait for their events",
                 fix="raise labels.max_labels, or shorten labels.after",
             )
-        places = where[kept].astype(np.uint64) + np.uint64(partition << _OFFSET_BITS)
+        places = where[kept].astype(np.uint64) + np.uint64(partition << OFFSET_BITS)
         used = self._was_used(partition, places)
         self._append(_Labels(words[kept], places, moments[kept], values[kept], used))
         self._count += len(kept)
@@ -346,7 +349,7 @@ class LabelTable:
         self._last[partition] = max(offset, self._last.get(partition, -1))
         loaded = self._loaded.get(partition)
         if loaded is not None:
-            place = np.uint64((partition << _OFFSET_BITS) + offset)
+            place = np.uint64((partition << OFFSET_BITS) + offset)
             rest = loaded[np.searchsorted(loaded, place, side="right") :]
             if len(rest):
                 self._loaded[partition] = rest
@@ -502,7 +505,7 @@ class LabelTable:
                 sparse.append(segment)
         self._compact(sparse)
         places = np.sort(np.concatenate(unused))
-        partitions, offsets = places >> np.uint64(_OFFSET_BITS), places & np.uint64(_MAX_OFFSET)
+        partitions, offsets = places >> np.uint64(OFFSET_BITS), places & np.uint64(_MAX_OFFSET)
         return list(zip(partitions.tolist(), offsets.tolist(), strict=True))
 
     def _compact(self, sparse: list[_Segment]) -> None:
@@ -515,7 +518,7 @@ class LabelTable:
             except StoreError:  # there is no room to move: it stays until there is
                 self._segments.insert(0, segment)
 
-    def used(self, *, without: Sequence[int] = ()) -> bytes:
+    def used(self, *, without: ArrayLike = ()) -> bytes:
         """The places of the used labels that have not expired, for a snapshot; see `load_used`.
 
         Parameters
@@ -528,14 +531,15 @@ class LabelTable:
             labels = segment.labels()
             parts.append(labels.places[(labels.used != 0) & (labels.times >= self._expired)])
         places = np.sort(np.concatenate(parts))
-        if len(without):
-            places = np.setdiff1d(places, np.array(without, dtype=np.uint64), assume_unique=True)
+        ahead = np.asarray(without, dtype=np.uint64)
+        if len(ahead):
+            places = np.setdiff1d(places, ahead, assume_unique=True)
         return _encoded(places)
 
     @staticmethod
     def encode_used(places: Sequence[tuple[int, int]]) -> bytes:
         """What `load_used` takes, of places (partition, offset)."""
-        found = [partition << _OFFSET_BITS | offset for partition, offset in places]
+        found = [partition << OFFSET_BITS | offset for partition, offset in places]
         return _encoded(np.sort(np.array(found, dtype=np.uint64)))
 
     def load_used(self, data: bytes) -> None:
@@ -555,7 +559,7 @@ class LabelTable:
             raise SnapshotError("the used labels cannot be read", fix="restore the snapshot from its store")
         columns = np.frombuffer(steps, dtype=np.uint8).reshape(8, -1)
         places = np.cumsum(np.ascontiguousarray(columns.T).view("<u8").ravel(), dtype=np.uint64)
-        partitions = places >> np.uint64(_OFFSET_BITS)
+        partitions = places >> np.uint64(OFFSET_BITS)
         found, starts = np.unique(partitions, return_index=True)
         parts = np.split(places, starts[1:])
         self._loaded = dict(zip(found.tolist(), parts, strict=True)) if len(places) else {}

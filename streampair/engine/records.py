@@ -19,6 +19,8 @@ __all__ = [
     "LABEL_IN_EVENT",
     "LABEL_LATER",
     "LABEL_LEARNED",
+    "LABEL_NO_ID",
+    "OFFSET_BITS",
     "Breaker",
     "Commit",
     "DeadLetter",
@@ -63,6 +65,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 LABEL_IN_EVENT: Final = -1
 LABEL_LATER: Final = -2
 LABEL_LEARNED: Final = 255
+LABEL_NO_ID: Final = 3
+"""Code of an event without an id: that no label came for it says nothing."""
+OFFSET_BITS: Final = 48
+"""Of the place of a record as one number: its partition, and below that its offset."""
 
 
 class OrderedRecord(Record, frozen=True, gc=False, kw_only=True):

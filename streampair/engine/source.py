@@ -7,9 +7,13 @@ ordinals stand for: the position in each partition, and the ranges that were tak
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Final
 
 import msgspec
+import numpy as np
 
 from streampair.engine.records import OrderedRecord
 from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState, Wait
@@ -24,6 +28,8 @@ __all__ = [
     "partition_number",
     "ranges_of",
 ]
+
+_CLOCK: Final = attrgetter("clock")
 
 ORDER_NOT_COVERED = (
     "the order over partitions is not covered, since producers set the timestamps by which it is made "
@@ -72,26 +78,26 @@ def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:
     >>> [(r.partition, r.first, r.end, r.count) for r in ranges_of(records)]
     [(0, 5, 7, 2), (1, 0, 1, 1), (0, 8, 9, 1)]
     """
-    found: list[Range] = []
-    kind, first, last, count = (-1, False, False), 0, -1, 0
-    labels = bytearray()
-
-    def add() -> None:
-        if count:
-            found.append(Range(kind[0], first, last + 1, count, bytes(labels), kind[2]))
-
-    for record in records:
-        # Events that are learned early come in any order, and what lies between two of them is not learned.
-        torn = record.position != last + 1 if record.early else record.position <= last
-        if (record.partition, record.due, record.early) != kind or torn:
-            add()
-            kind, first, count = (record.partition, record.due, record.early), record.position, 0
-            labels.clear()
-        last = record.position
-        count += 1
-        if record.due:
-            labels.append(record.label)
-    add()
+    records = list(records)
+    if not records:
+        return []
+    partitions = np.array([record.partition for record in records])
+    positions = np.array([record.position for record in records])
+    labels = np.array([record.label for record in records])
+    early = np.array([record.early for record in records])
+    steps = np.diff(positions)
+    # Events that are learned early come in any order, and what lies between two of them is not learned.
+    torn = np.where(early[1:], steps != 1, steps <= 0)
+    torn |= (np.diff(partitions) != 0) | np.diff(labels >= 0) | np.diff(early)
+    starts = [0, *(np.flatnonzero(torn) + 1).tolist()]
+    codes = labels.astype(np.uint8).tobytes()
+    found = []
+    for start, end in itertools.pairwise([*starts, len(records)]):
+        first, last = records[start], records[end - 1]
+        learned = codes[start:end] if first.due else b""
+        found.append(
+            Range(first.partition, first.position, last.position + 1, end - start, learned, first.early)
+        )
     return found
 
 
@@ -179,14 +185,16 @@ class Positions:
 
     def took(self, records: Sequence[OrderedRecord]) -> None:
         """Note that records were taken."""
-        for record in records:
-            if record.early:
-                continue
-            positions = self._due if record.due else self._next
-            before = positions.get(record.partition)
-            clock = record.clock if before is None else max(before.clock, record.clock)
-            positions[record.partition] = Position(record.partition, record.position + 1, clock)
+        start = 0
         for each in ranges_of(records):
+            part = records[start : start + each.count]
+            start += each.count
+            if not each.early:
+                positions = self._due if each.labels else self._next
+                clock, before = max(map(_CLOCK, part)), positions.get(each.partition)
+                if before is not None:
+                    clock = max(before.clock, clock)
+                positions[each.partition] = Position(each.partition, each.end, clock)
             last = self._taken[-1] if self._taken else None
             same = last is not None and last.partition == each.partition and each.first >= last.end
             same = same and last is not None and last.early == each.early

@@ -87,14 +87,16 @@ def test_events_keep_their_wait_when_after_grows(
 ) -> None:
     app = make_app(apache_kafka, tmp_path, unique("app"), store=store)
     text = app.path.read_text()
-    then = round(time.time() * 1000) - 2 * HOUR
+    then = round(time.time() * 1000) - 3 * HOUR
     events, _ = stream(40, 2)
     events = [event._replace(time=then + 100 * number) for number, event in enumerate(events)]
     labels = [Label(0, event.time + 1, event.id, True) for event in events[::2]]
+    # In time by the later setting, and not by that with which their events came.
+    too_late = [Label(0, event.time + HOUR + 1, event.id, True) for event in events[1:20:2]]
     # They are due after an hour, and held back since no label has come for one.
     held_back = 'after = "1h"\nlateness = "0s"\nquiet = "1h"'
     app.path.write_text(text.replace('after = "30d"', held_back))
-    send_labels(app, labels)
+    send_labels(app, [*labels, *too_late])
     send_events(app, events[:20])
     with Running(app) as worker:
         app.await_scores(ends(20, 2), worker)

@@ -16,8 +16,10 @@ from harness.late_labels import (
     AFTER,
     BEGIN,
     DAY,
+    LATENESS,
     Event,
     Label,
+    by_arrival,
     joined,
     make_app,
     send_events,
@@ -25,6 +27,7 @@ from harness.late_labels import (
     stream,
 )
 from harness.worker_process import wait_for
+from streampair_connectors.worker.late_labels import LateLabelSource
 
 pytestmark = pytest.mark.newest
 
@@ -64,6 +67,11 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
     asyncio.run(send_value(app, app.input, b"{}", time_ms=BEGIN + 400 * DAY))  # an event without an id
     with Inside(app) as worker:
         wait_for("all were due", lambda: due(worker) == 401)
+        assert worker.worker is not None
+        source = worker.worker._source
+        assert isinstance(source, LateLabelSource)
+        # A snapshot, a minute later, would forget it too.
+        wait_for("what was taken is forgotten", lambda: not source._joined_ahead, seconds=20)
         assert worker.stop() is None
         found = numbers(worker)
         public = worker.telemetry.render(public=True).decode()
@@ -94,6 +102,38 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
     assert found["label_delay_seconds"].sum == pytest.approx(sum(delays) / 1000)
     assert found["label_delay_seconds"].buckets[f"{7 * 86_400.0}"] == sum(d <= 7 * DAY for d in delays)
     assert not re.search("label|due|pending", public)
+
+
+def test_labels_that_are_used_when_they_come_are_counted(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    app = make_app(apache_kafka, tmp_path, unique("app"), more='order = "arrival"')
+    events, labels = stream(200, 2)
+    send_labels(app, labels)
+    send_events(app, events)
+    wanted = [record for record in by_arrival(events, labels) if record.label]
+    early = {(record.partition, record.position) for record in wanted if record.early}
+    with Inside(app) as worker:
+        wait_for("all were learned", lambda: due(worker) == 200)
+        assert worker.stop() is None
+        found = numbers(worker)
+    assert len(early) > 30
+    assert found["label_messages_total"]["used"] == len(wanted)
+    delays = found["label_delay_seconds"]
+    assert delays.buckets["+Inf"] == len(wanted)
+    assert delays.sum == pytest.approx(sum(used_after(events, labels, early)) / 1000)
+
+
+def used_after(events: list[Event], labels: list[Label], early: set[tuple[int, int]]) -> list[int]:
+    """How long after their events the labels came that were used when they came."""
+    positions, found = dict.fromkeys((0, 1), 0), []
+    for event in events:
+        place = (event.partition, positions[event.partition])
+        positions[event.partition] += 1
+        if place in early:
+            mine = [label.time - event.time for label in labels if label.id == event.id]
+            found.append(min(delay for delay in mine if delay >= -LATENESS))
+    return found
 
 
 def test_a_label_that_comes_too_late_counts_when_it_comes(

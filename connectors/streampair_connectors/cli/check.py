@@ -460,17 +460,28 @@ def _check_input_topic(config: Config, report: Report, topics: _Topics) -> None:
 
 
 async def _check_append_time(config: Config, report: Report, partitions: int) -> None:
-    if not config.learner.whole_topic or partitions <= 1:
+    ordered = config.learner.whole_topic and partitions > 1
+    if not partitions or not (ordered or config.labels is not None):
         return
     if await kafka.has_append_time(config.require_kafka(), config.input.topic):
-        report.good("timestamps", "set by the broker: the order over partitions is a function of the topic")
+        if ordered:
+            report.good(
+                "timestamps", "set by the broker: the order over partitions is a function of the topic"
+            )
         return
-    found = "set by producers: a late record may stand elsewhere in another run"
-    advice = f"To have the broker set them: {append_time_command(config)}"
-    if is_private(config):
-        report.doubtful("timestamps", f"{found}, and the report says that the order is not covered. {advice}")
-    else:
-        report.good("timestamps", f"{found}. {advice}")
+    found = ["set by producers"]
+    if ordered:
+        found.append("a late record may stand elsewhere in another run")
+        if is_private(config):
+            found.append("the report says that the order is not covered")
+    if config.labels is not None:
+        found.append(
+            "which labels an event can use depends on when it is read, if its stamp is ahead of its arrival "
+            f"by more than labels.lateness ({duration_text(config.labels.lateness)})"
+        )
+    text = f"{found[0]}: {'; '.join(found[1:])}. To have the broker set them: {append_time_command(config)}"
+    doubtful = is_private(config) or config.labels is not None
+    (report.doubtful if doubtful else report.good)("timestamps", text)
 
 
 async def _check_labels(config: Config, settings: KafkaConfig, report: Report, topics: _Topics) -> None:

@@ -20,9 +20,8 @@ import numpy as np
 
 from streampair.engine import OrderedRecord, Record
 from streampair.engine.labels import LabelTable, digest_ids
-from streampair.engine.records import LABEL_LATER
+from streampair.engine.records import LABEL_LATER, LABEL_NO_ID
 from streampair.errors import ConfigError, RecordError, SourceError
-from streampair_connectors.codecs.labels import NO_ID
 from streampair_connectors.codecs.records import LabelParser, json_fields
 from streampair_connectors.config import Config, LabelsConfig
 
@@ -394,7 +393,7 @@ class DueEvents:
                 due.append((-1, event, identity))
             else:
                 due.append((len(out), event, identity))
-                out.append(self._again(event, 0 if identity is not None else NO_ID))
+                out.append(self._again(event, 0 if identity is not None else LABEL_NO_ID))
             self._learn_early(time if not waiting else min(time, waiting[0][0].timestamp + self._wait), out)
 
     def _again(self, event: OrderedRecord, label: int) -> OrderedRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -11,11 +11,9 @@ from streampair.errors import RecordError
 from streampair_connectors.codecs.records import LabelParser
 from streampair_connectors.config import Config, LabelsConfig
 
-__all__ = ["NO_ID", "DecodedLabel", "event_ids", "label_decoder"]
+__all__ = ["DecodedLabel", "event_ids", "label_decoder"]
 
 _LOW, _HIGH = 1, 2  # codes, as of `Config.label_codes`
-NO_ID = 3
-"""Code of an event without an id: that no label came for it says nothing."""
 _FIX = "send the id that the event has, in the field, key or header that labels.id names"
 
 
@@ -28,7 +26,7 @@ class _Record(Protocol):
     def headers(self) -> Sequence[tuple[str, bytes]]: ...
 
 
-class DecodedLabel(NamedTuple):
+class DecodedLabel(msgspec.Struct, frozen=True, gc=False):
     """A label: the id of its event, and its code (`Config.label_codes`)."""
 
     id: bytes
@@ -55,7 +53,7 @@ def event_ids(config: Config) -> Callable[[Sequence[_Record]], list[bytes | None
     field = labels.id_field
     if field is None:
         read = _outer_id(labels)
-        return lambda records: [read(record) for record in records]
+        return lambda records: list(map(read, records))
     decode = msgspec.json.Decoder(_struct({"id": field})).decode
     limit = config.input.max_event_bytes
 
@@ -104,6 +102,8 @@ def label_decoder(config: Config) -> Callable[[_Record], DecodedLabel]:
                 fix="send the label, or name its field as labels.label",
                 stage="label",
             )
+        if parser.boolean and isinstance(y, bool):
+            return DecodedLabel(identity, _HIGH if y else _LOW)
         return DecodedLabel(identity, codes[_key(parser.resolve(y))])
 
     return one

@@ -10,6 +10,8 @@ was sent after the bucket had ended.
 from __future__ import annotations
 
 import heapq
+import itertools
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -118,23 +120,31 @@ class TopicOrder:
         queue = self._queues[partition]
         if records:
             self._rejoin(partition)
-        begin = queue.read_to
-        for record in records:
-            if record.offset < begin:
-                continue
-            queue.newest = max(
-                queue.newest, record.timestamp if newest_ms is None else min(record.timestamp, newest_ms)
-            )
-            bucket = queue.newest // BUCKET_MS
-            if queue.chunks and queue.chunks[-1].bucket == bucket:
-                queue.chunks[-1].records.append(record)
-                queue.chunks[-1].clocks.append(queue.newest)
+        if records and records[0].offset < queue.read_to:
+            records = [record for record in records if record.offset >= queue.read_to]
+        if not records:
+            return
+        times = [record.timestamp for record in records]
+        if newest_ms is not None and max(times) > newest_ms:
+            times = [min(time, newest_ms) for time in times]
+        times[0] = max(times[0], queue.newest)
+        clocks = list(itertools.accumulate(times, max))
+        start = 0
+        while start < len(records):
+            bucket = clocks[start] // BUCKET_MS
+            end = bisect_left(clocks, (bucket + 1) * BUCKET_MS, start)
+            chunk = queue.chunks[-1] if queue.chunks else None
+            if chunk is not None and chunk.bucket == bucket:
+                chunk.records.extend(records[start:end])
+                chunk.clocks.extend(clocks[start:end])
             else:
-                queue.chunks.append(_Chunk(bucket, [record], [queue.newest]))
-                if len(queue.chunks) == 1:
+                queue.chunks.append(_Chunk(bucket, list(records[start:end]), clocks[start:end]))
+                if chunk is None:
                     heapq.heappush(self._heap, (bucket, partition))
-            queue.bytes += size_of_record(record)
-            queue.read_to = record.offset + 1
+            start = end
+        queue.newest = clocks[-1]
+        queue.bytes += size_of_records(records)
+        queue.read_to = records[-1].offset + 1
 
     def reached(self, partition: int, *, sent_ms: int) -> None:
         """Close the buckets before a fetch, sent at `sent_ms`, whose answer is pushed and reached the end."""
@@ -200,23 +210,25 @@ class TopicOrder:
                 limit, end = before(partition, records[0].offset)
                 if bucket >= limit // BUCKET_MS:
                     break
-                part = [record for record in part if record.offset < end]
-            for record, clock in zip(part, clocks, strict=False):
-                out.append(
-                    OrderedRecord(
-                        self.ordinal,
-                        record.value,
-                        record.key,
-                        record.timestamp,
-                        partition=partition,
-                        position=record.offset,
-                        clock=clock,
-                        headers=record.headers,
-                        label=self._label,
-                    )
+                if part[-1].offset >= end:
+                    part = [record for record in part if record.offset < end]
+            label = self._label
+            out += [
+                OrderedRecord(
+                    ordinal,
+                    record.value,
+                    record.key,
+                    record.timestamp,
+                    partition=partition,
+                    position=record.offset,
+                    clock=clock,
+                    headers=record.headers,
+                    label=label,
                 )
-                self.ordinal += 1
-                queue.bytes -= size_of_record(record)
+                for ordinal, record, clock in zip(itertools.count(self.ordinal), part, clocks, strict=False)
+            ]
+            self.ordinal += len(part)
+            queue.bytes -= size_of_records(part)
             if len(part) < len(records):
                 del records[: len(part)], clocks[: len(part)]
                 continue
@@ -228,9 +240,10 @@ class TopicOrder:
         return out
 
 
-def size_of_record(record: RecordLike) -> int:
-    """Bytes of key and value."""
-    return len(record.value or b"") + len(record.key or b"")
+def size_of_records(records: Sequence[RecordLike]) -> int:
+    """Bytes of keys and values."""
+    parts = [record.value for record in records] + [record.key for record in records]
+    return sum(map(len, filter(None, parts)))
 
 
 def has_append_times(records: Sequence[RecordLike]) -> bool:

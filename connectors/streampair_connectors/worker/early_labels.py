@@ -272,8 +272,8 @@ class EarlyLabels:
 
     def take(
         self, ordinal: int, most: int, *, before_ms: float, scored: Mapping[int, int] | None
-    ) -> list[OrderedRecord]:
-        """Take the events of the next labels, up to a time.
+    ) -> list[tuple[OrderedRecord, int]]:
+        """Take the events of the next labels, up to a time, and how long after each its label came.
 
         Parameters
         ----------
@@ -286,8 +286,13 @@ class EarlyLabels:
         scored
             By partition the offset behind the last event that was handed out to be scored: it is not learned
             before. None: others score.
+
+        Returns
+        -------
+        list of (OrderedRecord, int)
+            The events, and the delays of their labels in milliseconds.
         """
-        out: list[OrderedRecord] = []
+        out: list[tuple[OrderedRecord, int]] = []
         while self._items and len(out) < most and self._items[0].clock < before_ms:
             item = self._items[0]
             if item.place is not None and item.event is not None:
@@ -295,20 +300,19 @@ class EarlyLabels:
                 if scored is not None and offset >= scored.get(partition, 0):
                     break
                 event = item.event
-                out.append(
-                    OrderedRecord(
-                        ordinal,
-                        event.value,
-                        event.key,
-                        event.timestamp,
-                        partition=partition,
-                        position=offset,
-                        clock=event.timestamp,
-                        headers=event.headers,
-                        label=item.code,
-                        early=True,
-                    )
+                record = OrderedRecord(
+                    ordinal,
+                    event.value,
+                    event.key,
+                    event.timestamp,
+                    partition=partition,
+                    position=offset,
+                    clock=event.timestamp,
+                    headers=event.headers,
+                    label=item.code,
+                    early=True,
                 )
+                out.append((record, item.delay))
                 ordinal += 1
             item.taken = ordinal
             self._taken.append(self._items.popleft())

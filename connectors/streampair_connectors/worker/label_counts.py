@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from streampair_connectors.observability.metric_definitions import LABEL_OUTCOMES, Observations
 
@@ -44,33 +45,33 @@ class LabelCounts:
     def __init__(self) -> None:
         self.messages = dict.fromkeys(LABEL_OUTCOMES, 0)
         self.without_id = 0
-        self._buckets = [0] * (len(DELAY_BOUNDS) + 1)
+        self._buckets = np.zeros(len(DELAY_BOUNDS) + 1, np.int64)
         self._seconds = 0.0
 
-    def used(self, delays: Sequence[int], *, repeats: int, contradictions: int) -> None:
+    def used(self, delays: ArrayLike, *, repeats: int, contradictions: int) -> None:
         """Count labels that events have used.
 
         Parameters
         ----------
         delays
-            From each event to its label, in milliseconds.
+            Shape (n,): from each event to its label, in milliseconds.
         repeats, contradictions
             Further labels of these events, as of `JoinedLabels`.
         """
-        self.messages["used"] += len(delays)
         self.messages["repeated"] += repeats
         self.messages["contradicting"] += contradictions
-        for delay in delays:
-            seconds = max(delay, 0) / 1000.0
-            self._buckets[bisect_left(DELAY_BOUNDS, seconds)] += 1
-            self._seconds += seconds
+        seconds = np.maximum(np.asarray(delays, np.int64), 0) / 1000.0
+        self.messages["used"] += len(seconds)
+        buckets = np.searchsorted(DELAY_BOUNDS, seconds)
+        self._buckets += np.bincount(buckets, minlength=len(self._buckets))
+        self._seconds += float(seconds.sum())
 
     @property
     def delays(self) -> Observations:
         """The delays of labels that were used, in seconds."""
         names = [*(str(float(bound)) for bound in DELAY_BOUNDS), "+Inf"]
         found, count = {}, 0
-        for name, more in zip(names, self._buckets, strict=True):
+        for name, more in zip(names, self._buckets.tolist(), strict=True):
             count += more
             found[name] = count
         return Observations(found, self._seconds)

@@ -12,21 +12,23 @@ import functools
 import math
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from streampair.engine import OrderedRecord
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.labels import LabelTable, digest_ids
-from streampair.engine.records import LABEL_LATER, LABEL_LEARNED
+from streampair.engine.records import LABEL_LATER, LABEL_LEARNED, LABEL_NO_ID
 from streampair.engine.wal import Position, Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
-from streampair_connectors.codecs.labels import NO_ID, DecodedLabel, event_ids, label_decoder
+from streampair_connectors.codecs.labels import DecodedLabel, event_ids, label_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
 from streampair_connectors.kafka.consumer import TopicReader
@@ -44,6 +46,7 @@ log = get_logger(__name__)
 
 _QUEUE_BYTES = 1024 * 1024  # of one partition that is read a second time; then it is paused
 _QUIET_SECONDS = 60.0  # between two warnings
+_EXPIRIES = 1024  # while a label waits: each looks at all labels
 _REASON = "streampair.reason"  # header of a label that was sent on
 
 
@@ -145,38 +148,43 @@ class LabelReader:
         return self._decode
 
     def _take(self, partition: int, records: Sequence[RecordLike]) -> None:
-        ids: list[bytes] = []
-        codes, times, offsets, kept = bytearray(), [], [], []
-        for record in records:
-            try:
-                label = self._decode(record)
-            except RecordError as error:
-                self._send_on(record, partition, str(error), "unreadable")
-                continue
-            ids.append(label.id)
-            codes.append(label.code)
-            times.append(record.timestamp)
-            offsets.append(record.offset)
-            kept.append(record)
-        if ids and self.table is not None:
+        labels, kept = self._decoded(partition, records)
+        if labels and self.table is not None:
+            times = np.array([record.timestamp for record in kept], np.int64)
             # A label from the future would say for as long that labels still come.
-            self.newest = max(self.newest, min(max(times), round(time.time() * 1000)))
-            digests = digest_ids(ids)
+            self.newest = max(self.newest, min(int(times.max()), round(time.time() * 1000)))
+            digests = digest_ids([label.id for label in labels])
             if self.late_sample is not None:
                 self.late_sample.match(
-                    digests, times, after=self._labels.after, lateness=self._labels.lateness
+                    digests, times.tolist(), after=self._labels.after, lateness=self._labels.lateness
                 )
             late = self.table.add(
                 digests,
-                np.frombuffer(bytes(codes), np.uint8),
-                np.array(times, np.int64),
+                np.array([label.code for label in labels], np.uint8),
+                times,
                 partition,
-                np.array(offsets, np.int64),
+                np.array([record.offset for record in kept], np.int64),
             )
             for index in late.tolist():
                 reason = "every event that it could be for was learned before"
                 self._send_on(kept[index], partition, reason, "late")
         self.read_to[partition] = records[-1].offset + 1
+
+    def _decoded(
+        self, partition: int, records: Sequence[RecordLike]
+    ) -> tuple[list[DecodedLabel], Sequence[RecordLike]]:
+        """The labels in messages, and the messages that they are in; the others are sent on."""
+        with contextlib.suppress(RecordError):  # seldom: then one by one
+            return list(map(self._decode, records)), records
+        labels, kept = [], []
+        for record in records:
+            try:
+                labels.append(self._decode(record))
+            except RecordError as error:
+                self._send_on(record, partition, str(error), "unreadable")
+            else:
+                kept.append(record)
+        return labels, kept
 
     def _send_on(self, record: RecordLike, partition: int, reason: str, outcome: str) -> None:
         if record.offset >= self._reported.get(partition, 0):
@@ -273,6 +281,14 @@ class ScoreReader:
         await self._reader.stop()
 
 
+class _JoinedAhead(NamedTuple):
+    """Labels that were joined together: the last ordinal, those of their events, and their places."""
+
+    last: int
+    ordinals: NDArray[np.int64]
+    places: NDArray[np.uint64]
+
+
 class LateLabelSource(TopicSource):
     """One lane for the whole topic: new events to score, and due ones to learn.
 
@@ -313,7 +329,7 @@ class LateLabelSource(TopicSource):
         self._due_feed = OrderFeed(self._due_reader, config.input.topic, _QUEUE_BYTES)
         self._open: OpenLane | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._joined_ahead: list[tuple[int, int]] = []  # ordinals of events, and places of their labels
+        self._joined_ahead: deque[_JoinedAhead] = deque()
         self._quiet_until = 0.0  # when it may be said again that labels have stopped
         self._waits: list[Wait] = []
         self._known_used = UsedLabels(b"")
@@ -355,7 +371,7 @@ class LateLabelSource(TopicSource):
     def begin(self, lane: OpenLane) -> None:
         """Seek in all partitions, and read the labels again; scores do not wait for them."""
         self._keep_used()
-        self._joined_ahead = []
+        self._joined_ahead.clear()
         super().begin(lane)
         if self._open is not lane:
             self._label_reader.counts = LabelCounts()
@@ -415,9 +431,10 @@ class LateLabelSource(TopicSource):
         assert self._open is not None
         lane = self._open.logged_lane
         taken = lane.next_offset or 0
-        self._joined_ahead = [(ordinal, place) for ordinal, place in self._joined_ahead if ordinal >= taken]
         if self._due_order is not None:
-            used = self._label_reader.labels.used(without=[place for _, place in self._joined_ahead])
+            self._forget_taken(taken)
+            ahead = [each.places[each.ordinals >= taken] for each in self._joined_ahead]
+            used = self._label_reader.labels.used(without=np.concatenate(ahead) if ahead else ())
             early = b"" if self._early is None else self._early.state(taken)
             return _encode(UsedLabels(used, early=early, scores=self._scores_read()))
         known = self._known_used
@@ -430,6 +447,11 @@ class LateLabelSource(TopicSource):
                 self._scores_read(),
             )
         )
+
+    def _forget_taken(self, taken: int) -> None:
+        """Forget the labels of events that the lane has taken, up to this ordinal."""
+        while self._joined_ahead and self._joined_ahead[0].last < taken:
+            self._joined_ahead.popleft()
 
     def _scores_read(self) -> dict[int, int]:
         return {} if self._scores is None else dict(self._scores.read_to)
@@ -529,7 +551,8 @@ class LateLabelSource(TopicSource):
         records = order.take(most, before=functools.partial(self._before, read))
         arrivals.ordinal = order.ordinal
         if records:
-            self._ready += self._joined(records)
+            self._join(records)
+            self._ready += records
         return len(records)
 
     def _take_by_labels(
@@ -548,7 +571,9 @@ class LateLabelSource(TopicSource):
                 scored=None if self._learns_only else self._scored,
             )
             arrivals.ordinal += len(found)
-            self._ready += found
+            self._ready += [record for record, _ in found]
+            delays = [delay for _, delay in found]
+            self._label_reader.counts.used(delays, repeats=0, contradictions=0)
             taken += len(found)
             if taken == before:
                 break
@@ -602,45 +627,54 @@ class LateLabelSource(TopicSource):
             ),
         )
 
-    def _joined(self, records: list[OrderedRecord]) -> list[OrderedRecord]:
-        """The records with the codes of their labels."""
+    def _join(self, records: list[OrderedRecord]) -> None:
+        """Give records, which nobody else has yet, the codes of their labels."""
         named, digests, times = self._digests(records)
-        counts = self._label_reader.counts
-        counts.without_id += len(records) - len(named)
-        learned = OffsetSet() if self._early is None else self._early.learned
-        joined = self._label_reader.labels.join(digests, times)
-        for event, place in zip(joined.events.tolist(), joined.places.tolist(), strict=True):
-            self._joined_ahead.append((records[named[event]].offset, place))
-        out, used = list(records), []
-        for index in set(range(len(records))).difference(named):
-            out[index] = msgspec.structs.replace(records[index], label=NO_ID)
-        codes, delays = joined.codes.tolist(), (joined.times - times).tolist()
-        for index, code, delay in zip(named, codes, delays, strict=True):
-            if (records[index].partition, records[index].position) in learned:
-                out[index] = msgspec.structs.replace(records[index], label=LABEL_LEARNED)
-            elif code:
-                wait = self._wait_of(records[index].partition, records[index].position)
-                if -wait.lateness <= delay <= wait.after:
-                    out[index] = msgspec.structs.replace(records[index], label=code)
-                    used.append(delay)
-        counts.used(used, repeats=joined.repeats, contradictions=joined.contradictions)
-        sample = self._label_reader.late_sample
-        if sample is not None:
-            labelled = [out[index].label > 0 for index in named]
-            sample.extend(digests, times.tolist(), labelled, after=self._labels.after)
-        return out
+        reader = self._label_reader
+        joined = reader.labels.join(digests, times)
+        if len(joined.events):
+            ordinals = np.array([record.offset for record in records], np.int64)[named[joined.events]]
+            self._joined_ahead.append(_JoinedAhead(records[-1].offset, ordinals, joined.places))
+        delays = joined.times - times
+        in_time = self._in_time([records[index] for index in named.tolist()], delays) & (joined.codes > 0)
+        labels = np.full(len(records), LABEL_NO_ID)
+        labels[named] = np.where(in_time, joined.codes, 0)
+        if self._early is not None:
+            learned = self._early.learned
+            labels[[(each.partition, each.position) in learned for each in records]] = LABEL_LEARNED
+            in_time &= labels[named] != LABEL_LEARNED
+        for record, label in zip(records, labels.tolist(), strict=True):
+            if label:
+                msgspec.structs.force_setattr(record, "label", label)
+        reader.counts.without_id += len(records) - len(named)
+        reader.counts.used(delays[in_time], repeats=joined.repeats, contradictions=joined.contradictions)
+        if reader.late_sample is not None:
+            labelled = (labels[named] > 0).tolist()
+            reader.late_sample.extend(digests, times.tolist(), labelled, after=self._labels.after)
 
-    def _digests(self, records: Sequence[OrderedRecord]) -> tuple[list[int], Any, Any]:
+    def _in_time(self, records: Sequence[OrderedRecord], delays: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether a label with this delay counts for each record, as long as it waits."""
+        if len(self._waits) == 1:
+            (wait,) = self._waits
+            return (-wait.lateness <= delays) & (delays <= wait.after)
+        waits = [self._wait_of(record.partition, record.position) for record in records]
+        earliest = np.array([-wait.lateness for wait in waits], np.int64)
+        return (earliest <= delays) & (delays <= np.array([wait.after for wait in waits], np.int64))
+
+    def _digests(
+        self, records: Sequence[OrderedRecord]
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
         """Of events with an id: their indices, the digests of the ids, and the times of the events.
 
         A timestamp in the future counts as that of the order; one before it by more than `lateness` as so
         much before it, since older labels may be gone, depending on when the lane has committed.
         """
         ids, lateness = self._ids(records), self._labels.lateness
-        named = [index for index, each in enumerate(ids) if each is not None]
-        found = [records[index] for index in named]
-        times = [min(max(each.timestamp, each.clock - lateness), each.clock) for each in found]
-        return named, digest_ids([each for each in ids if each is not None]), np.array(times, np.int64)
+        named = np.array([index for index, each in enumerate(ids) if each is not None], np.int64)
+        clocks = np.array([record.clock for record in records], np.int64)[named]
+        stamps = np.array([record.timestamp for record in records], np.int64)[named]
+        times = np.clip(stamps, clocks - lateness, clocks)
+        return named, digest_ids([each for each in ids if each is not None]), times
 
     def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
         """What is known of the labels now."""
@@ -694,11 +728,14 @@ class LateLabelSource(TopicSource):
         source, reader = lane.logged_lane.source, self._label_reader
         if source is None or self._due_order is None:
             return 0
+        taken = lane.logged_lane.next_offset or 0
+        self._forget_taken(taken)
         if self._early is not None:
-            self._early.processed(source, lane.logged_lane.next_offset or 0)
+            self._early.processed(source, taken)
         unused, reader.unused = reader.unused, []
         fronts = [each.clock for each in source.due.values()]
         front = max(fronts, default=0) - BUCKET_MS - self._labels.lateness
+        front -= front % max(self._labels.wait // _EXPIRIES, 1)
         if front > source.expired:
             places = reader.labels.expire(front)
             reader.counts.messages["unused"] += len(places)

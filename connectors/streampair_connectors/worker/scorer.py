@@ -33,7 +33,7 @@ from streampair_connectors.kafka import (
 )
 from streampair_connectors.kafka.admin import check_topics, output_topics
 from streampair_connectors.kafka.client import ID_PREFIX
-from streampair_connectors.kafka.ordering import size_of_record
+from streampair_connectors.kafka.ordering import size_of_records
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry
@@ -83,7 +83,7 @@ class _Queue:
 
     def add(self, records: Sequence[RecordLike]) -> None:
         self.records += records
-        self.bytes += sum(map(size_of_record, records)) + _RECORD_BYTES * len(records)
+        self.bytes += size_of_records(records) + _RECORD_BYTES * len(records)
 
     def take(self, count: int) -> list[RecordLike]:
         size, count = len(self.records), min(count, len(self.records))
