@@ -209,14 +209,15 @@ def test_check_says_what_events_and_labels_need(
     assert f"labels from topic '{app.name}-labels', events learned 30 days after they come" in report()
     assert "can be gone by then" not in report()
     short = late_app(App(apache_kafka, tmp_path, f"{app.name}-b", partitions=2, store="kafka"))
-    short.create_topics(retention_ms=str(DAY))
+    short.create_topics(retention_ms=str(DAY), cleanup_policy="compact,delete")
     assert f"topic '{short.name}-labels' (labels.topic) does not exist" in CliRunner().invoke(
         cli.app, ["check", str(short.path)]
     ).output.replace("\n", " ")
     apache_kafka.create_topic(f"{short.name}-labels", cleanup_policy="compact", retention_ms=str(DAY))
     found = " ".join(CliRunner().invoke(cli.app, ["check", str(short.path)]).output.split())
     assert found.count("can be gone by then") == 2
-    assert "is compacted: of several labels of an id the last one may be left" in found
+    assert "is compacted: of several labels of a key the last one may be left" in found
+    assert "is compacted: of several events of a key the last one may be left" in found
 
 
 def test_a_private_learner_needs_ids_outside_of_the_value(
