@@ -15,15 +15,21 @@ import quixstreams
 from river import linear_model
 
 
-def main(bootstrap: str, topic: str, output: str, count: int) -> None:
-    model, times = linear_model.LogisticRegression(), [0.0]
-    app = quixstreams.Application(
+def application(bootstrap: str, **options: Any) -> quixstreams.Application:
+    """An application that reads its topics from their begin."""
+    return quixstreams.Application(
         bootstrap,
         consumer_group=f"quix-{time.time_ns()}",
         auto_offset_reset="earliest",
         commit_every=10_000,
         loglevel=None,
+        **options,
     )
+
+
+def main(bootstrap: str, topic: str, output: str, count: int) -> None:
+    model, times = linear_model.LogisticRegression(), [0.0]
+    app = application(bootstrap)
 
     def take(x: dict[str, Any]) -> dict[str, Any]:
         times[0] = times[0] or time.perf_counter()

@@ -13,21 +13,14 @@ import tempfile
 import time
 from typing import Any
 
-import quixstreams
+import _quix
 from river import linear_model
 
 
 def main(bootstrap: str, events: str, labels: str, output: str, count: int) -> None:
     model, times, learned = linear_model.LogisticRegression(), [0.0], [0]
     with tempfile.TemporaryDirectory() as directory:
-        app = quixstreams.Application(
-            bootstrap,
-            consumer_group=f"quix-{time.time_ns()}",
-            auto_offset_reset="earliest",
-            commit_every=10_000,
-            state_dir=directory,
-            loglevel=None,
-        )
+        app = _quix.application(bootstrap, state_dir=directory)
 
         def score(x: dict[str, Any]) -> dict[str, Any]:
             times[0] = times[0] or time.perf_counter()

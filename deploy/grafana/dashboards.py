@@ -317,7 +317,7 @@ LABELS = Row(
         speed("events_without_id_total"),
         Panel(
             "Age of the newest label, and what is usual",
-            "A newest label that is older than usual: labels have stopped.",
+            "If the newest label is older than usual, labels have stopped.",
             [
                 (f"time() - {lane('label_newest_seconds')}", f"{NAME} newest"),
                 (lane("label_quiet_seconds"), f"{NAME} usual"),
@@ -326,7 +326,7 @@ LABELS = Row(
         ),
         Panel(
             "Age of the newest event that was due",
-            "Events younger than it still wait for their labels.",
+            "Later events still wait for their labels.",
             [(f"time() - {lane('learned_to_seconds')}", NAME)],
             unit="s",
         ),

@@ -87,7 +87,7 @@ def delayed_labels(
     2 {'amount': 3.0} None
     2 {'amount': 3.0} False
     """
-    steps = _steps(events, labels, after, absent, lateness, order)
+    steps = _steps(events, labels, _Rules.checked(after, absent, lateness, order))
     return ((event.number, event.x if learn else copy.copy(event.x), event.y) for event, learn in steps)
 
 
@@ -148,7 +148,7 @@ def delayed_progressive_val_score(
         )
     probabilities = isinstance(model, base.Classifier) and not getattr(metric, "requires_labels", True)
     predict = model.predict_proba_one if probabilities else model.predict_one
-    for event, learn in _steps(events, labels, after, absent, lateness, order):
+    for event, learn in _steps(events, labels, _Rules.checked(after, absent, lateness, order)):
         if not learn:
             event.prediction = predict(copy.copy(event.x))
             continue
@@ -156,6 +156,33 @@ def delayed_progressive_val_score(
             metric.update(y_true=event.y, y_pred=event.prediction)
         model.learn_one(event.x, event.y)
     return metric
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """How long labels may take, and what an event without one is learned as."""
+
+    after: Any
+    absent: Any
+    lateness: Any
+    at_once: bool
+
+    @classmethod
+    def checked(cls, after: Any, absent: Any, lateness: Any, order: str) -> _Rules:
+        if order not in ("wait", "arrival"):
+            raise ConfigError(f"order is {order!r}", fix="give 'wait' or 'arrival'")
+        try:
+            zero = after - after
+            lateness = lateness or zero  # 0 is no time, of datetimes too
+            usable = after >= zero and lateness >= zero
+        except TypeError:
+            usable = False
+        if not usable:
+            raise ConfigError(
+                f"after is {after!r} and lateness {lateness!r}",
+                fix="give two numbers of at least 0, or two timedeltas",
+            )
+        return cls(after, absent, lateness, order == "arrival")
 
 
 @dataclass(eq=False, slots=True)
@@ -232,39 +259,11 @@ class _Join:
 
 
 def _steps(
-    events: Iterable[tuple[Any, Any, Any]],
-    labels: Iterable[tuple[Any, Any, Any]],
-    after: Any,
-    absent: Any,
-    lateness: Any,
-    order: str,
+    events: Iterable[tuple[Any, Any, Any]], labels: Iterable[tuple[Any, Any, Any]], rules: _Rules
 ) -> Iterator[tuple[_Event, bool]]:
-    """Check the arguments; then each event when it happens, with False, and when it is learned, with True."""
-    if order not in ("wait", "arrival"):
-        raise ConfigError(f"order is {order!r}", fix="give 'wait' or 'arrival'")
-    try:
-        zero = after - after
-        lateness = lateness or zero  # 0 is no time, of datetimes too
-        usable = after >= zero and lateness >= zero
-    except TypeError:
-        usable = False
-    if not usable:
-        raise ConfigError(
-            f"after is {after!r} and lateness {lateness!r}",
-            fix="give two numbers of at least 0, or two timedeltas",
-        )
-    checked = _checked("event", events, after), _checked("label", labels, after)
-    return _run(*checked, after, absent, lateness, order == "arrival")
-
-
-def _run(
-    events: Iterator[tuple[Any, Any, Any]],
-    labels: Iterator[tuple[Any, Any, Any]],
-    after: Any,
-    absent: Any,
-    lateness: Any,
-    at_once: bool,
-) -> Iterator[tuple[_Event, bool]]:
+    """Each event when it happens, with False, and when it is learned, with True."""
+    after, lateness, at_once = rules.after, rules.lateness, rules.at_once
+    events, labels = _checked("event", events, after), _checked("label", labels, after)
     join, number = _Join(), 0
     event, label = next(events, None), next(labels, None)
     while event is not None or join.waiting:
@@ -280,7 +279,7 @@ def _run(
             ended = join.due()
             missing = ended.y is None
             if missing:
-                ended.y = absent
+                ended.y = rules.absent
             if ended.y is not None and (missing or not at_once):
                 yield ended, True
         else:

@@ -7,23 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.applications import App, same
+from harness.applications import App
 from harness.kafka import Cluster
 from harness.late_labels import (
     Label,
     due_offsets,
+    due_records,
     joined,
     make_app,
-    reference,
     send_events,
     send_labels,
     sent,
     stream,
+    verify_learned,
 )
 from harness.verifier import Nursery
 from harness.worker_process import wait_for
-
-from streampair.engine.snapshot import unpack
 
 pytestmark = pytest.mark.newest
 
@@ -75,8 +74,7 @@ def test_a_live_lane_learns_each_event_with_its_label(
     times = {"after": AFTER, "lateness": LATENESS}
     codes = [code for _, code in joined(events, labels, **times)]
     assert min(codes.count(code) for code in (0, 1, 2)) > 5
-    wanted = reference(app, events, labels, **times)
-    assert same(app.snapshot()["steps"], unpack(wanted.snapshot(clean=True))["steps"])
+    verify_learned(app, due_records(events, labels, **times))
 
 
 def test_a_host_that_is_behind_is_logged_and_waits(

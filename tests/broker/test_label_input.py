@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from harness.applications import App, Inside, ends, same
+from harness.applications import Inside, ends
 from harness.kafka import Cluster
-from harness.late_labels import BEGIN, make_app, read_topic, send
+from harness.late_labels import BEGIN, make_app, n_due, read_topic, send, verify_learned
 from harness.worker_process import wait_for
-from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import load_config
-from streampair_connectors.worker.factory import build_lane
 
 from streampair.engine import OrderedRecord
-from streampair.engine.snapshot import unpack
 
 pytestmark = pytest.mark.newest
 
@@ -99,17 +95,12 @@ def messages() -> tuple[list[Any], list[Any], list[int], list[tuple[str, str]]]:
     return events, labels, outcomes, sent_on
 
 
-def learned(app: App, events: list[Any], outcomes: list[int]) -> Any:
-    """What a lane has learned of the events of one partition, in their order, with these labels."""
-    config = load_config(app.path)
-    lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
-    lane.process(
-        [
-            OrderedRecord(number, value, None, at, partition=0, position=number, label=code)
-            for number, ((_, at, value, _), code) in enumerate(zip(events, outcomes, strict=True))
-        ]
-    )
-    return unpack(lane.snapshot(clean=True))["steps"]
+def due_records(events: list[Any], outcomes: list[int]) -> list[OrderedRecord]:
+    """The events of one partition, in their order, as a lane takes them with these labels."""
+    return [
+        OrderedRecord(number, value, None, at, partition=0, position=number, label=code)
+        for number, ((_, at, value, _), code) in enumerate(zip(events, outcomes, strict=True))
+    ]
 
 
 @pytest.mark.parametrize("batch", [4, 200])
@@ -131,7 +122,7 @@ def test_each_has_one_outcome(kafka: Cluster, unique: Unique, tmp_path: Path, st
     count = len(events) + 1
     with Inside(app) as worker:
         app.await_scores(ends(count, 1), worker)
-        wait_for("all are due", lambda: due(worker) == count)
+        wait_for("all are due", lambda: n_due(worker) == count)
         assert worker.stop() is None
     found = sorted(
         (record.key.decode(), dict(record.headers)["streampair.reason"].decode())
@@ -141,9 +132,4 @@ def test_each_has_one_outcome(kafka: Cluster, unique: Unique, tmp_path: Path, st
     assert [identity for identity, _ in found] == sorted(identity for identity, _ in sent_on)
     for (_, said), (_, meant) in zip(found, sorted(sent_on), strict=True):
         assert meant in said
-    assert same(app.snapshot()["steps"], learned(app, [*events, last], [*outcomes, LEARNED_TRUE]))
-
-
-def due(worker: Inside) -> int:
-    found = [gauges.events for gauges in worker.telemetry.gauges(worker.app.name).values()]
-    return sum(events["learned"] + events["skipped"] for events in found)
+    verify_learned(app, due_records([*events, last], [*outcomes, LEARNED_TRUE]))

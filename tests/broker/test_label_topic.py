@@ -8,48 +8,36 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, ends, same
+from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, ends
 from harness.kafka import Cluster
 from harness.late_labels import (
     DAY,
-    Event,
     Label,
     by_arrival,
+    due_records,
     joined,
     late_app,
     late_labels,
     make_app,
-    reference,
+    n_due,
     send_events,
     send_labels,
     stream,
+    verify_learned,
     with_id,
 )
 from harness.worker_process import wait_for
 from streampair_connectors.cli import app as cli
-from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka import RecordReader
-from streampair_connectors.worker.factory import build_lane
 from streampair_connectors.worker.model_topic import read_model
 from typer.testing import CliRunner
 
-from streampair.engine.snapshot import unpack
 from streampair.errors import PrivacyError
 
 pytestmark = pytest.mark.newest
 
 Unique = Callable[[str], str]
-
-
-def learned(worker: Inside) -> int:
-    """Events that were due, as committed."""
-    found = [gauges.events for gauges in worker.telemetry.gauges(worker.app.name).values()]
-    return sum(events["learned"] + events["skipped"] for events in found)
-
-
-def steps(app: App) -> object:
-    return app.snapshot()["steps"]
 
 
 @pytest.fixture(params=[PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
@@ -66,11 +54,10 @@ def test_a_backlog_finds_every_label_in_time(
     send_events(app, events)
     with Inside(app) as worker:
         rows = app.await_scores(ends(400, 2), committed=store == "kafka")
-        wait_for("all are learned", lambda: learned(worker) == 400)
+        wait_for("all are learned", lambda: n_due(worker) == 400)
         assert worker.stop() is None
     assert len(rows) == 400
-    wanted = reference(app, events, labels)
-    assert same(steps(app), unpack(wanted.snapshot(clean=True))["steps"])
+    verify_learned(app, due_records(events, labels))
     codes = [code for _, code in joined(events, labels)]
     assert min(codes.count(code) for code in (0, 1, 2)) > 20
 
@@ -87,7 +74,7 @@ def test_labels_that_no_event_has_used_are_sent_on(
     used = {event.id for event, code in joined(events, labels) if code}
     wanted = {label.id for label in labels if label.id not in used and label.time < front}
     with Inside(app) as worker:
-        wait_for("all are learned", lambda: learned(worker) == 400)
+        wait_for("all are learned", lambda: n_due(worker) == 400)
         assert worker.stop() is None
     found = late_labels(app)
     assert {identity for identity, _ in found} == wanted
@@ -117,13 +104,12 @@ def test_kill_9_loses_and_repeats_nothing(
         send_events(app, part)
     with Inside(app) as last:
         rows = app.await_scores(ends(600, 2), committed=True)
-        wait_for("all are learned", lambda: learned(last) == 600)
+        wait_for("all are learned", lambda: n_due(last) == 600)
         assert last.stop() is None
     if store == "kafka":
         assert len(rows) == 600
-    wanted = reference(app, events, labels)
     if not key:
-        assert same(steps(app), unpack(wanted.snapshot(clean=True))["steps"])
+        verify_learned(app, due_records(events, labels))
     found = [identity for identity, _ in late_labels(app)]
     if store == "kafka":
         assert len(found) == len(set(found))
@@ -143,8 +129,7 @@ def test_scorers_score_what_the_learner_learns_later(
         assert worker.stop() == 0, worker.log()
         assert scorer.stop() == 0, scorer.log()
     assert len(rows) == len({(row["partition"], row["offset"]) for row in rows}) == 400
-    wanted = reference(app, events, labels)
-    assert same(steps(app), unpack(wanted.snapshot(clean=True))["steps"])
+    verify_learned(app, due_records(events, labels))
 
 
 def test_quality_is_that_of_the_scores_that_scorers_gave(
@@ -156,18 +141,18 @@ def test_quality_is_that_of_the_scores_that_scorers_gave(
     send_labels(app, labels)
     send_events(app, events[:200])
     with Inside(app.role("learn")) as worker:
-        wait_for("half of them are learned, without scores", lambda: learned(worker) == 200)
+        wait_for("half of them are learned, without scores", lambda: n_due(worker) == 200)
         assert worker.stop() is None
     # The others are due as they come, and held back until a label of today comes.
     app.path.write_text(app.path.read_text().replace('after = "30d"', 'after = "30d"\nquiet = "1h"'))
     send_events(app, events[200:])
     with Running(app.role("score")) as scorer, Inside(app.role("learn")) as worker:
         rows = app.await_scores(ends(400, 2), scorer, committed=True)
-        assert learned(worker) == 200
+        assert n_due(worker) == 200
         # Only those of events that were not learned before.
         wait_for("the learner has read the scores", lambda: waiting_scores(worker) == 200)
         send_labels(app, [Label(0, round(time.time() * 1000), "nobody", True)])
-        wait_for("all are learned", lambda: learned(worker) == 400)
+        wait_for("all are learned", lambda: n_due(worker) == 400)
         gauges = next(iter(worker.telemetry.gauges(app.name).values()))
         assert worker.stop() is None
     codes = {event.id: code for event, code in joined(events, labels)}
@@ -221,7 +206,7 @@ def test_events_wait_as_long_as_they_were_to_when_after_changes(
     send_events(app, events[20:])
     with Inside(app) as worker:
         app.await_scores(ends(40, 2), worker)
-        assert learned(worker) == 0
+        assert n_due(worker) == 0
         assert worker.stop() is None
 
 
@@ -241,14 +226,15 @@ def test_check_says_what_events_and_labels_need(
     stamped = make_app(apache_kafka, tmp_path, f"{app.name}-c", store="kafka", times="LogAppendTime")
     assert "labels.lateness" not in CliRunner().invoke(cli.app, ["check", str(stamped.path)]).output
     short = late_app(App(apache_kafka, tmp_path, f"{app.name}-b", partitions=2, store="kafka"))
-    short.create_topics(retention_ms=str(DAY))
+    short.create_topics(retention_ms=str(DAY), cleanup_policy="compact,delete")
     assert f"topic '{short.name}-labels' (labels.topic) does not exist" in CliRunner().invoke(
         cli.app, ["check", str(short.path)]
     ).output.replace("\n", " ")
     apache_kafka.create_topic(f"{short.name}-labels", cleanup_policy="compact", retention_ms=str(DAY))
     found = " ".join(CliRunner().invoke(cli.app, ["check", str(short.path)]).output.split())
     assert found.count("can be gone by then") == 2
-    assert "is compacted: of several labels of an id the last one may be left" in found
+    assert "is compacted: of several labels of a key the last one may be left" in found
+    assert "is compacted: of several events of a key the last one may be left" in found
 
 
 def test_a_private_learner_needs_ids_outside_of_the_value(
@@ -273,7 +259,7 @@ def test_an_event_is_learned_when_its_label_comes(
         app.await_scores(ends(400, 2), worker)
         wait_for("all are learned", lambda: passed(worker) == 400)
         assert worker.stop() is None
-    assert same(steps(app), wanted_by_arrival(app, events, labels))
+    verify_learned(app, by_arrival(events, labels))
 
 
 def passed(worker: Inside) -> int:
@@ -281,10 +267,3 @@ def passed(worker: Inside) -> int:
     assert worker.worker is not None
     sources = [lane.logged_lane.source for lane in worker.worker.lanes.values()]
     return sum(each.next_offset for source in sources if source for each in source.due.values())
-
-
-def wanted_by_arrival(app: App, events: list[Event], labels: list[Label]) -> object:
-    config = load_config(app.path)
-    lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
-    lane.process(by_arrival(events, labels))
-    return unpack(lane.snapshot(clean=True))["steps"]

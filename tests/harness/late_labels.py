@@ -21,9 +21,10 @@ from streampair_connectors.stores.encryption import Seal
 from streampair_connectors.stores.topic import TopicLog, context_of
 from streampair_connectors.worker.factory import build_lane
 
-from harness.applications import FEATURES, App
+from harness.applications import FEATURES, App, Inside, same
 from streampair.engine import OrderedRecord
 from streampair.engine.recovery import RecoveredState
+from streampair.engine.snapshot import unpack
 from streampair.engine.wal import WHOLE_TOPIC, Chain
 
 DAY = 86_400_000
@@ -201,12 +202,12 @@ def by_arrival(events: Sequence[Event], labels: Sequence[Label]) -> list[Ordered
     return [msgspec.structs.replace(record, offset=number) for number, record in enumerate(out)]
 
 
-def reference(app: App, events: Sequence[Event], labels: Sequence[Label], **times: int) -> Any:
-    """A lane that has learned all events in their order, and was not interrupted; `times` of `joined`."""
+def verify_learned(app: App, records: Sequence[OrderedRecord]) -> None:
+    """What was learned is what a lane learns of these records that is not interrupted."""
     config = load_config(app.path)
     lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
-    lane.process(due_records(events, labels, **times))
-    return lane
+    lane.process(records)
+    assert same(app.snapshot()["steps"], unpack(lane.snapshot(clean=True))["steps"])
 
 
 def due_records(events: Sequence[Event], labels: Sequence[Label], **times: int) -> list[OrderedRecord]:
@@ -271,6 +272,12 @@ def sent(app: App, *, label_partitions: int = 2) -> tuple[list[Event], list[Labe
         )
     ]
     return events, labels
+
+
+def n_due(worker: Inside) -> int:
+    """Events that were due, learned or skipped, as committed."""
+    found = [gauges.events for gauges in worker.telemetry.gauges(worker.app.name).values()]
+    return sum(events["learned"] + events["skipped"] for events in found)
 
 
 def due_offsets(app: App) -> dict[int, int]:

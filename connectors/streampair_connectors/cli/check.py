@@ -485,7 +485,7 @@ async def _check_append_time(config: Config, report: Report, partitions: int) ->
 
 
 async def _check_labels(config: Config, settings: KafkaConfig, report: Report, topics: _Topics) -> None:
-    """Check the labels topic, and whether events and labels are kept until the events are due."""
+    """Check that there is a labels topic, and that events and labels are kept until the events are due."""
     labels = config.labels
     if labels is None:
         return
@@ -506,10 +506,16 @@ async def _check_labels(config: Config, settings: KafkaConfig, report: Report, t
                 f"it: kafka-configs.sh --bootstrap-server {settings.bootstrap_servers} --alter "
                 f"--topic {topic} --add-config retention.ms={2 * labels.wait}",
             )
+    if config.input.topic in topics.found and await kafka.is_compacted(settings, config.input.topic):
+        report.doubtful(
+            "input.topic",
+            f"{config.input.topic!r} is compacted: of several events of a key the last one may be left when "
+            "the others are due, and they are not learned. Set cleanup.policy=delete",
+        )
     if await kafka.is_compacted(settings, labels.topic):
         report.doubtful(
             "labels.topic",
-            f"{labels.topic!r} is compacted: of several labels of an id the last one may be left, and the "
+            f"{labels.topic!r} is compacted: of several labels of a key the last one may be left, and the "
             "first one counts. Set cleanup.policy=delete",
         )
 

@@ -2,7 +2,7 @@
 
 Each application is a :class:`~streampair_connectors.worker.worker.Worker`, the code path of `run`. The
 numbers of the final table come from the scores read back from the output topics, joined by
-offset with the labels read back from the input topic.
+offset with the labels of the events read back from the input topic.
 """
 
 from __future__ import annotations
@@ -389,17 +389,20 @@ class Demo:
         for name in self.columns:
             table.add_column(name, justify="right", no_wrap=True)
         for row in result["learners"]:
-            epsilon, regret = row["epsilon_spent"], row["regret_total"]
-            cells = {
-                "AUC": _number(row["auc"]),
-                "last fifth": _number(row["auc_last_fifth"]),
-                "events/s": f"{row['events_per_second']:.0f}",
-                "epsilon": "none" if epsilon is None else _number(epsilon),
-                "regret": "-" if regret is None else f"{regret:.1f} ± {row['regret_stderr']:.1f}",
-                "too late": f"{row.get('labels_too_late')}",
-            }
+            cells = self._cells(row)
             table.add_row(row["learner"], *(cells[name] for name in self.columns))
         self._console.print(table)
+
+    def _cells(self, row: dict[str, Any]) -> dict[str, str]:
+        """The cells of a learner, by column."""
+        epsilon, regret = row["epsilon_spent"], row["regret_total"]
+        return {
+            "AUC": _number(row["auc"]),
+            "last fifth": _number(row["auc_last_fifth"]),
+            "events/s": f"{row['events_per_second']:.0f}",
+            "epsilon": "none" if epsilon is None else _number(epsilon),
+            "regret": "-" if regret is None else f"{regret:.1f} ± {row['regret_stderr']:.1f}",
+        }
 
 
 def auc(scores: list[float], labels: list[bool]) -> float | None:

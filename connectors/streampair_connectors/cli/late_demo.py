@@ -1,4 +1,4 @@
-"""`streampair demo --late-labels`: payments are learned once chargebacks had their time to come."""
+"""`streampair demo --late-labels`: payments are learned once their chargebacks have had time to come."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAYMENTS = 2400
 LABELS_TOPIC = "chargebacks"
 DAY_SECONDS = 0.1  # ten days pass in a second
 AFTER_DAYS = 30
-_SLOWEST_DAYS = 45  # of chargebacks: of four, one comes too late
+_SLOWEST_DAYS = 45  # of a chargeback; about one in four comes too late
 
 
 class LateDemo(Demo):
@@ -31,8 +31,7 @@ class LateDemo(Demo):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._delays: dict[int, float] = {}  # days until the chargeback, by the number of the payment
-        self._learned_counts: dict[str, int] = {}
-        self._too_late: dict[str, int] = {}
+        self._too_late: dict[str, int] = {}  # chargebacks sent on, by application
         super().__init__(*arguments, **options)
         self._chargebacks = sorted(
             (number / self._rate + days * DAY_SECONDS, number) for number, days in self._delays.items()
@@ -99,10 +98,11 @@ class LateDemo(Demo):
         return self._events[offset][1]
 
     def _learned(self, apps: list[ReadBack]) -> bool:
-        for app in apps:
-            gauges = self._gauges(app)
-            self._learned_counts[app.config.app] = 0 if gauges is None else gauges.events["learned"]
-        return all(count == len(self._events) for count in self._learned_counts.values())
+        return all(self._count_learned(app) == len(self._events) for app in apps)
+
+    def _count_learned(self, app: ReadBack) -> int:
+        gauges = self._gauges(app)
+        return 0 if gauges is None else int(gauges.events["learned"])
 
     async def _collect(self, apps: list[ReadBack]) -> None:
         await super()._collect(apps)
@@ -118,15 +118,18 @@ class LateDemo(Demo):
 
     def _result(self, apps: list[ReadBack]) -> dict[str, Any]:
         result = super()._result(apps)
-        for row in result["learners"]:
-            row["learned"] = self._learned_counts[row["app"]]
-            row["labels_too_late"] = self._too_late[row["app"]]
+        for row, app in zip(result["learners"], apps, strict=True):
+            row["learned"] = self._count_learned(app)
+            row["labels_too_late"] = self._too_late[app.config.app]
         return {**result, "fraud": len(self._delays)}
+
+    def _cells(self, row: dict[str, Any]) -> dict[str, str]:
+        return {**super()._cells(row), "too late": str(row["labels_too_late"])}
 
     def _caption(self) -> str:
         return (
-            f"AUC: of the first {AFTER_DAYS} days too, when nothing was learned yet. Too late: chargebacks "
-            f"in APP-late-labels so far. {super()._caption()}"
+            f"AUC: includes the first {AFTER_DAYS} days, when nothing was learned yet. Too late: chargebacks "
+            f"sent on to APP-late-labels so far. {super()._caption()}"
         )
 
 

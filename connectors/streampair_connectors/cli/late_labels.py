@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -22,12 +22,12 @@ from streampair.engine import OrderedRecord, Record
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER, LABEL_NO_ID
 from streampair.errors import ConfigError, RecordError, SourceError
-from streampair_connectors.codecs.records import LabelParser, json_fields
+from streampair_connectors.codecs.labels import LabelCodeParser
+from streampair_connectors.codecs.records import json_fields
 from streampair_connectors.config import Config, LabelsConfig
 
 __all__ = ["DueEvents", "Lines", "check_late_labels", "milliseconds"]
 
-_LOW, _HIGH = 1, 2  # codes, as of `Config.label_codes`
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
@@ -201,17 +201,12 @@ class _Labels:
         self._column = table.time or ""
         self._label = table.label
         self._sorted = _Sorted(lines, self._column)
-        self._positive = config.input.positive
-        self._constant = None if table.value is None else self._code(table.value)
-        self._parser = LabelParser(config.input.model_copy(update={"label": table.label}))
+        self._parser = LabelCodeParser(config)
         self._more = True
         self.queue: deque[tuple[int, bytes, int]] | None = deque() if table.order == "arrival" else None
         """With `order = "arrival"`: time, id and code of the labels that were read, in their order."""
         self.errors: Counter[str] = Counter()
         self.read = 0
-
-    def _code(self, label: object) -> int:
-        return _HIGH if label == self._positive else _LOW
 
     def read_to(self, time: float) -> None:
         """Read until a label is later than this."""
@@ -253,8 +248,8 @@ class _Labels:
             raise RecordError(
                 "the label has no id", fix=f"write the id of its event in {self._id!r}", stage="label"
             )
-        if self._constant is not None:
-            return identity, self._constant
+        if self._parser.constant is not None:
+            return identity, self._parser.constant
         assert self._label is not None
         value = get(self._label)
         if value is None:
@@ -263,10 +258,9 @@ class _Labels:
                 fix="write the label, or name its column as labels.label",
                 stage="label",
             )
-        resolve: Callable[[Any], object] = self._parser.resolve
-        if self._lines.header is not None:
-            resolve = self._parser.resolve_text
-        return identity, self._code(resolve(value))
+        if self._lines.header is None:
+            return identity, self._parser.code(value)
+        return identity, self._parser.code_of_text(cast("str", value))
 
 
 class DueEvents:

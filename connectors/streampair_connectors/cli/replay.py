@@ -73,10 +73,8 @@ class Source:
     ----------
     decode
         Decoder of records.
-    header
-        Names of the columns of a CSV file; None: JSON lines.
-    batches
-        The records, one per line, numbered from 0.
+    lines
+        The records, one per line.
     size
         Bytes of the file on disk, compressed or not; None for a pipe.
     position
@@ -84,8 +82,7 @@ class Source:
     """
 
     decode: Decoder
-    header: list[str] | None
-    batches: Iterator[list[Record]]
+    lines: Lines
     size: int | None
     position: Callable[[], int]
 
@@ -121,7 +118,7 @@ def open_source(config: Config, path: str) -> Iterator[Source]:
             if lines.header is None
             else csv_decoder(config.input, lines.header, **taken_cells(config))
         )
-        yield Source(decode, lines.header, cast("Iterator[list[Record]]", lines.batches), size, raw.tell)
+        yield Source(decode, lines, size, raw.tell)
 
 
 def _read_lines(
@@ -397,9 +394,9 @@ class Replay:
         timer = LaneTimer(lane, clock, self.telemetry, labels)
         encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
         self.telemetry.health(config.app, "running")
-        batches: Iterator[Sequence[Record]] = _growing_batches(source.batches)
+        batches: Iterator[Sequence[Record]] = _growing_batches(source.lines.batches)
         if late is not None:
-            events = Lines(_display_name(self.path), source.header, batches)
+            events = source.lines._replace(batches=batches)
             self.late = DueEvents(config, events, late, private=lane.private)
             batches = self._in_order(self.late, batches)
         publish_at, publish_after = 0.0, _FIRST_BATCH

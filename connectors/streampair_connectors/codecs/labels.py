@@ -11,7 +11,7 @@ from streampair.errors import RecordError
 from streampair_connectors.codecs.records import LabelParser
 from streampair_connectors.config import Config, LabelsConfig
 
-__all__ = ["DecodedLabel", "event_ids", "label_decoder"]
+__all__ = ["DecodedLabel", "LabelCodeParser", "event_ids", "label_decoder"]
 
 _LOW, _HIGH = 1, 2  # codes, as of `Config.label_codes`
 _FIX = "send the id that the event has, in the field, key or header that labels.id names"
@@ -69,6 +69,30 @@ def event_ids(config: Config) -> Callable[[Sequence[_Record]], list[bytes | None
     return lambda records: [one(record) for record in records]
 
 
+class LabelCodeParser(LabelParser):
+    """Parser of labels that come later, to their codes (`Config.label_codes`).
+
+    Attributes
+    ----------
+    constant
+        Code of every label, if `labels.value` says it; None: labels are in a field.
+    """
+
+    def __init__(self, config: Config) -> None:
+        labels = _table(config)
+        super().__init__(config.input.model_copy(update={"label": labels.label}))
+        self._codes = {_key(config.input.negative_label()): _LOW, _key(config.input.positive): _HIGH}
+        self.constant = None if labels.value is None else self._codes[_key(labels.value)]
+
+    def code(self, value: object) -> int:
+        """Code of a value of JSON; raises RecordError if it is no label."""
+        return self._codes[_key(self.resolve(value))]
+
+    def code_of_text(self, text: str) -> int:
+        """Code of a cell of CSV; raises RecordError if it is no label."""
+        return self._codes[_key(self.resolve_text(text))]
+
+
 def label_decoder(config: Config) -> Callable[[_Record], DecodedLabel]:
     """Return the function that decodes a message of the labels topic.
 
@@ -78,13 +102,12 @@ def label_decoder(config: Config) -> Callable[[_Record], DecodedLabel]:
         By the returned function, with stage `"label"`: there is no id or no label, or the label is unknown.
     """
     labels = _table(config)
-    parser = LabelParser(config.input.model_copy(update={"label": labels.label}))
-    codes = {_key(config.input.negative_label()): _LOW, _key(config.input.positive): _HIGH}
+    parser = LabelCodeParser(config)
+    constant = parser.constant
     outer = None if labels.id_field is not None else _outer_id(labels)
     fields = {} if labels.id_field is None else {"id": labels.id_field}
     fields |= {} if labels.label is None else {"label": labels.label}
     decode = msgspec.json.Decoder(_struct(fields)).decode if fields else None
-    constant = None if labels.value is None else codes[_key(labels.value)]
 
     def one(record: _Record) -> DecodedLabel:
         row = None
@@ -104,7 +127,7 @@ def label_decoder(config: Config) -> Callable[[_Record], DecodedLabel]:
             )
         if parser.boolean and isinstance(y, bool):
             return DecodedLabel(identity, _HIGH if y else _LOW)
-        return DecodedLabel(identity, codes[_key(parser.resolve(y))])
+        return DecodedLabel(identity, parser.code(y))
 
     return one
 
