@@ -269,7 +269,7 @@ class Learner(base.Estimator):
 
     @property
     def pair_form(self) -> losses.Form:
-        """How two labels and the weights make the margin of a pair: see `streampair.losses`."""
+        """Form of the pair margin, from two labels and the weights: see `streampair.losses`."""
         return self._task.form
 
     def label_number(self, y: Any) -> float:

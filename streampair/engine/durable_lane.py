@@ -780,7 +780,7 @@ class LoggedLane(Lane):
 
     @property
     def source(self) -> Positions | None:
-        """Where a lane that reads a whole topic goes on; None: it reads one partition."""
+        """Positions of a lane that reads a whole topic; None: it reads one partition."""
         return self._log.source
 
     @property

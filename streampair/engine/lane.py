@@ -266,7 +266,7 @@ class Lane:
 
     @property
     def slots(self) -> int:
-        """Of them, those that were to be learned: all, or where labels come later those that were due."""
+        """Number of records to be learned: all, or where labels come later those that were due."""
         return self._batch.seen if self._batch.arrivals is None else self._batch.due
 
     @property
@@ -313,7 +313,7 @@ class Lane:
         return report
 
     def _uncovered(self) -> str:
-        """What the guarantee does not cover because of where the records come from; empty: nothing more."""
+        """Limits of the guarantee that follow from the source of the records; empty: none."""
         return ""
 
     def _void_reasons(self) -> list[str]:
@@ -539,7 +539,7 @@ class Lane:
         return self._voided(privacy_summary)
 
     def _labels_used(self) -> bytes:
-        """Which labels were used, where they come later; empty otherwise."""
+        """Labels that were used, where they come later; empty otherwise."""
         return b""
 
     def _account(self) -> dict[str, Any] | None:

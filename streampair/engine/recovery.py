@@ -158,7 +158,7 @@ class RecoveredState:
                 self.ranges = []
 
     def _models_to_replay(self, entry: OverrideEntry) -> list[ModelEntry]:
-        """Of `models` those up to the tip, if the lane goes on from there: later records need not repeat."""
+        """Select the models up to the tip, if the lane goes on from there: later records need not repeat."""
         if entry.from_snapshot or self.tip is None:
             return []
         end = self.tip.next_offset or 0
@@ -192,7 +192,7 @@ class RecoveredState:
 
     @property
     def source(self) -> SourceState | None:
-        """Where a lane that reads a whole topic goes on; None: at the start, or it reads one partition."""
+        """Positions of a lane that reads a whole topic; None: the start, or it reads one partition."""
         source = None if self.tip is None else self.tip.source
         if source is None:
             return SourceState([], self.ahead) if self.ahead else None
@@ -253,7 +253,7 @@ class ExternalState:
     offsets: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def places(self, known: RecoveredState | None) -> list[_Place]:
-        """What is known of each partition that the lane reads."""
+        """Known state of each partition that the lane reads."""
         if self.spans is None:
             return [
                 _Place("", self.start, self.end, self.offset, None if known is None else known.next_offset)

@@ -98,7 +98,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """Where a partition is to be read on.
+    """Next offset of a partition.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_li
 
 
 class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """How long events wait for their labels.
+    """Waiting time of events for their labels.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=T
 
 
 class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where a lane that reads a whole topic goes on.
+    """Positions of a lane that reads a whole topic.
 
     Attributes
     ----------

@@ -195,7 +195,7 @@ def _audit(audit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_audit(text: str, report: PrivacyReport, learner: str) -> dict[str, Any]:
-    """What `streampair audit --json` printed, if it is of this learner under this budget.
+    """Check that an output of `streampair audit --json` is of this learner under this budget.
 
     Raises
     ------

@@ -304,11 +304,11 @@ class MechanismState(abc.ABC):
 
     @abc.abstractmethod
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
 
     @abc.abstractmethod
     def to_state(self) -> dict[str, Any]:
-        """What has been learned, as plain values and arrays."""
+        """Export the state, as plain values and arrays."""
 
     @abc.abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:

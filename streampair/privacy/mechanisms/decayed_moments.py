@@ -286,7 +286,7 @@ class DecayedMomentsState(MomentsState):
         super().__init__(plan)  # type: ignore[arg-type]
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         plan = self.plan
         return [plan.sigma, plan.keep, float(plan.length), plan.grid, plan.radius]
 

@@ -118,7 +118,7 @@ class ExactGradients:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GradientPlan(abc.ABC):
-    """What the plans of `FTRL` and of gradient perturbation have in common.
+    """Base class of the plans of `FTRL` and of gradient perturbation.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class GradientPlan(abc.ABC):
 
     @classmethod
     def arguments(cls, settings: Settings) -> dict[str, Any]:
-        """What the settings of a learner say of its plan, without the strategy and whether it is tangent."""
+        """Arguments of the plan that follow from a learner's settings: all but the strategy and `tangent`."""
         dim = settings.dim
         assert dim is not None
         return {
@@ -511,7 +511,7 @@ class FTRLState(GradientState):
         return np.asarray(self.gate.total * self.plan.grid, dtype=np.float64)
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         plan = self.plan
         return [plan.sigma, plan.grid, plan.clip, plan.radius, *strategy_numbers(plan.strategy)]
 

@@ -648,7 +648,7 @@ class OutputPerturbationState(MechanismState):
         return point
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         plan, ends = self.plan, slice(None, None, max(self.plan.horizon - 1, 1))
         return [
             plan.radius, plan.clip, plan.alpha, plan.diameter, float(plan.horizon), float(plan.warmup),

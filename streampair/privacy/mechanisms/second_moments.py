@@ -299,7 +299,7 @@ class SecondMomentsPlan:
         return entity.within(horizon) * self._one_move
 
     def _running_move(self, blocks: int | None, rows: int | None = None) -> float:
-        """Of the releases of the first blocks; rows: of any so many consecutive ones of these."""
+        """Sensitivity of the releases of the first blocks; rows: of any so many consecutive ones of these."""
         entity = self.relation.entity
         if entity is None or blocks is None:  # a late block has room for all records of the entity
             single = pattern_sensitivity(
@@ -387,7 +387,7 @@ class SecondMomentsPlan:
         return self.relation.entity is None
 
     def card(self) -> tuple[Release, ...]:
-        """What is released, and what it is worth: the sums of blocks, and that of all at the horizon."""
+        """Releases and their cost: the sums of blocks, and that of all records at the horizon."""
         horizon, dim = self.horizon, self.dim
         running = None if horizon is None else len(self._ends_before(horizon))
 
@@ -795,7 +795,7 @@ class MomentsState(MechanismState):
         self._link = rate_link(0.5 * (1.0 + centre))
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         plan = self.plan
         numbers = [plan.sigma, plan.sigma_last, plan.grid, plan.base, plan.radius]
         return numbers if plan.anytime is None else [*numbers, plan.anytime]
