@@ -847,7 +847,7 @@ class PrivateLearner(Learner):
     # ---- copies and state ------------------------------------------------------------------------------
 
     def charge(self, forks: int, *, vouched: bool = False) -> None:
-        """Say how often a ledger has charged a second view of a window (docs/privacy 8).
+        """Set how many forks a ledger has charged (docs/privacy 8).
 
         Parameters
         ----------

@@ -57,7 +57,7 @@ class LaneState:
     snapshot
         Its `size` and `offset`; None: there is none.
     forks, forks_planned, pending
-        Second views charged permanently, their number in the plan, and whether one more is charged until a
+        Forks charged permanently, their number in the plan, and whether one more is charged until a
         replay is complete; None without an account.
     void, accepted
         Reasons why the guarantee is void, and overrides that an operator has accepted.

@@ -136,7 +136,7 @@ class GradientPlan(abc.ABC):
     horizon
         Learning steps, None for no end.
     forks, window
-        Number of second views that the budget covers, and the releases of each (docs/privacy 8).
+        Number of forks that the budget covers, and the releases of each (docs/privacy 8).
     relation
         The neighbouring relation.
 
@@ -196,7 +196,7 @@ class GradientPlan(abc.ABC):
         """Largest norm of what one record moves in `window` consecutive releases."""
 
     def fork_mu2(self, window: int) -> float:
-        """Upper bound of what a second view of `window` consecutive releases adds to mu^2."""
+        """Upper bound of what a fork of `window` consecutive releases adds to mu^2."""
         return (self._window_norm(window) / self.sigma) ** 2
 
     def release(self) -> Release:

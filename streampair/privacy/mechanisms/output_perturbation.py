@@ -293,7 +293,7 @@ def plan_output_perturbation(
         ``"minimal"``: `sigma_t` proportional to `S_t^(2/3)`, the smallest sum of stds. ``"equal"``: to `S_t`,
         equal cost for each release, as in H20.
     forks, window
-        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
+        Number of forks that the budget covers, and the slots of each (docs/privacy 8).
     group, relation
         As in `OutputPerturbationPlan`.
     scale

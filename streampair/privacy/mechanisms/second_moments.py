@@ -147,7 +147,7 @@ class SecondMomentsPlan:
     radius
         Radius R of the weights.
     forks, window
-        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
+        Number of forks that the budget covers, and the slots of each (docs/privacy 8).
     anytime
         Weight a, above 0 and up to 1, of the accuracy before the horizon against that at its end. A record
         of the first block spends `sqrt(a)` of mu^2 on the releases before the end, which have
@@ -227,7 +227,7 @@ class SecondMomentsPlan:
         assert first is not None
         put(sigma=first, sigma_last=first if last is None else last)
         if self.forks:
-            # One factor scales all noise: the releases and each second view of a window must fit the budget.
+            # One factor scales all noise: the releases and each fork must fit the budget.
             factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
             put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
         check_overflow(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
