@@ -554,7 +554,7 @@ def report_of(
     relation
         The neighbouring relation.
     spent
-        Epsilon, if secret coins make it smaller than by mu (subsampling); None: by mu.
+        Epsilon, if subsampling makes it smaller than by mu (amplification); None: by mu.
     """
     mus = [plan.mu for plan in plans]
     mu = max(mus) if parallel else math.sqrt(sum(value**2 for value in mus))
