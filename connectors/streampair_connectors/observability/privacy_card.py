@@ -63,9 +63,9 @@ _TITLES = {
     "accounting": "Privacy accounting",
     "implementation": "Implementation and security",
     "status": "Status",
-    "utility": "Utility that is released",
+    "utility": "Released utility",
     "audit": "Last audit",
-    "notes": "What has to be known",
+    "notes": "Notes",
 }
 
 
@@ -154,13 +154,13 @@ def card_of(
         },
         "status": {
             "guarantee": report.kind,
-            "said": report.guarantee,
+            "statement": report.guarantee,
             "what would void it": list(VOID_BY),
             "what would leave it in doubt": list(DOUBTFUL_BY),
             "records that can still be learned": "no end" if endless else report.horizon_left,
             **(status or {}),
         },
-        "utility": "no private AUC is asked for" if report.auc is None else _utility(report.auc),
+        "utility": "no private AUC is released" if report.auc is None else _utility(report.auc),
         "audit": "none was given" if audit is None else _audit(audit),
         "notes": list(report.notes),
     }
