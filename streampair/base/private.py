@@ -133,7 +133,7 @@ def _plan_of(learner: PrivateLearner, saved: Mapping[str, Any]) -> Mapping[str, 
 
 
 def load_atomically(
-    learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mapping[str, Any]], None]
+    learner: PrivateLearner, saved: Mapping[str, Any], load: Callable[[Mapping[str, Any]], None]
 ) -> None:
     """Take a state or a plan, or be as before.
 
@@ -143,7 +143,7 @@ def load_atomically(
     """
     before = copy.deepcopy(learner._standing), learner._identity, learner._planned
     try:
-        learner._checked_import(saved, how)
+        learner._checked_import(saved, load)
     except SnapshotError:
         learner.__init__(**learner._parameters())  # type: ignore[misc]
         learner._standing, identity, learner._planned = before

@@ -412,13 +412,13 @@ def _check_register(
         refuse_key(register.key, chain.key.id)
     if not chain.holds(register.sequence, register.tag):
         # A log that is long enough has diverged: it was put back after another copy had gone on.
-        how = (
+        evidence = (
             f"it ends with entry {chain.sequence}, and the register knows entry {register.sequence}"
             if register.sequence >= chain.sequence
             else f"its entry {register.sequence} is not the one that the register knows"
         )
         refuse(
-            f"the log is older than what was released: {how}",
+            f"the log is older than what was released: {evidence}",
             "put the newest store back (an older one must never be). If that is lost, `streampair state "
             "recover CONFIG --accept-rollback` shows its cost first, and goes on",
             "rollback",

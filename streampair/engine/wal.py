@@ -562,10 +562,10 @@ class Chain:
         return frames
 
     @staticmethod
-    def _damaged(chain: Chain, how: str) -> LogDamagedError:
+    def _damaged(chain: Chain, detail: str) -> LogDamagedError:
         where = "at its beginning" if chain.sequence < 0 else f"behind entry {chain.sequence}"
         return LogDamagedError(
-            f"the log is damaged {where}: {how}",
+            f"the log is damaged {where}: {detail}",
             fix="put the newest copy of the store back, with the key that wrote it; see `streampair "
             "state recover --help` for what it costs to go on without",
         )

@@ -268,17 +268,17 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return self
 
     def _notes(self, drawn: bool) -> list[str]:
-        said = ["Who is in a pair with whom is taken as public."]
+        notes = ["Who is in a pair with whom is taken as public."]
         if self.relation != "node":
-            said.append(
+            notes.append(
                 "An individual's own features are in all its pairs, and are not hidden by this; "
                 'relation="node" hides them.'
             )
         if drawn:
-            said.append("Pairs were drawn at random, and labelled by whether the classes of the two agree.")
+            notes.append("Pairs were drawn at random, and labelled by whether the classes of the two agree.")
         if self.bounds is not None:
-            said.append("The declared bounds are taken as public.")
-        return said
+            notes.append("The declared bounds are taken as public.")
+        return notes
 
     def _pairs(
         self, X: Any, y: Any, pairs: Any, rng: np.random.Generator

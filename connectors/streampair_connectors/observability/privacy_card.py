@@ -343,13 +343,13 @@ def _block(value: Any) -> str:
 
 def _sentence(card: Mapping[str, Any]) -> str:
     loss, kind = card["privacy_loss"], card["status"]["guarantee"]
-    said = {
+    statement = {
         "holds": "Differential privacy holds",
         "void": "No guarantee holds",
         "unvouched": "The guarantee cannot be vouched for in full",
     }[kind]
     return (
-        f"{said}: for {card['privacy_unit']['unit']}, epsilon at most {_text(loss['epsilon'])} at delta "
+        f"{statement}: for {card['privacy_unit']['unit']}, epsilon at most {_text(loss['epsilon'])} at delta "
         f"{_text(loss['delta'])}; spent so far {_text(loss['epsilon spent'])}."
     )
 

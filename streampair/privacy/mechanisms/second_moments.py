@@ -737,7 +737,7 @@ class MomentsState(MechanismState):
         self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
         self._due = self._next_end()  # slot of the next release
         # `second_moment_slot` is for the sums of this class.
-        self._own_sums = type(self)._sum_up is MomentsState._sum_up
+        self._compiled_sums = type(self)._sum_up is MomentsState._sum_up
 
     @property
     def link(self) -> Link:
@@ -808,7 +808,7 @@ class MomentsState(MechanismState):
     @property
     def releases_nothing(self) -> bool:
         """Whether the block goes on after the next slot, and the slot is not the first one."""
-        return 0 < self.steps < self._due - 1 and self._own_sums
+        return 0 < self.steps < self._due - 1 and self._compiled_sums
 
     def accumulate(self, design: Design) -> None:
         """`learn` of one slot from the raw record, in one compiled call."""
