@@ -175,7 +175,7 @@
       if (state.state === "waiting") add("warn", `${app} is waiting.`, sentence(state.detail), sentence(state.next_step));
     }
     const broken = privates().filter((lane) => lane.report.kind === "void");
-    for (const [reason, group] of grouped(broken)) add("bad", "No guarantee holds.", `${named(group)}: ${reason}.`, "Epsilon says nothing about records taken since. The state keeps this record; mend the cause, then start a new account under another app name.");
+    for (const [reason, group] of grouped(broken)) add("bad", "No guarantee holds.", `${named(group)}: ${reason}.`, "Epsilon says nothing about records taken since. The state keeps this record; remove the cause, then start a new account under another app name.");
     const doubtful = privates().filter((lane) => lane.report.kind === "unvouched");
     for (const [reason, group] of grouped(doubtful)) add("warn", "The guarantee cannot be vouched for in full.", `${named(group)}: ${reason}.`, "The releases that are accounted for are within the budget. See “Forks and restarts” on the privacy tab.");
     const silent_ = all().filter((lane) => known(value(lane, "label_newest_seconds")) && now() - value(lane, "label_newest_seconds") > value(lane, "label_quiet_seconds"));
