@@ -87,16 +87,19 @@ def test_events_keep_their_wait_when_after_grows(
 ) -> None:
     app = make_app(apache_kafka, tmp_path, unique("app"), store=store)
     text = app.path.read_text()
-    soon = round(time.time() * 1000) - HOUR + 5000  # due in 5 seconds
+    then = round(time.time() * 1000) - 2 * HOUR
     events, _ = stream(40, 2)
-    events = [event._replace(time=soon + 100 * number) for number, event in enumerate(events)]
+    events = [event._replace(time=then + 100 * number) for number, event in enumerate(events)]
     labels = [Label(0, event.time + 1, event.id, True) for event in events[::2]]
-    app.path.write_text(text.replace('after = "30d"', 'after = "1h"\nlateness = "0s"'))
+    # They are due after an hour, and held back since no label has come for one.
+    held_back = 'after = "1h"\nlateness = "0s"\nquiet = "1h"'
+    app.path.write_text(text.replace('after = "30d"', held_back))
     send_labels(app, labels)
     send_events(app, events[:20])
     with Running(app) as worker:
         app.await_scores(ends(20, 2), worker)
         assert worker.stop() == 0, worker.log()
+    assert learned(app) == 0
     app.path.write_text(text.replace('after = "30d"', 'after = "30d"\nlateness = "0s"'))
     send_events(app, events[20:])
     with Running(app) as worker:

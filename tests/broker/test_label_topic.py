@@ -152,31 +152,42 @@ def test_quality_is_that_of_the_scores_that_scorers_gave(
 ) -> None:
     learner = f'scoring = "parallel"\n{PAIR_OGD}'
     app = make_app(apache_kafka, tmp_path, unique("app"), store="kafka", learner=learner)
-    app.path.write_text(app.path.read_text().replace('after = "30d"', 'after = "3s"\nlateness = "1s"'))
-    events, labels = stream(200, 2)
+    events, labels = stream(400, 2)
+    send_labels(app, labels)
+    send_events(app, events[:200])
+    with Inside(app.role("learn")) as worker:
+        wait_for("half of them are learned, without scores", lambda: learned(worker) == 200)
+        assert worker.stop() is None
+    # The others are due as they come, and held back until a label of today comes.
+    app.path.write_text(app.path.read_text().replace('after = "30d"', 'after = "30d"\nquiet = "1h"'))
+    send_events(app, events[200:])
     with Running(app.role("score")) as scorer, Inside(app.role("learn")) as worker:
-        scorer.await_log("started")
-        wait_for("a model", lambda: newest_model(app) is not None, explain=scorer.log)
-        now = round(time.time() * 1000)
-        events = [event._replace(time=now) for event in events]
-        labels = [label._replace(time=now + 1) for label in labels]
-        send_labels(app, labels)
-        send_events(app, events)
-        rows = app.await_scores(ends(200, 2), scorer, committed=True)
-        wait_for("all are learned", lambda: learned(worker) == 200)
+        rows = app.await_scores(ends(400, 2), scorer, committed=True)
+        assert learned(worker) == 200
+        # Only those of events that were not learned before.
+        wait_for("the learner has read the scores", lambda: waiting_scores(worker) == 200)
+        send_labels(app, [Label(0, round(time.time() * 1000), "nobody", True)])
+        wait_for("all are learned", lambda: learned(worker) == 400)
         gauges = next(iter(worker.telemetry.gauges(app.name).values()))
         assert worker.stop() is None
     codes = {event.id: code for event, code in joined(events, labels)}
     counts: dict[int, int] = {}
     score = {(row["partition"], row["offset"]): row["score"] for row in rows}
     positive, negative = [], []
-    for event in events:
+    for number, event in enumerate(events):
         position = counts.get(event.partition, 0)
         counts[event.partition] = position + 1
-        found = positive if codes[event.id] == 2 else negative
-        found.append(score[event.partition, position])
+        if number >= 200:
+            found = positive if codes[event.id] == 2 else negative
+            found.append(score[event.partition, position])
     wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
     assert gauges.auc == pytest.approx(wins / len(positive) / len(negative))
+
+
+def waiting_scores(worker: Inside) -> int:
+    """How many scores the learner keeps for events that are not learned."""
+    assert worker.worker is not None
+    return sum(len(lane.logged_lane.score_sample or ()) for lane in worker.worker.lanes.values())
 
 
 def newest_model(app: App) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -395,6 +396,37 @@ def test_the_account_of_an_input_that_was_renamed_stays(
         assert worker.stop() is None
     accounts = call("budget", "show", app.path)["accounts"]
     assert {account["topic"]: account["releases"] for account in accounts} == {old: 60, renamed: 30}
+
+
+def test_another_scope_is_refused_with_its_way_on(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    """A model for each partition was begun: one for the whole topic gets an account on top of theirs."""
+    options = {"partitions": 2, "learner": PRIVATE, "store": store}
+    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", **options).create_topics()
+    for number in range(2):
+        app.produce(events(60)[30 * number :][:30], number)
+    with Inside(app) as worker:
+        app.await_scores({0: 30, 1: 30}, worker)
+        wait_for("the last commit", lambda: worker.lag() == 0)
+        assert worker.stop() is None
+    text = app.path.read_text()
+    app.path.write_text(text.replace('scope = "partition"', 'scope = "application"'))
+    error = refused(app)
+    assert 'set learner.scope = "partition", or start under another application name' in error.fix
+    assert "budget show OLD.toml NEW.toml" in error.fix
+    app.path.write_text(text)
+    (tmp_path / "new").mkdir()
+    new = App(apache_kafka, tmp_path / "new", unique("app"), **options).create_topics()
+    new.path.write_text(new.path.read_text().replace(f'"{new.input}"', f'"{app.input}"'))
+    with Inside(new) as worker:
+        new.await_scores({0: 30, 1: 30}, worker)
+        wait_for("the last commit", lambda: worker.lag() == 0)
+        assert worker.stop() is None
+    found = call("budget", "show", app.path, new.path)
+    *lanes, whole = (account["mu_spent"] for account in found["accounts"])
+    assert [account["partition"] for account in found["accounts"]] == [0, 1, "all"]
+    assert found["mu_spent"] == pytest.approx(math.hypot(max(lanes), whole))
 
 
 async def _write_junk(app: App, topic: str, key: str) -> None:

@@ -111,7 +111,7 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     held.commit(clean=True)
     held.close()
     assert len(json.loads(call("budget", "show", path, "--json"))["accounts"]) == 2
-    both = json.loads(call("budget", "show", path, "--all", "--json"))
+    both = json.loads(call("budget", "show", path, other, path, "--json"))
     assert both["mu_spent"] == pytest.approx(one["mu_spent"] * 2**0.5)
 
 
@@ -165,10 +165,10 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
         if path is paths[0]:
             held.take(7)
         held.close()
-    told = json.loads(call("budget", "show", paths[0], "--all", "--json"))
+    told = json.loads(call("budget", "show", *paths, "--json"))
     totals = {"epsilon_spent", "mu_spent", "delta", "unit", "over_lanes", "why", "unread"}
     assert told.keys() == {"accounts"} | totals
-    text = call("budget", "show", paths[0], "--all", columns=columns)
+    text = call("budget", "show", *paths, columns=columns)
     assert "…" not in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= columns
@@ -200,8 +200,8 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
                 rows["attempt"] == f"{a['attempt']}, window {a['window']}, "
                 f"generation {a['generation']} of the noise"
             )
-    assert [a["horizon_left"] for a in told["accounts"]] == [None, 340, 0]
-    assert told["accounts"][1]["uncommitted"] == 7
+    assert [a["horizon_left"] for a in told["accounts"]] == [340, None, 0]
+    assert told["accounts"][0]["uncommitted"] == 7
 
 
 ENTITY = (
@@ -362,10 +362,12 @@ def test_the_total_of_an_entity(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("[input]", "[input]\nkeyed_by_entity = true"))
     told = json.loads(call("budget", "show", path, "--json"))
     assert (told["mu_spent"], told["over_lanes"]) == (pytest.approx(max(mus)), "maximum")
-    other = hold(write(tmp_path, "churn"), 0)
+    churn = write(tmp_path, "churn")
+    assert "no private lane of churn" in call("budget", "show", path, churn, code=1)
+    other = hold(churn, 0)
     other.commit()
     other.close()
-    text = call("budget", "show", path, "--all")
+    text = call("budget", "show", path, churn)
     assert "churn: payments[0], PairFTRL: it protects one record, not all of an entity's" in text
 
 

@@ -22,7 +22,7 @@ from streampair_connectors.config import CardConfig, MetricsConfig, load_config
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.privacy_card import card_html, card_lines, card_of, lane_card
 from streampair_connectors.observability.server import MetricsServer
-from streampair_connectors.stores.spending import read_budget
+from streampair_connectors.stores.spending import read_stored
 from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
@@ -182,7 +182,11 @@ def test_the_command_before_and_after_a_run(config: Path, tmp_path: Path) -> Non
     after = run(config, "--html", page, "--json")
     assert after.exit_code == 0, after.output
     card = json.loads(after.stdout)
-    assert card["privacy_loss"]["epsilon spent"] == read_budget(tmp_path / "state").epsilon_spent > 0.0
+    assert (
+        card["privacy_loss"]["epsilon spent"]
+        == asyncio.run(read_stored(load_config(config))).epsilon_spent
+        > 0.0
+    )
     assert card["status"]["lanes"][0]["partition"] == 0
     assert page.read_text() == card_html(card)
     text = run(config)

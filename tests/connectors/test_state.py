@@ -144,8 +144,3 @@ def test_what_recover_asks_first(config: Path, options: list[str], told: str) ->
     before = {path: path.read_bytes() for path in (config.parent / "state").iterdir()}
     assert told in call("state", "recover", config, *options, code=2)
     assert {path: path.read_bytes() for path in (config.parent / "state").iterdir()} == before
-
-
-def test_applications_in_kafka_are_asked_for_one_by_one(config: Path) -> None:
-    config.write_text(TOML.format(more='kafka.bootstrap_servers = "127.0.0.1:1"', store='kind = "kafka"'))
-    assert "its own topic and keys" in call("budget", "show", config, "--all", code=2)

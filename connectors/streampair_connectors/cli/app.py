@@ -318,19 +318,19 @@ def audit(
 @budget_app.command(
     "show",
     short_help="Show the privacy budget that an application has spent.",
-    epilog="Example: streampair budget show fraud.toml",
+    epilog="Example: streampair budget show fraud.toml churn.toml",
 )
 def budget_show(
-    config: ConfigPath,
-    every: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Add up all applications in the store, whose spends on the same records compose."
+    configs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="CONFIG...",
+            help="Configuration files, TOML. Applications that learn from the same records add up.",
         ),
-    ] = False,
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Show the spent and the remaining budget of each private lane of an application.
+    """Show the spent and the remaining budget of each private lane of one or several applications.
 
     Reads the store, as of the last commits, also while a worker runs. Changes nothing.
     """
@@ -338,8 +338,8 @@ def budget_show(
     from streampair_connectors.stores.spending import read_stored
 
     with _errors(as_json):
-        settings = load_config(config)
-        budget = asyncio.run(read_stored(settings, every=every))
+        unique = dict.fromkeys(path.resolve() for path in configs)
+        budget = asyncio.run(read_stored(*map(load_config, unique)))
         if as_json:
             typer.echo(json.dumps(budget.as_dict()))
         else:

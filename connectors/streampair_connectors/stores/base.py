@@ -151,6 +151,7 @@ def group_offsets(
 def other_scope_fix(scope: str) -> str:
     """Fix for a state that was begun with another `learner.scope`."""
     return (
-        f"set learner.scope = {scope!r}, or start under another application name: a new model, and for a "
-        "private learner a new account on top of this one"
+        f'set learner.scope = "{scope}", or start under another application name: a new model, and for a '
+        "private learner a new account on top of this one (`streampair budget show OLD.toml NEW.toml` adds "
+        "them up)"
     )

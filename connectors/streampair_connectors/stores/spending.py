@@ -11,14 +11,14 @@ from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
 from streampair.engine.source import partition_key
 from streampair.engine.wal import WHOLE_TOPIC, Chain
-from streampair.errors import ConfigError, SnapshotError, StoreError
+from streampair.errors import SnapshotError, StoreError
 from streampair.privacy import Spend
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
 from streampair_connectors.stores.offline import OfflineTopic, StoredLane
 from streampair_connectors.stores.topic import ForeignLogError, log_partition
 
-__all__ = ["Budget", "LaneBudget", "Total", "read_budget", "read_stored", "total_of"]
+__all__ = ["Budget", "LaneBudget", "Total", "read_stored", "total_of"]
 
 
 @dataclass(frozen=True)
@@ -234,66 +234,67 @@ def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Tot
     return Total(total, "entity", "root of the sum of squares", why)
 
 
-def read_budget(directory: Path, app: str | None = None, *, keyed: Collection[str] = ()) -> Budget:
-    """Read the accounts in a directory store; read-only and without a lock.
+async def read_stored(*configs: Config) -> Budget:
+    """Read the accounts of applications from their stores, directories or Kafka; read-only, without a lock.
 
     Parameters
     ----------
-    directory
-        Of the store.
-    app
-        Only this application; None: all.
-    keyed
-        As in `total_of`.
+    configs
+        Of the applications. Those that learn from the same records add up.
 
     Raises
     ------
     StoreError
-        It has no private lane, or cannot be read.
+        An application has no private lane, or its store cannot be read.
+    SourceError
+        The broker does not answer.
     SnapshotError
         A log cannot be read.
     """
-    accounts = []
+    accounts: list[LaneBudget] = []
+    unread: list[str] = []
+    for config in configs:
+        if config.store.in_kafka:
+            found = await _accounts_in_kafka(config, unread)
+        else:
+            found = _accounts_in_directory(config.state_directory, config.app)
+        if not found:
+            raise StoreError(
+                f"no private lane of {config.app} has its state in "
+                + (f"topic {config.log_topic}" if config.store.in_kafka else str(config.state_directory)),
+                fix="run the application first; `streampair check` says what it would promise",
+            )
+        accounts += found
+    keyed = {config.input.topic for config in configs if config.input.keyed_by_entity}
+    total = total_of(accounts, keyed=keyed)
+    delta = min(account.delta for account in accounts)
+    return Budget(
+        tuple(accounts),
+        total.spend.epsilon(delta),
+        total.spend.mu,
+        delta,
+        total.unit,
+        total.over_lanes,
+        total.why,
+        tuple(unread),
+    )
+
+
+def _accounts_in_directory(directory: Path, app: str) -> list[LaneBudget]:
     try:
-        for path in sorted(directory.glob("*.log")):
-            account = _account_in_log(path, path.read_bytes())
-            if account is not None and app in (None, account.app):
-                accounts.append(account)
+        logs = [(path, path.read_bytes()) for path in sorted(directory.glob("*.log"))]
     except OSError as error:
         raise StoreError(
             f"the store directory {directory} cannot be read: {error.strerror}",
             fix="run as the user of the worker",
         ) from None
-    return _budget_of(accounts, keyed, app, str(directory))
+    accounts = [_account_in_log(path, frames) for path, frames in logs]
+    return [account for account in accounts if account is not None and account.app == app]
 
 
-async def read_stored(config: Config, *, every: bool = False) -> Budget:
-    """Read the accounts of a configuration from its store, directory or Kafka.
-
-    Parameters
-    ----------
-    config
-        Of the application.
-    every
-        Read all applications in its directory.
-
-    Raises
-    ------
-    ConfigError
-        `every` with a store in Kafka, where each application has its own topic and keys.
-    SourceError, StoreError, SnapshotError
-        As of `read_budget`; or the broker does not answer.
-    """
-    keyed = [config.input.topic] if config.input.keyed_by_entity else []
-    if not config.store.in_kafka:
-        return read_budget(config.state_directory, None if every else config.app, keyed=keyed)
-    if every:
-        raise ConfigError(
-            "in Kafka each application has its own topic and keys",
-            fix="omit --all, call it for each application, and combine them: the root of the sum of mu^2",
-        )
-    accounts: list[LaneBudget] = []
-    unread = []
+async def _accounts_in_kafka(config: Config, unread: list[str]) -> list[LaneBudget]:
+    """The accounts in the log topics of an application; topics that its keys do not open go to `unread`."""
+    accounts = []
     for of_input in await _log_topics(config):
         name = of_input.log_topic
         for partition, found in await _logs_of(of_input, required=name == config.log_topic):
@@ -305,7 +306,7 @@ async def read_stored(config: Config, *, every: bool = False) -> Budget:
             account = _account_in_log(f"{name}[{log_partition(partition)}]", found.frames)
             if account is not None and account.app == config.app:
                 accounts.append(account)
-    return _budget_of(accounts, keyed, config.app, f"topic {config.log_topic}", unread)
+    return accounts
 
 
 async def _logs_of(config: Config, *, required: bool) -> list[tuple[int, StoredLane]]:
@@ -347,32 +348,6 @@ async def _log_topics(config: Config) -> list[Config]:
             }
             found.append(config.model_copy(update=changes))
     return found
-
-
-def _budget_of(
-    accounts: Sequence[LaneBudget],
-    keyed: Collection[str],
-    app: str | None,
-    where: str,
-    unread: Sequence[str] = (),
-) -> Budget:
-    if not accounts:
-        raise StoreError(
-            f"no private lane of {app or 'any application'} has its state in {where}",
-            fix="run the application first; `streampair check` says what it would promise",
-        )
-    total = total_of(accounts, keyed=keyed)
-    delta = min(account.delta for account in accounts)
-    return Budget(
-        tuple(accounts),
-        total.spend.epsilon(delta),
-        total.spend.mu,
-        delta,
-        total.unit,
-        total.over_lanes,
-        total.why,
-        tuple(unread),
-    )
 
 
 def _account_in_log(where: Path | str, frames: bytes) -> LaneBudget | None:

@@ -23,7 +23,7 @@ from streampair.engine import OrderedRecord
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER, LABEL_LEARNED
-from streampair.engine.wal import Wait
+from streampair.engine.wal import Position, Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
 from streampair_connectors.codecs.labels import NO_ID, DecodedLabel, event_ids, label_decoder
@@ -252,15 +252,19 @@ class ScoreReader:
         self.read_to = {number: max(read_to.get(number, 0), start) for number, start in starts.items()}
         await self._reader.seek(self.read_to)
 
-    async def poll(self, sample: ScoreSample) -> None:
-        """Add what has arrived to the sample; nothing before `load`."""
+    async def poll(self, sample: ScoreSample, due: Mapping[int, Position]) -> None:
+        """Add what has arrived to the sample, but for events before the `due` ones; nothing before `load`.
+
+        A score that comes after its event was learned is of a model that may have learned it.
+        """
         if not self.read_to:
             return
         for partition, records in (await self._reader.poll(0.0)).items():
             for record in records:
                 with contextlib.suppress(msgspec.MsgspecError, TypeError):  # of a message that was split
                     row = _decode_score(record.value or b"")
-                    if row.score is not None:
+                    known = due.get(row.partition)
+                    if row.score is not None and (known is None or row.offset >= known.next_offset):
                         sample.add(row.partition, row.offset, row.score)
             self.read_to[partition.partition] = records[-1].offset + 1
 
@@ -485,9 +489,9 @@ class LateLabelSource(TopicSource):
         if self._open is None:
             return
         await self._label_reader.poll()
-        sample = self._open.logged_lane.score_sample
-        if self._scores is not None and sample is not None:
-            await self._scores.poll(sample)
+        logged = self._open.logged_lane
+        if self._scores is not None and logged.score_sample is not None and logged.source is not None:
+            await self._scores.poll(logged.score_sample, logged.source.due)
         if self._due_order is not None:
             await self._read_due(self._due_order)
             if self._early is not None:
