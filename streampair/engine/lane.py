@@ -85,7 +85,7 @@ _WEIGHTS = 16  # number of weights in the gauges
 
 
 class Lane:
-    """One learner on one partition.
+    """Learner that scores, then learns, the records of one partition or of a whole topic in one order.
 
     Parameters
     ----------
@@ -589,7 +589,7 @@ class Lane:
 
 
 class Shadow:
-    """Learns from the records of a lane; its only result is the AUC of its scores.
+    """Non-private learner beside that of a lane; its only result is the AUC of its scores.
 
     It is a function of raw data, without a privacy guarantee. It runs in a lane of its own, whose outputs are
     discarded and which is never saved: each start begins with a new one. The state and outputs of the main

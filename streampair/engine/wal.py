@@ -403,7 +403,7 @@ class SecretEntry(Protocol):
 
 
 class LogKey:
-    """Keys a chain and its register.
+    """Key of the MACs of a log's chain and of its register.
 
     Parameters
     ----------

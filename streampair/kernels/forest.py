@@ -81,7 +81,7 @@ def forest_cut(expert: int, nodes: int) -> int:
 
 @kernel
 def forest_places(trees: int, nodes: int, cap: int, texts: int) -> tuple[int, int, int, int, int, int]:
-    """Where a state has its texts, nodes, the weights of the nodes of each cut expert, scratch; its length.
+    """Layout of a state: places of texts, nodes, node weights of each cut expert and scratch; its length.
 
     What labels have a say in stands before the trees: a block, which each of several classes has, is as long.
 
@@ -103,7 +103,7 @@ def forest_places(trees: int, nodes: int, cap: int, texts: int) -> tuple[int, in
 
 @kernel
 def forest_weights_at(expert: int, trees: int, nodes: int) -> int:
-    """Where the weights of the nodes of an expert begin, among those of all."""
+    """Offset of the node weights of an expert among those of all."""
     at = 0
     for k in range(1, expert):
         at += 2 * trees * forest_cut(k, nodes)
@@ -112,7 +112,7 @@ def forest_weights_at(expert: int, trees: int, nodes: int) -> int:
 
 @kernel
 def forest_pair_places(trees: int, cap: int) -> tuple[int, int, int, int, int]:
-    """Where a forest that learns from pairs has what they need, behind all else.
+    """Layout of what a forest that learns from pairs needs, behind all else.
 
     Returns
     -------
