@@ -1,4 +1,4 @@
-"""How far a value travels through the code: files entered, and calls, of four walks.
+"""How far a value travels through the code: files entered, and calls, of seven walks.
 
     python benchmarks/walks.py            # a table
     python benchmarks/walks.py --json     # for machines

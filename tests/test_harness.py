@@ -33,7 +33,7 @@ def test_skips(tmp_path: Path, required: bool, processes: list[str]) -> None:
     (tmp_path / "conftest.py").write_text((support.ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "test_them.py").write_text(TESTS)
     environment = {**os.environ, "STREAMPAIR_REQUIRE_ALL": "1" if required else ""}
-    told = subprocess.run(
+    completed = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -49,9 +49,9 @@ def test_skips(tmp_path: Path, required: bool, processes: list[str]) -> None:
         cwd=tmp_path,
         env=environment,
     )
-    assert told.returncode == (1 if required else 0), told.stdout
-    assert "skipped: the tool. To get it: apt-get install tool" in told.stdout
-    assert ("2 failed, 1 xfailed" if required else "2 skipped, 1 xfailed") in told.stdout
+    assert completed.returncode == (1 if required else 0), completed.stdout
+    assert "skipped: the tool. To get it: apt-get install tool" in completed.stdout
+    assert ("2 failed, 1 xfailed" if required else "2 skipped, 1 xfailed") in completed.stdout
 
 
 PROPERTIES = """
@@ -90,8 +90,10 @@ def properties(folder: Path, *arguments: str) -> tuple[str, list[int]]:
     for name in ("tried", "cases"):
         (folder / name).unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-o", f"pythonpath={support.ROOT / 'tests'}", *arguments]
-    told = subprocess.run([*command, "-p", "no:cacheprovider"], capture_output=True, text=True, cwd=folder)
-    return told.stdout, [int(line) for line in (folder / "tried").read_text().split()]
+    completed = subprocess.run(
+        [*command, "-p", "no:cacheprovider"], capture_output=True, text=True, cwd=folder
+    )
+    return completed.stdout, [int(line) for line in (folder / "tried").read_text().split()]
 
 
 def test_property_tests_try_the_same_examples_and_a_search_new_ones(tmp_path: Path) -> None:

@@ -426,8 +426,8 @@ def test_importing_the_library_loads_no_connector() -> None:
         f"print([n for n in {names} if n in sys.modules and n not in theirs])\n"
         f"print([n for n in {names} if n in theirs])"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    ours, theirs = told.stdout.splitlines()
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ours, theirs = completed.stdout.splitlines()
     assert ours == "[]"
     assert theirs in ("[]", "['rich']")
 
@@ -451,8 +451,8 @@ SLOW = ("scipy.stats", "scipy.special", "scipy.optimize", "river.metrics", "pand
 def test_a_worker_starts_without_what_it_does_not_need(code: str, slow: list[str]) -> None:
     """A killed worker is back the sooner. Accounting imports what it needs of them when it is asked."""
     code = f"{code}; import sys; print([name for name in {SLOW} if name in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == str(slow)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == str(slow)
 
 
 @pytest.mark.parametrize("file", modules(), ids=lambda f: f"{f.parent.name}/{f.name}")

@@ -12,8 +12,8 @@ from typing import Any
 from latex2mathml.converter import convert
 
 _INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.S)
-# Bars of norms: browsers take them for operators, with a space on each side.
-_BAR = re.compile(r"<mo(?: fence=\"false\")? stretchy=\"false\">(&#x02016;|&#x0007C;)</mo>")
+# Bars of norms: browsers take them for operators, with spaces, and stretch them under an exponent.
+_BAR = re.compile(r"<mo(?: fence=\"false\")?(?: stretchy=\"false\")?>(&#x02016;|&#x0007C;)</mo>")
 _BLOCK = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.S)
 
 

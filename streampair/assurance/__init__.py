@@ -1,1 +1,1 @@
-"""What stands above the learners: the audit, and the planner."""
+"""Canary audit and planner: tools that use the learners."""

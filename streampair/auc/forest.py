@@ -377,7 +377,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         return np.empty(1 + len(self._others))
 
     def _scores(self, x: Mapping[Any, Any]) -> Array:
-        """Of the known classes, (classes,)."""
+        """Scores of the known classes, (classes,)."""
         gaps = self._read(x, grow=False)
         scores = self._scratch()
         if forest.forest_score_classes(self._state, self._others, gaps, scores):
@@ -422,7 +422,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         return self._classes[int(np.argmax(scores))] if len(scores) else None
 
     def explain_one(self, x: Mapping[Any, Any], label: Any = None) -> Explanation:
-        """What each feature adds to the score of a class: as `Forest.explain_one`.
+        """Contribution of each feature to the score of a class: see `Forest.explain_one`.
 
         Parameters
         ----------
@@ -453,7 +453,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
 
     @property
     def feature_importances(self) -> dict[Any, float]:
-        """How much each feature moves scores, as shares that add up to 1; the mean of the classes."""
+        """Importance of each feature, as shares that add up to 1: the mean over the classes."""
         total = np.zeros(self._columns.count)
         for block in self._blocks():
             out = np.empty(self._columns.count)
@@ -581,7 +581,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
 
 
 class _ClassRows(ForestRows):
-    """As `ForestRows`; labels are numbers of classes, and `further` says which are new."""
+    """Rows of a multiclass forest: labels are class numbers, and `further` says which classes are new."""
 
     _learner: MulticlassForest
 

@@ -1,1 +1,1 @@
-"""What the learners of `auc`, `ranking` and `metric` are made of: engines, faces and tasks."""
+"""Base classes of the learners: mixins, label encoders, buffers, private sessions."""

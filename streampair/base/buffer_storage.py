@@ -1,4 +1,4 @@
-"""Where a learner's buffer of past records lies in its state."""
+"""Storage of a learner's buffer of past records within its state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class History:
 
     @property
     def address(self) -> int:
-        """Where the table is."""
+        """Address of the table in memory."""
         return int(self._table.ctypes.data)
 
     @property
@@ -192,7 +192,7 @@ class BufferStorage(abc.ABC):
 
     @abc.abstractmethod
     def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
-        """What `export` gave, if it fits the scalars and is finite; else ValueError and the like."""
+        """Validate an exported buffer: it fits the scalars and is finite; else ValueError and the like."""
 
     @abc.abstractmethod
     def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:

@@ -1,4 +1,4 @@
-"""What a private learner does with records: noise, releases, and the state before its features are known."""
+"""Private session of a learner: noise, releases, and the state before its features are known."""
 
 from __future__ import annotations
 

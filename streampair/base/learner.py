@@ -231,7 +231,7 @@ class Learner(base.Estimator):
 
     @abc.abstractmethod
     def _export(self) -> dict[str, Any]:
-        """What has been learned, as plain values and arrays."""
+        """Export what has been learned, as plain values and arrays."""
 
     @abc.abstractmethod
     def _import(self, saved: Mapping[str, Any]) -> None:
@@ -269,7 +269,7 @@ class Learner(base.Estimator):
 
     @property
     def pair_form(self) -> losses.Form:
-        """How two labels and the weights make the margin of a pair: see `streampair.losses`."""
+        """Form of the pair margin, from two labels and the weights: see `streampair.losses`."""
         return self._task.form
 
     def label_number(self, y: Any) -> float:
@@ -483,7 +483,7 @@ class Learner(base.Estimator):
                 )
 
     def to_state(self) -> dict[str, object]:
-        """Everything that the learner has learned, as plain values and arrays.
+        """Export the state: everything that has been learned, as plain values and arrays.
 
         Raises
         ------

@@ -48,7 +48,7 @@ def without_key(params: dict[str, object]) -> dict[str, object]:
 
 
 def export_state(learner: PrivateLearner) -> dict[str, Any]:
-    """What `PrivateLearner.to_state` holds."""
+    """Export the state of a private learner, for `PrivateLearner.to_state`."""
     standing, counts = current_standing(learner), learner._counts
     return {
         **learner._run.to_state(),
@@ -68,7 +68,7 @@ def export_state(learner: PrivateLearner) -> dict[str, Any]:
 
 
 def current_standing(learner: PrivateLearner) -> AccountStatus:
-    """What is known of a learner's past, with what has happened to its process since."""
+    """Account status of a learner, with forks of its process since it was last read."""
     standing = learner._standing
     standing.forked = standing.forked or learner._run.forked
     return standing
@@ -133,7 +133,7 @@ def _plan_of(learner: PrivateLearner, saved: Mapping[str, Any]) -> Mapping[str, 
 
 
 def load_atomically(
-    learner: PrivateLearner, saved: Mapping[str, Any], how: Callable[[Mapping[str, Any]], None]
+    learner: PrivateLearner, saved: Mapping[str, Any], load: Callable[[Mapping[str, Any]], None]
 ) -> None:
     """Take a state or a plan, or be as before.
 
@@ -143,7 +143,7 @@ def load_atomically(
     """
     before = copy.deepcopy(learner._standing), learner._identity, learner._planned
     try:
-        learner._checked_import(saved, how)
+        learner._checked_import(saved, load)
     except SnapshotError:
         learner.__init__(**learner._parameters())  # type: ignore[misc]
         learner._standing, identity, learner._planned = before
@@ -745,7 +745,7 @@ class PrivateLearner(Learner):
         return self._vectors_of(xs)
 
     def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
-        """What the run's weights multiply, of several records."""
+        """Vectors of several records, which the weights multiply."""
         rows = self._run.vectors(xs)
         if rows is not None:
             return rows
@@ -756,7 +756,7 @@ class PrivateLearner(Learner):
 
     @property
     def settings(self) -> Settings:
-        """What is promised, with the defaults filled in."""
+        """Validated settings of the guarantee, with the defaults filled in."""
         return self._run.settings
 
     @property
@@ -786,7 +786,7 @@ class PrivateLearner(Learner):
 
     @property
     def slots_waiting(self) -> int:
-        """Of these, null slots that will be released once the features are known."""
+        """Number of null slots among `slots` that wait until the features are known."""
         return self._run.pending
 
     @property
@@ -823,7 +823,7 @@ class PrivateLearner(Learner):
 
     @property
     def privacy(self) -> PrivacyReport:
-        """What is guaranteed, for whom, and what the releases so far have spent."""
+        """Privacy report: the guarantee, the unit of protection, and the spend of the releases so far."""
         return build_report(**self._spending(), card=self._run.card(), declared=self.features is not None)
 
     @property
@@ -832,7 +832,7 @@ class PrivateLearner(Learner):
         return build_summary(**self._spending())
 
     def _spending(self) -> dict[str, Any]:
-        """What the numbers of a report are computed from."""
+        """Spend, from which the numbers of a report are computed."""
         run = self._run
         return {
             "settings": run.settings,
@@ -847,7 +847,7 @@ class PrivateLearner(Learner):
     # ---- copies and state ------------------------------------------------------------------------------
 
     def charge(self, forks: int, *, vouched: bool = False) -> None:
-        """Say how often a ledger has charged a second view of a window (docs/privacy 8).
+        """Set how many forks a ledger has charged (docs/privacy 8).
 
         Parameters
         ----------
@@ -925,7 +925,7 @@ class PrivateLearner(Learner):
         restore_state(self, saved)
 
     def to_state(self) -> dict[str, object]:
-        """Everything but the noise to come, as plain values and arrays.
+        """Export the state, as plain values and arrays: everything but the noise to come.
 
         It holds raw records and the memory of the noise: keep it as safe as the data.
 

@@ -49,7 +49,7 @@ class Target(abc.ABC):
     negative
         Of two labels the one that ranks low; None: there are more than two, or it is not declared.
     form
-        How two labels and the weights make the margin of a pair.
+        Form of the pair margin, from two labels and the weights.
     pairs
         What the kernels of private learners know the pairs by.
     two_classes
@@ -137,7 +137,7 @@ class Target(abc.ABC):
 
 
 class BinaryTarget(Target):
-    """One label ranks high, another one low: see `TwoLabels`.
+    """Binary target: one label ranks high, another one low (`TwoLabels`).
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class BinaryTarget(Target):
 
 
 class OneClassTarget(BinaryTarget):
-    """One label ranks high, and every other low, whatever it is: of a learner of several classes."""
+    """One-against-rest target of a learner of several classes: one label ranks high, every other low."""
 
     def __init__(self, positive: Any) -> None:
         super().__init__(positive)
@@ -290,7 +290,7 @@ class RelevanceTarget(Target):
 
     @property
     def middle_and_half(self) -> tuple[float, float]:
-        """Of the declared range: `relevance` is ``middle + half * label``."""
+        """Middle and half-width of the declared range: `relevance` is ``middle + half * label``."""
         return self._middle, self._half
 
     def relevance(self, label: float) -> float:
@@ -392,7 +392,7 @@ class ClassTarget(Target):
 
     @staticmethod
     def coordinates(d: int) -> int:
-        """Of a symmetric matrix: the diagonal, and the entries beside it times sqrt 2, an isometry."""
+        """Coordinates of a symmetric matrix: its diagonal, and its off-diagonal entries times sqrt 2."""
         return d * (d + 1) // 2
 
     def label(self, y: Any) -> float:

@@ -85,7 +85,7 @@ def _warmup(value: Any, horizon: int | None) -> int:
 def _default_warmup(
     mechanism: Mechanism, mu: float, horizon: int | None, features: int | None, entity: EntityLimit | None
 ) -> int | None:
-    """What the mechanism takes; with an entity for as much noise as all of its records in it need."""
+    """Default warm-up of the mechanism; with an entity, for the noise that all of its records need."""
     if entity is None:
         return mechanism.default_warmup(mu, horizon, features)
     records = 1
@@ -304,7 +304,7 @@ def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, de
 
 
 def _companions(mechanism: Mechanism, rate: Any, share: Any) -> tuple[Companion, ...]:
-    """What is to be released beside a mechanism: a share of positives, and a private AUC."""
+    """Select what is released beside a mechanism: a share of positives, and a private AUC."""
     found: list[Companion] = []
     paper = isinstance(mechanism, OutputPerturbation) and mechanism.paper
     if rate is not None:

@@ -27,13 +27,13 @@ from streampair.engine.records import (
     Scored,
 )
 from streampair.engine.recovery import (
-    Acceptance,
+    Cause,
     ExternalState,
-    How,
+    OverrideResult,
     RecoveredState,
-    accept,
     check,
     check_replay,
+    override_start,
     refuse_key,
     replay_impossible,
 )
@@ -154,7 +154,7 @@ class LaneLog:
         frames
             The log's bytes from the store.
         damaged
-            Read up to the first damage instead of raising: for `accept`. `start` then raises the error.
+            Read up to the first damage instead of raising: for `override`. `start` then raises the error.
 
         Raises
         ------
@@ -282,23 +282,23 @@ class LaneLog:
         appends.append(self._append(self._chain.add(attempt)))
         return appends, warnings
 
-    def accept(self, how: How, facts: ExternalState, when: str) -> Acceptance:
-        """Override a refused `start` on an operator's word: see `recovery.accept`."""
-        entry, problem, charged = accept(
+    def override(self, cause: Cause, facts: ExternalState, when: str) -> OverrideResult:
+        """Override a refused `start` on an operator's word: see `recovery.override_start`."""
+        entry, problem, charged = override_start(
             self._known,
             self._chain,
             self._reservations,
             facts,
-            how,
+            cause,
             when,
             private=self._private,
             entity=self._entity,
         )
-        assert self._known is not None  # `accept` raises without a log
+        assert self._known is not None  # `override_start` raises without a log
         self._known.fold(entry)
         self._partitions = facts.partitions
         append = self._append(self._chain.add(entry))
-        return Acceptance(append, entry.charged, entry.what, problem, charged)
+        return OverrideResult(append, entry.charged, entry.what, problem, charged)
 
     def restored(self) -> None:
         """Continue after the last snapshot was restored, or after the start of a lane without one."""
@@ -659,7 +659,7 @@ class LoggedLane(Lane):
         frames
             The log's bytes from the store; empty for a new lane.
         damaged
-            Read up to the first damage instead of raising: for `accept`. `start` then raises the error.
+            Read up to the first damage instead of raising: for `override`. `start` then raises the error.
 
         Raises
         ------
@@ -708,15 +708,17 @@ class LoggedLane(Lane):
         self._working = log.replay_until is None
         return appends, warnings
 
-    def accept(self, how: How, facts: ExternalState, when: str, snapshot: bytes | None = None) -> Acceptance:
-        """Override a refused `start` on an operator's word. See `LaneLog.accept`.
+    def override(
+        self, cause: Cause, facts: ExternalState, when: str, snapshot: bytes | None = None
+    ) -> OverrideResult:
+        """Override a refused `start` on an operator's word. See `LaneLog.override`.
 
         Call it after `read`, on a lane that is not started. Make the append durable, then start a new lane.
 
         Parameters
         ----------
-        how, facts, when
-            As of `LaneLog.accept`.
+        cause, facts, when
+            As of `LaneLog.override`.
         snapshot
             The one that `read` requested: to compute the spend.
         """
@@ -728,7 +730,7 @@ class LoggedLane(Lane):
         elif private is not None and known is not None and known.plan is not None:
             private.load_plan(known.plan)
         tip_ledger = None if known is None or known.tip is None else known.tip.ledger
-        accepted = self._log.accept(how, facts, when)
+        accepted = self._log.override(cause, facts, when)
         if private is None or self._reservations is None or report is None:
             return accepted
         first = 0 if tip_ledger is None else tip_ledger["forks"] + tip_ledger["pending"]
@@ -778,7 +780,7 @@ class LoggedLane(Lane):
 
     @property
     def source(self) -> Positions | None:
-        """Where a lane that reads a whole topic goes on; None: it reads one partition."""
+        """Positions of a lane that reads a whole topic; None: it reads one partition."""
         return self._log.source
 
     @property

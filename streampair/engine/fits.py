@@ -117,7 +117,7 @@ class Fits:
                 self._pending = fit.release, self._submit(fit.compute)
 
     def announce(self, scores: Sequence[Scored]) -> ModelEntry | None:
-        """What the log is to say of the records that were just taken; None: nothing."""
+        """Log entry of a model for the records just taken; None: there is none."""
         if not scores or (self._adopted is None and self._pending is None):
             return None
         release, self._adopted = self._adopted, None

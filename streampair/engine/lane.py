@@ -85,7 +85,7 @@ _WEIGHTS = 16  # number of weights in the gauges
 
 
 class Lane:
-    """One learner on one partition.
+    """Learner that scores, then learns, the records of one partition or of a whole topic in one order.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ class Lane:
 
     @property
     def slots(self) -> int:
-        """Of them, those that were to be learned: all, or where labels come later those that were due."""
+        """Number of records to be learned: all, or where labels come later those that were due."""
         return self._batch.seen if self._batch.arrivals is None else self._batch.due
 
     @property
@@ -313,7 +313,7 @@ class Lane:
         return report
 
     def _uncovered(self) -> str:
-        """What the guarantee does not cover because of where the records come from; empty: nothing more."""
+        """Limits of the guarantee that follow from the source of the records; empty: none."""
         return ""
 
     def _void_reasons(self) -> list[str]:
@@ -539,7 +539,7 @@ class Lane:
         return self._voided(privacy_summary)
 
     def _labels_used(self) -> bytes:
-        """Which labels were used, where they come later; empty otherwise."""
+        """Labels that were used, where they come later; empty otherwise."""
         return b""
 
     def _account(self) -> dict[str, Any] | None:
@@ -589,7 +589,7 @@ class Lane:
 
 
 class Shadow:
-    """Learns from the records of a lane; its only result is the AUC of its scores.
+    """Non-private learner beside that of a lane; its only result is the AUC of its scores.
 
     It is a function of raw data, without a privacy guarantee. It runs in a lane of its own, whose outputs are
     discarded and which is never saved: each start begins with a new one. The state and outputs of the main

@@ -36,7 +36,7 @@ __all__ = ["Model"]
 
 
 class Model:
-    """One model, ready for a lane.
+    """Adapter of a learner or a pipeline to a lane.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ class Model:
     # Saving
 
     def save(self) -> list[dict[str, object]]:
-        """One entry a step; see `load`."""
+        """Export the state, one entry a step; see `load`."""
         entries: list[dict[str, object]] = []
         for path, step, _, _ in self._leaves():
             entry: dict[str, object] = {"path": path, "class": class_name(step)}

@@ -95,7 +95,7 @@ class PrivateModel(Scorer, Protocol):
     entity
         None, or the limit on records of one entity.
     window, forks
-        Slots in a window of the ledger, and how many second views of a window the plan has set aside.
+        Slots in a window of the ledger, and how many forks the budget covers.
     slots, slots_waiting
         Records taken, and how many of them wait until the features are known.
     null_slots
@@ -158,7 +158,7 @@ class PrivateModel(Scorer, Protocol):
         ...
 
     def charge(self, forks: int, *, vouched: bool = False) -> None:
-        """Set how many forks (second views of a window) are charged in total."""
+        """Set how many forks are charged in total."""
         ...
 
     def mark(self, *, void: Iterable[str] = (), accepted: Iterable[str] = ()) -> None:

@@ -34,22 +34,20 @@ from streampair.errors import PrivacyError, SnapshotError
 
 __all__ = [
     "ANOTHER",
-    "Acceptance",
+    "Cause",
     "ExternalState",
-    "How",
-    "NothingToAcceptError",
+    "NothingToOverrideError",
+    "OverrideResult",
     "RecoveredState",
-    "accept",
-    "acceptable",
     "check",
     "check_replay",
-    "forks_to_accept",
+    "forks_to_charge",
     "refuse_key",
     "replay_impossible",
     "verify_log",
 ]
 
-How = Literal["register", "rollback", "span"]
+Cause = Literal["register", "rollback", "span"]
 """What an operator's override replaces: the register; the newest entries; the replay from the snapshot."""
 
 
@@ -160,7 +158,7 @@ class RecoveredState:
                 self.ranges = []
 
     def _models_to_replay(self, entry: OverrideEntry) -> list[ModelEntry]:
-        """Of `models` those up to the tip, if the lane goes on from there: later records need not repeat."""
+        """Select the models up to the tip, if the lane goes on from there: later records need not repeat."""
         if entry.from_snapshot or self.tip is None:
             return []
         end = self.tip.next_offset or 0
@@ -194,7 +192,7 @@ class RecoveredState:
 
     @property
     def source(self) -> SourceState | None:
-        """Where a lane that reads a whole topic goes on; None: at the start, or it reads one partition."""
+        """Positions of a lane that reads a whole topic; None: the start, or it reads one partition."""
         source = None if self.tip is None else self.tip.source
         if source is None:
             return SourceState([], self.ahead) if self.ahead else None
@@ -255,7 +253,7 @@ class ExternalState:
     offsets: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def places(self, known: RecoveredState | None) -> list[_Place]:
-        """What is known of each partition that the lane reads."""
+        """Known state of each partition that the lane reads."""
         if self.spans is None:
             return [
                 _Place("", self.start, self.end, self.offset, None if known is None else known.next_offset)
@@ -322,7 +320,7 @@ def check(
     """
     warnings: list[str] = []
 
-    def refuse(problem: str, fix: str, how: How | None = None) -> None:
+    def refuse(problem: str, fix: str, cause: Cause | None = None) -> None:
         if private:
             raise PrivacyError(problem, fix=fix)
         warnings.append(problem)
@@ -341,7 +339,7 @@ def verify_log(
     known, chain, facts, entity
         As of `check`.
     refuse
-        Called with the problem, its fix, and the override (`How`) that would accept it, if any.
+        Called with the problem, its fix, and the cause for which it can be overridden, if any.
     """
     register = None if facts.register is None else Register.read(chain.key, facts.register)
     if known is None:
@@ -414,13 +412,13 @@ def _check_register(
         refuse_key(register.key, chain.key.id)
     if not chain.holds(register.sequence, register.tag):
         # A log that is long enough has diverged: it was put back after another copy had gone on.
-        how = (
+        evidence = (
             f"it ends with entry {chain.sequence}, and the register knows entry {register.sequence}"
             if register.sequence >= chain.sequence
             else f"its entry {register.sequence} is not the one that the register knows"
         )
         refuse(
-            f"the log is older than what was released: {how}",
+            f"the log is older than what was released: {evidence}",
             "put the newest store back (an older one must never be). If that is lost, `streampair state "
             "recover CONFIG --accept-rollback` shows its cost first, and goes on",
             "rollback",
@@ -518,18 +516,18 @@ def replay_impossible(problem: str) -> SnapshotError:
     )
 
 
-_ACCEPTED = {
+_STATEMENTS = {
     "register": "went on without a register",
     "rollback": "went on from an older log",
     "span": "went on from an older snapshot",
 }
 
 
-class NothingToAcceptError(PrivacyError):
+class NothingToOverrideError(PrivacyError):
     """There is nothing to override: the start is not refused for this cause."""
 
 
-class Acceptance(NamedTuple):
+class OverrideResult(NamedTuple):
     """Result of an operator's override.
 
     Attributes
@@ -556,12 +554,12 @@ class Acceptance(NamedTuple):
     mu: tuple[float, float] | None = None
 
 
-def accept(
+def override_start(
     known: RecoveredState | None,
     chain: Chain,
     account: Reservations | None,
     facts: ExternalState,
-    how: How,
+    cause: Cause,
     when: str,
     *,
     private: bool,
@@ -577,7 +575,7 @@ def accept(
         Privacy account to be charged; None: the learner keeps none.
     facts
         State outside of the log.
-    how
+    cause
         What is missing: the register; the newest entries of the log; the records from the last snapshot to
         the tip, or the same results for them.
     when
@@ -601,16 +599,16 @@ def accept(
             "there is no log to go on from" if chain.damage is None else chain.damage.problem,
             fix=f"put the newest store back; if it is lost, {ANOTHER}",
         )
-    problem = acceptable(known, chain, facts, how, private=private, entity=entity)
+    problem = overridden_problem(known, chain, facts, cause, private=private, entity=entity)
     register = None if facts.register is None else Register.read(chain.key, facts.register)
     # A span skipped by an earlier override, with no commit since, stays skipped.
-    from_snapshot = how == "span" or known.span_override is not None
+    from_snapshot = cause == "span" or known.span_override is not None
     ledger, charged = None, (0, 0)
     if account is not None:
         if known.ledger is not None:
             account.restore(known.ledger)
         before = account.ledger.charged
-        start, forks = forks_to_accept(
+        start, forks = forks_to_charge(
             known, account.ledger.size, register=register, from_snapshot=from_snapshot
         )
         if register is not None and not chain.holds(register.sequence, register.tag):
@@ -624,7 +622,7 @@ def accept(
     forks = charged[1] - charged[0]
     lost = register is not None and register.void and not known.void
     entry = OverrideEntry(
-        what=f"{when} ({_ACCEPTED[how]}, {forks} fork(s) charged)",
+        what=f"{when} ({_STATEMENTS[cause]}, {forks} fork(s) charged)",
         charged=forks,
         from_snapshot=from_snapshot,
         next_offset=known.next_offset,
@@ -634,10 +632,10 @@ def accept(
     return entry, problem, charged
 
 
-def acceptable(
-    known: RecoveredState, chain: Chain, facts: ExternalState, how: How, *, private: bool, entity: str
+def overridden_problem(
+    known: RecoveredState, chain: Chain, facts: ExternalState, cause: Cause, *, private: bool, entity: str
 ) -> str:
-    """Why a start is refused, if the override `how` can accept it; arguments as in `check`.
+    """Why a start is refused, if it is for this cause, which can be overridden; arguments as in `check`.
 
     Raises
     ------
@@ -646,14 +644,14 @@ def acceptable(
     """
     found: list[str] = []
 
-    def refuse(problem: str, fix: str, cause: How | None = None) -> None:
-        if cause == how:
+    def refuse(problem: str, fix: str, reason: Cause | None = None) -> None:
+        if reason == cause:
             found.append(problem)
         elif private:
             raise PrivacyError(problem, fix=fix)
 
     if chain.damage is not None:
-        if how != "rollback":
+        if cause != "rollback":
             raise chain.damage
         found.append(chain.damage.problem)
         if private and (facts.register is None or Register.read(chain.key, facts.register) is None):
@@ -663,17 +661,17 @@ def acceptable(
                 fix=f"put the newest copy of the store back; if it is lost, {ANOTHER}",
             )
     verify_log(known, chain, facts, entity, refuse)
-    if how == "register" and found:
+    if cause == "register" and found:
         _check_offsets(known, facts, found[0])
-    if how == "span" and known.span is not None:
+    if cause == "span" and known.span is not None:
         found.append("the records from the last snapshot to the last commit cannot be replayed")
-    if not found or not (private or how == "span" or chain.damage is not None):
-        raise NothingToAcceptError(
+    if not found or not (private or cause == "span" or chain.damage is not None):
+        raise NothingToOverrideError(
             {
                 "register": "the group's register is there",
                 "rollback": "the log is not older than the group's register",
                 "span": "no events have to be replayed from the last snapshot",
-            }[how]
+            }[cause]
             if private
             else "this lane keeps no privacy account, and goes on by itself",
             fix="start `streampair run`; `streampair state show` says what it would be refused for",
@@ -693,7 +691,7 @@ def _check_offsets(known: RecoveredState, facts: ExternalState, problem: str) ->
             )
 
 
-def forks_to_accept(
+def forks_to_charge(
     known: RecoveredState, size: int, *, register: Register | None, from_snapshot: bool
 ) -> tuple[int, int]:
     """The slot where the lane goes on, and the forks for slots that may be released a second time.

@@ -262,9 +262,9 @@ def _tag(signing_key: bytes, message: bytes) -> bytes:
     return hmac.new(signing_key, b"streampair snapshot\x00" + message, hashlib.sha256).digest()
 
 
-def _damaged(how: str) -> SnapshotError:
+def _damaged(detail: str) -> SnapshotError:
     return SnapshotError(
-        f"the snapshot is damaged: {how}",
+        f"the snapshot is damaged: {detail}",
         fix="put back an undamaged copy of the newest state; an older one is refused. `streampair state "
         "show` says what the lane can go on with",
     )

@@ -141,12 +141,12 @@ class Positions:
 
     @property
     def positions(self) -> Mapping[int, Position]:
-        """Where each partition is to be read on; a partition that is not in it from its start."""
+        """Next offset of each partition; a partition that is missing is read from its start."""
         return self._next
 
     @property
     def due(self) -> Mapping[int, Position]:
-        """Where labels come later: where each partition is to be read on for events that become due."""
+        """Next offset of each partition for events that become due, where labels come later."""
         return self._due
 
     def wait(self, after: int, lateness: int) -> list[Wait]:
@@ -180,7 +180,7 @@ class Positions:
 
     @property
     def ahead(self) -> list[Range]:
-        """What is to be taken before any other record."""
+        """Ranges of records to be taken before any other."""
         return list(self._ahead)
 
     def took(self, records: Sequence[OrderedRecord]) -> None:
@@ -213,7 +213,7 @@ class Positions:
 
     @property
     def state(self) -> SourceState:
-        """What a commit holds."""
+        """Export the state, for a commit."""
         return SourceState(
             [self._next[p] for p in sorted(self._next)],
             list(self._ahead),
@@ -227,7 +227,7 @@ class Positions:
 
 
 def after(ranges: Sequence[Range], records: Sequence[OrderedRecord]) -> list[Range]:
-    """What is left of ranges behind records that were taken from their front."""
+    """Subtract records, taken from their front, from ranges."""
     left, count = list(ranges), len(records)
     while left and count:
         if left[0].count <= count:
@@ -242,5 +242,5 @@ def after(ranges: Sequence[Range], records: Sequence[OrderedRecord]) -> list[Ran
 
 
 def longer(ranges: list[Range], others: list[Range]) -> list[Range]:
-    """Of two lists of which one begins with the other, the longer one."""
+    """Return the longer of two lists of which one begins with the other."""
     return max(ranges, others, key=lambda each: sum(part.count for part in each))

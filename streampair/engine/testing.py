@@ -13,7 +13,7 @@ import msgspec
 
 from streampair.engine.durable_lane import LoggedLane, place_of
 from streampair.engine.records import Commit, Event, LaneOutput, LogAppend, Record, ReplayRequest, Scored
-from streampair.engine.recovery import ExternalState, How
+from streampair.engine.recovery import Cause, ExternalState
 from streampair.engine.wal import RecordRef
 from streampair.errors import RecordError, StoreError
 
@@ -238,13 +238,13 @@ class Driver:
         for append in appends:
             self.append(append)
 
-    def accept(self, how: How, when: str) -> int:
+    def override(self, cause: Cause, when: str) -> int:
         """Override a refused start, as `streampair state recover` does; returns the forks charged."""
         lane = self.new_lane()
         frames = self.store.read()
         wanted = lane.read(frames, damaged=True)
         snapshot = None if wanted.content is None else self.store.snapshot(wanted.content)
-        accepted = lane.accept(how, self.found(wanted), when, snapshot)
+        accepted = lane.override(cause, self.found(wanted), when, snapshot)
         if wanted.used < len(frames):
             self.store.cut(wanted.used)
         self.append(accepted.append)

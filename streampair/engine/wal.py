@@ -98,7 +98,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
 
 
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """Where a partition is to be read on.
+    """Next offset of a partition.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_li
 
 
 class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """How long events wait for their labels.
+    """Waiting time of events for their labels.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=T
 
 
 class SourceState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where a lane that reads a whole topic goes on.
+    """Positions of a lane that reads a whole topic.
 
     Attributes
     ----------
@@ -403,7 +403,7 @@ class SecretEntry(Protocol):
 
 
 class LogKey:
-    """Keys a chain and its register.
+    """Key of the MACs of a log's chain and of its register.
 
     Parameters
     ----------
@@ -562,10 +562,10 @@ class Chain:
         return frames
 
     @staticmethod
-    def _damaged(chain: Chain, how: str) -> LogDamagedError:
+    def _damaged(chain: Chain, detail: str) -> LogDamagedError:
         where = "at its beginning" if chain.sequence < 0 else f"behind entry {chain.sequence}"
         return LogDamagedError(
-            f"the log is damaged {where}: {how}",
+            f"the log is damaged {where}: {detail}",
             fix="put the newest copy of the store back, with the key that wrote it; see `streampair "
             "state recover --help` for what it costs to go on without",
         )

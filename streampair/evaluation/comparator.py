@@ -219,7 +219,7 @@ class Linear(Pairs):
 
     @property
     def rows(self) -> Array | None:
-        """What the arguments are products with; None if there is more to them."""
+        """Rows that the weights are multiplied by; None if the arguments are more than that."""
         return self._rows if self._offset is None else None
 
     def arguments(self, w: Array) -> Array:

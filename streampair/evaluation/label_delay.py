@@ -295,7 +295,7 @@ def _steps(
 
 
 def _first(event: tuple[Any, Any, Any] | None, label: tuple[Any, Any, Any] | None, due: Any) -> str:
-    """What happens first: the next label, due or event, in this order at the same moment."""
+    """Return the earliest of the next label, due event and event, in this order at the same moment."""
     try:
         if label is not None and all(
             label[0] <= other for other in (event and event[0], due) if other is not None

@@ -77,7 +77,7 @@ def _read_only_cache(function: Callable[..., Any]) -> Any:
 
 
 class FolderCache:
-    """What numba keeps of one kernel on disk, stale with any change in this folder.
+    """Disk cache of a kernel, stale with any change in this folder.
 
     Numba compares the file of the function alone, and would go on with what was compiled of a function that
     calls a changed one in another file. The names of the cache and of its stamp are private to numba. Made
@@ -129,7 +129,7 @@ class FolderCache:
         return self._writable.cache_path  # type: ignore[no-any-return]
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """What was compiled for a signature, or None."""
+        """Load what was compiled for a signature, or None."""
         found = self._writable.load_overload(signature, context)
         if found is None:
             with contextlib.suppress(OSError):  # it cannot be read

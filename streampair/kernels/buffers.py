@@ -1,4 +1,4 @@
-"""Which past records a learner keeps, and which of them a new one replaces."""
+"""Buffers of past records: which are kept, and which of them a new one replaces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _ogd_store(s: Array, x: Array, y: float, row: int, cap: int, rows: int) -> N
 
 @kernel
 def _replaced(u: float, size: int, t: int) -> int:
-    """How many of `size` coins that fall so with probability 1/t do, by one uniform number u; t > size.
+    """Binomial draw (`size` trials of probability 1/t) by inversion of one uniform number u; t > size.
 
     The inverse of the binomial distribution from 0 upwards: for most records the first comparison decides,
     and no coin has to be tossed.
@@ -113,7 +113,7 @@ def ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
 
 @kernel
 def other_class(s: Array, y: float) -> tuple[float, int, int]:
-    """What a sum over the sample of the other class is divided by, its rows, and which row is its first."""
+    """Sample of the other class: the divisor of its sums, its number of rows, and its first row."""
     size = int(s[SIZE])
     past = s[RECORDS] - 1.0
     if y > 0.0:

@@ -75,13 +75,13 @@ SHORT = 0xFFFF
 
 @kernel
 def forest_cut(expert: int, nodes: int) -> int:
-    """How many nodes of a tree an expert sees."""
+    """Number of nodes of a tree that an expert sees."""
     return min(_CUT[expert], nodes)
 
 
 @kernel
 def forest_places(trees: int, nodes: int, cap: int, texts: int) -> tuple[int, int, int, int, int, int]:
-    """Where a state has its texts, nodes, the weights of the nodes of each cut expert, scratch; its length.
+    """Layout of a state: places of texts, nodes, node weights of each cut expert and scratch; its length.
 
     What labels have a say in stands before the trees: a block, which each of several classes has, is as long.
 
@@ -103,7 +103,7 @@ def forest_places(trees: int, nodes: int, cap: int, texts: int) -> tuple[int, in
 
 @kernel
 def forest_weights_at(expert: int, trees: int, nodes: int) -> int:
-    """Where the weights of the nodes of an expert begin, among those of all."""
+    """Offset of the node weights of an expert among those of all."""
     at = 0
     for k in range(1, expert):
         at += 2 * trees * forest_cut(k, nodes)
@@ -112,7 +112,7 @@ def forest_weights_at(expert: int, trees: int, nodes: int) -> int:
 
 @kernel
 def forest_pair_places(trees: int, cap: int) -> tuple[int, int, int, int, int]:
-    """Where a forest that learns from pairs has what they need, behind all else.
+    """Layout of what a forest that learns from pairs needs, behind all else.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def forest_bucket(column: int, hashed: int) -> int:
 
 @kernel
 def forest_right(column: int, mark: float, x: Array, bits: Bits) -> int:
-    """Which child a record goes to: a number beyond the mark and a text to the right, nothing to the left.
+    """Child that a record goes to: a number beyond the mark and a text to the right, nothing to the left.
 
     A node that parts texts (its column is inverted) tosses their coin under the salt that is its mark.
     """
@@ -227,7 +227,7 @@ def _decides(s: Array, column: int) -> None:
 
 @kernel
 def _worths(s: Array) -> float:
-    """What a decision by each column has gained in the mean, with one that gained nothing; their sum.
+    """Mean gain of splits by each column, with one that gained nothing; their sum.
 
     A column whose decisions have lost is worth 0.
     """
@@ -404,7 +404,7 @@ def _inherit(block: Array, at_weights: int, trees: int, nodes: int, tree: int, n
 
 @kernel
 def _forget(block: Array, at_weights: int, trees: int, nodes: int, tree: int) -> None:
-    """What the leaves of a tree have learned becomes 0."""
+    """Reset the leaf weights of a tree to 0."""
     at = at_weights
     for k in range(1, EXPERTS):
         cut = forest_cut(k, nodes)
@@ -579,7 +579,7 @@ def forest_add(s: Array, block: Array) -> None:
 
 @kernel
 def forest_stacked(block: Array) -> float:
-    """What the stack makes of the scores of a block."""
+    """Stacked scores of a block."""
     score = 0.0
     for k in range(EXPERTS):
         score += block[FOREST_STACK + k] * block[SCORES + k]
@@ -596,7 +596,7 @@ def forest_evaluate(s: Array) -> float:
 
 @kernel
 def forest_step(s: Array, weight: int, total: int, h: float, eta: float, gamma: float) -> None:
-    """One step of a weight, against the derivative h, by the sum of squares that fades."""
+    """AdaGrad step of a weight against the derivative h, with a decaying sum of squares."""
     s[total] = gamma * s[total] + h * h
     s[weight] -= np.divide(eta * h, math.sqrt(s[total] + 0.1))  # `/` would look for a 0
 
@@ -827,7 +827,7 @@ def _begin_again(s: Array, block: Array) -> None:
 
 @kernel
 def forest_deviation(s: Array) -> float:
-    """Of the labels so far."""
+    """Standard deviation of the labels so far."""
     return math.sqrt(s[FOREST_SPREAD] / s[FOREST_RECORDS]) if s[FOREST_RECORDS] > 0.0 else 0.0
 
 
@@ -933,7 +933,7 @@ def forest_usable(s: Array, gaps: bool) -> bool:
 
 @kernel
 def _in_label_units(s: Array, score: float) -> float:
-    """What a score is to others: in the unit of the labels, if the loss is squared."""
+    """Convert a score to the unit of the labels, if the loss is squared."""
     return s[FOREST_MEAN] + forest_deviation(s) * score if s[FOREST_TASK] == 1.0 else score
 
 
@@ -1005,7 +1005,7 @@ def forest_fresh(s: Array) -> None:
 
 @kernel
 def _means(links: Links, weights: Array, first: int, cut: int, used: int, means: Array) -> None:
-    """What each node of a tree that is cut stands for: its weight, or the mean of its children."""
+    """Value of each node of a tree that is cut: its weight, or the mean of its children."""
     for node in range(min(used, cut) - 1, -1, -1):
         child = links[4 * (first + node) + 3]
         if child > 0 and child + 1 < cut:
@@ -1065,7 +1065,7 @@ def forest_explain(s: Array, block: Array, out: Array) -> None:
 
 @kernel
 def forest_importances(s: Array, block: Array, out: Array) -> None:
-    """How much each column (d,) moves the score: its linear weights, and the splits that it decides.
+    """Importance of each column (d,): its linear weights, and the splits that it decides.
 
     A split counts by the difference of its children's means, halved at each level.
     """

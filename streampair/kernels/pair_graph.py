@@ -22,7 +22,7 @@ _TOGETHER = 1024
 
 @kernel
 def graph_pieces(starts: Ints, ends: Ints, pieces: Ints) -> Ints:
-    """How many components each node's neighbours are in without that node, and which edges are bridges.
+    """Number of components of each node's neighbours without that node; and the bridges among the edges.
 
     Parameters
     ----------

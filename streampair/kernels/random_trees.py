@@ -123,7 +123,7 @@ def tree_places(
     unit: float,
     places: Array,
 ) -> None:
-    """Where the values of raw rows (n, d), standardised as in `prepare_rows`, are in (0, 1); NaN if lost.
+    """Map raw rows (n, d), standardised as in `prepare_rows`, to (0, 1); NaN for a missing value.
 
     `unit` makes a standard deviation 1 of them. The place of a field of several columns, (n, fields), is the
     number of the first that is finite and above 0.5, and their number if none is.

@@ -103,7 +103,7 @@ def _random(words: Words) -> float:
 
 @kernel
 def _ranks(s: Array, stratum: int) -> int:
-    """Where the ranks of a stratum begin; the order of its items and the heap follow."""
+    """Offset of the ranks of a stratum; the order of its items and the heap follow."""
     strata = int(s[SAMPLE_STRATA])
     return SAMPLE_HEADER + strata * SAMPLE_STRATUM + stratum * 3 * int(s[SAMPLE_STEPS])
 

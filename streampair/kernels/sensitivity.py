@@ -1,4 +1,4 @@
-"""How far one record moves a strongly convex run, and what its releases cost (docs/privacy 4.1)."""
+"""Sensitivity of a strongly convex run to one record, and the cost of its releases (docs/privacy 4.1)."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def window_pairs(
     merged: Array,
     lasting: Array,
 ) -> None:
-    """What two records whose windows do not meet cost together, in two factors.
+    """Joint cost of two records whose windows do not meet, in two factors.
 
     `merged[t]` is the largest `v_i(t)` of the records whose window has ended before step t, 0 for none. Such
     a move only decays from there on, so its product with the move of record t, summed over the releases, is

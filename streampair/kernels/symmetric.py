@@ -3,7 +3,7 @@
 Packed, a matrix is its d (d + 1) / 2 isometric coordinates: the diagonal, and the entries beside it times
 sqrt(2), row by row, so that norms and noise are those of the matrix. `metric_gradient` takes the rows of the
 upper triangle, `second_moment_sums` those of the lower one. Noise under a key is a function of what it is
-added to, in its order: in another order a replay of the same records would be a second view of them. So each
+added to, in its order: in another order a replay of the same records would be a fork. So each
 keeps the order that it was released in.
 """
 

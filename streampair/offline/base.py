@@ -419,8 +419,8 @@ class TableLearner(PairLearner):
 
     #: Whether what is learned begins at `start`.
     _starts: ClassVar[bool] = False
-    #: Epsilon of a fit, where coins count for it; None: it follows from the plans.
-    _of_coins: float | None = None
+    #: Epsilon of a fit that subsampling amplifies; None: it follows from the plans.
+    _amplified_epsilon: float | None = None
 
     @abc.abstractmethod
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
@@ -479,7 +479,7 @@ class TableLearner(PairLearner):
             mechanism=mechanism,
             notes=self._notes,
             source=source if self.calibration == "paper" else "",
-            spent=self._of_coins,
+            spent=self._amplified_epsilon,
         )
         return self
 

@@ -50,7 +50,7 @@ class DPEGD(TableLearner):
 
     Part i has ``n / 2^i`` records, steps of size ``4^-i`` of the learning rate, and as many of them as
     records; the mean of its iterates is released, and the next part begins there. A record is in one part, so
-    each part has the whole budget. The records are shuffled by coins first.
+    each part has the whole budget. The records are shuffled first.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class DPEGD(TableLearner):
         return (
             "Mechanism: gradient descent on all pairs of one part of the table after the other, without "
             "noise and in secret; the mean of the iterates of each part is released under noise, and the "
-            "next part goes on from it. A record is in one part, which is drawn by coins, so each part has "
+            "next part goes on from it. A record is in one part, which is drawn at random, so each part has "
             "the whole budget (parallel composition).",
             "Xue et al. (2021), Algorithm 3",
         )

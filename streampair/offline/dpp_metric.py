@@ -217,8 +217,8 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         seed = None
         if self.random_state is not None:
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        coins = np.random.default_rng(seed)
-        rows, similar, graph = self._pairs(X, y, pairs, coins)
+        rng = np.random.default_rng(seed)
+        rows, similar, graph = self._pairs(X, y, pairs, rng)
         relation, noise = self._hidden(graph), self._noise()
         size = self._size(len(similar))
         warn_if_doubtful(float(self.epsilon), float(self.delta), len(similar), "pairs", stacklevel=2)
@@ -230,7 +230,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             rows, similar, plans = self._perturbed(rows, similar, relation, seed)
             releases = sum(plan.releases for plan in plans)
         elif noise == "batch-maximum":
-            privatize = self._reduced(relation, size, coins)
+            privatize = self._reduced(relation, size, rng)
         else:
             plan = self._plan(noise, rows.shape[1], len(similar), relation)
             gate = SignGate(plan, seed) if isinstance(plan, SignPlan) else VectorGate(plan, seed)
@@ -242,7 +242,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
             privatize = released
 
-        self.components_ = self._descend(rows, similar, graph, privatize, size, coins)
+        self.components_ = self._descend(rows, similar, graph, privatize, size, rng)
         self.graph_, self.metric_ = graph, self.components_.T @ self.components_
         if noise == "batch-maximum":
             self._report: TableReport | NoGuarantee = NoGuarantee(
@@ -268,20 +268,20 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return self
 
     def _notes(self, drawn: bool) -> list[str]:
-        said = ["Who is in a pair with whom is taken as public."]
+        notes = ["Who is in a pair with whom is taken as public."]
         if self.relation != "node":
-            said.append(
+            notes.append(
                 "An individual's own features are in all its pairs, and are not hidden by this; "
                 'relation="node" hides them.'
             )
         if drawn:
-            said.append("Pairs were drawn by coins, and labelled by whether the classes of the two agree.")
+            notes.append("Pairs were drawn at random, and labelled by whether the classes of the two agree.")
         if self.bounds is not None:
-            said.append("The declared bounds are taken as public.")
-        return said
+            notes.append("The declared bounds are taken as public.")
+        return notes
 
     def _pairs(
-        self, X: Any, y: Any, pairs: Any, coins: np.random.Generator
+        self, X: Any, y: Any, pairs: Any, rng: np.random.Generator
     ) -> tuple[Floats, NDArray[np.bool_], PairGraph]:
         """Designs in the unit ball, whether each pair is alike, and the graph."""
         if pairs is None:
@@ -300,7 +300,7 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             if len(np.unique(y)) < 2:
                 raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")
             each = checked_steps(self.pairs_each, "pairs_each")
-            graph = PairGraph(ring_pairs(len(X), each, coins.permutation(len(X))), len(X))
+            graph = PairGraph(ring_pairs(len(X), each, rng.permutation(len(X))), len(X))
             similar = y[graph.pairs[:, 0]] == y[graph.pairs[:, 1]]
             return designs(X, self.bounds), np.asarray(similar, dtype=bool), graph
         graph = PairGraph(pairs, len(X))
@@ -414,14 +414,14 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             [labels, persons],
         )
 
-    def _reduced(self, relation: PairRelation, size: int, coins: np.random.Generator) -> _Emit:
+    def _reduced(self, relation: PairRelation, size: int, rng: np.random.Generator) -> _Emit:
         """Noise scaled to a batch's contents (Algorithm 1, steps 8 to 10): without a privacy guarantee."""
         scale = relation.pairs * checked_steps(self.epochs, "epochs") / _positive("epsilon", self.epsilon)
 
         def privatize(gradient: Floats, w: Floats, peaks: Floats) -> Floats:
             norms = np.abs(w).sum(axis=1)
             largest = np.minimum(self.clip, np.maximum(4.0 * norms, 2.0 * self.margin * math.sqrt(len(w))))
-            out: Floats = gradient + coins.laplace(size=gradient.shape) * (
+            out: Floats = gradient + rng.laplace(size=gradient.shape) * (
                 scale * (peaks + largest)[:, None] / size
             )
             return out
@@ -435,18 +435,18 @@ class DPPMetricLearner(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         graph: PairGraph,
         privatize: _Emit,
         size: int,
-        coins: np.random.Generator,
+        rng: np.random.Generator,
     ) -> Floats:
         d = rows.shape[1]
         width, epochs = self._width(d), checked_steps(self.epochs, "epochs")
         eta, margin = _positive("learning_rate", self.learning_rate), _positive("margin", self.margin)
         w: Floats = np.eye(d)
         if width < d:
-            w = np.linalg.qr(coins.normal(size=(d, width)))[0].T
+            w = np.linalg.qr(rng.normal(size=(d, width)))[0].T
         m, step = len(similar), 0
         for _ in range(epochs):
             # A batch of all has no order, and as they are in memory it takes two thirds of the time.
-            order = coins.permutation(m) if size < m else np.arange(m)
+            order = rng.permutation(m) if size < m else np.arange(m)
             for number in range(m // size):
                 step += 1
                 batch = order[number * size : (number + 1) * size]

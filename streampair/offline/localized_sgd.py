@@ -36,7 +36,7 @@ class LocalizedPairSGD(TableLearner):
     Phase k has ``n / 2^k`` records and steps of size ``4^-k`` of the learning rate, a step for each two
     records that follow each other; the mean of its iterates is released, and the next phase begins there. A
     record is in one phase, and there in two steps, so each phase has the whole budget. The records are
-    shuffled by coins first.
+    shuffled first.
 
     Parameters
     ----------
@@ -68,9 +68,9 @@ class LocalizedPairSGD(TableLearner):
     O(d). A phase of fewer than two records is merged into the one before.
 
     With ``calibration="tight"`` phases, their sizes and steps are those of Algorithm 3; a pass in a random
-    order takes the place of draws with replacement, as in Feldman, Koren and Talwar (2020), so that how often
-    a record is met is no coin. For losses that are not smooth the account is that of Bassily et al. (2020),
-    in one pass. Algorithms 4 and 5 of the paper are in its appendix, and are not here.
+    order takes the place of draws with replacement, as in Feldman, Koren and Talwar (2020), so that each
+    record is met once. For losses that are not smooth the account is that of Bassily et al. (2020), in one
+    pass. Algorithms 4 and 5 of the paper are in its appendix, and are not here.
 
     With ``calibration="paper"`` Algorithm 3 is as in the main text of the paper, but for two choices. A phase
     begins at the nearest point of the ball, for Algorithm 1 asks for a first iterate in the ball; and phases
@@ -130,7 +130,7 @@ class LocalizedPairSGD(TableLearner):
 
     def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
         plan_table(self.epsilon, self.delta, dim=1, sensitivity=1.0, name="", lemma="")  # the checks of both
-        self._of_coins = None
+        self._amplified_epsilon = None
         if self.calibration == "paper":
             return self._to_the_letter(problem)
         smooth = self._smooth(problem)
@@ -179,13 +179,13 @@ class LocalizedPairSGD(TableLearner):
         else:
             rate = self._rate(problem, smooth)
         contraction(rate / 4.0, 0.0, smooth)
-        parts, w, coins = halves(problem.n), np.zeros(problem.dim), np.random.default_rng(problem.seed)
-        table = problem.shuffled(coins.permutation(problem.n))
+        parts, w, rng = halves(problem.n), np.zeros(problem.dim), np.random.default_rng(problem.seed)
+        table = problem.shuffled(rng.permutation(problem.n))
         plans, left, spent = [], 0, 0.0
         for number, (part, seed) in enumerate(zip(parts, seeds(problem, len(parts)), strict=True), 1):
             n, eta = part.stop - part.start, rate * 4.0**-number
             steps = math.ceil(n * often)
-            drawn, total = part.start + coins.integers(n, size=steps + 1), np.zeros(problem.dim)
+            drawn, total = part.start + rng.integers(n, size=steps + 1), np.zeros(problem.dim)
             pair_steps(table, (drawn[1:], drawn[:-1]), eta, w, w, total)
             plan = self._drawn_plan(problem, number, steps, eta, wide * problem.lipschitz * eta)
             # Iterates up to the last but two are in the mean: drawn after that, a record moves nothing.
@@ -198,7 +198,7 @@ class LocalizedPairSGD(TableLearner):
             w = problem.inside(gate.privatize(total / steps))
             plans.append(plan)
             left += gate.releases
-        self._of_coins = spent
+        self._amplified_epsilon = spent
         self._notes = (
             *self._notes,
             "Epsilon counts how often a record is drawn by the law of the draws, which nobody may see; mu is "
@@ -227,7 +227,7 @@ class LocalizedPairSGD(TableLearner):
                 "Mechanism: stochastic gradient descent over one part of the table after the other, each "
                 "step with a record that is drawn from the part and the one drawn before, without noise and "
                 "in secret; the mean of the iterates of each part is released under noise, and the next part "
-                "goes on from it. A record is in one part, which is drawn by coins, so each part has the "
+                "goes on from it. A record is in one part, which is drawn at random, so each part has the "
                 "whole budget (parallel composition).",
                 "Yang et al. (2021), Algorithm 3",
             )
@@ -235,6 +235,6 @@ class LocalizedPairSGD(TableLearner):
             "Mechanism: one pass of gradient descent over one part of the table after the other, each record "
             "paired with the one before it in its part, without noise and in secret; the mean of the "
             "iterates of each part is released under noise, and the next part goes on from it. A record is "
-            "in one part, which is drawn by coins, so each part has the whole budget (parallel composition).",
+            "in one part, drawn at random, so each part has the whole budget (parallel composition).",
             "Yang et al. (2021), Algorithm 3",
         )

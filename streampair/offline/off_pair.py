@@ -26,7 +26,7 @@ class OffPairStrC(TableLearner):
     """One pass of gradient descent, each record with all before it; a mean of the iterates is released.
 
     Step t takes the mean gradient of the pairs of record t with the t - 1 records before it, and of the ridge
-    term ``l2 / 2 |w|^2``. The pass is without noise, in secret. The records are shuffled by coins first, for
+    term ``l2 / 2 |w|^2``. The pass is without noise, in secret. The records are shuffled first, for
     tables are often sorted.
 
     Parameters
@@ -120,13 +120,13 @@ class OffPairStrC(TableLearner):
     @staticmethod
     def _pass(problem: Problem, etas: Floats, weights: Floats, alpha: float, first: int) -> Floats:
         """The weighted mean of the iterates: secret. The first ones are random points of the ball."""
-        coins = np.random.default_rng(problem.seed)
-        order = coins.permutation(problem.n)
+        rng = np.random.default_rng(problem.seed)
+        order = rng.permutation(problem.n)
         risk = problem.shuffled(order).risk()
         w, total = problem.start, np.zeros(problem.dim)
         for t in range(problem.n):
             if t < first:
-                z = coins.normal(size=problem.dim + 2)
+                z = rng.normal(size=problem.dim + 2)
                 w = z[: problem.dim] * (problem.radius / float(np.linalg.norm(z)))
             elif t:
                 w = problem.inside(w - etas[t] * (risk.with_earlier(t, w) + alpha * w))
@@ -137,7 +137,7 @@ class OffPairStrC(TableLearner):
         return (
             "Mechanism: one pass of gradient descent with a ridge term, each record paired with all before "
             f"it, without noise and in secret; the {self.output} iterate is released under noise. The order "
-            "of the records is drawn by coins that depend on none of them.",
+            "of the records is drawn at random, independently of them.",
             "Huai et al. (2020), Algorithm 3",
         )
 

@@ -139,7 +139,7 @@ class GradientPerturbation(DPGDC2):
             raise ConfigError("a hidden layer makes scores, not distances", fix='use task="auc" or hidden=0')
         if self.hidden and self.start is not None:
             raise ConfigError(
-                "a network begins at coins, and start is given", fix="leave it out, or hidden=0"
+                "a network begins at random weights, and start is given", fix="leave it out, or hidden=0"
             )
         if self.hidden and not (problem.loss.decreasing and problem.loss.steepest <= 1.0):
             raise ConfigError(
@@ -169,7 +169,7 @@ class GradientPerturbation(DPGDC2):
         eta = self._rate(problem, bound, dim, plan.sigma, steps)
         gate, positive, risk = VectorGate(plan, problem.seed), problem.labels > 0.0, problem.risk()
         centre = np.zeros(dim)
-        if network:  # coins, and no noise: it hides nothing
+        if network:  # random weights, and no noise: they hide nothing
             centre = np.random.default_rng(problem.seed).uniform(-1.0, 1.0, dim)
         w = centre if network else problem.start
         for _ in range(steps):

@@ -171,16 +171,16 @@ class PairSGD(PairLearner):
             raise ConfigError(f"l2 is {self.l2!r}", fix="give a finite number of at least 0")
         steps = 5 * problem.n if self.steps is None else checked_steps(self.steps)
         schedule, weighed = self._schedule(problem, steps), 0.0
-        coins = np.random.default_rng(problem.seed)
+        rng = np.random.default_rng(problem.seed)
         w = before = np.zeros(problem.dim)
-        total, last = np.zeros(problem.dim), coins.integers(problem.n, size=1)
+        total, last = np.zeros(problem.dim), rng.integers(problem.n, size=1)
         for start in range(0, steps, _DRAWN):
-            one = coins.integers(problem.n, size=min(_DRAWN, steps - start))
+            one = rng.integers(problem.n, size=min(_DRAWN, steps - start))
             if self.pairing == "previous":
                 other = np.concatenate([last, one[:-1]])
                 last = one[-1:]
             else:  # any other record than the first
-                other = (one + coins.integers(1, problem.n, size=len(one))) % problem.n
+                other = (one + rng.integers(1, problem.n, size=len(one))) % problem.n
             etas, worth = schedule.sizes(start + 1, len(one)), np.ones(len(one))
             if self.output == "linear":
                 worth = np.arange(start + 1.0, start + 1.0 + len(one))

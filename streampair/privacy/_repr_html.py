@@ -63,5 +63,5 @@ def report_html(report: PrivacyReport) -> str:
         ("noise, standard deviation", f"{report.noise_std:.4g}"),
     ]
     words = "".join(f"<p>{escape(line)}</p>" for line in f"{report}\n{report.details}".split("\n"))
-    said = f"<details><summary>In words</summary>{words}</details>"
-    return f"<div>{table(_HEADS[report.kind], rows)}{said}</div>"
+    details = f"<details><summary>In words</summary>{words}</details>"
+    return f"<div>{table(_HEADS[report.kind], rows)}{details}</div>"

@@ -30,7 +30,7 @@ __all__ = [
     "walk",
 ]
 
-#: Steps that are functions of one record and never raise; tests/privacy/test_total.py tests each.
+#: Steps that are functions of one record and never raise; tests/privacy/test_safe_input.py tests each.
 TOTAL: Final = frozenset(
     {
         "streampair.preprocessing.Bounds",

@@ -144,7 +144,7 @@ class Influence:
         return pattern
 
     def moves(self, length: int | None, diameter: float, rounding: float) -> Floats:
-        """How far a record can move the rounded gradients from its own step on: `D v + rounding 1[v > 0]`.
+        """Sensitivity of the rounded gradients from a record's own step on: `D v + rounding 1[v > 0]`.
 
         Parameters
         ----------

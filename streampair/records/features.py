@@ -127,7 +127,7 @@ def _code(text: str) -> float:
 
 
 def which(rows: Array) -> NDArray[np.bool_]:
-    """Which cells of an array in C order are texts."""
+    """Mask of the cells of an array in C order that are texts."""
     found: NDArray[np.bool_] = np.isnan(rows) & ((rows.view(np.int64) & _PAYLOAD) != 0)
     return found
 

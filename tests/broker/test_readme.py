@@ -63,10 +63,10 @@ def test_the_kafka_example_of_the_readme_runs(topics: Cluster, tmp_path: Path) -
         topics.console_producer("events", payments())
     else:
         asyncio.run(fill(topics))
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "streampair_connectors", "check", str(config)], capture_output=True, text=True
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
     with WorkerProcess(config) as worker:
         url = worker.metrics_url()

@@ -236,7 +236,7 @@ def test_the_card_names_horizon_readers_curator_and_what_would_void_it() -> None
 def test_what_is_not_known_is_said() -> None:
     card = card_of(auc.PairFTRL().privacy, deployment={})
     assert card["flavor"]["data domain"] == ["known once the features are known"]
-    assert card["utility"] == "no private AUC is asked for"
+    assert card["utility"] == "no private AUC is released"
     assert card["status"]["records that can still be learned"] == "no end"
 
 

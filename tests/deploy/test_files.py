@@ -26,8 +26,8 @@ def promtool(*arguments: str) -> None:
     program = shutil.which("promtool")
     if program is None:
         support.unavailable("promtool", "install Prometheus (Debian: apt-get install prometheus)")
-    told = subprocess.run([program, *arguments], capture_output=True, text=True)
-    assert told.returncode == 0, told.stdout + told.stderr
+    completed = subprocess.run([program, *arguments], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def test_prometheus_accepts_its_configuration_and_the_rules() -> None:
@@ -150,10 +150,10 @@ def test_the_supported_versions_of_python_are_one_list() -> None:
     versions = re.findall(r"Python :: (3\.\d+)\b", " ".join(project["classifiers"]))
     assert project["requires-python"] == f">={versions[0]}"
     (reads,) = re.findall(r"^supported\(\) .*$", (support.ROOT / ".ci" / "run").read_text(), re.M)
-    told = subprocess.run(
+    completed = subprocess.run(
         ["bash", "-c", f"{reads}\nsupported"], capture_output=True, text=True, check=True, cwd=support.ROOT
     )
-    assert told.stdout.split() == versions
+    assert completed.stdout.split() == versions
     (looked_for,) = re.findall(
         r"for python in \$\(PYTHON\) (.*) python3;", (support.ROOT / "Makefile").read_text()
     )

@@ -43,14 +43,14 @@ VERSIONS = ["1.30", "1.37"]
 
 def hadolint(text: str) -> str:
     """What it says of a Dockerfile; nothing: it is well."""
-    told = subprocess.run(
+    completed = subprocess.run(
         [str(Path(sys.executable).with_name("hadolint")), "--no-color", "-"],
         input=text,
         capture_output=True,
         text=True,
     )
-    assert told.returncode in (0, 1), told.stderr
-    return told.stdout
+    assert completed.returncode in (0, 1), completed.stderr
+    return completed.stdout
 
 
 def test_the_dockerfile_is_clean() -> None:
@@ -236,9 +236,9 @@ def parallel() -> dict[str, dict[str, Any]]:
     """What is applied with deploy/kubernetes-parallel."""
     if shutil.which("kubectl") is None:
         support.unavailable("kubectl", "install it (https://kubernetes.io/docs/tasks/tools)")
-    told = subprocess.run(["kubectl", "kustomize", str(PARALLEL)], capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    found = yaml.safe_load_all(told.stdout)
+    completed = subprocess.run(["kubectl", "kustomize", str(PARALLEL)], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    found = yaml.safe_load_all(completed.stdout)
     return {f"{made['kind']}/{made['metadata']['name']}": made for made in found}
 
 
@@ -372,6 +372,6 @@ def test_one_command_starts_prometheus_over_a_worker(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    told = subprocess.run([sys.executable, str(LOCAL), "nonsense"], capture_output=True, text=True)
-    assert told.returncode == 1
-    assert "write http://127.0.0.1:9464/metrics" in told.stderr
+    completed = subprocess.run([sys.executable, str(LOCAL), "nonsense"], capture_output=True, text=True)
+    assert completed.returncode == 1
+    assert "write http://127.0.0.1:9464/metrics" in completed.stderr

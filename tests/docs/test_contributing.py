@@ -80,10 +80,10 @@ def test_what_a_recipe_adds_is_formatted_and_clean(followed: tuple[str, Path]) -
     name, copy = followed
     files = [block.title for block in recipe(name) if block.title.endswith(".py")]
     for words in (["check"], ["format", "--check"]):
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "ruff", *words, *files], cwd=copy, capture_output=True, text=True
         )
-        assert told.returncode == 0, told.stdout + told.stderr
+        assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def test_a_learner_takes_four_files() -> None:

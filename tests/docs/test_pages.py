@@ -35,24 +35,26 @@ def test_programs_run_as_they_stand(block: pages.Block, tmp_path: Path) -> None:
     folder = (
         support.ROOT if "from benchmarks." in block.text else tmp_path
     )  # those need a clone, as their page says
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "error", "-c", block.text], capture_output=True, text=True, cwd=folder
     )
-    assert told.returncode == 0, told.stderr
+    assert completed.returncode == 0, completed.stderr
     if (after := block.following) is not None and after.language == "text":
-        assert agree(after.text, told.stdout), told.stdout
+        assert agree(after.text, completed.stdout), completed.stdout
 
 
 def test_the_first_example_is_ten_lines_and_learns(tmp_path: Path) -> None:
     block = next(block for block in pages.blocks("README.md") if block.language == "python")
     assert len([line for line in block.text.splitlines() if line.strip()]) <= 10
-    told = subprocess.run([sys.executable, "-c", block.text], capture_output=True, text=True, cwd=tmp_path)
-    plain, private = (float(value) for value in re.findall(r"RollingAUC: ([\d.]+)%", told.stdout))
+    completed = subprocess.run(
+        [sys.executable, "-c", block.text], capture_output=True, text=True, cwd=tmp_path
+    )
+    plain, private = (float(value) for value in re.findall(r"RollingAUC: ([\d.]+)%", completed.stdout))
     # Over 1250 events, the start included; chance is 50 %. The private one has fresh noise each time: of 150
     # runs the median was 84 % and the least 79 %.
     assert plain > 93
     assert private > 65
-    assert "epsilon" in told.stdout
+    assert "epsilon" in completed.stdout
 
 
 @pytest.mark.parametrize("block", pages.all_blocks("toml"), ids=where)

@@ -21,14 +21,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
         support.unavailable("mkdocs", HINT)
     directory = tmp_path_factory.mktemp("site")
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)],
         cwd=support.ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 0, told.stderr
+    assert completed.returncode == 0, completed.stderr
     return directory
 
 

@@ -531,7 +531,7 @@ def test_what_is_accepted_is_charged_and_told(how: Any) -> None:
         expected = -(-(65 - 10 + window) // window)
     with pytest.raises(StreampairError, match="state recover"):
         driver.start()
-    driver.accept(how, "2026-11-22")
+    driver.override(how, "2026-11-22")
     driver.start()
     assert charged(driver) == expected
     report = driver.lane.privacy
@@ -549,7 +549,7 @@ def test_what_the_plan_has_no_room_for_is_not_accepted() -> None:
     driver.group = Group()
     store = copy.deepcopy(driver.store)
     with pytest.raises(PrivacyError, match="the plan has set aside 0"):
-        driver.accept("register", "2026-11-22")
+        driver.override("register", "2026-11-22")
     assert driver.store == store
 
 

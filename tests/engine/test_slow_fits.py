@@ -375,7 +375,7 @@ def test_a_skipped_span_needs_no_models() -> None:
     driver.topic[80] = Record(80, b"{}")
     with pytest.raises(PrivacyError, match="the replay of slot"):
         driver.crash()
-    driver.accept("span", "2026-11-26")
+    driver.override("span", "2026-11-26")
     driver.start()
     known = driver.lane.log.known
     assert known is not None

@@ -65,10 +65,10 @@ def java() -> tuple[str, str]:
     for candidate in (shutil.which("java"), str(Path(home, "bin", "java")) if home else None):
         if candidate is None or not Path(candidate).exists():
             continue
-        told = subprocess.run([candidate, "-version"], capture_output=True, text=True, check=False)
-        found = re.search(r'version "(\d+)', told.stderr + told.stdout)
+        completed = subprocess.run([candidate, "-version"], capture_output=True, text=True, check=False)
+        found = re.search(r'version "(\d+)', completed.stderr + completed.stdout)
         if found and int(found[1]) >= 17:
-            return candidate, told.stderr + told.stdout
+            return candidate, completed.stderr + completed.stdout
     raise Unavailable("Apache Kafka", hint)
 
 

@@ -124,6 +124,13 @@ every_learner = pytest.mark.parametrize(
 )
 
 
+def through_state(model: Any) -> Any:
+    """Another one, with its state."""
+    other = model.clone()
+    other.load_state(model.to_state())
+    return other
+
+
 def through_pickle(model: Any) -> Any:
     """An unpickled one, with its noise key, which no pickle holds."""
     other = pickle.loads(pickle.dumps(model))

@@ -427,7 +427,7 @@ class World(Driver):
             return
         before = self.now()
         try:
-            self.accept(how, WHEN)
+            self.override(how, WHEN)
         except StreampairError:
             assert (self.store, self.group) == (before.store, before.group)
             self.repair()

@@ -25,8 +25,10 @@ class Secrets:
     def __init__(self) -> None:
         self.seen: list[Any] = []
         self.tape: list[Any] = []
+        self.plan: Any = None
 
-    def privatize(self, vector: Any) -> Any:
+    def privatize(self, gate: Any, vector: Any) -> Any:
+        self.plan = gate._plan
         self.seen.append(vector.copy())
         return self.tape.pop(0) if self.tape else vector.copy()
 
@@ -40,7 +42,7 @@ def bare_gate() -> Iterator[Secrets]:
     """What goes to the gate, while it lasts."""
     held = Secrets()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VectorGate, "privatize", lambda _, vector: held.privatize(vector))
+        patch.setattr(VectorGate, "privatize", lambda gate, vector: held.privatize(gate, vector))
         yield held
 
 

@@ -763,9 +763,9 @@ def test_too_many_readers_are_told_so(run: Run, visit: Open, monkeypatch: pytest
     monkeypatch.setattr("streampair_connectors.observability.dashboard.page.STREAMS", 0)
     run.six()
     page = visit(run.url, expect="a stream that is refused")
-    says(page, "read anew every 3 seconds")
+    says(page, "refreshed every 3 seconds")
     monkeypatch.undo()
-    page.get_by_text("read anew").wait_for(state="hidden")
+    page.get_by_text("refreshed every").wait_for(state="hidden")
 
 
 def call(*arguments: object, code: int = 0) -> str:
@@ -861,6 +861,6 @@ def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
     assert [agrees(row.locator("td").nth(i).inner_text(), dates[j]) for i, j in ((0, 4), (1, 1))] == [
         True
     ] * 2
-    assert "Not written down" not in page.locator("body").inner_text()
+    assert "Not recorded" not in page.locator("body").inner_text()
     page.get_by_role("tab", name="Learning").click()
     says(page, "A state at rest has no scores")

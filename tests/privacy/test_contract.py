@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from harness.learners import NAMES, PRIVATE, stream, taught, through_pickle
+from harness.learners import NAMES, PRIVATE, stream, taught, through_pickle, through_state
 
 from streampair import buffers
 from streampair.errors import RecordError, SnapshotError
@@ -24,12 +24,6 @@ def shown(model: Any) -> np.ndarray:
     if model.run is not None and isinstance(model.run.state, MetricMomentsState):
         return np.asarray(model.run.state.to_state()["weighted"])
     return np.asarray(model.metric_.ravel() if hasattr(model, "metric_") else model.weights_vector)
-
-
-def through_state(model: Any) -> Any:
-    other = model.clone()
-    other.load_state(model.to_state())
-    return other
 
 
 COPIES: list[Callable[[Any], Any]] = [copy.deepcopy, through_pickle, through_state]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness.learners import NAMES, PRIVATE, stream, taught, through_pickle
+from harness.learners import NAMES, PRIVATE, stream, taught, through_pickle, through_state
 
 from streampair import auc
 from streampair.base import dp_session
@@ -33,12 +33,6 @@ def in_child(tell: Callable[[], str]) -> str:
         text = told.read()
     assert os.waitpid(pid, 0) == (pid, 0)
     return text
-
-
-def through_state(model: Any) -> Any:
-    other = model.clone()
-    other.load_state(model.to_state())
-    return other
 
 
 def ever_after(model: Any) -> set[str]:

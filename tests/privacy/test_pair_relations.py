@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
+from harness.table_canaries import Secrets, bare_gate
 
 from streampair import offline as batch
 from streampair.kernels import pair_graph
@@ -36,29 +37,10 @@ from streampair.privacy.noise import NormalStream
 LESS_NOISE = 0.4
 
 
-class Secrets:
-    """What goes to the gate, in order. It leaves without noise; while `tape` lasts, that leaves instead."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-        self.tape: list[Any] = []
-        self.plan: Any = None
-
-    def privatize(self, gate: Any, vector: Any) -> Any:
-        self.plan = gate._plan
-        self.seen.append(vector.copy())
-        return self.tape.pop(0) if self.tape else vector.copy()
-
-    def pop(self) -> list[Any]:
-        seen, self.seen = self.seen, []
-        return seen
-
-
 @pytest.fixture
-def secrets(monkeypatch: pytest.MonkeyPatch) -> Secrets:
-    held = Secrets()
-    monkeypatch.setattr(VectorGate, "privatize", lambda gate, vector: held.privatize(gate, vector))
-    return held
+def secrets() -> Iterator[Secrets]:
+    with bare_gate() as gate:
+        yield gate
 
 
 # A wheel: everybody around it is in a pair with the next and with the hub, so 12 of 24 pairs change together.

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from harness.learners import through_state
 from harness.options import folded
 from river import datasets, evaluate, metrics
 from sklearn.metrics import roc_auc_score
@@ -302,12 +303,6 @@ def test_a_fixed_seed_is_void() -> None:
 
 
 # ---- copies and snapshots ------------------------------------------------------------------------------
-
-
-def through_state(model: auc.PairFTRL) -> auc.PairFTRL:
-    other = model.clone()
-    other.load_state(model.to_state())
-    return other
 
 
 def test_a_clean_restart_is_vouched_for_and_an_unclean_one_never_again() -> None:

@@ -364,7 +364,7 @@ def shown(make: Callable[[], Any], runs: int = 80) -> tuple[float, float]:
     sides = (tables[:2], tables[2:])
     bare, tape = Secrets(), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VectorGate, "privatize", lambda _, vector: bare.privatize(vector))
+        patch.setattr(VectorGate, "privatize", lambda gate, vector: bare.privatize(gate, vector))
         report = make().fit(*sides[0]).privacy
         tape = bare.pop()
         bare.tape = list(tape)

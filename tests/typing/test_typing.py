@@ -36,6 +36,6 @@ def test_wrong_user_code_is_refused(tmp_path: Path) -> None:
 
 
 def test_typed_user_code_runs() -> None:
-    told = subprocess.run([sys.executable, "-W", "error", str(CODE)], capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.splitlines()[1:] == ["True", "['learned', 'learned', 'dead_letter']", "state"]
+    completed = subprocess.run([sys.executable, "-W", "error", str(CODE)], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.splitlines()[1:] == ["True", "['learned', 'learned', 'dead_letter']", "state"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,29 +43,37 @@ def mixed(n: int, seed: int = 0) -> list[tuple[dict[str, Any], bool]]:
     return rows
 
 
+def in_frames(
+    backend: Any, rows: list[Any], learners: tuple[Any, Any, Any], first: Any
+) -> Iterator[tuple[Any, list[Any]]]:
+    """Compare equal learners of the same rows, one by one and in frames; yields frames with their rows."""
+    one, many, both = learners
+    names = ["amount", "country", "late"]
+    for each in learners:  # a frame has all its columns from the first row on
+        each.learn_one({"amount": 1.0, "country": "N", "late": "three"}, first)
+    start = 0
+    for cut in (1, 30, len(rows) - 31):
+        part = rows[start : start + cut]
+        start += cut
+        X = backend.DataFrame({name: [x.get(name) for x, _ in part] for name in names})
+        y = backend.Series([y for _, y in part])
+        many.learn_many(X, y)
+        scores = []
+        for x, label in part:
+            scores.append(one.score_one(x))
+            one.learn_one(x, label)
+        assert list(both.score_learn_many(X, y)) == scores
+        assert frozen(one) == frozen(many) == frozen(both)
+        assert list(many.score_many(X)) == [one.score_one(x) for x, _ in part]
+        yield X, part
+
+
 @pytest.mark.parametrize("backend", [pd, pl])
 @pytest.mark.parametrize("seed", range(3))
 def test_frames_with_texts_and_gaps_are_records_one_by_one(backend: Any, seed: int) -> None:
     rows = [row for row in mixed(200, seed) if isinstance(row[0].get("late", ""), str)]
-    one, many, both = small(), small(), small()
-    names = ["amount", "country", "late"]
-    for each in (one, many, both):  # a frame has all its columns from the first row on
-        each.learn_one({"amount": 1.0, "country": "N", "late": "three"}, True)
-    at, scores = 0, []
-    for cut in (1, 30, len(rows) - 31):
-        part = rows[at : at + cut]
-        at += cut
-        X = backend.DataFrame({name: [x.get(name) for x, _ in part] for name in names})
-        y = backend.Series([y for _, y in part])
-        many.learn_many(X, y)
-        scores += list(both.score_learn_many(X, y))
-        told = []
-        for x, label in part:
-            told.append(one.score_one(x))
-            one.learn_one(x, label)
-        assert scores[-cut:] == told
-        assert frozen(one) == frozen(many) == frozen(both)
-        assert list(many.score_many(X)) == [one.score_one(x) for x, _ in part]
+    for _ in in_frames(backend, rows, (small(), small(), small()), True):
+        pass
 
 
 def test_texts_from_the_first_event_on() -> None:
@@ -484,24 +493,7 @@ def test_the_first_class_is_a_forest_of_its_own() -> None:
 def test_frames_of_several_classes_are_records_one_by_one(backend: Any, seed: int) -> None:
     rows = [row for row in three(300, seed) if isinstance(row[0].get("late", ""), str)]
     one, many, both = (auc.MulticlassForest(4, 63, seed=3, positive="late") for _ in range(3))
-    names = ["amount", "country", "late"]
-    for each in (one, many, both):
-        each.learn_one({"amount": 1.0, "country": "N", "late": "three"}, "no")
-    at, scores = 0, []
-    for cut in (1, 30, len(rows) - 31):
-        part = rows[at : at + cut]
-        at += cut
-        X = backend.DataFrame({name: [x.get(name) for x, _ in part] for name in names})
-        y = backend.Series([y for _, y in part])
-        many.learn_many(X, y)
-        scores += list(both.score_learn_many(X, y))
-        told = []
-        for x, label in part:
-            told.append(one.score_one(x))
-            one.learn_one(x, label)
-        assert scores[-cut:] == told
-        assert frozen(one) == frozen(many) == frozen(both)
-        assert list(many.score_many(X)) == [one.score_one(x) for x, _ in part]
+    for X, part in in_frames(backend, rows, (one, many, both), "no"):
         assert list(many.predict_many(X)) == [one.predict_one(x) for x, _ in part]
         shares = many.predict_proba_many(X).to_numpy()
         assert shares.tolist() == [list(one.predict_proba_one(x).values()) for x, _ in part]

@@ -42,10 +42,10 @@ print(json.dumps([result, *(sum(c.values()) for c in counts)]))
 
 def tell(code: str, environment: dict[str, str]) -> Any:
     """What a new process prints, as JSON."""
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
-    return json.loads(told.stdout)
+    return json.loads(completed.stdout)
 
 
 def run(folder: Path) -> list[Any]:

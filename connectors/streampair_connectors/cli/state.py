@@ -17,7 +17,7 @@ from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
 if TYPE_CHECKING:
-    from streampair.engine.recovery import How
+    from streampair.engine.recovery import Cause
     from streampair_connectors.stores.state import LaneState, Plan
 
 __all__ = ["state_app"]
@@ -106,9 +106,9 @@ def recover(
     "vouched by the operator". The newest store, put back, costs nothing: look for that first. No worker may
     run.
     """
-    flags: dict[How, bool] = {"register": ignore_register, "rollback": accept_rollback, "span": skip_span}
+    flags: dict[Cause, bool] = {"register": ignore_register, "rollback": accept_rollback, "span": skip_span}
     with errors(as_json):
-        chosen: list[How] = [how for how, is_set in flags.items() if is_set]
+        chosen: list[Cause] = [cause for cause, is_set in flags.items() if is_set]
         if len(chosen) != 1:
             raise ConfigError(
                 "no override is chosen" if not chosen else "only one override at a time",
@@ -134,14 +134,14 @@ def recover(
 
 
 async def _recover(
-    settings: Config, how: How, partitions: list[int] | None, *, ask: bool, show: bool
+    settings: Config, cause: Cause, partitions: list[int] | None, *, ask: bool, show: bool
 ) -> list[Plan]:
     """Carry out the plans, and return them: none of them if the answer is no."""
     from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
 
     async with open_states(settings) as states:
-        plans = await states.plan(how, partitions)
+        plans = await states.plan(cause, partitions)
         if show:
             for plan in plans:
                 title = f"{settings.app}: {lane_title(settings.input.topic, plan.partition)}"

@@ -100,7 +100,7 @@ class Config(Table):
     @model_validator(mode="before")
     @classmethod
     def _event_id(cls, data: Any) -> Any:
-        """Where labels name their event by a field, it is the id of the event."""
+        """Default the id of an event to the field by which labels name it."""
         labels, declared = data.get("labels"), data.get("input")
         if isinstance(labels, Mapping) and isinstance(declared, Mapping) and "id" not in declared:
             field = labels.get("id")

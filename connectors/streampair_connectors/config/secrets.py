@@ -98,16 +98,16 @@ def check_private(path: Path, what: str, *, group: bool = False) -> None:
     if not refused:
         return
     if status.st_uid == 0:
-        mend = f"chmod {0o600 | (mode & stat.S_IRGRP):o} {_quoted(path)}"
-        mend += (
+        remedy = f"chmod {0o600 | (mode & stat.S_IRGRP):o} {_quoted(path)}"
+        remedy += (
             "; where it is mounted as a secret, mount it with mode 0440 (Kubernetes: defaultMode: 0440, and "
         )
-        mend += "fsGroup for a process that is not root)"
+        remedy += "fsGroup for a process that is not root)"
     else:
-        mend = f"chmod 600 {_quoted(path)}"
+        remedy = f"chmod 600 {_quoted(path)}"
     raise ConfigError(
         f"the {what} file {path} has mode {mode:04o}: {_who(refused)} may {_may(refused)} it",
-        fix=f"{mend}. If they could have read it, make a new secret",
+        fix=f"{remedy}. If they could have read it, make a new secret",
     )
 
 
@@ -133,13 +133,13 @@ def check_directory(path: Path, *, group: bool = False) -> None:
     if not refused:
         return
     keep = "2770" if group and mode & stat.S_ISGID else "770" if group else "700"
-    mend = f"chmod {keep} {_quoted(path)}, or name a directory below it, which is made for its user alone"
+    remedy = f"chmod {keep} {_quoted(path)}, or name a directory below it, which is made for its user alone"
     if not refused & stat.S_IRWXO:
-        mend += ". Where its group has to reach it (Kubernetes' fsGroup), set store.group_access = true"
+        remedy += ". Where its group has to reach it (Kubernetes' fsGroup), set store.group_access = true"
     raise StoreError(
         f"the store directory {path} has mode {mode:04o}: {_who(refused)} may {_may(refused)} what is as "
         "sensitive as the data",
-        fix=mend,
+        fix=remedy,
     )
 
 

@@ -217,7 +217,7 @@ class Health:
     def waiting(self, what: str) -> None:
         """Set the state: broker or store does not answer; the worker retries until `running` or a stop."""
         now = time.monotonic()
-        step = "start the broker or mend the network; the worker goes on by itself and loses nothing"
+        step = "start the broker or repair the network; the worker goes on by itself and loses nothing"
         if self._waiting_since is None or now - self._last_reminder >= _REMIND_SECONDS:
             log.warning("waiting_for_broker", app=self._app, detail=what, next_step=step)
             self._last_reminder = now

@@ -65,7 +65,7 @@ class Observations(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelMetrics:
-    """What the worker knows of labels that come later than their events, since it opened the lane.
+    """State of labels that come later than their events, since the worker opened the lane.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ LaneValue = float | Mapping[str, float] | Observations | None
 
 @dataclass(frozen=True)
 class Series:
-    """One series.
+    """Definition of a metric.
 
     Attributes
     ----------

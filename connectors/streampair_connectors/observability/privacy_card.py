@@ -63,9 +63,9 @@ _TITLES = {
     "accounting": "Privacy accounting",
     "implementation": "Implementation and security",
     "status": "Status",
-    "utility": "Utility that is released",
+    "utility": "Released utility",
     "audit": "Last audit",
-    "notes": "What has to be known",
+    "notes": "Notes",
 }
 
 
@@ -154,13 +154,13 @@ def card_of(
         },
         "status": {
             "guarantee": report.kind,
-            "said": report.guarantee,
+            "statement": report.guarantee,
             "what would void it": list(VOID_BY),
             "what would leave it in doubt": list(DOUBTFUL_BY),
             "records that can still be learned": "no end" if endless else report.horizon_left,
             **(status or {}),
         },
-        "utility": "no private AUC is asked for" if report.auc is None else _utility(report.auc),
+        "utility": "no private AUC is released" if report.auc is None else _utility(report.auc),
         "audit": "none was given" if audit is None else _audit(audit),
         "notes": list(report.notes),
     }
@@ -195,7 +195,7 @@ def _audit(audit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_audit(text: str, report: PrivacyReport, learner: str) -> dict[str, Any]:
-    """What `streampair audit --json` printed, if it is of this learner under this budget.
+    """Check that an output of `streampair audit --json` is of this learner under this budget.
 
     Raises
     ------
@@ -343,13 +343,13 @@ def _block(value: Any) -> str:
 
 def _sentence(card: Mapping[str, Any]) -> str:
     loss, kind = card["privacy_loss"], card["status"]["guarantee"]
-    said = {
+    statement = {
         "holds": "Differential privacy holds",
         "void": "No guarantee holds",
         "unvouched": "The guarantee cannot be vouched for in full",
     }[kind]
     return (
-        f"{said}: for {card['privacy_unit']['unit']}, epsilon at most {_text(loss['epsilon'])} at delta "
+        f"{statement}: for {card['privacy_unit']['unit']}, epsilon at most {_text(loss['epsilon'])} at delta "
         f"{_text(loss['delta'])}; spent so far {_text(loss['epsilon spent'])}."
     )
 

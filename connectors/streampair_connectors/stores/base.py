@@ -69,7 +69,7 @@ class LaneStore(Protocol):
 
     @property
     def clock_ahead(self) -> int | None:
-        """How far this host's clock is ahead of the broker's, at most, in milliseconds; None: unknown."""
+        """Lead of this host's clock over the broker's, at most, in milliseconds; None: unknown."""
         ...
 
     async def commit(self, commit: Commit) -> None:
@@ -134,7 +134,7 @@ class Store(Protocol):
 def group_offsets(
     lane: Partition, starts: Mapping[int, int], append: LogAppend
 ) -> dict[Partition, tuple[int, str]]:
-    """What the group commits with an append: each partition's offset, the register beside the first."""
+    """Offsets that the group commits with an append: one a partition, the register beside the first."""
     first = min(starts)
     if append.positions is None:
         offset = starts[first] if append.next_offset is None else append.next_offset
@@ -149,7 +149,7 @@ def group_offsets(
 
 
 def other_scope_fix(scope: str) -> str:
-    """What to do where the state was begun with another `learner.scope`."""
+    """Fix for a state that was begun with another `learner.scope`."""
     return (
         f'set learner.scope = "{scope}", or start under another application name: a new model, and for a '
         "private learner a new account on top of this one (`streampair budget show OLD.toml NEW.toml` adds "

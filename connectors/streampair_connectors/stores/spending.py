@@ -35,7 +35,7 @@ class LaneBudget:
     partitions
         Partitions of the topic when the account began.
     forks, forks_planned
-        Second views of a window charged permanently, and their number in the plan; None without a ledger.
+        Forks charged permanently, and their number in the plan; None without a ledger.
     pending
         Whether one more is charged until the replay after a crash is complete; included in the numbers.
     attempt, window, generation

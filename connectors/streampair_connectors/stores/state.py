@@ -14,7 +14,7 @@ import msgspec
 
 from streampair import __version__
 from streampair.engine import ExternalState, LogDamagedError, LoggedLane, ReplayRequest
-from streampair.engine.recovery import Acceptance, How, NothingToAcceptError, RecoveredState
+from streampair.engine.recovery import Cause, NothingToOverrideError, OverrideResult, RecoveredState
 from streampair.engine.source import lane_title, partition_key
 from streampair.engine.wal import Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
@@ -57,7 +57,7 @@ class LaneState:
     snapshot
         Its `size` and `offset`; None: there is none.
     forks, forks_planned, pending
-        Second views charged permanently, their number in the plan, and whether one more is charged until a
+        Forks charged permanently, their number in the plan, and whether one more is charged until a
         replay is complete; None without an account.
     void, accepted
         Reasons why the guarantee is void, and overrides that an operator has accepted.
@@ -119,7 +119,7 @@ class Plan:
     """
 
     partition: int
-    accepted: Acceptance
+    accepted: OverrideResult
     delta: float | None
     seen: StoredLane
     used: int
@@ -172,13 +172,13 @@ class States:
         """Return the state of all lanes; read-only, also while a worker runs."""
         return [await self._state(partition) for partition in await self.store.lanes()]
 
-    async def plan(self, how: How, partitions: Sequence[int] | None) -> list[Plan]:
+    async def plan(self, cause: Cause, partitions: Sequence[int] | None) -> list[Plan]:
         """Return the effect of continuing without the register, the newest entries, or the replay.
 
         Parameters
         ----------
-        how
-            As of `LoggedLane.accept`.
+        cause
+            As of `LoggedLane.override`.
         partitions
             Of the input; None: all lanes whose start is refused for that reason.
 
@@ -191,8 +191,8 @@ class States:
         plans, nothing = [], None
         for partition in await self.store.lanes() if partitions is None else partitions:
             try:
-                plans.append(await self._plan(how, partition))
-            except NothingToAcceptError as error:
+                plans.append(await self._plan(cause, partition))
+            except NothingToOverrideError as error:
                 if partitions is not None:
                     raise
                 nothing = error
@@ -208,7 +208,7 @@ class States:
         append = plan.accepted.append
         await self.store.amend(plan.partition, plan.seen, plan.used, append, plan.starts)
 
-    async def _plan(self, how: How, partition: int) -> Plan:
+    async def _plan(self, cause: Cause, partition: int) -> Plan:
         loaded = await self._load(partition)
         lane, request = loaded.lane, loaded.request
         if loaded.at_rest.damage is not None and lane.log.chain.damage is None:
@@ -218,7 +218,7 @@ class States:
         content = request.content
         snapshot = None if content is None else loaded.at_rest.snapshot(content)
         when = datetime.datetime.now(datetime.UTC).date().isoformat()
-        accepted = lane.accept(how, loaded.external, when, snapshot)
+        accepted = lane.override(cause, loaded.external, when, snapshot)
         delta = None if accepted.mu is None else lane.privacy.delta
         return Plan(partition, accepted, delta, loaded.at_rest, request.used, loaded.starts)
 

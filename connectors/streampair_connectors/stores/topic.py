@@ -354,7 +354,7 @@ class TopicLane:
 
     @property
     def clock_ahead(self) -> int | None:
-        """How far this host's clock is ahead of the broker's, at most, in milliseconds; None: unknown."""
+        """Lead of this host's clock over the broker's, at most, in milliseconds; None: unknown."""
         return self._producer.clock_ahead
 
     async def start(self) -> None:

@@ -136,7 +136,7 @@ class Plan(Protocol):
         """mu of the releases of the first `steps` learning slots."""
 
     def fork_mu2(self, window: int) -> float:
-        """Upper bound of what a second view of `window` consecutive slots adds to mu^2 (docs/privacy 8)."""
+        """Upper bound of what a fork of `window` consecutive slots adds to mu^2 (docs/privacy 8)."""
 
 
 _NO_ROWS = np.empty((0, 0))
@@ -304,11 +304,11 @@ class MechanismState(abc.ABC):
 
     @abc.abstractmethod
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
 
     @abc.abstractmethod
     def to_state(self) -> dict[str, Any]:
-        """What has been learned, as plain values and arrays."""
+        """Export the state, as plain values and arrays."""
 
     @abc.abstractmethod
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -571,7 +571,7 @@ class Settings:
     bounds
         Declared (low, high) by feature.
     forks, window
-        Number of second views that the budget covers, and the slots of each.
+        Number of forks that the budget covers, and the slots of each.
     entity
         Limits of user-level privacy; None: record-level privacy.
     features, dim
@@ -619,13 +619,13 @@ class Settings:
         """mu of one release of the warm-up; a fork of the window that it is in makes another.
 
         A record can be in the prefix of one view and be learned in another, where the order changed. So with
-        forks a release of the warm-up costs neither more than the learning nor more than a second view of a
+        forks a release of the warm-up costs neither more than the learning nor more than a fork of a
         window of it, and the plan of the learning has room for every mixture.
 
         Parameters
         ----------
         fork_mu2
-            Upper bound of the cost of such a second view; None: not known yet.
+            Upper bound of the cost of such a fork; None: not known yet.
         """
         if self.composes or not self.forks or fork_mu2 is None:
             return self.mu_learning / math.sqrt(1.0 + self.forks)
@@ -799,7 +799,7 @@ class CompanionPlan(abc.ABC):
     mu
         Budget in mu-GDP of one record, or of all of an entity's.
     forks
-        Number of second views of a window that the budget covers: in each a record is in one block.
+        Number of forks that the budget covers: in each a record is in one block.
     horizon
         Learning slots, None for no end. The last block ends there.
     records
@@ -836,7 +836,7 @@ class CompanionPlan(abc.ABC):
         return self.move if steps >= self.end(0) else 0.0
 
     def fork_mu2(self, window: int) -> float:
-        """Cost of a second view in mu^2: a record is in one of its blocks."""
+        """Cost of a fork in mu^2: a record is in one of its blocks."""
         return self.move**2 if window > 0 else 0.0
 
 
@@ -873,7 +873,7 @@ class CombinedPlan:
         return math.hypot(self.plan.mu_spent(steps), self.companion.mu_spent(steps))
 
     def fork_mu2(self, window: int) -> float:
-        """Upper bound of what a second view of `window` consecutive slots adds to mu^2."""
+        """Upper bound of what a fork of `window` consecutive slots adds to mu^2."""
         return self.plan.fork_mu2(window) + self.companion.fork_mu2(window)
 
     @staticmethod

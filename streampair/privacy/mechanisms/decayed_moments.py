@@ -116,7 +116,7 @@ class DecayedMomentsPlan:
     radius
         Radius R of the weights.
     forks, window
-        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
+        Number of forks that the budget covers, and the slots of each (docs/privacy 8).
     relation
         The neighbouring relation.
     keep
@@ -159,7 +159,7 @@ class DecayedMomentsPlan:
 
         put(keep=2.0 ** (-self.length / self.half_life))
         put(grid=grid_step(self.strategy, _PATTERN, _DIAMETER, self.dim), sigma=1.0)
-        # In units of sigma: the releases, and each second view of a window.
+        # In units of sigma: the releases, and each fork.
         spent = self._rows_mu2(None) + self.forks * self.fork_mu2(self.window)
         put(sigma=math.sqrt(spent) / self.mu)
         check_overflow(20.0 * self.sigma / self.grid, "noise")
@@ -286,7 +286,7 @@ class DecayedMomentsState(MomentsState):
         super().__init__(plan)  # type: ignore[arg-type]
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         plan = self.plan
         return [plan.sigma, plan.keep, float(plan.length), plan.grid, plan.radius]
 

@@ -118,7 +118,7 @@ class ExactGradients:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GradientPlan(abc.ABC):
-    """What the plans of `FTRL` and of gradient perturbation have in common.
+    """Base class of the plans of `FTRL` and of gradient perturbation.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class GradientPlan(abc.ABC):
     horizon
         Learning steps, None for no end.
     forks, window
-        Number of second views that the budget covers, and the releases of each (docs/privacy 8).
+        Number of forks that the budget covers, and the releases of each (docs/privacy 8).
     relation
         The neighbouring relation.
 
@@ -171,7 +171,7 @@ class GradientPlan(abc.ABC):
 
     @classmethod
     def arguments(cls, settings: Settings) -> dict[str, Any]:
-        """What the settings of a learner say of its plan, without the strategy and whether it is tangent."""
+        """Arguments of the plan that follow from a learner's settings: all but the strategy and `tangent`."""
         dim = settings.dim
         assert dim is not None
         return {
@@ -196,7 +196,7 @@ class GradientPlan(abc.ABC):
         """Largest norm of what one record moves in `window` consecutive releases."""
 
     def fork_mu2(self, window: int) -> float:
-        """Upper bound of what a second view of `window` consecutive releases adds to mu^2."""
+        """Upper bound of what a fork of `window` consecutive releases adds to mu^2."""
         return (self._window_norm(window) / self.sigma) ** 2
 
     def release(self) -> Release:
@@ -511,7 +511,7 @@ class FTRLState(GradientState):
         return np.asarray(self.gate.total * self.plan.grid, dtype=np.float64)
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         plan = self.plan
         return [plan.sigma, plan.grid, plan.clip, plan.radius, *strategy_numbers(plan.strategy)]
 

@@ -197,7 +197,7 @@ class GradientPerturbationState(GradientState):
         return self.gate.last
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         plan = self.plan
         return [plan.sigma, plan.grid, plan.clip, plan.radius, float(self._l2)]
 

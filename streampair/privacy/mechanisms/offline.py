@@ -554,7 +554,7 @@ def report_of(
     relation
         The neighbouring relation.
     spent
-        Epsilon, if secret coins make it smaller than by mu (subsampling); None: by mu.
+        Epsilon, if subsampling makes it smaller than by mu (amplification); None: by mu.
     """
     mus = [plan.mu for plan in plans]
     mu = max(mus) if parallel else math.sqrt(sum(value**2 for value in mus))
@@ -568,9 +568,9 @@ def report_of(
         costs = [plan.epsilon for plan in plans]
         spent = (max(costs) if parallel else sum(costs)) + sum(plan.epsilon for plan in around)
         budget = mu_of_pure(epsilon)
-    said = list(notes)
+    remarks = list(notes)
     if source:
-        said.append(
+        remarks.append(
             f"Noise is that of {source}, whose constants promise epsilon {epsilon:g} at delta {delta:.3g}; "
             f"by the exact account of what was released epsilon is {spent:.6g}, and that is what holds."
         )
@@ -583,10 +583,10 @@ def report_of(
         "exact accounting of every release, in Gaussian differential privacy" if delta else "pure epsilon"
     )
     if seeded:
-        said.append(
+        remarks.append(
             "Whoever knows the seed can compute the noise; the numbers are those of random_state=None."
         )
-    said.append(
+    remarks.append(
         "The number of records, the names of the classes and that a fit went through are taken as public: an "
         "error or a warning about the data discloses something about them to whoever sees it."
     )
@@ -605,6 +605,6 @@ def report_of(
         horizon_left=0,
         noise_std=plans[-1].noise_std,
         mechanism=mechanism,
-        notes=tuple(said),
+        notes=tuple(remarks),
         card=tuple(plan.release.line(epsilon) for plan in (*before, *plans, *after)),
     )

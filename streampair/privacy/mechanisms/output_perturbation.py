@@ -293,7 +293,7 @@ def plan_output_perturbation(
         ``"minimal"``: `sigma_t` proportional to `S_t^(2/3)`, the smallest sum of stds. ``"equal"``: to `S_t`,
         equal cost for each release, as in H20.
     forks, window
-        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
+        Number of forks that the budget covers, and the slots of each (docs/privacy 8).
     group, relation
         As in `OutputPerturbationPlan`.
     scale
@@ -648,7 +648,7 @@ class OutputPerturbationState(MechanismState):
         return point
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         plan, ends = self.plan, slice(None, None, max(self.plan.horizon - 1, 1))
         return [
             plan.radius, plan.clip, plan.alpha, plan.diameter, float(plan.horizon), float(plan.warmup),

@@ -190,7 +190,7 @@ class WithPrevalenceState(StateWrapper):
         return self.inner.card() if self._rate_plan is None else (*self.inner.card(), self.sums.release)
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         numbers = self.inner.numbers()
         return numbers if self._rate_plan is None else [*numbers, self._rate_plan.sigma, GRID]
 
@@ -300,7 +300,7 @@ class WithPrevalenceState(StateWrapper):
     # ---- state -----------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """What has been learned, as plain values and arrays."""
+        """Export the state, as plain values and arrays."""
         state = self.inner.to_state()
         if self._rate_plan is None:
             return state

@@ -300,7 +300,7 @@ class WithPrivateAUCState(StateWrapper):
         return (*self.inner.card(), self.sums.release)
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         return [*self.inner.numbers(), self._auc_plan.sigma]
 
     def with_fixed_weights(self, weights: Floats) -> WithPrivateAUCState:
@@ -377,7 +377,7 @@ class WithPrivateAUCState(StateWrapper):
     # ---- state -----------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """What has been learned and counted, as plain values and arrays."""
+        """Export the state, as plain values and arrays."""
         auc_state = {
             "sums": self.sums.to_state(),
             "scale": np.array(self._scale),

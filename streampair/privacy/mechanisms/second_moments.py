@@ -147,7 +147,7 @@ class SecondMomentsPlan:
     radius
         Radius R of the weights.
     forks, window
-        Number of second views that the budget covers, and the slots of each (docs/privacy 8).
+        Number of forks that the budget covers, and the slots of each (docs/privacy 8).
     anytime
         Weight a, above 0 and up to 1, of the accuracy before the horizon against that at its end. A record
         of the first block spends `sqrt(a)` of mu^2 on the releases before the end, which have
@@ -227,7 +227,7 @@ class SecondMomentsPlan:
         assert first is not None
         put(sigma=first, sigma_last=first if last is None else last)
         if self.forks:
-            # One factor scales all noise: the releases and each second view of a window must fit the budget.
+            # One factor scales all noise: the releases and each fork must fit the budget.
             factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
             put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
         check_overflow(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
@@ -299,7 +299,7 @@ class SecondMomentsPlan:
         return entity.within(horizon) * self._one_move
 
     def _running_move(self, blocks: int | None, rows: int | None = None) -> float:
-        """Of the releases of the first blocks; rows: of any so many consecutive ones of these."""
+        """Sensitivity of the releases of the first blocks; rows: of any so many consecutive ones of these."""
         entity = self.relation.entity
         if entity is None or blocks is None:  # a late block has room for all records of the entity
             single = pattern_sensitivity(
@@ -387,7 +387,7 @@ class SecondMomentsPlan:
         return self.relation.entity is None
 
     def card(self) -> tuple[Release, ...]:
-        """What is released, and what it is worth: the sums of blocks, and that of all at the horizon."""
+        """Releases and their cost: the sums of blocks, and that of all records at the horizon."""
         horizon, dim = self.horizon, self.dim
         running = None if horizon is None else len(self._ends_before(horizon))
 
@@ -737,7 +737,7 @@ class MomentsState(MechanismState):
         self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
         self._due = self._next_end()  # slot of the next release
         # `second_moment_slot` is for the sums of this class.
-        self._own_sums = type(self)._sum_up is MomentsState._sum_up
+        self._compiled_sums = type(self)._sum_up is MomentsState._sum_up
 
     @property
     def link(self) -> Link:
@@ -795,7 +795,7 @@ class MomentsState(MechanismState):
         self._link = rate_link(0.5 * (1.0 + centre))
 
     def numbers(self) -> list[float]:
-        """Everything that scales or shapes the noise."""
+        """Numbers that scale or shape the noise."""
         plan = self.plan
         numbers = [plan.sigma, plan.sigma_last, plan.grid, plan.base, plan.radius]
         return numbers if plan.anytime is None else [*numbers, plan.anytime]
@@ -808,7 +808,7 @@ class MomentsState(MechanismState):
     @property
     def releases_nothing(self) -> bool:
         """Whether the block goes on after the next slot, and the slot is not the first one."""
-        return 0 < self.steps < self._due - 1 and self._own_sums
+        return 0 < self.steps < self._due - 1 and self._compiled_sums
 
     def accumulate(self, design: Design) -> None:
         """`learn` of one slot from the raw record, in one compiled call."""

@@ -175,11 +175,11 @@
       if (state.state === "waiting") add("warn", `${app} is waiting.`, sentence(state.detail), sentence(state.next_step));
     }
     const broken = privates().filter((lane) => lane.report.kind === "void");
-    for (const [reason, group] of grouped(broken)) add("bad", "No guarantee holds.", `${named(group)}: ${reason}.`, "Epsilon says nothing about records taken since. The state keeps this for ever; mend the cause, then start a new account under another app name.");
+    for (const [reason, group] of grouped(broken)) add("bad", "No guarantee holds.", `${named(group)}: ${reason}.`, "Epsilon says nothing about records taken since. The state keeps this record; remove the cause, then start a new account under another app name.");
     const doubtful = privates().filter((lane) => lane.report.kind === "unvouched");
     for (const [reason, group] of grouped(doubtful)) add("warn", "The guarantee cannot be vouched for in full.", `${named(group)}: ${reason}.`, "The releases that are accounted for are within the budget. See “Forks and restarts” on the privacy tab.");
     const silent_ = all().filter((lane) => known(value(lane, "label_newest_seconds")) && now() - value(lane, "label_newest_seconds") > value(lane, "label_quiet_seconds"));
-    if (silent_.length) add("warn", "Labels have stopped.", `${named(silent_)}: the newest is ${long(Math.max(...silent_.map((lane) => now() - value(lane, "label_newest_seconds"))))} old.`, "Look whether what writes the labels topic still runs. Without `labels.quiet` events are meanwhile learned as if they had no label.");
+    if (silent_.length) add("warn", "Labels have stopped.", `${named(silent_)}: the newest is ${long(Math.max(...silent_.map((lane) => now() - value(lane, "label_newest_seconds"))))} old.`, "Check that what writes the labels topic still runs. Without `labels.quiet` events are meanwhile learned as if they had no label.");
     const ended = privates().filter((lane) => value(lane, "privacy_horizon_left") === 0);
     if (ended.length) add("warn", "The horizon is reached.", `${named(ended)}: the model still scores, and learns no more.`, "To go on learning, plan a new budget (`streampair budget plan`) under another app name; what it spends on the same records adds up.");
     return found;
@@ -200,7 +200,7 @@
     $("alarms").replaceChildren(...found.map((a) => h("div", { class: "alarm", "data-kind": a.kind }, h("b", {}, a.head), ` ${a.text} `, a.next ? h("span", { class: "next" }, ...typed(`Next step: ${a.next}`)) : null)));
   }
 
-  const STATES = { running: ["good", "running"], rebalancing: ["good", "moving partitions"], starting: ["wait", "starting"], waiting: ["warn", "waiting"], stopping: ["wait", "stopping"], stopped: ["wait", "stopped in good order"], failed: ["bad", "failed"] };
+  const STATES = { running: ["good", "running"], rebalancing: ["good", "moving partitions"], starting: ["wait", "starting"], waiting: ["warn", "waiting"], stopping: ["wait", "stopping"], stopped: ["wait", "stopped cleanly"], failed: ["bad", "failed"] };
   const RANK = ["failed", "waiting", "starting", "stopping", "rebalancing", "running", "stopped"];
 
   function showStatus() {
@@ -222,7 +222,7 @@
       const lead = worst === "stopped" ? "Ended" : "Live";
       text = apps.length === 1 ? `${lead}: ${STATES[worst][1]}` : `${lead}: ${same} of ${apps.length} applications ${STATES[worst][1]}`;
     }
-    if (polling && !dead) text += ", read anew every 3 seconds";
+    if (polling && !dead) text += ", refreshed every 3 seconds";
     put($("status"), "data-kind", kind);
     set($("status-text"), text);
   }
@@ -378,8 +378,8 @@
       out.push(card("third", "State and next step", ...apps.flatMap((name) => [name, ...(scorers.includes(name) ? [groupOf(name)] : [])]).map(stateOf)));
       const part = (name, key) => (one ? num(one, name, count, (v) => v && v[key]) : text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), name) || {})[key] || 0), 0))));
       const latest = (key) => (one ? text([one], () => count((lane1(one).dead_letter_offsets || {})[key])) : null);
-      out.push(card("third", "What became of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", late.length === ids.length ? "Scored; learned when they are due" : "Scored only: no label, or past the horizon"], ...(late.length ? [["skipped", "Due, and not learned"]] : []), ["dead_letter", "Could not be used: a dead letter"], ["tombstone", "Tombstone: a deleted key"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, part("events_total", key)]))));
-      out.push(card("third", "Dead letters, and why", table("Dead letters by stage", [["Stage"], ["Events", "n"], ...(one ? [["Latest offset", "n"]] : [])], [["decode", "Not readable"], ["features", "A feature is missing, or no number"], ["label", "The label is unknown"], ["learn", "The learner refused it"]].map(([key, words]) => [words, part("dead_letters_total", key), ...(one ? [latest(key)] : [])])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
+      out.push(card("third", "Outcomes of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", late.length === ids.length ? "Scored; learned when they are due" : "Scored only: no label, or past the horizon"], ...(late.length ? [["skipped", "Due, and not learned"]] : []), ["dead_letter", "Could not be used: a dead letter"], ["tombstone", "Tombstone: a deleted key"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, part("events_total", key)]))));
+      out.push(card("third", "Dead letters by cause", table("Dead letters by stage", [["Stage"], ["Events", "n"], ...(one ? [["Latest offset", "n"]] : [])], [["decode", "Not readable"], ["features", "A feature is missing, or no number"], ["label", "The label is unknown"], ["learn", "The learner refused it"]].map(([key, words]) => [words, part("dead_letters_total", key), ...(one ? [latest(key)] : [])])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
       if (apps.some((name) => (meta.apps[name] || {}).configuration)) out.push(card("", titled("configuration_changes"), ...apps.map((name) => h("p", {}, apps.length > 1 ? h("b", {}, `${name}: `) : null, text(null, () => changed(name))))));
       out.push(lines("half", { ...described("lag"), series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
       out.push(lines("half", { title: "Events a second", yLabel: "events/s", series: each(ids, (id) => speeds(id)), x: "time", floor: 0, number: (v) => `${count(v)}/s`, tick: axis, empty: "Two commits are needed." }));
@@ -558,7 +558,7 @@
 
   function exhaustion(id) {
     const left = value(lane1(id), "privacy_horizon_left");
-    if (!known(left)) return "There is no horizon: the stream may go on for ever, and the spend never passes the budget.";
+    if (!known(left)) return "There is no horizon: the stream may be unbounded, and the spend never passes the budget.";
     if (left === 0) return "The horizon is reached: the model still scores, and learns no more.";
     if (recorded) return `When this was recorded, ${plural(left, "record")} could still be learned.`;
     const pace = rate(lane1(id), "privacy_horizon_left", 60);
@@ -577,7 +577,7 @@
       h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. ${since(id)}${known(lane1(id).since) ? ` This worker has held the lane since ${when(lane1(id).since)}.` : ""}`))));
     out.push(tiles(
       tile(id, "privacy_epsilon_budget", plain, h("span", {}, "at delta ", num(id, "privacy_delta", plain), ", for any one record")),
-      known(v("privacy_horizon")) ? ["Horizon used", text([id], () => percent(usedShare(id))), h("span", {}, num(id, "privacy_horizon_left", count), " of ", num(id, "privacy_horizon", count), " records left")] : [titled("privacy_horizon"), "none", "the stream may go on for ever"],
+      known(v("privacy_horizon")) ? ["Horizon used", text([id], () => percent(usedShare(id))), h("span", {}, num(id, "privacy_horizon_left", count), " of ", num(id, "privacy_horizon", count), " records left")] : [titled("privacy_horizon"), "none", "the stream may be unbounded"],
       tile(id, "privacy_mu_spent", four, h("span", {}, "of ", num(id, "privacy_mu_budget", four), "; epsilon so far ", num(id, "privacy_epsilon_spent", four))),
       tile(id, "privacy_releases_total", count),
       tile(id, "noise_std", four, meta.public || !known(v("weight_norm")) ? "standard deviation" : h("span", {}, "std; norm of the weights ", num(id, "weight_norm", four))),
@@ -594,7 +594,7 @@
     out.push(card("", "The mechanism",
       h("p", {}, text([id], () => report().mechanism)),
       meta.card ? h("p", { class: "actions" }, h("a", { href: `card?${query}` }, "Privacy card"), " · ", h("a", { href: `card.json?${query}` }, "the same as JSON")) : null,
-      h("details", {}, h("summary", {}, "Everything the report says"), h("p", { class: "lines" }, text([id], () => report().text))),
+      h("details", {}, h("summary", {}, "The whole report"), h("p", { class: "lines" }, text([id], () => report().text))),
       report().card.length ? h("details", {}, h("summary", {}, "Mechanism card: what each release costs"), mechanism(report().card)) : null));
     return out;
   }
@@ -633,7 +633,7 @@
       if (key === last) return;
       last = key;
       const names = ["Committed on", ...(placed ? ["Record"] : []), ...["privacy_releases_total", "privacy_mu_spent", "privacy_horizon_left"].map(titleOf)];
-      if (!rows.length) rows.push([known(lane1(id).since) ? "None yet" : "Not written down", ...names.slice(1).map(() => "")]);
+      if (!rows.length) rows.push([known(lane1(id).since) ? "None yet" : "Not recorded", ...names.slice(1).map(() => "")]);
       head.replaceChildren(...names.map((c, i) => h("th", { class: i ? "n" : null, scope: "col" }, c)));
       body.replaceChildren(...rows.map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
     });

@@ -92,7 +92,7 @@ class World(Driver):
                 "rollback",
             )
             try:
-                self.accept(how, "2026-11-22")
+                self.override(how, "2026-11-22")
                 continue
             except (PrivacyError, SnapshotError, LogDamagedError) as error:
                 told = f"{error}"
@@ -192,12 +192,12 @@ def test_one_fork_whatever_the_age_is_too_few(lie: str, monkeypatch: pytest.Monk
     """The mutant."""
     world = aged(lie)
     assert 5 <= world.forks <= world.charged
-    honest = recovery.forks_to_accept
+    honest = recovery.forks_to_charge
 
     def one(*told: Any, **options: Any) -> tuple[int, int]:
         return honest(*told, **options)[0], 1
 
-    monkeypatch.setattr(recovery, "forks_to_accept", one)
+    monkeypatch.setattr(recovery, "forks_to_charge", one)
     world = aged(lie)
     assert world.forks > world.charged
 
@@ -249,7 +249,7 @@ def test_what_the_lost_entries_charged_and_voided_is_not_lost() -> None:
     before = world.charged
     assert before >= 1
     world.store = copy.deepcopy(old)
-    world.accept("rollback", "2026-11-22")
+    world.override("rollback", "2026-11-22")
     world.start()
     assert world.charged > before
     # And void: a record is taken under what voids it, and then that entry is lost.
@@ -262,7 +262,7 @@ def test_what_the_lost_entries_charged_and_voided_is_not_lost() -> None:
     world.commit()
     world._options["on_bad"] = "dlq"
     world.store = old
-    world.accept("rollback", "2026-11-22")
+    world.override("rollback", "2026-11-22")
     world.start()
     assert world.lane.privacy.kind == "void"
     assert "entries of the log that are lost" in world.lane.privacy.guarantee
@@ -276,13 +276,13 @@ def test_damage_is_cut_off_and_charged_up_to_the_register() -> None:
     with pytest.raises(LogDamagedError, match="state recover"):
         world.start()
     with pytest.raises(LogDamagedError):
-        world.accept("register", "2026-11-22")
+        world.override("register", "2026-11-22")
     register, world.group.register = world.group.register, None
     with pytest.raises(PrivacyError, match="has no register, so that nothing shows"):
-        world.accept("rollback", "2026-11-22")
+        world.override("rollback", "2026-11-22")
     assert world.store.log[:end] == log[:end]
     world.group.register = register
-    assert world.accept("rollback", "2026-11-22") > 1
+    assert world.override("rollback", "2026-11-22") > 1
     assert world.store.log.startswith(log[:end])
     world.start()
     assert "vouched by the operator" in str(world.lane.privacy)
@@ -292,20 +292,20 @@ def test_only_what_is_refused_is_accepted() -> None:
     world = worked()
     store = copy.deepcopy(world.store)
     for how, told in (("register", "the group's register is there"), ("rollback", "is not older")):
-        with pytest.raises(recovery.NothingToAcceptError, match=told):
-            world.accept(how, "2026-11-22")  # type: ignore[arg-type]
+        with pytest.raises(recovery.NothingToOverrideError, match=told):
+            world.override(how, "2026-11-22")  # type: ignore[arg-type]
     world.group.register = ""
     with pytest.raises(PrivacyError, match="has no register"):
-        world.accept("span", "2026-11-22")  # one thing at a time
+        world.override("span", "2026-11-22")  # one thing at a time
     world.group.offset = 14
     with pytest.raises(PrivacyError, match=r"beyond the log.*--to-offset 12"):
-        world.accept("register", "2026-11-22")
+        world.override("register", "2026-11-22")
     assert world.store == store
     public = Driver(lambda: auc.PairOGD(seed=1))
     public.feed(EVENTS[:5])
     public.group = Group()
-    with pytest.raises(recovery.NothingToAcceptError, match="keeps no privacy account"):
-        public.accept("register", "2026-11-22")
+    with pytest.raises(recovery.NothingToOverrideError, match="keeps no privacy account"):
+        public.override("register", "2026-11-22")
 
 
 def test_a_lane_without_an_account_gives_up_its_span_for_nothing() -> None:
@@ -317,7 +317,7 @@ def test_a_lane_without_an_account_gives_up_its_span_for_nothing() -> None:
     public._facts["start"] = 12
     with pytest.raises(SnapshotError, match="--skip-span"):
         public.start()
-    assert public.accept("span", "2026-11-22") == 0
+    assert public.override("span", "2026-11-22") == 0
     public.start()
     assert public.lane.next_offset == 20
     assert public.lane.gauges().events["learned"] == 5
@@ -333,7 +333,7 @@ def test_what_it_says_is_spent_is_what_the_report_says_afterwards() -> None:
         wanted = lane.read(world.store.read())
         assert wanted.content is not None
         snapshot = world.store.snapshot(wanted.content)
-        accepted = lane.accept(how, world.found(wanted), "2026-11-22", snapshot)  # type: ignore[arg-type]
+        accepted = lane.override(how, world.found(wanted), "2026-11-22", snapshot)  # type: ignore[arg-type]
         assert accepted.mu is not None
         assert accepted.mu[0] == pytest.approx(world.lane.privacy.mu_spent)
         world.append(accepted.append)

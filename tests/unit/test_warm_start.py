@@ -170,7 +170,7 @@ def test_what_tells_of_records_is_no_start() -> None:
         with pytest.raises(ConfigError, match=f"(?s){message}"):
             offline.DPGDC(start=start).fit(X, y)
     assert offline.DPGDC(start=open_one.weights).fit(X, y).privacy.kind == "holds"
-    with pytest.raises(ConfigError, match=r"network begins at coins.*Fix: leave it out"):
+    with pytest.raises(ConfigError, match=r"network begins at random weights.*Fix: leave it out"):
         offline.GradientPerturbation(hidden=2, start=[1.0, 0.0, 0.0]).fit(X, y)
     with pytest.raises(ConfigError, match=r"not symmetric.*Fix"):
         offline.DPGDC(task="metric", start=np.triu(np.ones((3, 3)))).fit(X, y)
