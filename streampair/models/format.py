@@ -21,15 +21,18 @@ __all__ = [
     "Experts",
     "ForestModel",
     "KnownModel",
+    "Label",
     "Labels",
     "LinearModel",
     "MetricModel",
+    "Name",
     "Packed",
     "Promise",
     "RandomForestModel",
     "Relevance",
     "Scaling",
     "Splits",
+    "check_version",
     "decode",
     "encode",
     "plain_label",
@@ -531,6 +534,20 @@ class _Head(msgspec.Struct):
     version: int
 
 
+def check_version(version: Any) -> None:
+    """Refuse a model of another version.
+
+    Raises
+    ------
+    SnapshotError
+    """
+    if version != VERSION:
+        raise SnapshotError(
+            f"the model has version {version}, this release reads version {VERSION}",
+            fix="use the release that wrote it, or a newer one",
+        )
+
+
 def decode(data: bytes) -> KnownModel:
     """The model in JSON, all of it checked.
 
@@ -553,11 +570,7 @@ def decode(data: bytes) -> KnownModel:
             f'this is not a model of streampair: its "format" is not "{FORMAT}"',
             fix="give what streampair.models.save or dumps has written",
         )
-    if head.version != VERSION:
-        raise SnapshotError(
-            f"the model has version {head.version}, this release reads version {VERSION}",
-            fix="use the release that wrote it, or a newer one",
-        )
+    check_version(head.version)
     try:
         document: KnownModel = msgspec.json.decode(data, type=KnownModel)
         document.check()

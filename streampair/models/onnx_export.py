@@ -11,26 +11,33 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.errors import ConfigError, RecordError
+from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.kernels import forest, numerics
 from streampair.models.format import (
+    FORMAT,
+    VERSION,
     Curve,
     Document,
     ForestModel,
+    Label,
     LinearModel,
     MetricModel,
+    Name,
+    Promise,
     RandomForestModel,
     Scaling,
+    check_version,
 )
 from streampair.records.features import hashes
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["FEATURES", "TEXTS", "classes_of", "inputs_of", "onnx_of"]
+__all__ = ["FEATURES", "TEXTS", "classes_of", "facts_of", "inputs_of", "onnx_of"]
 
 Array = NDArray[np.float64]
 
+_FACTS = "streampair."
 FEATURES: Final = "features"
 TEXTS: Final = "texts"
 
@@ -187,6 +194,56 @@ def onnx_of(document: Document, version: str) -> onnx.ModelProto:
     return made  # type: ignore[no-any-return]
 
 
+def _whole(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else "unknown"
+
+
+class _Facts(msgspec.Struct, rename={"class_name": "class"}):
+    class_name: str
+    kind: str
+    features: list[Name]
+    classes: list[Label]
+    slots: int
+    time: int | None
+    privacy: Promise | None
+    metadata: dict[str, Any]
+
+
+def facts_of(data: bytes) -> dict[str, Any]:
+    """What goes with a graph that `onnx_of` has made, by name.
+
+    Raises
+    ------
+    ConfigError
+        If the package onnx is not installed.
+    SnapshotError
+        If the data are no such graph.
+    """
+    package = _onnx()
+    try:
+        made = package.ModelProto.FromString(data)
+        found = {entry.key.removeprefix(_FACTS): entry.value for entry in made.metadata_props}
+    except Exception as error:  # of the parser of protocol buffers, whose package is not ours
+        raise SnapshotError(
+            f"this is not an ONNX graph: it is damaged or cut short ({type(error).__name__})",
+            fix="give an undamaged copy, or export the model again",
+        ) from None
+    if found.get("format") != json.dumps(FORMAT):
+        raise SnapshotError(
+            "this ONNX graph is not a model of streampair",
+            fix="give what `streampair model export` or streampair.models.save has written",
+        )
+    check_version(_whole(found.get("version", "")))
+    try:
+        facts = msgspec.convert({name: json.loads(value) for name, value in found.items()}, _Facts)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise SnapshotError(
+            f"the model is damaged ({error})", fix="give an undamaged copy, or export the model again"
+        ) from None
+    plain: dict[str, Any] = msgspec.to_builtins(facts)
+    return plain
+
+
 def inputs_of(
     document: Document, records: Sequence[Mapping[Any, Any]], read: Callable[[Any], float]
 ) -> dict[str, NDArray[Any]]:
@@ -227,7 +284,10 @@ def inputs_of(
 def _facts(document: Document) -> dict[str, str]:
     """What is no part of the graph: JSON by name."""
     facts = {
+        "format": FORMAT,
+        "version": VERSION,
         "class": document.class_name,
+        "kind": type(document).__struct_config__.tag,
         "features": document.features,
         "text_features": [document.features[j] for j in getattr(document, "text_features", ())],
         "classes": classes_of(document),
@@ -236,7 +296,7 @@ def _facts(document: Document) -> dict[str, str]:
         "privacy": document.privacy,
         "metadata": document.metadata,
     }
-    return {f"streampair.{name}": json.dumps(msgspec.to_builtins(value)) for name, value in facts.items()}
+    return {f"{_FACTS}{name}": json.dumps(msgspec.to_builtins(value)) for name, value in facts.items()}
 
 
 # ---- linear models, metrics ------------------------------------------------------------------------------

@@ -168,6 +168,9 @@ def test_what_goes_with_a_graph() -> None:
     props = {entry.key.removeprefix("streampair."): json.loads(entry.value) for entry in graph.metadata_props}
     model = models.export(learner)
     assert props == {
+        "format": "streampair.model",
+        "version": 1,
+        "kind": "linear",
         "class": "auc.PairFTRL",
         "features": list(model.features),
         "text_features": [],
