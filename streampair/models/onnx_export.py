@@ -62,7 +62,7 @@ def _onnx() -> Any:
     except ImportError:
         raise ConfigError(
             "ONNX needs the package onnx, which is not installed",
-            fix="pip install 'streampair[onnx]', or save the model as .json",
+            fix="pip install '.[onnx]' in the clone, or pip install onnx; or save the model as .json",
         ) from None
     return onnx
 

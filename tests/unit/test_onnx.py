@@ -212,5 +212,5 @@ def test_the_ending_of_a_file_decides(tmp_path: Path) -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigError, match=r"pip install 'streampair\[onnx\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[onnx\]'"):
         models.to_onnx(taught(auc.PairOGD(), 20))
