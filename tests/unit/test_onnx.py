@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import random
@@ -108,7 +109,7 @@ def test_a_forest_of_texts_and_gaps(name: str, count: int) -> None:
     agrees(learner, mixed(RECORDS if count > 1 else 100, seed=2))
 
 
-@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("depth", [2, 4])
 def test_a_private_forest_of_categories(depth: int) -> None:
     names = ["amount", *(f"country={c}" for c in ("BE", "DE", "NL")), "hour"]
     learner = auc.PrivateForest(40.0, 1e-3, warmup=100, trees=7, depth=depth, features=names, noise_key=KEY)
@@ -120,7 +121,12 @@ def test_a_private_forest_of_categories(depth: int) -> None:
         x |= {name: float(name.endswith(country)) for name in names if "=" in name}
         xs.append(x)
         if len(xs) < 3000:
-            learner.learn_one(x, coin.random() < 0.3 + 0.4 * (country == "NL"))
+            # Not linear, so that the leaves have weights.
+            learner.learn_one(
+                x, coin.random() < (0.8 if (country == "NL") != (abs(x["amount"]) > 0.4) else 0.2)
+            )
+    weights = base64.b64decode(json.loads(models.dumps(learner))["leaf_weights"]["data"])
+    assert np.abs(np.frombuffer(weights)).max() > 1e-3
     agrees(learner, [*xs[: RECORDS // 2], *gaps(xs[RECORDS // 2 :])])
 
 
