@@ -25,11 +25,12 @@ from streampair.models.format import (
     Document,
     Labels,
     MetricModel,
+    classes_of,
     decode,
     encode,
     plain_metadata,
 )
-from streampair.models.onnx_export import classes_of, inputs_of, onnx_of
+from streampair.models.onnx_export import inputs_of, onnx_of
 from streampair.models.scoring import ForestScorer, probabilities, scorer_of
 from streampair.records.frames import Table
 

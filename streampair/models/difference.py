@@ -9,8 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels import forest
-from streampair.models.format import Document, ForestModel, LinearModel, MetricModel, RandomForestModel
-from streampair.models.onnx_export import classes_of
+from streampair.models.format import (
+    Document,
+    ForestModel,
+    LinearModel,
+    MetricModel,
+    RandomForestModel,
+    classes_of,
+)
 
 __all__ = ["difference"]
 

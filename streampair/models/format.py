@@ -33,6 +33,7 @@ __all__ = [
     "Scaling",
     "Splits",
     "check_version",
+    "classes_of",
     "decode",
     "encode",
     "plain_label",
@@ -463,6 +464,17 @@ KnownModel = LinearModel | MetricModel | ForestModel | RandomForestModel
 
 MOST_HASHES = 8
 MOST_BUCKETS = 4096
+
+
+def classes_of(document: Document) -> tuple[Any, ...]:
+    """Labels of the columns of the probabilities; empty without probabilities."""
+    classes = getattr(document, "classes", None)
+    if classes is not None:
+        return tuple(classes.labels)
+    labels = getattr(document, "labels", None)
+    if labels is None:
+        return ()
+    return (labels.positive,) if labels.negative is None else (labels.negative, labels.positive)
 
 
 def _check_length(name: str, values: Sequence[Any], length: int) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.kernels import forest, numerics
+from streampair.kernels import numerics
 from streampair.models.format import (
     FORMAT,
     VERSION,
-    Curve,
     Document,
     ForestModel,
     Label,
@@ -27,100 +26,29 @@ from streampair.models.format import (
     RandomForestModel,
     Scaling,
     check_version,
+    classes_of,
 )
+from streampair.models.onnx_forest import add_forest
+from streampair.models.onnx_graph import FEATURES, PROBABILITIES, SCORE, TEXTS, Graph, load_onnx
 from streampair.records.features import hashes
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["FEATURES", "TEXTS", "classes_of", "facts_of", "inputs_of", "onnx_of"]
+__all__ = ["facts_of", "inputs_of", "onnx_of"]
 
 Array = NDArray[np.float64]
 
 _FACTS = "streampair."
-FEATURES: Final = "features"
-TEXTS: Final = "texts"
 
 # Of 2023: the first with BitwiseXor, and the newest trees whose nodes split by doubles everywhere.
 _OPSET = 18
 _ML_OPSET = 3
 _IR_VERSION = 8
 
-# Seeds of the coins of a private forest, and lanes of the hashes of texts, as docs/models.md has them.
+# Seeds of the coins of a private forest, as docs/models.md has them.
 _CATEGORY_SEED = 22440
 _MISSING_SEED = 22448
-_BUCKET_LANE = 11
-_SPLIT_LANE = 7
-_MASK = 2**64 - 1
-
-
-def _onnx() -> Any:
-    try:
-        import onnx
-        import onnx.checker
-        import onnx.helper
-    except ImportError:
-        raise ConfigError(
-            "ONNX needs the package onnx, which is not installed",
-            fix="pip install '.[onnx]' in the clone, or pip install onnx; or save the model as .json",
-        ) from None
-    return onnx
-
-
-class _Graph:
-    """Nodes and constants of a graph; a value is known by its name."""
-
-    def __init__(self) -> None:
-        self._onnx = _onnx()
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def constant(self, values: NDArray[Any]) -> str:
-        """Add an array, and return its name."""
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(self._onnx.numpy_helper.from_array(np.asarray(values, order="C"), name))
-        return name
-
-    def op(self, kind: str, *inputs: str | NDArray[Any], name: str | None = None, **attributes: Any) -> str:
-        """Add a node with one output, and return the output's name."""
-        output = f"{kind.lower()}_{len(self.nodes)}" if name is None else name
-        domain = "ai.onnx.ml" if kind.startswith("Tree") else ""
-        names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
-        self.nodes.append(self._onnx.helper.make_node(kind, names, [output], domain=domain, **attributes))
-        return output
-
-    def trees(self, rows: str, leaves: int, nodes: dict[str, list[Any]]) -> str:
-        """Number of the leaf that each row reaches in each of the trees, (n, trees)."""
-        helper, double = self._onnx.helper, self._onnx.TensorProto.DOUBLE
-
-        def tensor(name: str, values: list[float]) -> Any:
-            return helper.make_tensor(name, double, [len(values)], values)
-
-        found = self.op(
-            "TreeEnsembleRegressor",
-            rows,
-            n_targets=leaves,
-            nodes_values_as_tensor=tensor("nodes_values", nodes.pop("values")),
-            target_weights_as_tensor=tensor("target_weights", nodes.pop("numbers")),
-            **dict[str, Any](nodes),
-        )
-        # The operator returns floats of 32 bits, which hold whole numbers below 2^24 exactly.
-        return self.op("Cast", found, to=self._onnx.TensorProto.INT64)
-
-    def cast(self, value: str, kind: str) -> str:
-        """Cast to a type such as ``"DOUBLE"``."""
-        return self.op("Cast", value, to=getattr(self._onnx.TensorProto, kind))
-
-
-def classes_of(document: Document) -> tuple[Any, ...]:
-    """Labels of the columns of the probabilities; empty without probabilities."""
-    classes = getattr(document, "classes", None)
-    if classes is not None:
-        return tuple(classes.labels)
-    labels = getattr(document, "labels", None)
-    if labels is None:
-        return ()
-    return (labels.positive,) if labels.negative is None else (labels.negative, labels.positive)
 
 
 def _check(document: Document) -> None:
@@ -158,19 +86,19 @@ def onnx_of(document: Document, version: str) -> onnx.ModelProto:
     ConfigError
         If the package onnx is not installed, or the model has no graph.
     """
-    graph, package = _Graph(), _onnx()
+    graph, package = Graph(), load_onnx()
     _check(document)
     helper, kinds = package.helper, package.TensorProto
     inputs = [helper.make_tensor_value_info(FEATURES, kinds.DOUBLE, ["n", len(document.features)])]
     coded = getattr(document, "text_features", ())
     if coded:
         inputs.append(helper.make_tensor_value_info(TEXTS, kinds.INT64, ["n", len(coded)]))
-    outputs = [helper.make_tensor_value_info("score", kinds.DOUBLE, ["n"])]
+    outputs = [helper.make_tensor_value_info(SCORE, kinds.DOUBLE, ["n"])]
     labels = classes_of(document)
     if labels:
-        outputs.append(helper.make_tensor_value_info("probabilities", kinds.DOUBLE, ["n", len(labels)]))
+        outputs.append(helper.make_tensor_value_info(PROBABILITIES, kinds.DOUBLE, ["n", len(labels)]))
     if isinstance(document, ForestModel):
-        _forest(graph, document)
+        add_forest(graph, document)
     else:
         missing = graph.op("IsNaN", FEATURES)
         if isinstance(document, MetricModel):
@@ -178,7 +106,7 @@ def onnx_of(document: Document, version: str) -> onnx.ModelProto:
             mapped = graph.op(
                 "MatMul", _vectors(graph, missing, document.scaling)[0], np.array(document.root).T
             )
-            graph.op("Sqrt", _sum(graph, graph.op("Mul", mapped, mapped)), name="score")
+            graph.op("Sqrt", graph.sum(graph.op("Mul", mapped, mapped)), name=SCORE)
         else:
             assert isinstance(document, LinearModel)
             _linear(graph, missing, document)
@@ -219,7 +147,7 @@ def facts_of(data: bytes) -> dict[str, Any]:
     SnapshotError
         If the data are no such graph.
     """
-    package = _onnx()
+    package = load_onnx()
     try:
         made = package.ModelProto.FromString(data)
         found = {entry.key.removeprefix(_FACTS): entry.value for entry in made.metadata_props}
@@ -302,16 +230,7 @@ def _facts(document: Document) -> dict[str, str]:
 # ---- linear models, metrics ------------------------------------------------------------------------------
 
 
-def _sum(graph: _Graph, values: str, *, keep: bool = False) -> str:
-    """Sum over the columns, (n,) or (n, 1)."""
-    return graph.op("ReduceSum", values, np.array([1]), keepdims=int(keep))
-
-
-def _clip(graph: _Graph, values: str, limit: float) -> str:
-    return graph.op("Clip", values, np.array(-limit), np.array(limit))
-
-
-def _vectors(graph: _Graph, missing: str, scaling: Scaling | None) -> tuple[str, str]:
+def _vectors(graph: Graph, missing: str, scaling: Scaling | None) -> tuple[str, str]:
     """Vectors (n, d) of the records; and their values as they are after step 2 of the scaling."""
     if scaling is None:
         return graph.op("Where", missing, np.array(0.0), FEATURES), FEATURES
@@ -319,16 +238,16 @@ def _vectors(graph: _Graph, missing: str, scaling: Scaling | None) -> tuple[str,
     values = graph.op("Sub", graph.op("Mul", FEATURES, np.array(2.0)), high)
     values = graph.op("Div", graph.op("Sub", values, low), high - low)
     if scaling.mean is not None and scaling.factor is not None:
-        values = graph.op("Sub", _clip(graph, values, 1.0), np.array(scaling.mean))
+        values = graph.op("Sub", graph.clip(values, 1.0), np.array(scaling.mean))
         values = graph.op("Mul", values, np.array(scaling.factor))
         if scaling.cap is not None:
-            values = _clip(graph, values, scaling.cap)
+            values = graph.clip(values, scaling.cap)
     known = graph.op("Where", missing, np.array(0.0), values)
-    norm = graph.op("Sqrt", _sum(graph, graph.op("Mul", known, known), keep=True))
+    norm = graph.op("Sqrt", graph.sum(graph.op("Mul", known, known), keep=True))
     return graph.op("Div", known, graph.op("Max", norm, np.array(1.0))), values
 
 
-def _linear(graph: _Graph, missing: str, document: LinearModel) -> None:
+def _linear(graph: Graph, missing: str, document: LinearModel) -> None:
     vectors, values = _vectors(graph, missing, document.scaling)
     score = graph.op("MatMul", vectors, np.array(document.weights))
     if isinstance(document, RandomForestModel):
@@ -337,28 +256,15 @@ def _linear(graph: _Graph, missing: str, document: LinearModel) -> None:
             assert document.scaling.cap is not None
             places = _places(graph, missing, values, document.scaling.cap, document.field_sizes)
             score = graph.op("Add", score, _complete_trees(graph, places, document))
-    graph.op("Identity", score, name="score")
+    graph.op("Identity", score, name=SCORE)
     if document.probability is not None:
-        _probabilities(graph, document.probability, both=len(classes_of(document)) == 2)
-
-
-def _probabilities(graph: _Graph, curve: Curve, *, both: bool) -> None:
-    """The output of the probabilities of two classes."""
-    spread, slope = (curve.spread, curve.slope) if curve.spread > 0.0 else (1.0, 0.0)
-    odds = graph.op("Div", graph.op("Sub", "score", np.array(curve.centre)), np.array(spread))
-    odds = graph.op("Add", graph.op("Mul", odds, np.array(slope)), np.array(curve.offset))
-    high = graph.op("Unsqueeze", graph.op("Sigmoid", odds), np.array([1]))
-    if both:
-        low = graph.op("Sub", np.array(1.0), high)
-        graph.op("Concat", low, high, axis=1, name="probabilities")
-    else:
-        graph.op("Identity", high, name="probabilities")
+        graph.probabilities(document.probability, both=len(classes_of(document)) == 2)
 
 
 # ---- private forests -------------------------------------------------------------------------------------
 
 
-def _places(graph: _Graph, missing: str, values: str, cap: float, sizes: Sequence[int]) -> str:
+def _places(graph: Graph, missing: str, values: str, cap: float, sizes: Sequence[int]) -> str:
     """Place of a record in each field, (n, fields): NaN for a missing number."""
     starts = np.cumsum([0, *sizes[:-1]])
     numeric = [field for field, size in enumerate(sizes) if size == 1]
@@ -383,7 +289,7 @@ def _places(graph: _Graph, missing: str, values: str, cap: float, sizes: Sequenc
     return graph.op("Gather", both, np.argsort(order), axis=1)
 
 
-def _complete_trees(graph: _Graph, places: str, document: RandomForestModel) -> str:
+def _complete_trees(graph: Graph, places: str, document: RandomForestModel) -> str:
     """Sum of the weights of the leaves that a record reaches, (n,)."""
     fields, values, weights = document.arrays()
     trees, count = fields.shape
@@ -422,220 +328,8 @@ def _complete_trees(graph: _Graph, places: str, document: RandomForestModel) -> 
         twice = graph.op("Mul", node, np.array(2))
         node = graph.op("Add", twice, graph.cast(right, "INT64"))
     leaf = graph.op("Add", node, first - count)
-    return _sum(graph, graph.op("Gather", weights.ravel(), leaf))
+    return graph.sum(graph.op("Gather", weights.ravel(), leaf))
 
 
 def _uniform(seed: int, counter: int, lane: int) -> float:
     return float(numerics.uniform(seed, counter, lane))
-
-
-# ---- forests ---------------------------------------------------------------------------------------------
-
-
-def _forest(graph: _Graph, document: ForestModel) -> None:
-    d, blocks = len(document.features), document.blocks
-    experts = document.experts
-    stack = experts.stack.numbers("stack", blocks, forest.EXPERTS)
-    mean, variance = document.mean.numbers("mean", d), document.variance.numbers("variance", d)
-    linear = experts.linear.numbers("linear", blocks, d, forest.EXPERTS) * (variance > 0.0)[:, None]
-    z = graph.op("Sub", FEATURES, mean)
-    z = _clip(graph, graph.op("Div", z, np.sqrt(np.where(variance > 0.0, variance, 1.0))), 4.0)
-    z = graph.op("Where", graph.op("IsNaN", FEATURES), np.array(0.0), z)
-    # The linear parts of all experts at once: their weights, times those of the stack.
-    scores = graph.op("MatMul", z, np.einsum("bdk,bk->db", linear, stack))
-    values = FEATURES
-    if document.text_features:
-        table = experts.texts.numbers("texts", blocks, len(document.buckets), forest.EXPERTS)
-        scores = graph.op("Add", scores, _text_scores(graph, document, np.einsum("btk,bk->tb", table, stack)))
-        values = _with_texts(graph, document)
-    splits = _Splits(document)
-    rows = (
-        graph.op("Concat", values, _bits(graph, document, splits.hashed), axis=1) if splits.hashed else values
-    )
-    for expert, (cut, part) in enumerate(zip(document.cuts, experts.leaves, strict=True), start=1):
-        nodes, count = splits.cut(cut)
-        weights = part.numbers("leaves", blocks, count) * stack[:, expert : expert + 1]
-        reached = graph.op("Gather", weights.T, graph.trees(rows, len(splits.sizes), nodes))
-        scores = graph.op("Add", scores, _sum(graph, reached))
-    _forest_outputs(graph, document, scores)
-
-
-def _forest_outputs(graph: _Graph, document: ForestModel, scores: str) -> None:
-    """Score and probabilities from the scores of the classes, (n, classes)."""
-    block = 0
-    if document.classes is not None:
-        labels = list(document.classes.labels)
-        known = document.classes.positive in labels
-        block = labels.index(document.classes.positive) if known else 0
-        if not known:
-            graph.op("Mul", graph.op("Gather", scores, np.array(0), axis=1), np.array(0.0), name="score")
-        shares = graph.op("Sigmoid", scores)
-        total = graph.op("Max", _sum(graph, shares, keep=True), np.array(1e-300))
-        graph.op("Div", shares, total, name="probabilities")
-        if not known:
-            return
-    score = graph.op("Gather", scores, np.array(block), axis=1)
-    if document.label_mean is not None and document.label_variance is not None:
-        score = graph.op("Mul", score, np.array(math.sqrt(document.label_variance)))
-        score = graph.op("Add", score, np.array(document.label_mean))
-    graph.op("Identity", score, name="score")
-    if document.probability is not None:
-        _probabilities(graph, document.probability, both=len(classes_of(document)) == 2)
-
-
-def _with_texts(graph: _Graph, document: ForestModel) -> str:
-    """The values, where a text is above every threshold, (n, d)."""
-    d, coded = len(document.features), np.array(document.text_features)
-    # Column j of all features is column `at[j]` of the texts; those without texts have a column of zeros.
-    at = np.full(d, len(coded))
-    at[coded] = np.arange(len(coded))
-    padded = graph.op("Pad", TEXTS, np.array([0, 0, 0, 1]), np.array(0))
-    texts = graph.op("Gather", padded, at, axis=1)
-    return graph.op("Where", graph.op("Equal", texts, np.array(0)), FEATURES, np.array(math.inf))
-
-
-def _hashed(graph: _Graph, seeds: str, counters: NDArray[np.int64], lane: int) -> str:
-    """`kernels.numerics.uniform` of seeds (n, m) and counters (m,), in units of 2^-64: integers of 64 bits.
-
-    Signed products and sums have the same bits as unsigned ones; exclusive or needs unsigned ones.
-    """
-
-    def signed(value: int) -> NDArray[np.int64]:
-        return np.array(value & _MASK, dtype=np.uint64).view(np.int64)
-
-    golden = 0x9E3779B97F4A7C15
-    steps = [(golden * (int(counter) + 1)) & _MASK for counter in counters]
-    z = graph.op("Add", seeds, np.array(steps, dtype=np.uint64).view(np.int64))
-    turn = np.array((0xD1B54A32D192ED03 * (lane + 1)) & _MASK, dtype=np.uint64)
-    z = graph.cast(graph.op("BitwiseXor", graph.cast(z, "UINT64"), turn), "INT64")
-
-    def shifted(value: str, bits: int) -> str:
-        whole = graph.cast(value, "UINT64")
-        down = graph.op("BitShift", whole, np.array(bits, dtype=np.uint64), direction="RIGHT")
-        return graph.cast(graph.op("BitwiseXor", whole, down), "INT64")
-
-    for _ in range(2):
-        z = graph.op("Add", z, signed(golden))
-        z = graph.op("Mul", shifted(z, 30), signed(0xBF58476D1CE4E5B9))
-        z = graph.op("Mul", shifted(z, 27), signed(0x94D049BB133111EB))
-        z = shifted(z, 31)
-    return z
-
-
-def _text_scores(graph: _Graph, document: ForestModel, weights: Array) -> str:
-    """What the buckets of the texts add to the scores, (n, classes); `weights` are (buckets, classes)."""
-    rows = np.zeros(4096, dtype=np.int64)
-    rows[list(document.buckets)] = np.arange(1, len(document.buckets) + 1)
-    hashed = _hashed(graph, TEXTS, np.array(document.text_features), _BUCKET_LANE)
-    top = graph.op("BitShift", graph.cast(hashed, "UINT64"), np.array(52, dtype=np.uint64), direction="RIGHT")
-    row = graph.op("Gather", rows, graph.cast(top, "INT64"))
-    row = graph.op("Where", graph.op("Equal", TEXTS, np.array(0)), np.array(0), row)
-    table = np.vstack([np.zeros((1, weights.shape[1])), weights])
-    return _sum(graph, graph.op("Gather", table, row))
-
-
-def _bits(graph: _Graph, document: ForestModel, hashed: Sequence[tuple[int, int]]) -> str:
-    """Columns of 1 where a text goes right by a hash, else 0, (n, hashed)."""
-    at = {feature: place for place, feature in enumerate(document.text_features)}
-    seeds = graph.op("Gather", TEXTS, np.array([at[feature] for feature, _ in hashed]), axis=1)
-    found = _hashed(graph, seeds, np.array([number for _, number in hashed]), _SPLIT_LANE)
-    # Below one half: its highest bit is 0.
-    return graph.cast(graph.op("GreaterOrEqual", found, np.array(0)), "DOUBLE")
-
-
-class _Splits:
-    """The trees of a forest.
-
-    Attributes
-    ----------
-    sizes
-        Number of nodes of each tree.
-    hashed
-        Features of texts and numbers of hashes that nodes split by: each is a column after the features.
-    """
-
-    def __init__(self, document: ForestModel) -> None:
-        splits = document.splits
-        self.sizes = splits.sizes.whole("sizes", *splits.sizes.shape).tolist()
-        count = sum(self.sizes)
-        self._columns = splits.columns.whole("columns", count).tolist()
-        self._values = splits.values.array("values", "<f8", count).tolist()
-        self._children = splits.children.whole("children", count).tolist()
-        self._features = len(document.features)
-        inner = [(-1 - c, int(v)) for c, v in zip(self._columns, self._values, strict=True) if c < 0]
-        coded = set(document.text_features)
-        self.hashed = sorted({pair for pair in inner if pair[0] in coded})
-        self._at = {pair: self._features + place for place, pair in enumerate(self.hashed)}
-
-    def cut(self, cut: int) -> tuple[dict[str, list[Any]], int]:
-        """Arguments of `_Graph.trees` for the trees below a cut, and the number of their nodes."""
-        nodes: dict[str, list[Any]] = {
-            name: []
-            for name in (
-                *("nodes_treeids", "nodes_nodeids", "nodes_modes", "nodes_featureids", "nodes_truenodeids"),
-                *("nodes_falsenodeids", "nodes_missing_value_tracks_true", "values", "numbers"),
-                *("target_treeids", "target_nodeids", "target_ids"),
-            )
-        }
-        first, at = 0, 0
-        for tree, size in enumerate(self.sizes):
-            self._tree(nodes, tree, first, at, cut)
-            first, at = first + size, at + min(size, cut)
-        return nodes, at
-
-    def _tree(self, nodes: dict[str, list[Any]], tree: int, first: int, at: int, cut: int) -> None:
-        """Add a tree: its nodes are renumbered, from the root on."""
-        queue = [self._settled(first, 0, cut)]
-        if not 0 < self._children[first + queue[0]] < cut:
-            # A tree of one leaf, which runtimes read differently: a split with the leaf on both sides.
-            _add(nodes, tree, 0, "BRANCH_GT", 0, 0.0, 1, 2)
-            _leaf(nodes, tree, 1, at + queue[0])
-            _leaf(nodes, tree, 2, at + queue[0])
-            return
-        for number, node in enumerate(queue):
-            left = self._children[first + node]
-            if not 0 < left < cut:
-                _leaf(nodes, tree, number, at + node)
-                continue
-            column, value = self._columns[first + node], self._values[first + node]
-            if column < 0:
-                column, value = self._at[-1 - column, int(value)], 0.5
-            _add(nodes, tree, number, "BRANCH_GT", column, value, len(queue) + 1, len(queue))
-            queue += [self._settled(first, left, cut), self._settled(first, left + 1, cut)]
-
-    def _settled(self, first: int, node: int, cut: int) -> int:
-        """The node, or the one below it that all records reach: those of a hash of what has no texts."""
-        while 0 < (left := self._children[first + node]) < cut:
-            column, value = self._columns[first + node], self._values[first + node]
-            if column >= 0 or (-1 - column, int(value)) in self._at:
-                break
-            node = left + (_uniform(0, int(value), _SPLIT_LANE) < 0.5)
-        return node
-
-
-def _add(
-    nodes: dict[str, list[Any]],
-    tree: int,
-    number: int,
-    mode: str,
-    column: int,
-    value: float,
-    yes: int,
-    no: int,
-) -> None:
-    nodes["nodes_treeids"].append(tree)
-    nodes["nodes_nodeids"].append(number)
-    nodes["nodes_modes"].append(mode)
-    nodes["nodes_featureids"].append(column)
-    nodes["values"].append(value)
-    nodes["nodes_truenodeids"].append(yes)
-    nodes["nodes_falsenodeids"].append(no)
-    nodes["nodes_missing_value_tracks_true"].append(0)
-
-
-def _leaf(nodes: dict[str, list[Any]], tree: int, number: int, leaf: int) -> None:
-    _add(nodes, tree, number, "LEAF", 0, 0.0, 0, 0)
-    nodes["target_treeids"].append(tree)
-    nodes["target_nodeids"].append(number)
-    nodes["target_ids"].append(tree)
-    nodes["numbers"].append(float(leaf))

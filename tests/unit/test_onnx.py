@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from harness import pages
 from harness.learners import KEY, every_learner, stream, taught
 from river import compose
 
@@ -139,12 +140,13 @@ def test_a_linear_learner_on_many_records(model: Any) -> None:
 
 def test_texts_that_the_caller_hashes() -> None:
     """The inputs follow from what the page says of hashes, without this package."""
-    from test_model_files import reader
-
+    (block,) = (block for block in pages.blocks("docs/models.md") if block.title == "reader.py")
+    page: dict[str, Any] = {}
+    exec(block.text, page)
     learner = auc.Forest(seed=1)
     for x in mixed(300, seed=1):
         learner.learn_one(x, target(learner, x))
-    model, page = models.export(learner), reader()
+    model = models.export(learner)
     graph = models.to_onnx(model)
     props = {entry.key: json.loads(entry.value) for entry in graph.metadata_props}
     xs = mixed(50, seed=2)
@@ -156,6 +158,22 @@ def test_texts_that_the_caller_hashes() -> None:
     found = models.onnx_inputs(model, xs)
     assert found["texts"].tolist() == texts
     np.testing.assert_array_equal(found["features"], np.array(numbers, dtype=np.float64))
+
+
+def test_a_split_by_texts_of_a_feature_without_texts() -> None:
+    """No learner writes one; all records go one way there."""
+    learner = auc.Forest(5, 63, seed=1)
+    for x in mixed(1500, seed=1):
+        learner.learn_one(x, target(learner, x))
+    fields = json.loads(models.dumps(learner))
+    columns = np.frombuffer(base64.b64decode(fields["splits"]["columns"]["data"]), "<i4")
+    assert len(set(columns[columns < 0].tolist())) == 2
+    fields["text_features"], fields["buckets"] = [], []
+    fields["experts"]["texts"] = {"dtype": "<f8", "shape": [1, 0, 4], "data": ""}
+    model = models.loads(json.dumps(fields).encode())
+    xs = [{n: v for n, v in x.items() if not isinstance(v, str)} for x in mixed(500, seed=2)]
+    (scores, _) = session(model).run(None, models.onnx_inputs(model, xs))
+    np.testing.assert_allclose(scores, model.score_many(xs), rtol=1e-9, atol=1e-9)
 
 
 def test_a_text_where_none_was_learned_is_an_error() -> None:
