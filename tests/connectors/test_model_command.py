@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from streampair import auc, metric, models
 from streampair.engine import OrderedRecord, Record
+from streampair.engine.lane import SHADOWED
 from streampair.engine.wal import WHOLE_TOPIC
 
 TOML = """
@@ -122,6 +123,17 @@ def test_events_behind_the_last_snapshot_are_counted(config: Path, tmp_path: Pat
         assert model.privacy["epsilon_spent"] > spent
 
 
+def test_the_card_of_a_model_names_a_shadow(tmp_path: Path) -> None:
+    config, file = configured(tmp_path, PRIVATE), tmp_path / "model.json"
+    config.write_text(config.read_text() + '[shadow]\nclass = "streampair.auc.PairOGD"\n')
+    lane = lane_of(config)
+    lane.take(50)
+    lane.commit()
+    lane.close()
+    call("export", config, file)
+    assert SHADOWED in models.load(file).metadata["privacy_card"]["notes"]
+
+
 def test_a_model_for_each_partition(tmp_path: Path) -> None:
     config, file = configured(tmp_path, f'scope = "partition"\n{PAIR_OGD}'), tmp_path / "model.json"
     for partition in (0, 2):
@@ -194,6 +206,13 @@ def test_what_is_in_a_file(tmp_path: Path, ending: str) -> None:
     facts = told("show", private)
     assert facts["privacy"]["epsilon_budget"] == 1.0
     assert "weights" not in facts
+
+
+def test_names_in_a_file_do_not_move_the_cursor(tmp_path: Path) -> None:
+    learner = auc.PairOGD()
+    learner.learn_one({"a\x1b[2J": 1.0}, True)
+    models.save(learner, tmp_path / "m.json")
+    assert "features     1: a?[2J\n" in call("show", tmp_path / "m.json")
 
 
 def test_what_differs_between_two_files(tmp_path: Path) -> None:

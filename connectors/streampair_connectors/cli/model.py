@@ -160,22 +160,25 @@ def _card(settings: Config, privacy: dict[str, Any]) -> dict[str, Any]:
     """Return the privacy card of a model: of the configuration, with what the model has spent."""
     from river import compose
 
+    from streampair.engine.lane import SHADOWED
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline_check import class_name
-    from streampair_connectors.observability.privacy_card import card_of, checked_audit, read_audit
+    from streampair_connectors.observability.privacy_card import audit_summary, card_of
     from streampair_connectors.worker.factory import build_learner
 
     made = build_learner(settings, noise_key=NoiseKey(secrets.token_bytes(32)))
     learner = list(made.steps.values())[-1] if isinstance(made, compose.Pipeline) else made
     names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "kind", "guarantee", "unit")
     report = learner.privacy.replace(**{name: privacy[name] for name in names})
-    name, audit = class_name(learner), settings.audit_file
+    name = class_name(learner)
+    shadowed = () if settings.shadow is None else (SHADOWED,)
     card = card_of(
-        report.replace(notes=(*report.notes, *settings.privacy_notes)),
+        report.replace(notes=(*report.notes, *settings.privacy_notes, *shadowed)),
         deployment={"application": settings.app, "topic": settings.input.topic, "learner": name},
         curator=settings.card,
-        audit=None if audit is None else checked_audit(read_audit(audit), report, name),
     )
+    if (audit := audit_summary(settings.audit_file, report, name)) is not None:
+        card["audit"] = audit
     # What a model file does not know.
     del card["accounting"]["releases so far"], card["status"]["records that can still be learned"]
     return card
@@ -198,11 +201,16 @@ def show(
             return
         typer.echo(str(file))
         for label, value in _rows(facts):
-            typer.echo(f"  {label:<{_LABEL}} {value}")
+            _echo(f"  {label:<{_LABEL}} {value}")
         if _CARD in facts["metadata"]:
             typer.echo("")
             for line in _card_lines(facts["metadata"][_CARD]):
-                typer.echo(line)
+                _echo(line)
+
+
+def _echo(line: str) -> None:
+    """Print a line with texts of a file, which may be anybody's: none of them moves the cursor."""
+    typer.echo("".join(character if character.isprintable() else "?" for character in line))
 
 
 def _read(file: Path) -> bytes:
@@ -330,7 +338,7 @@ def diff(
         if found["same"]:
             typer.echo("both score all records the same")
         for label, value in _changes(found):
-            typer.echo(f"  {label:<{_LABEL}} {value}")
+            _echo(f"  {label:<{_LABEL}} {value}")
 
 
 def _changes(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
