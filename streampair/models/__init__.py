@@ -1,4 +1,4 @@
-"""Models as files: what a fitted learner needs to score, as JSON that any language can read (docs/models.md).
+"""Models as files: what a fitted learner needs to score, as JSON or as an ONNX graph (docs/models.md).
 
 A model scores and never learns. Its scores have the bits of the learner's at the moment of the export. It
 holds what may be published: of a private learner releases and public facts, never records, sums or noise.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Mapping, Sequence
+from importlib.metadata import version as _version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -17,20 +18,26 @@ from numpy.typing import NDArray
 
 from streampair.auc import MulticlassForest
 from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.models.difference import difference
 from streampair.models.exporting import document_of
 from streampair.models.format import (
     Curve,
     Document,
     Labels,
     MetricModel,
+    classes_of,
     decode,
     encode,
     plain_metadata,
 )
+from streampair.models.onnx_export import inputs_of, onnx_of
 from streampair.models.scoring import ForestScorer, probabilities, scorer_of
 from streampair.records.frames import Table
 
-__all__ = ["Model", "dumps", "export", "load", "loads", "save"]
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["Model", "diff", "dumps", "export", "load", "loads", "onnx_inputs", "save", "to_onnx"]
 
 Array = NDArray[np.float64]
 
@@ -111,12 +118,7 @@ class Model:
     @property
     def classes(self) -> tuple[Any, ...]:
         """Labels that `predict_proba_one` knows, of two the one that ranks high last; else empty."""
-        if self._multiclass is not None:
-            return self._multiclass.classes
-        if self._labels is None:
-            return ()
-        positive, negative = self._labels.positive, self._labels.negative
-        return (positive,) if negative is None else (negative, positive)
+        return classes_of(self._document)
 
     @property
     def multiclass(self) -> bool:
@@ -346,13 +348,134 @@ def loads(data: bytes) -> Model:
         ) from None
 
 
-def save(model: Any, path: str | Path) -> None:
-    """Write a model, or the model of a learner, to a file, which is replaced at once or not at all.
+def diff(before: Model, after: Model) -> dict[str, Any]:
+    """What differs between two models.
+
+    Parameters
+    ----------
+    before, after
+        The models, of any learners.
+
+    Returns
+    -------
+    dict
+        As JSON can hold it. `same`: whether scores and probabilities are the same for all records.
+        `features`: lists of those `added` and `removed`. `weights`: for each linear weight that differs, the
+        largest changes first, a dict with the `feature`, and its weight `before` and `after` (None: the model
+        does not know it); of several classes with the `class`. Weights of forests are of standardised values.
+        `trees`, of forests: number of nodes `before` and `after`. `changed`: class, kind, slots, time,
+        classes and privacy, where they differ, each with `before` and `after`.
+
+    Examples
+    --------
+    >>> from streampair import auc, models
+    >>> learner = auc.PairOGD()
+    >>> for a, y in [(1.0, True), (0.0, False)] * 5:
+    ...     learner.learn_one({"a": a}, y)
+    >>> first = models.export(learner)
+    >>> learner.learn_one({"a": 2.0, "b": 1.0}, True)
+    >>> found = models.diff(first, models.export(learner))
+    >>> found["features"], found["changed"]["slots"]
+    ({'added': ['b'], 'removed': []}, {'before': 10, 'after': 11})
+    """
+    return difference(before._document, after._document)
+
+
+def to_onnx(
+    model: Any,
+    slots: int | None = None,
+    time: int | None = None,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> onnx.ModelProto:
+    """The ONNX graph of a model, or of the model of a learner.
+
+    Its input ``features`` are doubles (n, d) in the order of `Model.features`, NaN where a record has no
+    number. A model that has learned texts has a second input, ``texts``: integers (n, t), hashes of the texts
+    of its text features, 0 where there is none (docs/models.md); `onnx_inputs` computes both. The outputs are
+    ``score``, doubles (n,), and of a classifier ``probabilities``, doubles (n, classes) in the order of
+    `Model.classes`. The metadata of the graph have names, classes and the privacy guarantee as JSON.
+
+    Parameters
+    ----------
+    model
+        A `Model`, or a learner.
+    slots, time, metadata
+        Of the model of a learner, as of `export`.
 
     Raises
     ------
     ConfigError
-        As `dumps`.
+        As `export`; or if the package onnx is not installed, or the model has learned nothing that a graph
+        could compute.
+
+    Notes
+    -----
+    The graph computes in doubles, so its scores differ from those of the model by rounding alone. It does
+    not check records, and takes any size of values.
+
+    Examples
+    --------
+    >>> from streampair import auc, models
+    >>> learner = auc.PairOGD()
+    >>> learner.learn_one({"a": 1.0}, True)
+    >>> [output.name for output in models.to_onnx(learner).graph.output]
+    ['score', 'probabilities']
+    """
+    if not isinstance(model, Model):
+        model = export(model, slots, time, metadata=metadata)
+    facts = plain_metadata(model.metadata)
+    return onnx_of(msgspec.structs.replace(model._document, metadata=facts), _version("streampair"))
+
+
+def onnx_inputs(model: Model, records: Sequence[Mapping[Any, Any]]) -> dict[str, NDArray[Any]]:
+    """The inputs of the ONNX graph of a model for some records.
+
+    Parameters
+    ----------
+    model
+        The model of the graph.
+    records
+        Values by feature name, as the learner takes them.
+
+    Returns
+    -------
+    dict
+        Arrays by the names of the inputs: ``features`` (n, d), and ``texts`` (n, t) if the graph has it.
+
+    Raises
+    ------
+    RecordError
+        If a record cannot be used, as of `Model.score_many`; or if it has a text where the model has learned
+        none.
+
+    Examples
+    --------
+    >>> from streampair import auc, models
+    >>> learner = auc.Forest(seed=1)
+    >>> learner.learn_one({"a": 1.0, "country": "NL"}, True)
+    >>> inputs = models.onnx_inputs(models.export(learner), [{"a": 2.0}, {"country": "NL"}])
+    >>> inputs["features"].tolist(), (inputs["texts"] > 0).tolist()
+    ([[2.0, nan], [nan, nan]], [[False], [True]])
+    """
+    model.score_many(list(records))
+    return inputs_of(model._document, records, model._scorer.read_cell)
+
+
+def save(model: Any, path: str | Path) -> None:
+    """Write a model, or the model of a learner, to a file, which is replaced at once or not at all.
+
+    Parameters
+    ----------
+    model
+        A `Model`, or a learner.
+    path
+        The file. With the ending ``.onnx`` it is a graph (`to_onnx`), which `load` cannot read; else JSON.
+
+    Raises
+    ------
+    ConfigError
+        As `dumps`, or of a graph as `to_onnx`.
     OSError
         If the file cannot be written.
 
@@ -366,7 +489,11 @@ def save(model: Any, path: str | Path) -> None:
     ...     models.load(Path(folder) / "model.json")
     Model(auc.PairOGD, 0 features, 0 slots)
     """
-    data, target = dumps(model), Path(path)
+    target = Path(path)
+    if target.suffix.lower() == ".onnx":
+        data = to_onnx(model).SerializeToString(deterministic=True)
+    else:
+        data = dumps(model)
     part = target.with_name(f".{target.name}.part")
     try:
         part.write_bytes(data)
@@ -383,8 +510,13 @@ def load(path: str | Path) -> Model:
     Raises
     ------
     SnapshotError
-        As `loads`.
+        As `loads`, or if it is an ONNX graph.
     OSError
         If the file cannot be read.
     """
+    if Path(path).suffix.lower() == ".onnx":
+        raise SnapshotError(
+            f"{path} is an ONNX graph, which cannot be loaded as a model",
+            fix="load the model's JSON file; ONNX Runtime scores with a graph",
+        )
     return loads(Path(path).read_bytes())

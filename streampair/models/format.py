@@ -21,15 +21,19 @@ __all__ = [
     "Experts",
     "ForestModel",
     "KnownModel",
+    "Label",
     "Labels",
     "LinearModel",
     "MetricModel",
+    "Name",
     "Packed",
     "Promise",
     "RandomForestModel",
     "Relevance",
     "Scaling",
     "Splits",
+    "check_version",
+    "classes_of",
     "decode",
     "encode",
     "plain_label",
@@ -462,6 +466,17 @@ MOST_HASHES = 8
 MOST_BUCKETS = 4096
 
 
+def classes_of(document: Document) -> tuple[Any, ...]:
+    """Labels of the columns of the probabilities; empty without probabilities."""
+    classes = getattr(document, "classes", None)
+    if classes is not None:
+        return tuple(classes.labels)
+    labels = getattr(document, "labels", None)
+    if labels is None:
+        return ()
+    return (labels.positive,) if labels.negative is None else (labels.negative, labels.positive)
+
+
 def _check_length(name: str, values: Sequence[Any], length: int) -> None:
     if len(values) != length:
         raise ValueError(f"{name} has a length of {len(values)}, and there are {length} features")
@@ -531,6 +546,20 @@ class _Head(msgspec.Struct):
     version: int
 
 
+def check_version(version: Any) -> None:
+    """Refuse a model of another version.
+
+    Raises
+    ------
+    SnapshotError
+    """
+    if version != VERSION:
+        raise SnapshotError(
+            f"the model has version {version}, this release reads version {VERSION}",
+            fix="use the release that wrote it, or a newer one",
+        )
+
+
 def decode(data: bytes) -> KnownModel:
     """The model in JSON, all of it checked.
 
@@ -553,11 +582,7 @@ def decode(data: bytes) -> KnownModel:
             f'this is not a model of streampair: its "format" is not "{FORMAT}"',
             fix="give what streampair.models.save or dumps has written",
         )
-    if head.version != VERSION:
-        raise SnapshotError(
-            f"the model has version {head.version}, this release reads version {VERSION}",
-            fix="use the release that wrote it, or a newer one",
-        )
+    check_version(head.version)
     try:
         document: KnownModel = msgspec.json.decode(data, type=KnownModel)
         document.check()

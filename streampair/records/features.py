@@ -34,6 +34,7 @@ __all__ = [
     "digest",
     "frequencies",
     "getter",
+    "hashes",
     "in_order",
     "label",
     "number",
@@ -129,6 +130,12 @@ def _code(text: str) -> float:
 def which(rows: Array) -> NDArray[np.bool_]:
     """Mask of the cells of an array in C order that are texts."""
     found: NDArray[np.bool_] = np.isnan(rows) & ((rows.view(np.int64) & _PAYLOAD) != 0)
+    return found
+
+
+def hashes(rows: Array) -> NDArray[np.int64]:
+    """Hashes of the texts in an array in C order, as `as_code` has encoded them; 0 where there is none."""
+    found: NDArray[np.int64] = np.where(np.isnan(rows), rows.view(np.int64) & _PAYLOAD, 0)
     return found
 
 

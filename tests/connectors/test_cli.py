@@ -81,6 +81,7 @@ def test_the_commands() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
         *("", "demo", "check", "run", "replay", "report", "audit"),
         *("budget", "budget plan", "budget show", "budget card"),
+        *("model", "model export", "model show", "model diff"),
         *("state", "state show", "state recover", "state export", "state import"),
     }
 

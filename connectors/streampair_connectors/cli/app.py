@@ -19,6 +19,7 @@ from rich.console import Console
 from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
 from streampair_connectors.cli.budget import card
+from streampair_connectors.cli.model import model_app
 from streampair_connectors.cli.options import AsJson, ConfigPath, run_until_signal
 from streampair_connectors.cli.options import errors as _errors
 from streampair_connectors.cli.report import add_report
@@ -433,6 +434,7 @@ budget_app.command(
     epilog="Example: streampair budget card fraud.toml --html card.html",
 )(card)
 app.add_typer(budget_app, name="budget")
+app.add_typer(model_app, name="model")
 app.add_typer(state_app, name="state")
 
 

@@ -203,6 +203,26 @@ class States:
             )
         return plans
 
+    async def restored(self, partition: int) -> LoggedLane:
+        """Return a lane as of its last snapshot, started in memory alone: nothing is stored or fenced.
+
+        Raises
+        ------
+        StreampairError
+            The lane cannot be read, has no snapshot, or its start is refused.
+        """
+        loaded = await self._load(partition)
+        if loaded.at_rest.damage is not None:
+            raise loaded.at_rest.damage
+        if loaded.request.content is None:
+            raise StoreError(
+                f"the store has no snapshot of {lane_title(self.config.input.topic, partition)} yet",
+                fix="stop the worker, which takes one, and repeat the command",
+            )
+        external = loaded.external if self._lookup is not None else _facts_of_log(loaded)
+        loaded.lane.start(external, loaded.at_rest.snapshot(loaded.request.content))
+        return loaded.lane
+
     async def carry_out(self, plan: Plan) -> None:
         """Apply a plan, durably."""
         append = plan.accepted.append
@@ -316,6 +336,20 @@ class States:
             damage=damage,
             replay=known.replay,
         )
+
+
+def _facts_of_log(loaded: _LoadedLane) -> ExternalState:
+    """What a topic would say that is just as the log has it: there is no broker to ask."""
+    known = loaded.lane.log.known
+    assert known is not None  # it has a snapshot
+    positions = () if known.source is None else known.source.positions
+    return ExternalState(
+        end=known.next_offset or 0,
+        first=loaded.request.first,
+        last=loaded.request.last,
+        registers=False,
+        spans={each.partition: (0, each.next_offset) for each in positions} or None,
+    )
 
 
 def _start_error(loaded: _LoadedLane) -> StreampairError | None:

@@ -1,0 +1,369 @@
+"""`streampair model`: the model of an application as a file, what is in it, and what differs between two."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from streampair.errors import ConfigError, SnapshotError, StoreError
+from streampair_connectors.cli.options import AsJson, ConfigPath, errors
+from streampair_connectors.config import Config, load_config
+from streampair_connectors.observability import logs
+
+if TYPE_CHECKING:
+    from streampair import models
+
+__all__ = ["model_app"]
+
+model_app = typer.Typer(
+    help="Export the model to a file, show a file, compare two.",
+    epilog="Example: streampair model export fraud.toml model.json",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_CARD = "privacy_card"  # in the metadata of a model
+_MOST_ROWS = 20  # of a list that is printed
+_LABEL = 12
+
+
+@model_app.command(
+    "export",
+    short_help="Write the newest model to a file.",
+    epilog="Example: streampair model export fraud.toml model.json",
+)
+def export(
+    config: ConfigPath,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file: JSON, or with the ending .onnx a graph.")
+    ],
+    stored: Annotated[
+        bool,
+        typer.Option("--stored", help="Take the last snapshot in the store, though there is a model topic."),
+    ] = False,
+    partition: Annotated[
+        int | None,
+        typer.Option(min=0, help='Whose model, with learner.scope = "partition" and several of them.'),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the newest model of an application to a file. Changes nothing; a worker may run meanwhile.
+
+    Taken from the model topic if the application has one (output.model_topic), else from the last snapshot in
+    its store. A directory needs no broker for that. The file holds what may be published, with the privacy
+    card of a private learner. It replaces an older one at once.
+    """
+    from streampair import models
+
+    with errors(as_json):
+        settings = load_config(config)
+        logs.configure("error")
+        if settings.model_topic is not None and not stored:
+            _refuse_partition(settings, partition)
+            model, behind = asyncio.run(_published(settings)), 0
+        else:
+            model, behind = asyncio.run(_from_store(settings, partition))
+        if model.privacy is not None:
+            model.metadata[_CARD] = _card(settings, model.privacy)
+        try:
+            models.save(model, file)
+        except OSError as error:
+            raise ConfigError(
+                f"{file} cannot be written: {error.strerror}", fix="give a file in a directory that is there"
+            ) from None
+        if as_json:
+            written = {"file": str(file), "slots": model.slots, "newer_events": behind}
+            typer.echo(json.dumps({**written, "features": len(model.features)}))
+            return
+        typer.echo(f"{file}: {model.class_name}, {len(model.features)} features, {model.slots} records")
+        if behind:
+            typer.echo(
+                f"{behind} newer events are not in it: they are in no snapshot yet. A worker takes one when "
+                "it is stopped"
+            )
+
+
+def _refuse_partition(settings: Config, partition: int | None) -> None:
+    if partition is not None and settings.learner.whole_topic:
+        raise ConfigError(
+            f"{settings.app} has one model for the whole topic, so there is none of partition {partition}",
+            fix="remove --partition",
+        )
+
+
+async def _published(settings: Config) -> models.Model:
+    """Return the newest model of the model topic."""
+    from streampair_connectors.kafka import RecordReader, describe_topics
+    from streampair_connectors.worker.model_topic import read_model
+
+    kafka = settings.require_kafka()
+    found = None
+    if settings.model_topic in await describe_topics(kafka):
+        lookup = RecordReader(kafka)
+        try:
+            found = await read_model(settings, lookup)
+        finally:
+            await lookup.stop()
+    if found is None:
+        raise StoreError(
+            f"the model topic {settings.model_topic!r} has no model of {settings.app} yet",
+            fix="start `streampair run`, which publishes one; or add --stored",
+        )
+    return found.model
+
+
+async def _from_store(settings: Config, partition: int | None) -> tuple[models.Model, int]:
+    """Return the model of the last snapshot of a lane, and how many committed events it lacks."""
+    from streampair import models
+    from streampair_connectors.stores.state import open_states
+
+    _refuse_partition(settings, partition)
+    async with open_states(settings, broker=False) as states:
+        lanes = await states.store.lanes()
+        if partition is not None:
+            lanes = [lane for lane in lanes if lane == partition]
+        if not lanes:
+            of = "" if partition is None else f" of partition {partition}"
+            raise StoreError(
+                f"the store has no lane of {settings.app}{of}",
+                fix="run it first; or see that store.kind and store.directory are those that it ran with",
+            )
+        if len(lanes) > 1:
+            raise ConfigError(
+                f"{settings.app} has a model for each of {len(lanes)} partitions",
+                fix=f"choose one: --partition {lanes[0]}",
+            )
+        lane = await states.restored(lanes[0])
+    known = lane.log.known
+    assert known is not None  # it was restored from it
+    model = models.export(
+        lane.model,
+        lane.slots,
+        metadata={
+            "application": settings.app,
+            "configuration": settings.fingerprint(),
+            "topic": settings.input.topic,
+        },
+    )
+    return model, 0 if known.replay is None else known.replay[1] - known.replay[0]
+
+
+def _card(settings: Config, privacy: dict[str, Any]) -> dict[str, Any]:
+    """Return the privacy card of a model: of the configuration, with what the model has spent."""
+    from river import compose
+
+    from streampair.engine.lane import SHADOWED
+    from streampair.privacy import NoiseKey
+    from streampair.privacy.pipeline_check import class_name
+    from streampair_connectors.observability.privacy_card import audit_summary, card_of
+    from streampair_connectors.worker.factory import build_learner
+
+    made = build_learner(settings, noise_key=NoiseKey(secrets.token_bytes(32)))
+    learner = list(made.steps.values())[-1] if isinstance(made, compose.Pipeline) else made
+    names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "kind", "guarantee", "unit")
+    report = learner.privacy.replace(**{name: privacy[name] for name in names})
+    name = class_name(learner)
+    shadowed = () if settings.shadow is None else (SHADOWED,)
+    card = card_of(
+        report.replace(notes=(*report.notes, *settings.privacy_notes, *shadowed)),
+        deployment={"application": settings.app, "topic": settings.input.topic, "learner": name},
+        curator=settings.card,
+    )
+    if (audit := audit_summary(settings.audit_file, report, name)) is not None:
+        card["audit"] = audit
+    # What a model file does not know.
+    del card["accounting"]["releases so far"], card["status"]["records that can still be learned"]
+    return card
+
+
+@model_app.command(
+    "show",
+    short_help="Show what is in a model file.",
+    epilog="Example: streampair model show model.json",
+)
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A model, JSON or ONNX.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what is in a model file: learner, features, records learned, time, and the privacy card."""
+    with errors(as_json):
+        facts = _facts(file)
+        if as_json:
+            typer.echo(json.dumps(facts))
+            return
+        typer.echo(str(file))
+        for label, value in _rows(facts):
+            _echo(f"  {label:<{_LABEL}} {value}")
+        if _CARD in facts["metadata"]:
+            typer.echo("")
+            for line in _card_lines(facts["metadata"][_CARD]):
+                _echo(line)
+
+
+def _echo(line: str) -> None:
+    """Print a line with texts of a file, which may be anybody's: none of them moves the cursor."""
+    typer.echo("".join(character if character.isprintable() else "?" for character in line))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}", fix="give a model file: `streampair model export`"
+        ) from None
+
+
+def _load(file: Path) -> models.Model:
+    from streampair import models
+
+    data = _read(file)
+    if file.suffix.lower() == ".onnx":
+        raise ConfigError(
+            f"{file} is an ONNX graph, which cannot be compared", fix="compare the JSON files of both models"
+        )
+    with _of(file):
+        return models.loads(data)
+
+
+@contextlib.contextmanager
+def _of(file: Path) -> Iterator[None]:
+    """Name the file in an error of its content."""
+    try:
+        yield
+    except SnapshotError as error:
+        raise SnapshotError(f"{file}: {error.problem}", fix=error.fix) from None
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    """Return what is in a file, without its numbers."""
+    if file.suffix.lower() == ".onnx":
+        from streampair.models.onnx_export import facts_of
+
+        data = _read(file)
+        with _of(file):
+            return facts_of(data)
+    model = _load(file)
+    return {
+        "class": model.class_name,
+        "kind": model.kind,
+        "features": list(model.features),
+        "classes": list(model.classes),
+        "slots": model.slots,
+        "time": model.time,
+        "privacy": model.privacy,
+        "metadata": model.metadata,
+    }
+
+
+def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "learner", f"{facts['class']} ({facts['kind'].replace('_', ' ')})"
+    yield "features", _listed(facts["features"])
+    if facts["classes"]:
+        yield "classes", _listed(facts["classes"])
+    yield "records", str(facts["slots"])
+    yield "time", _time(facts["time"])
+    for name in ("application", "topic"):
+        if name in facts["metadata"]:
+            yield name, str(facts["metadata"][name])
+    privacy = facts["privacy"]
+    if privacy is None:
+        yield "privacy", "none: the weights are a function of raw data"
+        return
+    yield (
+        "privacy",
+        f"{privacy['kind']}: epsilon {privacy['epsilon_spent']:.4g} of {privacy['epsilon_budget']:.4g} spent "
+        f"at delta {privacy['delta']:.3g}",
+    )
+    yield "protects", privacy["unit"]
+    yield "guarantee", privacy["guarantee"]
+
+
+def _listed(names: list[Any]) -> str:
+    more = len(names) - _MOST_ROWS
+    return f"{len(names)}: {', '.join(map(str, names[:_MOST_ROWS]))}" + (
+        f" and {more} more" if more > 0 else ""
+    )
+
+
+def _time(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "not known"
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{milliseconds} ms since the epoch"
+
+
+def _card_lines(card: Any) -> Iterator[str]:
+    from streampair_connectors.observability.privacy_card import card_lines
+
+    try:
+        yield from card_lines(card)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise SnapshotError(
+            "the privacy card in the file is damaged", fix="export the model again; --json shows it as it is"
+        ) from None
+
+
+@model_app.command(
+    "diff",
+    short_help="Show what differs between two model files.",
+    epilog="Example: streampair model diff monday.json tuesday.json",
+)
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A model, JSON.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another model, JSON.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what differs between two model files: records, features, weights, trees, and epsilon.
+
+    Weights are in the order of their change. Those of forests are of standardised values.
+    """
+    from streampair import models
+
+    with errors(as_json):
+        found = models.diff(_load(before), _load(after))
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        if found["same"]:
+            typer.echo("both score all records the same")
+        for label, value in _changes(found):
+            _echo(f"  {label:<{_LABEL}} {value}")
+
+
+def _changes(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, change in found["changed"].items():
+        label = {"slots": "records", "epsilon_spent": "epsilon spent"}.get(name, name.replace("_", " "))
+        yield label, f"{_value(name, change['before'])} -> {_value(name, change['after'])}"
+    for name in ("added", "removed"):
+        if found["features"][name]:
+            yield name, _listed(found["features"][name])
+    if "trees" in found:
+        yield "tree nodes", f"{found['trees']['before']} -> {found['trees']['after']}"
+    for row in found["weights"][:_MOST_ROWS]:
+        of = f" (class {row['class']})" if "class" in row else ""
+        yield "weight", f"{row['feature']}{of}: {_number(row['before'])} -> {_number(row['after'])}"
+    if len(found["weights"]) > _MOST_ROWS:
+        yield "", f"and {len(found['weights']) - _MOST_ROWS} more weights"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.6g}"
+
+
+def _value(name: str, value: Any) -> str:
+    if name == "time":
+        return _time(value)
+    if isinstance(value, list):
+        return _listed(value)
+    return _number(value) if isinstance(value, float) else "none" if value is None else str(value)
