@@ -42,9 +42,7 @@ _KEY_CHARACTERS = 255
 _NO_MODEL_SECONDS = 5  # after which to ask again
 _LOOK_SECONDS = 1.0
 _JSON = {"Content-Type": "application/json"}
-_quiet = logging.getLogger(f"{__name__}.http")  # the library logs what clients send
-_quiet.propagate = False
-_quiet.addHandler(logging.NullHandler())
+_quiet = logging.Logger("http", logging.CRITICAL + 1)  # aiohttp would log what clients send
 _encode = msgspec.json.Encoder().encode
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
@@ -136,6 +134,7 @@ class ScoringServer:
         self._ids = config is not None and config.input.id is not None
         self._in_flight = 0
         self._stopping = False
+        self._idle = asyncio.Event()  # set once nothing is in flight any more
         self._document = _encode(document(options.name))
         self._known: tuple[Model | None, ModelInfo] = (None, ModelInfo(options.name, 0, None))
         self._runner: web.AppRunner | None = None
@@ -162,9 +161,7 @@ class ScoringServer:
             The port is taken or not allowed.
         """
         options = self._options
-        self._runner = web.AppRunner(
-            self.application(), access_log=None, logger=_quiet, shutdown_timeout=_STOP_SECONDS
-        )
+        self._runner = web.AppRunner(self.application(), access_log=None, logger=_quiet, shutdown_timeout=1.0)
         await self._runner.setup()
         site: web.BaseSite
         if sock is None:
@@ -206,6 +203,12 @@ class ScoringServer:
         """Answer the requests that have come, and stop listening."""
         self._stopping = True
         if self._runner is not None:
+            for site in self._runner.sites:
+                await site.stop()
+            # The library drops what arrives of a body once it shuts down.
+            if self._in_flight:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._idle.wait(), _STOP_SECONDS)
             await self._runner.cleanup()
             self._runner = None
         if self._sender is not None:
@@ -229,6 +232,8 @@ class ScoringServer:
                 if token and self._in_flight > most:
                     raise unavailable("too many requests at a time", fix="send it again later")
                 response = await handler(request)
+                if self._stopping:
+                    response.force_close()
                 status = response.status
                 return response
             except Refusal as refusal:
@@ -253,6 +258,8 @@ class ScoringServer:
                 return _refusal(Refusal(500, "internal error", fix="report it as a bug"))
             finally:
                 self._in_flight -= 1
+                if self._stopping and not self._in_flight:
+                    self._idle.set()
                 count(route, status, clock() - begin)
 
         return answer
@@ -527,13 +534,13 @@ def _flag(request: web.Request, name: str) -> bool:
     return value in ("true", "1", "")
 
 
-async def _expect(request: web.Request) -> None:
+async def _expect(request: web.Request) -> web.Response | None:
     """Invite the body of a request that asks first."""
     if request.headers.get("Expect", "").lower() != "100-continue":
-        text = _encode({"error": "the header Expect is unknown", "fix": "send 100-continue, or none"})
-        raise web.HTTPBadRequest(body=text, headers=_JSON)
+        return _refusal(Refusal(400, "the header Expect is unknown", fix="send 100-continue, or none"))
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0
+    request.writer.output_size = 0  # the answer begins after it
+    return None
 
 
 def _json(answer: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
