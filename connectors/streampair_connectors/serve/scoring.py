@@ -189,11 +189,10 @@ def refused(error: Exception, value: bytes, number: int | None) -> Refusal:
         raise error
     place = "" if number is None else f"in event {number}, "
     status = 422
-    if error.stage == "decode":
-        if "input.max_event_bytes" in error.fix:
-            status = 413
-        elif not _is_json(value):
-            status = 400
+    if error.stage == "decode" and "input.max_event_bytes" in error.fix:
+        status = 413
+    elif error.stage in ("decode", "label") and not _is_json(value):
+        status = 400
     return Refusal(status, f"{place}{error.problem}", fix=error.fix)
 
 
