@@ -18,7 +18,18 @@ from streampair_connectors.config import Config, InputConfig
 from streampair_connectors.serve.errors import Refusal
 from streampair_connectors.worker.factory import taken_cells
 
-__all__ = ["Body", "Decoder", "Scores", "config_decoder", "explain", "model_decoder", "score_events", "split"]
+__all__ = [
+    "Body",
+    "Decoder",
+    "Scored",
+    "Scores",
+    "config_decoder",
+    "explain",
+    "model_decoder",
+    "score_event",
+    "score_events",
+    "split",
+]
 
 
 class Body(NamedTuple):
@@ -40,6 +51,14 @@ class Decoder(NamedTuple):
 
     decode: Callable[[Any], Event]
     fields: list[str] | None
+
+
+class Scored(NamedTuple):
+    """Score of an event, its id, and the probabilities of several classes."""
+
+    score: float
+    id: str | None
+    probabilities: dict[str, float] | None
 
 
 class Scores(NamedTuple):
@@ -110,13 +129,8 @@ def _not_json() -> Refusal:
     return Refusal(400, "the body is not JSON", fix="send one JSON object, or a list of them, in UTF-8")
 
 
-def score_events(model: Model, decoder: Decoder, events: Sequence[Body], *, listed: bool) -> Scores:
-    """Score events.
-
-    Parameters
-    ----------
-    listed
-        Whether they are a list, so that errors name the place of the event.
+def score_events(model: Model, decoder: Decoder, events: Sequence[Body]) -> Scores:
+    """Score the events of a list.
 
     Raises
     ------
@@ -127,19 +141,31 @@ def score_events(model: Model, decoder: Decoder, events: Sequence[Body], *, list
         found = _score_table(model, decoder, events)
         if found is not None:
             return found
-    scores: list[float] = []
-    ids: list[str | None] = []
-    shares: list[dict[str, float]] = []
-    for number, body in enumerate(events):
-        try:
-            event = decoder.decode(body)
-            scores.append(model.score_one(event.x))
-            if model.multiclass:
-                shares.append(by_label(model.predict_proba_one(event.x)))
-        except Exception as error:
-            raise refused(error, body.value, number if listed else None) from None
-        ids.append(event.id)
-    return Scores(scores, ids, shares if model.multiclass else None)
+    found = [score_event(model, decoder, body, number) for number, body in enumerate(events)]
+    shares = [each.probabilities or {} for each in found] if model.multiclass else None
+    return Scores([each.score for each in found], [each.id for each in found], shares)
+
+
+def score_event(model: Model, decoder: Decoder, body: Body, number: int | None = None) -> Scored:
+    """Score an event.
+
+    Parameters
+    ----------
+    number
+        Its place in a list, for errors; None: it is in none.
+
+    Raises
+    ------
+    Refusal
+        As `score_events`.
+    """
+    try:
+        event = decoder.decode(body)
+        score = model.score_one(event.x)
+        shares = by_label(model.predict_proba_one(event.x)) if model.multiclass else None
+    except Exception as error:
+        raise refused(error, body.value, number) from None
+    return Scored(score, event.id, shares)
 
 
 def _score_table(model: Model, decoder: Decoder, events: Sequence[Body]) -> Scores | None:

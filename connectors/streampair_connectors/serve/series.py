@@ -5,6 +5,7 @@ A scrape reaches any one of them, so their counts are in shared memory, a row ea
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from multiprocessing.sharedctypes import RawArray
@@ -18,6 +19,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STATUSES: Final = (200, 400, 401, 404, 405, 408, 413, 422, 500, 503)
 """Every status that the server answers with."""
 _BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_PLACES: Final = {status: place for place, status in enumerate(STATUSES)}
 _GAUGES: Final = ("events", "in_flight", "ready", "slots", "time")
 
 
@@ -51,10 +53,9 @@ class Series:
     def request(self, route: int, status: int, seconds: float) -> None:
         """Count a request that was answered."""
         row, base = self._row, route * self._width
-        row[base + STATUSES.index(status)] += 1.0
-        bucket = next((i for i, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))
+        row[base + _PLACES[status]] += 1.0
         base += len(STATUSES)
-        row[base + bucket] += 1.0
+        row[base + bisect.bisect_left(_BOUNDS, seconds)] += 1.0
         row[base + len(_BOUNDS) + 1] += seconds
 
     def events(self, count: int) -> None:

@@ -30,7 +30,15 @@ from streampair_connectors.serve.idempotency import Answers
 from streampair_connectors.serve.models import ModelInfo, ModelSource
 from streampair_connectors.serve.openapi import document
 from streampair_connectors.serve.options import ServeOptions, read_tls, read_tokens
-from streampair_connectors.serve.scoring import Body, Decoder, explain, refused, score_events, split
+from streampair_connectors.serve.scoring import (
+    Body,
+    Decoder,
+    explain,
+    refused,
+    score_event,
+    score_events,
+    split,
+)
 from streampair_connectors.serve.sending import Sender
 
 __all__ = ["ROUTES", "Route", "ScoringServer", "cannot_listen"]
@@ -268,6 +276,8 @@ class ScoringServer:
         length = request.content_length
         if length is not None and length > self._options.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._options.max_body_bytes, length)
+        if request.content.is_eof():  # it came with the headers
+            return await request.read()
         try:
             async with asyncio.timeout(self._options.timeout_seconds):
                 return await request.read()
@@ -298,23 +308,17 @@ class ScoringServer:
         events = split(body)
         if events is None:
             return self._scored_one(body, model, info, reasons=reasons)
-        found = score_events(model, self._decoder, events, listed=True)
+        found = score_events(model, self._decoder, events)
         self.series.events(len(events))
         explained = [explain(model, self._decoder, event) for event in events] if reasons else None
         return _Answers(found.scores, info, found.ids if self._ids else None, found.probabilities, explained)
 
     def _scored_one(self, body: bytes, model: Model, info: ModelInfo, *, reasons: bool) -> _Answer:
         event = Body(body)
-        found = score_events(model, self._decoder, [event], listed=False)
+        found = score_event(model, self._decoder, event)
         self.series.events(1)
         explained = explain(model, self._decoder, event) if reasons else None
-        return _Answer(
-            found.scores[0],
-            info,
-            found.ids[0],
-            None if found.probabilities is None else found.probabilities[0],
-            explained,
-        )
+        return _Answer(found.score, info, found.id, found.probabilities, explained)
 
     async def _infer(self, request: web.Request) -> web.Response:
         self._check_name(request)
@@ -322,7 +326,7 @@ class ScoringServer:
         model, info = self._newest()
         asked = inference.parse_request(body, request.headers.get(inference.HEADER_LENGTH))
         events = inference.infer_events(asked, self._decoder)
-        scores = score_events(model, self._decoder, events, listed=True)
+        scores = score_events(model, self._decoder, events)
         self.series.events(len(events))
         answer, headers = inference.infer_answer(asked, model, info, scores)
         return web.Response(body=answer, headers=headers)
