@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import NamedTuple
 
 from streampair.errors import StreampairError
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Message, Partition, Producer, size_of
+from streampair_connectors.kafka import Message, Partition, Producer, ended, size_of
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.serve.errors import Refusal, unavailable
 
@@ -130,6 +129,4 @@ class Sender:
         if self._unstored:
             await asyncio.wait(set(self._unstored), timeout=seconds)
         self._give_up.set()
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await ended(self._task)

@@ -22,7 +22,7 @@ from streampair.errors import RecordError, SourceError
 from streampair.models import Model
 from streampair_connectors.codecs.labels import event_ids, label_decoder
 from streampair_connectors.config import Config, duration_text
-from streampair_connectors.kafka import Message
+from streampair_connectors.kafka import Message, ended
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.serve import inference, series
 from streampair_connectors.serve.errors import Refusal, unavailable
@@ -202,10 +202,7 @@ class ScoringServer:
                 follow.result()
         finally:
             await self.stop()
-            for task in (follow, stop, look):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await task
+            await ended(follow, stop, look)
 
     async def stop(self) -> None:
         """Answer the requests that have come, and stop listening."""
