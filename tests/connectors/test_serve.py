@@ -295,6 +295,7 @@ def test_a_body_that_is_refused(linear: models.Model, body: bytes, status: int, 
         answer = serving.post("/score", body)
     assert (answer.status, problem in answer.json["error"]) == (status, True), answer
     assert answer.json["fix"]
+    assert "input." not in answer.json["fix"]  # there is no configuration
 
 
 def test_the_place_in_a_list_is_named(linear: models.Model) -> None:
@@ -318,7 +319,7 @@ def test_addresses_and_methods(linear: models.Model) -> None:
         assert serving.get("/v2/models/other").status == 404
         wrong = serving.get("/score")
         labels, events = serving.post("/label", {}), serving.post("/events", {}, Idempotency_Key="1")
-        assert serving.post("/score", b"{}", Expect="wonders").status == 400
+        assert serving.post("/score", b"{}", Expect="wonders").status == 417
     assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
     assert (labels.status, events.status) == (404, 404)
     assert "[kafka]" in events.json["fix"]
@@ -438,6 +439,8 @@ def test_a_stop_answers_what_has_come(linear: models.Model) -> None:
             serving._loop.call_soon_threadsafe(serving._stop.set)
             while not serving.server._stopping:
                 held.wait(0.01)
+            for _ in range(100):  # turns of its loop, so that it goes as far as it will
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), serving._loop).result(60)
             slow.sendall(body)
             assert slow.makefile("rb").readline().split()[1] == b"200"
 
@@ -577,9 +580,14 @@ def test_a_key_is_answered_once() -> None:
         assert [await ask("b"), await ask("c"), await ask("a")] == [b"1", b"2", b"0"]
         assert await ask("d") == b"3"  # no room: the oldest is forgotten
         assert await ask("a") == b"4"
+        gate.clear()
+        with pytest.raises(Refusal, match="not confirmed"):
+            await ask("e", seconds=0.001)
         now[0] = 11.0
-        assert await ask("d") == b"5"  # its time is over
-        assert done == [0, 1, 2, 3, 4, 5]
+        gate.set()
+        assert await ask("e") == b"5"  # one that waits is not forgotten
+        assert await ask("d") == b"6"  # its time is over
+        assert done == [0, 1, 2, 3, 4, 5, 6]
 
     asyncio.run(body())
 
@@ -617,4 +625,5 @@ def test_requests_at_random(linear: models.Model, tmp_path: Path, capfd: pytest.
     assert {200, 400, 401, 404, 405, 413, 422} <= set(counts), counts
     told = "".join(capfd.readouterr())
     assert "Traceback" not in told
+    assert "request_failed" not in told
     assert serve_requests.PAYLOAD not in told

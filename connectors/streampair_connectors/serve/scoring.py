@@ -47,10 +47,13 @@ class Decoder(NamedTuple):
         From a `Body` to an event.
     fields
         The fields of an event, in order; None: each event has its own.
+    configured
+        Whether a configuration declares them, so that errors may name its keys.
     """
 
     decode: Callable[[Any], Event]
     fields: list[str] | None
+    configured: bool = True
 
 
 class Scored(NamedTuple):
@@ -99,14 +102,14 @@ def model_decoder(model: Model) -> Decoder:
             fix="rename it, train the learner again and export it",
         ) from None
     if all(isinstance(each, str) for each in model.features):
-        return Decoder(decode, names or None)
+        return Decoder(decode, names or None, configured=False)
     originals = dict(zip(names, model.features, strict=True))
 
     def renamed(record: Any) -> Event:
         event = decode(record)
         return Event({originals[name]: value for name, value in event.x.items()}, event.y, event.id)
 
-    return Decoder(renamed, names)
+    return Decoder(renamed, names, configured=False)
 
 
 def split(body: bytes) -> list[Body] | None:
@@ -138,9 +141,9 @@ def score_events(model: Model, decoder: Decoder, events: Sequence[Body]) -> Scor
         An event is not JSON (400), too large (413), or cannot be used (422).
     """
     if len(events) > 1 and not model.multiclass:
-        found = _score_table(model, decoder, events)
-        if found is not None:
-            return found
+        scores = _score_table(model, decoder, events)
+        if scores is not None:
+            return scores
     found = [score_event(model, decoder, body, number) for number, body in enumerate(events)]
     shares = [each.probabilities or {} for each in found] if model.multiclass else None
     return Scores([each.score for each in found], [each.id for each in found], shares)
@@ -164,7 +167,7 @@ def score_event(model: Model, decoder: Decoder, body: Body, number: int | None =
         score = model.score_one(event.x)
         shares = by_label(model.predict_proba_one(event.x)) if model.multiclass else None
     except Exception as error:
-        raise refused(error, body.value, number) from None
+        raise refused(error, body.value, number, configured=decoder.configured) from None
     return Scored(score, event.id, shares)
 
 
@@ -207,7 +210,7 @@ def by_label(values: Mapping[Any, float]) -> dict[str, float]:
     return {name if isinstance(name, str) else json.dumps(name): value for name, value in values.items()}
 
 
-def refused(error: Exception, value: bytes, number: int | None) -> Refusal:
+def refused(error: Exception, value: bytes, number: int | None = None, *, configured: bool = True) -> Refusal:
     """What to answer when an event cannot be used; anything but a refusal of the event is raised again."""
     if isinstance(error, UnicodeEncodeError):  # a lone surrogate, which has no hash
         error = RecordError("a text is not Unicode", fix="send texts in UTF-8")
@@ -219,7 +222,12 @@ def refused(error: Exception, value: bytes, number: int | None) -> Refusal:
         status = 413
     elif error.stage in ("decode", "label") and not _is_json(value):
         status = 400
-    return Refusal(status, f"{place}{error.problem}", fix=error.fix)
+    fix = error.fix
+    if not configured and "input." in fix:
+        fix = "send the features of the model, which /v2/models/NAME lists, as they were learned"
+        if status == 413:
+            fix = "send smaller events"
+    return Refusal(status, f"{place}{error.problem}", fix=fix)
 
 
 def _is_json(value: bytes) -> bool:

@@ -250,7 +250,7 @@ class ScoringServer:
                 return _refusal(
                     Refusal(413, f"the body has more than {limit} bytes", fix="send smaller lists of events")
                 )
-            except web.RequestPayloadError:
+            except (web.RequestPayloadError, ConnectionError):  # of a client that has gone, too
                 status = 400
                 return _refusal(
                     Refusal(
@@ -343,7 +343,7 @@ class ScoringServer:
         except RecordError as error:
             if isinstance(config.labels.id, str) and config.labels.id == "key" and message.key is None:
                 raise Refusal(422, error.problem, fix="give the id of the event as ?key=") from None
-            raise refused(error, body, None) from None
+            raise refused(error, body) from None
         sending = self._sender.send(config.labels.topic, message)
         try:
             async with asyncio.timeout(self._options.timeout_seconds):
@@ -418,7 +418,7 @@ class ScoringServer:
         try:
             return self._decoder.decode(Body(body))
         except Exception as error:
-            raise refused(error, body, None) from None
+            raise refused(error, body) from None
 
     # What the server says of itself
 
@@ -538,7 +538,7 @@ def _flag(request: web.Request, name: str) -> bool:
 async def _expect(request: web.Request) -> web.Response | None:
     """Invite the body of a request that asks first."""
     if request.headers.get("Expect", "").lower() != "100-continue":
-        return _refusal(Refusal(400, "the header Expect is unknown", fix="send 100-continue, or none"))
+        return _refusal(Refusal(417, "the header Expect is unknown", fix="send 100-continue, or none"))
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     request.writer.output_size = 0  # the answer begins after it
     return None
