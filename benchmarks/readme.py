@@ -43,6 +43,7 @@ BLOCKS = {
     "plan": ["streampair budget plan --n 1e6 --d 20 --epsilon 1 --delta 1e-6 --positive-rate 0.01"],
     "broker-run": ["python benchmarks/broker_run.py"],
     "replay": ["python benchmarks/replay.py"],
+    "serve": ["python benchmarks/serve.py --rounds 4"],
     "stores": ["python benchmarks/stores.py"],
     "lanes": ["python benchmarks/lanes.py --lanes 1 8 64"],
     "kill-loop": ["python benchmarks/kill_loop.py"],

@@ -14,11 +14,14 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import typer
 import yaml
 from compose_spec import PyCompose
 from harness import support
 from harness.worker_process import fetch, wait_for
+from streampair_connectors.cli.app import app
 from streampair_connectors.config import Config, load_config
+from streampair_connectors.serve.server import ROUTES
 from streampair_connectors.worker.factory import build_learner
 
 from streampair.errors import ConfigError
@@ -34,6 +37,12 @@ KUBERNETES = {
     if made["kind"] != "Kustomization"
 }
 PARALLEL = DEPLOY / "kubernetes-parallel"
+INFERENCE = yaml.safe_load((DEPLOY / "kserve" / "inferenceservice.yaml").read_text())
+# Fields of a predictor that are KServe's own (ComponentExtensionSpec of its v1beta1), and their types.
+KSERVE_FIELDS = {
+    **dict.fromkeys(("minReplicas", "maxReplicas", "containerConcurrency", "timeout", "scaleTarget"), int),
+    **dict.fromkeys(("annotations", "labels", "logger", "batcher"), dict),
+}
 # The oldest that is still widely run, and the newest whose schemas the linter has.
 VERSIONS = ["1.30", "1.37"]
 
@@ -331,6 +340,134 @@ def test_scorers_are_as_many_as_their_lag_needs(parallel: dict[str, dict[str, An
     assert (told["consumerGroup"], told["topic"]) == (config.scorers_group, config.input.topic)
     assert all(isinstance(value, str) for value in told.values())
     assert 1 < made["minReplicaCount"] <= made["maxReplicaCount"]
+
+
+# Kubernetes, with servers
+
+
+@pytest.fixture(scope="module")
+def serving() -> dict[str, dict[str, Any]]:
+    """What deploy/kubernetes-serve adds to deploy/kubernetes-parallel."""
+    found = yaml.safe_load_all((DEPLOY / "kubernetes-serve" / "serve.yaml").read_text())
+    return {f"{made['kind']}/{made['metadata']['name']}": made for made in found}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_manifests_of_servers_fit_their_schemas(serving: dict[str, Any], version: str) -> None:
+    for made in serving.values():
+        kubernetes_validate.validate(made, version, strict=True)
+
+
+def command_of(container: dict[str, Any]) -> dict[str, Any]:
+    """The options of `streampair serve` that a container starts with."""
+    command: Any = typer.main.get_command(app)
+    name, *arguments = container["args"]
+    found: dict[str, Any] = command.commands[name].make_context(name, arguments).params
+    return found
+
+
+def test_servers_read_the_configuration_of_the_scorers(
+    parallel: dict[str, Any], serving: dict[str, Any]
+) -> None:
+    pods = [
+        made["spec"]["template"]["spec"]
+        for made in (parallel["Deployment/streampair-scorers"], serving["Deployment/streampair-serve"])
+    ]
+    (scorer,), (server,) = (pod["containers"] for pod in pods)
+    options = command_of(server)
+    assert str(options["config"]) == "/etc/streampair/config.toml"
+    assert str(options["token_file"]) == "/etc/streampair-tokens/tokens"
+    assert options["host"] == "0.0.0.0"
+    assert [port["containerPort"] for port in server["ports"]] == [options["port"]]
+    assert server["env"] == scorer["env"]  # no noise key
+    assert server["securityContext"] == scorer["securityContext"]
+    same = ("securityContext", "automountServiceAccountToken", "enableServiceLinks")
+    assert [pods[0][key] for key in same] == [pods[1][key] for key in same]
+    volumes = {volume["name"]: volume for volume in pods[1]["volumes"]}
+    assert {mount["name"] for mount in server["volumeMounts"]} == set(volumes)
+    assert volumes["config"]["configMap"]["name"] == "streampair-scorers-config"
+    assert volumes["tokens"]["secret"]["defaultMode"] == 0o440
+    labels = serving["Deployment/streampair-serve"]["spec"]["template"]["metadata"]["labels"]
+    for name, place in (
+        ("Deployment/streampair-serve", ("selector", "matchLabels")),
+        ("PodDisruptionBudget/streampair-serve", ("selector", "matchLabels")),
+        ("NetworkPolicy/streampair-serve", ("podSelector", "matchLabels")),
+    ):
+        assert serving[name]["spec"][place[0]][place[1]] == labels
+    assert serving["Service/streampair-serve"]["spec"]["selector"] == labels
+
+
+def test_probes_of_a_server_ask_what_it_answers(serving: dict[str, Any]) -> None:
+    (server,) = serving["Deployment/streampair-serve"]["spec"]["template"]["spec"]["containers"]
+    (inference,) = INFERENCE["spec"]["predictor"]["containers"]
+    without_token = {route.path for route in ROUTES if route.method == "GET" and not route.token}
+    for container in (server, inference):
+        for kind in ("liveness", "readiness"):
+            assert container[f"{kind}Probe"]["httpGet"]["path"] in without_token
+
+
+def test_servers_are_applied_with_the_workers(serving: dict[str, Any]) -> None:
+    if shutil.which("kubectl") is None:
+        support.unavailable("kubectl", "install it (https://kubernetes.io/docs/tasks/tools)")
+    told = subprocess.run(
+        ["kubectl", "kustomize", str(DEPLOY / "kubernetes-serve")], capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stderr
+    applied = {f"{made['kind']}/{made['metadata']['name']}": made for made in yaml.safe_load_all(told.stdout)}
+    assert serving.keys() <= applied.keys()
+    volumes = applied["Deployment/streampair-serve"]["spec"]["template"]["spec"]["volumes"]
+    (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
+    assert f"ConfigMap/{name}" in applied
+    assert without_hash(name) == "streampair-scorers-config"
+
+
+def component_problems(made: dict[str, Any]) -> list[str]:
+    """What is wrong with an InferenceService of KServe: its own fields, and its pod.
+
+    The schema of the resource has the fields of a pod, and those of KServe beside them.
+    """
+    problems = []
+    if (made["apiVersion"], made["kind"]) != ("serving.kserve.io/v1beta1", "InferenceService"):
+        problems.append("kind")
+    if set(made["spec"]) - {"predictor", "transformer", "explainer"} or "predictor" not in made["spec"]:
+        problems.append("components")
+    own = {name: kind for name, kind in KSERVE_FIELDS.items() if name in made["spec"].get("predictor", {})}
+    predictor = made["spec"].get("predictor", {})
+    problems += [name for name, kind in own.items() if not isinstance(predictor[name], kind)]
+    pod = {name: value for name, value in predictor.items() if name not in own}
+    if [container["name"] for container in pod.get("containers", [])] != ["kserve-container"]:
+        problems.append("the container is found by its name")
+    wrapped = {"apiVersion": "v1", "kind": "Pod", "metadata": made["metadata"], "spec": pod}
+    try:
+        kubernetes_validate.validate(wrapped, VERSIONS[-1], strict=True)
+    except kubernetes_validate.ValidationError as error:
+        problems.append(str(error).splitlines()[0])
+    return problems
+
+
+def test_the_inference_service_is_one() -> None:
+    assert component_problems(INFERENCE) == []
+    (container,) = INFERENCE["spec"]["predictor"]["containers"]
+    options = command_of(container)
+    assert [port["containerPort"] for port in container["ports"]] == [options["port"]]
+    # Its name is that of the model, by which clients of the protocol ask.
+    assert INFERENCE["metadata"]["name"] == load_config(PARALLEL / "scorer.toml").app
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("v1beta1", "v1"),
+        ('"minReplicas": 1', '"minReplicas": "1"'),
+        ("maxReplicas", "mostReplicas"),
+        ("kserve-container", "main"),
+        ("readinessProbe", "readyProbe"),
+        ('"predictor"', '"predicts"'),
+    ],
+)
+def test_an_inference_service_that_is_none_is_caught(old: str, new: str) -> None:
+    wrong = json.loads(json.dumps(INFERENCE).replace(old, new))
+    assert component_problems(wrong)
 
 
 # Prometheus on this machine

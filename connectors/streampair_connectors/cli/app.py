@@ -23,6 +23,7 @@ from streampair_connectors.cli.model import model_app
 from streampair_connectors.cli.options import AsJson, ConfigPath, run_until_signal
 from streampair_connectors.cli.options import errors as _errors
 from streampair_connectors.cli.report import add_report
+from streampair_connectors.cli.serve import serve
 from streampair_connectors.cli.state import state_app
 from streampair_connectors.config import load_config
 from streampair_connectors.observability import logs
@@ -224,6 +225,12 @@ def run(
             # Its thread can neither be interrupted nor outlive the interpreter.
             sys.stdout.flush()
             os._exit(0)
+
+
+app.command(
+    short_help="Answer over HTTP with the newest model.",
+    epilog="Example: streampair serve fraud.toml --port 8080",
+)(serve)
 
 
 @app.command(

@@ -22,6 +22,7 @@ from streampair_connectors.config.models import (
     TopicsConfig,
     WorkerConfig,
     duration_text,
+    parse_duration,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "duration_text",
     "load_config",
     "parse_config",
+    "parse_duration",
 ]

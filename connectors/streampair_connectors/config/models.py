@@ -290,11 +290,26 @@ _DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
 
 def _milliseconds(value: object) -> object:
     """Milliseconds of a duration such as "30d"; what is none is left to the check of types."""
-    if not isinstance(value, str):
-        return value
-    found = _DURATION.fullmatch(value)
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def parse_duration(text: str) -> int:
+    """Return the milliseconds of a duration.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+
+    Examples
+    --------
+    >>> from streampair_connectors.config import parse_duration
+    >>> parse_duration("15m")
+    900000
+    """
+    found = _DURATION.fullmatch(text)
     if found is None:
-        raise ValueError(f'{value!r} is not a duration; write it as "90s", "15m", "6h" or "30d"')
+        raise ValueError(f'{text!r} is not a duration; write it as "90s", "15m", "6h" or "30d"')
     return int(found[1]) * _UNITS[found[2]]
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "check_exportable",
     "check_partitions",
     "read_model",
+    "warm",
 ]
 
 log = get_logger(__name__)
@@ -430,18 +431,19 @@ class ModelFollower:
         else:
             found = self._assembler.load(data)
         if self.newest is None:
-            await asyncio.to_thread(_compile, found)
+            await asyncio.to_thread(warm, found.model)
         self.newest, self.received = found, time.monotonic()
         self.changed.set()
 
 
-def _compile(found: PublishedModel) -> None:
+def warm(model: models.Model) -> None:
     """Score once, so that kernels are compiled before events wait for a score."""
     # The first model of a lane may know no features yet.
-    names = list(found.model.features) or ["x"]
+    names = list(model.features) or ["x"]
     for score in (
-        lambda: found.model.score_many([dict.fromkeys(names, 0.0)]),
-        lambda: found.model.score_rows(names, np.zeros((1, len(names)))),
+        lambda: model.score_one(dict.fromkeys(names, 0.0)),
+        lambda: model.score_many([dict.fromkeys(names, 0.0)]),
+        lambda: model.score_rows(names, np.zeros((1, len(names)))),
     ):
         with contextlib.suppress(StreampairError):
             score()

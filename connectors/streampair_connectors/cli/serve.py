@@ -1,0 +1,161 @@
+"""The command `serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from streampair.errors import ConfigError, StreampairError
+from streampair_connectors.cli.options import errors, run_until_signal
+from streampair_connectors.config import load_config, parse_duration
+from streampair_connectors.observability import logs
+from streampair_connectors.serve.options import ServeOptions
+
+__all__ = ["serve"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG]", help="Configuration file, TOML. Not needed with --model."),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", metavar="FILE", help="Model file to serve, in place of the newest of the model topic."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the model. Default: the application of CONFIG or of the model, or the file's name."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every one of this machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8080,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Bearer tokens, one a line. Default: none is asked for.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain for TLS, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate, PEM.")] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes that share the port (SO_REUSEPORT).")
+    ] = 1,
+    max_body_bytes: Annotated[
+        int, typer.Option(min=1024, max=1_000_000_000, help="Largest body of a request.")
+    ] = 1_048_576,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Requests that a process answers at a time; others get status 503.")
+    ] = 256,
+    timeout_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Time for a body to arrive, and for a broker to store.")
+    ] = 10.0,
+    max_model_age: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help='Not ready when the newest record of the model is older, such as "15m". Default: no limit.',
+        ),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="Lowest level: debug, info, warning or error.")] = "info",
+    log_format: Annotated[str, typer.Option(help="json (one object a line) or text.")] = "json",
+    as_json: Annotated[bool, typer.Option("--json", help="Print errors as JSON.")] = False,
+) -> None:
+    """Answer over HTTP with the newest model of an application, or with a model file.
+
+    POST /score takes one event or a list, as [input] of CONFIG declares them; with --model alone an event has
+    the features of the model. It also speaks the Open Inference Protocol, version 2, as KServe and Triton do.
+    With CONFIG, POST /events scores an event and produces it to the input topic, and POST /label produces a
+    label to the topic of [labels]. /openapi.json describes all, /readyz and /metrics are for operators.
+
+    Serving learns nothing, stores nothing and spends no privacy budget. On Ctrl-C or SIGTERM it answers what
+    has come, and ends.
+    """
+    from streampair_connectors.serve import processes, server
+
+    with errors(as_json):
+        log = _configured_log(log_level, log_format)
+        options = ServeOptions(
+            _name_of(name, config, model),
+            *(host, port, token_file, tls_cert, tls_key, workers),
+            *(max_body_bytes, max_requests, timeout_seconds, _milliseconds(max_model_age)),
+        )
+        served = processes.Served(config, model)
+
+        def started(url: str) -> None:
+            log.info("serving", app=options.name, url=url, processes=workers)
+
+        if workers > 1:
+            # Refused here, once, rather than by each process.
+            memory = processes.build(served, options).series.memory
+            processes.Processes(served, options, memory, (log_level, log_format)).run(started)
+            return
+        stop = asyncio.Event()
+
+        async def work() -> None:
+            one: server.ScoringServer = processes.build(served, options)
+            await one.start()
+            started(one.url)
+            try:
+                await one.run(stop)
+            except StreampairError as error:
+                log.error("failed", app=options.name, error=error.problem, fix=error.fix)
+                raise
+
+        run_until_signal(work, stop.set)
+
+
+def _configured_log(level: str, form: str) -> Any:
+    if level not in ("debug", "info", "warning", "error"):
+        raise ConfigError(f"log level {level!r} is unknown", fix="use debug, info, warning or error")
+    if form not in logs.FORMATS:
+        raise ConfigError(f"log format {form!r} is unknown", fix=f"use {' or '.join(logs.FORMATS)}")
+    logs.configure(level, form=form)
+    return logs.get_logger(__name__)
+
+
+def _milliseconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise ConfigError(
+            f"--max-model-age {text!r} is not a duration", fix='write it as "90s", "15m", "6h" or "30d"'
+        ) from None
+
+
+def _name_of(name: str | None, config: Path | None, model: Path | None) -> str:
+    """The name of the model in answers."""
+    if config is None and model is None:
+        raise ConfigError(
+            "there is nothing to serve", fix="give a configuration, or a model file with --model"
+        )
+    if name is None:
+        if config is not None:
+            name = load_config(config).app
+        else:
+            assert model is not None
+            name = _application(model) or model.stem
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot name a model",
+            fix="give --name with letters, digits, dot, dash and underscore, the first a letter or a digit",
+        )
+    return name
+
+
+def _application(model: Path) -> str | None:
+    """The application that a model file names; None: it names none, or cannot be read."""
+    try:
+        found = json.loads(model.read_bytes())["metadata"]["application"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,238 @@
+"""Scores of the events in a request: decoded as the input of the application says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from streampair.engine import Event
+from streampair.errors import ConfigError, RecordError
+from streampair.models import Model
+from streampair.models.scoring import ForestScorer
+from streampair_connectors.codecs.records import json_decoder
+from streampair_connectors.config import Config, InputConfig
+from streampair_connectors.serve.errors import Refusal
+from streampair_connectors.worker.factory import taken_cells
+
+__all__ = [
+    "Body",
+    "Decoder",
+    "Scored",
+    "Scores",
+    "config_decoder",
+    "explain",
+    "model_decoder",
+    "score_event",
+    "score_events",
+    "split",
+]
+
+
+class Body(NamedTuple):
+    """An event of a request, as a decoder takes it."""
+
+    value: bytes
+
+
+class Decoder(NamedTuple):
+    """How events are decoded.
+
+    Attributes
+    ----------
+    decode
+        From a `Body` to an event.
+    fields
+        The fields of an event, in order; None: each event has its own.
+    configured
+        Whether a configuration declares them, so that errors may name its keys.
+    """
+
+    decode: Callable[[Any], Event]
+    fields: list[str] | None
+    configured: bool = True
+
+
+class Scored(NamedTuple):
+    """Score of an event, its id, and the probabilities of several classes."""
+
+    score: float
+    id: str | None
+    probabilities: dict[str, float] | None
+
+
+class Scores(NamedTuple):
+    """Scores of events: the ids of those that have one, and probabilities of several classes."""
+
+    scores: list[float]
+    ids: list[str | None]
+    probabilities: list[dict[str, float]] | None
+
+
+_split = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def config_decoder(config: Config) -> Decoder:
+    """The decoder of an application's events."""
+    return Decoder(json_decoder(config.input, **taken_cells(config)), config.input.field_names())
+
+
+def model_decoder(model: Model) -> Decoder:
+    """The decoder of events that have the features of a model.
+
+    All are required, unless the learner takes records with missing values.
+
+    Raises
+    ------
+    ConfigError
+        If a feature has an empty name, or two have the same name in JSON.
+    """
+    names = [name if isinstance(name, str) else json.dumps(name) for name in model.features]
+    module, _, name = model.class_name.rpartition(".")
+    kind = getattr(importlib.import_module(f"streampair.{module}"), name)
+    gaps, texts = kind.takes_gaps, kind.takes_text
+    try:
+        decode = json_decoder(InputConfig(features=names or None), gaps=gaps, texts=texts)
+    except ValueError:
+        raise ConfigError(
+            "a feature of the model has an empty name, or two have the same name in JSON",
+            fix="rename it, train the learner again and export it",
+        ) from None
+    if all(isinstance(each, str) for each in model.features):
+        return Decoder(decode, names or None, configured=False)
+    originals = dict(zip(names, model.features, strict=True))
+
+    def renamed(record: Any) -> Event:
+        event = decode(record)
+        return Event({originals[name]: value for name, value in event.x.items()}, event.y, event.id)
+
+    return Decoder(renamed, names, configured=False)
+
+
+def split(body: bytes) -> list[Body] | None:
+    """The events of a list; None: the body is no list.
+
+    Raises
+    ------
+    Refusal
+        400: it is not JSON.
+    """
+    if not body.lstrip(b" \t\r\n").startswith(b"["):
+        return None
+    try:
+        return [Body(bytes(part)) for part in _split(body)]
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        raise _not_json() from None
+
+
+def _not_json() -> Refusal:
+    return Refusal(400, "the body is not JSON", fix="send one JSON object, or a list of them, in UTF-8")
+
+
+def score_events(model: Model, decoder: Decoder, events: Sequence[Body]) -> Scores:
+    """Score the events of a list.
+
+    Raises
+    ------
+    Refusal
+        An event is not JSON (400), too large (413), or cannot be used (422).
+    """
+    if len(events) > 1 and not model.multiclass:
+        scores = _score_table(model, decoder, events)
+        if scores is not None:
+            return scores
+    found = [score_event(model, decoder, body, number) for number, body in enumerate(events)]
+    shares = [each.probabilities or {} for each in found] if model.multiclass else None
+    return Scores([each.score for each in found], [each.id for each in found], shares)
+
+
+def score_event(model: Model, decoder: Decoder, body: Body, number: int | None = None) -> Scored:
+    """Score an event.
+
+    Parameters
+    ----------
+    number
+        Its place in a list, for errors; None: it is in none.
+
+    Raises
+    ------
+    Refusal
+        As `score_events`.
+    """
+    try:
+        event = decoder.decode(body)
+        score = model.score_one(event.x)
+        shares = by_label(model.predict_proba_one(event.x)) if model.multiclass else None
+    except Exception as error:
+        raise refused(error, body.value, number, configured=decoder.configured) from None
+    return Scored(score, event.id, shares)
+
+
+def _score_table(model: Model, decoder: Decoder, events: Sequence[Body]) -> Scores | None:
+    """Scores of events that are an array; None: one of them is not as it should be."""
+    many = getattr(decoder.decode, "many", None)
+    if many is None:
+        return None
+    try:
+        table = many(events)
+        if table is None or table.refused:
+            return None
+        scores = model.score_rows(table.names, table.values).tolist()
+    except RecordError:  # found again one by one, which says where it is
+        return None
+    return Scores(scores, [None] * len(scores) if table.ids is None else table.ids, None)
+
+
+def explain(model: Model, decoder: Decoder, body: Body) -> dict[str, Any]:
+    """The contribution of each feature to the score of an event that has been scored.
+
+    Raises
+    ------
+    Refusal
+        422: the model gives no reasons.
+    """
+    scorer = model._scorer
+    if not isinstance(scorer, ForestScorer):
+        raise Refusal(
+            422,
+            f"a model of {model.class_name} gives no reasons",
+            fix="ask without explain; auc.Forest, auc.MulticlassForest and ranking.Forest give reasons",
+        )
+    found = scorer.learner.explain_one(decoder.decode(body).x)
+    return {"baseline": found.baseline, "features": by_label(found.features)}
+
+
+def by_label(values: Mapping[Any, float]) -> dict[str, float]:
+    """Values keyed by text: numbers and booleans as JSON spells them."""
+    return {name if isinstance(name, str) else json.dumps(name): value for name, value in values.items()}
+
+
+def refused(error: Exception, value: bytes, number: int | None = None, *, configured: bool = True) -> Refusal:
+    """What to answer when an event cannot be used; anything but a refusal of the event is raised again."""
+    if isinstance(error, UnicodeEncodeError):  # a lone surrogate, which has no hash
+        error = RecordError("a text is not Unicode", fix="send texts in UTF-8")
+    if not isinstance(error, RecordError):
+        raise error
+    place = "" if number is None else f"in event {number}, "
+    status = 422
+    if error.stage == "decode" and "input.max_event_bytes" in error.fix:
+        status = 413
+    elif error.stage in ("decode", "label") and not _is_json(value):
+        status = 400
+    fix = error.fix
+    if not configured and "input." in fix:
+        fix = "send the features of the model, which /v2/models/NAME lists, as they were learned"
+        if status == 413:
+            fix = "send smaller events"
+    return Refusal(status, f"{place}{error.problem}", fix=fix)
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,174 @@
+"""The command `streampair serve`, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.serving import ask
+from harness.worker_process import wait_for
+
+from streampair import auc, models
+
+
+class Process:
+    """A running ``streampair serve``."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.log = folder / "log"
+        with self.log.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "streampair_connectors", "serve", *arguments],
+                stderr=out,
+                stdout=subprocess.DEVNULL,
+                cwd=folder,
+            )
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def address(self) -> str:
+        """Where it listens, once it does."""
+
+        def said() -> str:
+            assert self.process.poll() is None, self.log.read_text()
+            return next((line["url"] for line in self.lines() if line["event"] == "serving"), "")
+
+        return str(wait_for("the server", said)).partition("//")[2]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    learner = auc.PairOGD()
+    for i in range(50):
+        learner.learn_one({"a": float(i % 2), "b": float(i % 3)}, i % 2 == 0)
+    file = tmp_path / "fraud.json"
+    models.save(learner, file)
+    return file
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    running: list[Process] = []
+
+    def one(*arguments: str) -> Process:
+        running.append(Process(tmp_path, *arguments))
+        return running[-1]
+
+    yield one
+    for each in running:
+        each.process.kill()
+        each.process.wait()
+
+
+def finished(*arguments: str) -> tuple[int, str]:
+    told = subprocess.run(
+        [sys.executable, "-m", "streampair_connectors", "serve", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in told.stderr
+    return told.returncode, told.stdout + told.stderr
+
+
+def test_a_model_file(start: Any, model: Path) -> None:
+    server = start("--model", str(model), "--port", "0")
+    answer = ask(server.address(), "POST", "/score", {"a": 1, "b": 2})
+    assert answer.json["score"] == models.load(model).score_one({"a": 1.0, "b": 2.0})
+    assert answer.json["model"] == {"name": "fraud", "slots": 50, "time": None}
+    assert server.stop(signal.SIGINT) == 0
+
+
+def test_processes_share_a_port(start: Any, model: Path) -> None:
+    server = start("--model", str(model), "--port", "0", "--workers", "2", "--name", "other")
+    address = server.address()
+    for _ in range(40):
+        assert ask(address, "POST", "/score", {"a": 1, "b": 2}).json["model"]["name"] == "other"
+    series = ask(address, "GET", "/metrics").body.decode().splitlines()
+    assert 'streampair_serve_requests_total{route="score",status="200"} 40' in series
+    wait_for(
+        "both are ready",
+        lambda: "streampair_serve_ready 1" in ask(address, "GET", "/metrics").body.decode().splitlines(),
+    )
+    assert server.stop() == 0
+    assert [line for line in server.lines() if line["level"] == "error"] == []
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(each) for each in text.split()]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_all_processes_end_with_one_of_them(start: Any, model: Path) -> None:
+    server = start("--model", str(model), "--port", "0", "--workers", "2")
+    server.address()
+    workers = [pid for pid in children(server.process.pid) if "spawn_main" in cmdline(pid)]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    assert server.process.wait(60) == 1
+    assert "a process of the server has ended" in server.log.read_text()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_processes_end_with_their_parent(start: Any, model: Path) -> None:
+    server = start("--model", str(model), "--port", "0", "--workers", "2")
+    server.address()
+    workers = [pid for pid in children(server.process.pid) if "spawn_main" in cmdline(pid)]
+    server.process.kill()
+    server.process.wait()
+    wait_for("no process is left", lambda: not any(map(cmdline, workers)))
+
+
+def cmdline(pid: int) -> str:
+    """The command of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def test_what_is_refused_at_the_start(model: Path, tmp_path: Path) -> None:
+    data = model.read_bytes()
+    cut, newer = tmp_path / "cut.json", tmp_path / "newer.json"
+    cut.write_bytes(data[:-9])
+    newer.write_bytes(data.replace(b'"version":1', b'"version":2'))
+    assert finished() == (
+        2,
+        "error: there is nothing to serve\n  fix: give a configuration, or a model file with --model\n",
+    )
+    for arguments, code, text in (
+        (["--model", str(cut)], 1, "damaged or cut short"),
+        (["--model", str(newer)], 1, "version"),
+        (["--model", str(tmp_path / "none.json")], 2, "cannot be read"),
+        (["--model", str(model), "--name", "a/b"], 2, "cannot name a model"),
+        (["--model", str(model), "--max-model-age", "soon"], 2, "is not a duration"),
+        (["--model", str(model), "--tls-cert", str(cut)], 2, "a certificate and its key"),
+    ):
+        found, told = finished(*arguments)
+        assert (found, text in told) == (code, True), told
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_port_that_is_taken(model: Path, workers: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, told = finished("--model", str(model), "--port", port, "--workers", workers)
+    assert code == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in told
