@@ -332,7 +332,7 @@ def budget_show(
     configs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="CONFIG...",
+            metavar="CONFIG",
             help="Configuration files, TOML. Applications that learn from the same records add up.",
         ),
     ],

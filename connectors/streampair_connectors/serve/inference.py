@@ -188,17 +188,17 @@ def _numbers(tensor: _Tensor, part: memoryview) -> list[Any]:
 
 def _texts(tensor: _Tensor, part: memoryview) -> list[Any]:
     """Texts of a binary tensor: each has its length before it, in 4 bytes."""
-    out, at = [], 0
-    while at < len(part):
-        (size,) = struct.unpack_from("<I", part, at) if at + 4 <= len(part) else (len(part),)
-        at += 4
-        if at + size > len(part):
+    out, position = [], 0
+    while position < len(part):
+        (size,) = struct.unpack_from("<I", part, position) if position + 4 <= len(part) else (len(part),)
+        position += 4
+        if position + size > len(part):
             raise _wrong(f"the input {tensor.name!r} has a text that is cut short")
         try:
-            out.append(str(part[at : at + size], "utf-8"))
+            out.append(str(part[position : position + size], "utf-8"))
         except UnicodeDecodeError:
             raise _wrong(f"the input {tensor.name!r} has a text that is not UTF-8") from None
-        at += size
+        position += size
     return out
 
 
@@ -217,11 +217,11 @@ def infer_answer(
         rows = [list(each.values()) for each in scores.probabilities]
         width = len(rows[0]) if rows else len(model.classes)
         made["probabilities"] = np.array(rows, dtype="<f8").reshape(len(rows), width)
-    asked = request.outputs or [_Output(name) for name in made]
+    wanted = request.outputs or [_Output(name) for name in made]
     every = bool((request.parameters or {}).get("binary_data_output", False))
     outputs: list[dict[str, Any]] = []
     tail = b""
-    for output in asked:
+    for output in wanted:
         if output.name not in made:
             raise _wrong(f"there is no output {output.name!r}; outputs are {', '.join(made)}")
         values = made[output.name]

@@ -321,11 +321,11 @@ class ScoringServer:
         self._check_name(request)
         body = await self._read(request)
         model, info = self._newest()
-        asked = inference.parse_request(body, request.headers.get(inference.HEADER_LENGTH))
-        events = inference.infer_events(asked, self._decoder)
+        inferred = inference.parse_request(body, request.headers.get(inference.HEADER_LENGTH))
+        events = inference.infer_events(inferred, self._decoder)
         scores = score_events(model, self._decoder, events)
         self.series.events(len(events))
-        answer, headers = inference.infer_answer(asked, model, info, scores)
+        answer, headers = inference.infer_answer(inferred, model, info, scores)
         return web.Response(body=answer, headers=headers)
 
     async def _label(self, request: web.Request) -> web.Response:
@@ -374,7 +374,7 @@ class ScoringServer:
             )
         body = await self._read(request)
         message = self._message(request, body, config)
-        asked = _encode([body, message.key, message.headers])
+        content = _encode([body, message.key, message.headers])
 
         async def work() -> bytes:
             model = self._source.newest
@@ -386,7 +386,7 @@ class ScoringServer:
             await sender.send(config.input.topic, message)
             return _encode(answer)
 
-        answer = await self._answers.answer(key, asked, work, self._options.timeout_seconds)
+        answer = await self._answers.answer(key, content, work, self._options.timeout_seconds)
         return web.Response(body=answer, headers=_JSON)
 
     def _message(self, request: web.Request, body: bytes, config: Config) -> Message:
