@@ -36,10 +36,11 @@ from streampair_connectors.kafka.offset_metadata import (
     write_register_offline,
 )
 from streampair_connectors.kafka.producer import Producer, Routes
-from streampair_connectors.kafka.record_reader import RecordReader
+from streampair_connectors.kafka.record_reader import Batches, RangeReader, RecordReader
 from streampair_connectors.kafka.transactions import TransactionalProducer
 
 __all__ = [
+    "Batches",
     "Committed",
     "Consumer",
     "LogTopic",
@@ -47,6 +48,7 @@ __all__ = [
     "Message",
     "Partition",
     "Producer",
+    "RangeReader",
     "Reader",
     "RecordLike",
     "RecordReader",

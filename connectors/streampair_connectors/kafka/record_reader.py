@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 
+from streampair.engine.wal import Range
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka.client import (
     Partition,
@@ -19,7 +22,7 @@ from streampair_connectors.kafka.client import (
     within,
 )
 
-__all__ = ["Batches", "RecordReader"]
+__all__ = ["Batches", "RangeReader", "RecordReader"]
 
 Batches = AsyncGenerator[Sequence[RecordLike], None]
 
@@ -154,3 +157,79 @@ class RecordReader:
         """Disconnect."""
         idle, self._idle = self._idle, []
         await asyncio.gather(*(stop_quietly(consumer.stop(), 2.0) for consumer in idle))
+
+
+class _Ahead(NamedTuple):
+    """Records that were read and are of a later range, up to `end`."""
+
+    end: int
+    records: deque[RecordLike]
+
+    def take(self, first: int, end: int) -> list[RecordLike]:
+        """Remove the records up to `end`, and return those from `first` on."""
+        found, records = [], self.records
+        while records and records[0].offset < end:
+            record = records.popleft()
+            if record.offset >= first:
+                found.append(record)
+        return found
+
+
+class RangeReader:
+    """Reads ranges of a topic in the order in which a lane took them.
+
+    A lane takes a few records of each partition in turn, and one fetch returns many: what it returns of later
+    ranges of its partition is kept for them.
+
+    Parameters
+    ----------
+    lookup
+        Reads the records.
+    topic
+        Of the ranges.
+    ranges
+        All of them, in their order. Those of a partition ascend: the due ones, and the others but the early.
+    """
+
+    def __init__(self, lookup: RecordReader, topic: str, ranges: Sequence[Range]) -> None:
+        self._lookup = lookup
+        self._topic = topic
+        self._ends: dict[tuple[int, bool], int] = {}
+        for each in ranges:
+            if not each.early:
+                key = each.partition, bool(each.labels)
+                self._ends[key] = max(self._ends.get(key, 0), each.end)
+        self._ahead: dict[tuple[int, bool], _Ahead] = {}
+
+    async def read(self, span: Range) -> Batches:
+        """Yield the records of a range in batches.
+
+        Raises
+        ------
+        SourceError
+            As of `RecordReader.span`.
+        """
+        key, first = (span.partition, bool(span.labels)), span.first
+        # Events that were learned early lie anywhere.
+        limit = span.end if span.early else self._ends[key]
+        ahead = None if span.early else self._ahead.pop(key, None)
+        if ahead is not None:
+            inside = ahead.take(first, span.end)
+            if span.end < ahead.end:
+                self._ahead[key] = ahead
+            if inside:
+                yield inside
+            first = max(first, ahead.end)
+        if first >= span.end:
+            return
+        place = Partition(self._topic, span.partition)
+        async with contextlib.aclosing(self._lookup.span(place, first, limit)) as batches:
+            async for records in batches:
+                read = _Ahead(records[-1].offset + 1, deque(records))
+                inside = read.take(first, span.end)
+                if span.end < read.end:
+                    self._ahead[key] = read
+                if inside:
+                    yield inside
+                if read.end >= span.end:
+                    return

@@ -26,7 +26,7 @@ from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
 from streampair_connectors.codecs.records import Decoder, Encoder
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Committed, Partition, RecordLike, RecordReader
+from streampair_connectors.kafka import Batches, Committed, Partition, RangeReader, RecordLike, RecordReader
 from streampair_connectors.kafka.admin import TopicOrigin
 from streampair_connectors.kafka.ordering import has_append_times
 from streampair_connectors.observability.logs import get_logger
@@ -467,20 +467,21 @@ class Opener:
         if until is None:
             return
         if lane.source is not None:
+            records = RangeReader(self._lookup, partition.topic, request.ranges)
             for each in request.ranges:
-                place = Partition(partition.topic, each.partition)
-                await self._replay_span(lane, place, each, due)
+                await self._replay_span(lane, records.read(each), each, due)
         else:
             start = max(lane.next_offset or 0, spans[partition.partition][0])
-            await self._replay_span(lane, partition, Range(partition.partition, start, until, 0), due)
+            span = Range(partition.partition, start, until, 0)
+            await self._replay_span(lane, self._lookup.span(partition, start, until), span, due)
         lane.replayed()
 
     async def _replay_span(
-        self, lane: LoggedLane, place: Partition, span: Range, due: list[OrderedRecord]
+        self, lane: LoggedLane, found: Batches, span: Range, due: list[OrderedRecord]
     ) -> None:
         done = 0
         # A replay that fails must close its connection now, not at garbage collection.
-        async with contextlib.aclosing(self._lookup.span(place, span.first, span.end)) as batches:
+        async with contextlib.aclosing(found) as batches:
             async for records in batches:
                 for start in range(0, len(records), _REPLAY_SLICE):
                     part: Sequence[object] = records[start : start + _REPLAY_SLICE]
@@ -506,9 +507,10 @@ class Opener:
         """Read the ranges again that are still to be taken, in their order."""
         found: list[OrderedRecord] = []
         clocks: dict[tuple[int, bool], int] = {}
+        reader = RangeReader(self._lookup, topic, ranges)
         for each in ranges:
-            place, done = Partition(topic, each.partition), 0
-            async with contextlib.aclosing(self._lookup.span(place, each.first, each.end)) as batches:
+            done = 0
+            async with contextlib.aclosing(reader.read(each)) as batches:
                 async for records in batches:
                     assert lane.source is not None
                     ordinal = (lane.next_offset or 0) + len(found)
