@@ -320,7 +320,7 @@ class Breaker:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegretConfig:
-    """How the regret is estimated; see `streampair.evaluation.PairRegret`.
+    """Settings of the estimated regret; see `streampair.evaluation.PairRegret`.
 
     Parameters
     ----------

@@ -51,9 +51,9 @@ def plan_dict(found: PrivacyPlan) -> dict[str, Any]:
         return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
     summary: dict[str, Any] = plain(asdict(found))
-    for said, forecast in zip(summary["forecasts"], found.forecasts, strict=True):
+    for row, forecast in zip(summary["forecasts"], found.forecasts, strict=True):
         if "mechanism" in forecast.settings:  # as a configuration says it
-            said["settings"]["mechanism"] = {
+            row["settings"]["mechanism"] = {
                 "class": f"streampair.privacy.{setting_text(forecast.settings['mechanism'])}"
             }
     summary["recommended"] = found.best.call()

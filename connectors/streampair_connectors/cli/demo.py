@@ -114,10 +114,10 @@ class Demo:
         self._labels: dict[int, bool] = {}
         self._stopping = asyncio.Event()
 
-    def _made(self, coin: random.Random) -> list[tuple[dict[str, Any], bool]]:
+    def _made(self, rng: random.Random) -> list[tuple[dict[str, Any], bool]]:
         """The events and their labels."""
         events = list(Phishing())
-        coin.shuffle(events)
+        rng.shuffle(events)
         return events
 
     def _tables(self) -> dict[str, Any]:

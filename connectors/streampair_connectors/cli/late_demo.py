@@ -37,11 +37,11 @@ class LateDemo(Demo):
             (number / self._rate + days * DAY_SECONDS, number) for number, days in self._delays.items()
         )
 
-    def _made(self, coin: random.Random) -> list[tuple[dict[str, Any], bool]]:
-        events = [_payment(coin) for _ in range(PAYMENTS)]
+    def _made(self, rng: random.Random) -> list[tuple[dict[str, Any], bool]]:
+        events = [_payment(rng) for _ in range(PAYMENTS)]
         for number, (_, fraud) in enumerate(events):
             if fraud:
-                self._delays[number] = _SLOWEST_DAYS * coin.random() ** 1.5
+                self._delays[number] = _SLOWEST_DAYS * rng.random() ** 1.5
         return events
 
     def _learners(self) -> dict[str, dict[str, Any]]:
@@ -137,15 +137,15 @@ def _id(number: int) -> bytes:
     return b"payment-%d" % number
 
 
-def _payment(coin: random.Random) -> tuple[dict[str, Any], bool]:
+def _payment(rng: random.Random) -> tuple[dict[str, Any], bool]:
     """Features in [0, 1], and whether it is fraud."""
-    fraud = coin.random() < 0.1
+    fraud = rng.random() < 0.1
     shift = 0.9 if fraud else 0.0
 
     def share(weight: float) -> float:
-        return round(1 / (1 + math.exp(-coin.gauss(weight * shift - 0.5, 0.8))), 4)
+        return round(1 / (1 + math.exp(-rng.gauss(weight * shift - 0.5, 0.8))), 4)
 
     x = {"amount": share(1.2), "distance": share(1.0), "tries": share(1.5)}
-    x["new_device"] = float(coin.random() < (0.6 if fraud else 0.15))
-    x["night"] = float(coin.random() < (0.5 if fraud else 0.3))
+    x["new_device"] = float(rng.random() < (0.6 if fraud else 0.15))
+    x["night"] = float(rng.random() < (0.5 if fraud else 0.3))
     return x, fraud

@@ -673,7 +673,7 @@ def _create(path: Path) -> IO[bytes]:
     except OSError as error:
         raise SourceError(
             f"{path} cannot be written: {error.strerror}",
-            fix="choose another path or mend its permissions",
+            fix="choose another path or correct its permissions",
             retriable=False,
         ) from None
 

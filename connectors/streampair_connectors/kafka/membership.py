@@ -203,8 +203,8 @@ def chosen_member(words: Mapping[str, bytes]) -> str:
     """
 
     def rank(name: str) -> tuple[int, str]:
-        said = words[name]
-        since = said[len(_HOLDS) :].split(b"|")[0] if said.startswith(_HOLDS) else b""
+        metadata = words[name]
+        since = metadata[len(_HOLDS) :].split(b"|")[0] if metadata.startswith(_HOLDS) else b""
         return -int(since) if since.isdigit() else 1, name
 
     return min(words, key=rank)

@@ -59,7 +59,7 @@ class Unused(NamedTuple):
 
 
 class UsedLabels(msgspec.Struct, array_like=True):
-    """Which labels events have used: in a snapshot, `LoggedLane.labels_used`.
+    """Labels that events have used: in a snapshot, `LoggedLane.labels_used`.
 
     Attributes
     ----------
@@ -423,7 +423,7 @@ class LateLabelSource(TopicSource):
             self._open.logged_lane.labels_used = self._label_state()
 
     def _label_state(self) -> bytes:
-        """Which labels were used by the events that the lane has taken.
+        """Encode the labels that were used by the events that the lane has taken.
 
         Events that were joined and not taken yet are joined again after a restart. While labels are read
         again, it is what was known, and the events that have used labels since.
@@ -677,7 +677,7 @@ class LateLabelSource(TopicSource):
         return named, digest_ids([each for each in ids if each is not None]), times
 
     def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
-        """What is known of the labels now."""
+        """Return the metrics of the labels, as of now."""
         source, reader, order = lane.logged_lane.source, self._label_reader, self._due_order
         if source is None:
             return None

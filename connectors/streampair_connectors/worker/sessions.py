@@ -37,7 +37,7 @@ async def run_sessions(
     Raises
     ------
     SourceError
-        A retry cannot mend it, or no broker answers at the start.
+        A retry cannot help, or no broker answers at the start.
     """
     pause, patience = 0.5, time.monotonic() + connect_seconds
     while not stop.is_set():
