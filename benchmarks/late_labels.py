@@ -7,7 +7,8 @@ The same events lie in a topic of four partitions, with or without their labels;
 second topic has one label for each event, a second later by its timestamp. The events are days old, so that
 all of them are due: each is read twice, scored once and learned once. A worker, `streampair run` in a process
 of its own with the state in Kafka, reads all of it; the rate is that from the opening of its lane to the last
-commit. Modes alternate.
+commit. Modes alternate. The first rows are what it takes to read the messages and to do nothing with them:
+one of each event with its label, or two of each event and one of its label.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from aiokafka import AIOKafkaProducer
 from river import datasets
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import create_topics
+from streampair_connectors.kafka.consumer import TopicReader
 from worker import BROKER, broker
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -141,6 +143,25 @@ def run(bootstrap: str, mark: str, names: list[str], learner: str, late: bool, c
             worker.interrupt()
 
 
+def read_alone(bootstrap: str, topics: list[str], count: int) -> Outcome:
+    """Read topics one after the other, as a lane reads them, and do nothing."""
+
+    async def body() -> Outcome:
+        begin, before = time.perf_counter(), time.process_time()
+        for topic in topics:
+            reader = TopicReader(KafkaConfig(bootstrap_servers=bootstrap), topic, PARTITIONS, lambda _: None)
+            await reader.start()
+            await reader.seek(await reader.offsets_at(0))
+            left = count
+            while left:
+                left -= sum(map(len, (await reader.poll(0.1)).values()))
+            await reader.stop()
+        cpu = (time.process_time() - before) / count * 1e6
+        return Outcome(count / (time.perf_counter() - begin), cpu)
+
+    return asyncio.run(body())
+
+
 def quix(python: str, bootstrap: str, mark: str, count: int) -> Outcome:
     """Let Quix Streams join the topics and a model of River learn."""
     script = str(Path(__file__).with_name("_quix_join.py"))
@@ -161,6 +182,9 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
         names = asyncio.run(fill(bootstrap, mark, options.events))
         found: dict[tuple[str, str], list[Outcome]] = {}
         for _ in range(options.rounds):
+            for mode, kinds in (("in the event", ["labelled"]), ("late", ["events", "events", "labels"])):
+                outcome = read_alone(bootstrap, [f"{mark}-{kind}" for kind in kinds], options.events)
+                found.setdefault(("none: read alone", mode), []).append(outcome)
             for learner in options.learners:
                 for mode in ("in the event", "late"):
                     outcome = run(bootstrap, mark, names, learner, mode == "late", options.events)
