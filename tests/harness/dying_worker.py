@@ -123,7 +123,7 @@ _LABELS = f"{_HERE}.worker.late_labels:LateLabelSource"
 LABELS: dict[str, Step] = {
     "labels: sought": Step(f"{_HERE}.worker.late_labels:LabelReader", "load", "after"),
     "labels: read again": Step(_LABELS, "_load", "after"),
-    "labels: joined": Step(_LABELS, "_joined", "after", True),
+    "labels: joined": Step(_LABELS, "_join", "after", True),
     "labels: learned": Step(_LANE, "process", "after", True),
     "labels: read for those sent on": Step(_LABELS, "_read_again", "after", True),
     "labels: sent on": Step(_LABELS, "send_on", "after", True),
@@ -399,17 +399,17 @@ def _joins_too_soon() -> None:
     """Events are due although the labels topic, which is slow, was not read yet."""
     reader = _find(f"{_HERE}.worker.late_labels:LabelReader")
     source = _find(f"{_HERE}.worker.late_labels:LateLabelSource")
-    poll, joined = reader.poll, source._joined
+    poll, join = reader.poll, source._join
 
     async def slow(self: Any) -> None:
         if getattr(self, "has_joined", False):
             await poll(self)
 
-    def join(self: Any, records: Any) -> Any:
+    def early(self: Any, records: Any) -> None:
         self._label_reader.has_joined = True
-        return joined(self, records)
+        join(self, records)
 
-    reader.poll, source._joined = slow, join
+    reader.poll, source._join = slow, early
     reader.settled = lambda self: round(time.time() * 1000)
 
 

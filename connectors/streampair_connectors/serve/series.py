@@ -1,6 +1,7 @@
 """Series of the server, added up over the processes that share its port.
 
-A scrape reaches any one of them, so their counts are in shared memory, a row each.
+A scrape reaches any one of them, so their counts are in shared memory, a row each. prometheus-client adds up
+processes by files in a directory that somebody must empty between two starts.
 """
 
 from __future__ import annotations
