@@ -48,11 +48,10 @@ def begin_from(document: Document, learner: Any, records: int | None) -> None:
             fix="give the model of a learner that is not private",
         )
     if isinstance(learner, ClassifierMixin) != (document.labels is not None):
-        own = "auc" if document.labels is not None else "ranking"
+        wanted, family = ("auc", "ranking") if document.labels is not None else ("ranking", "auc")
         raise ConfigError(
-            f"the model of an {document.class_name} has other labels than this "
-            f"{'auc' if isinstance(learner, ClassifierMixin) else 'ranking'}.{type(learner).__name__} learns",
-            fix=f"make a new {own}.PairOGD",
+            f"the model ({document.class_name}) has other labels than {family}.PairOGD learns",
+            fix=f"make a new {wanted}.PairOGD",
         )
     if not document.features:
         raise ConfigError("the model has learned nothing", fix="begin without it")

@@ -170,9 +170,9 @@ def test_refusals(phishing: models.Model) -> None:
         (
             relevances,
             auc.PairOGD(),
-            "other labels than this auc.PairOGD learns. Fix: make a new ranking.Pair",
+            "ranking.PairOGD. has other labels than auc.PairOGD learns. Fix: make a new ranking.P",
         ),
-        (phishing, ranking.PairOGD(), "other labels than this ranking.PairOGD.*Fix: make a new auc.PairOGD"),
+        (phishing, ranking.PairOGD(), "other labels than ranking.PairOGD.*Fix: make a new auc.PairOGD"),
         (phishing, used, "only as a new PairOGD. Fix"),
         (phishing, auc.PairOGD(radius=1e-3), "beyond the radius 0.001. Fix: make the learner with radius="),
         (phishing, auc.PairOGD(max_features=4), "more than max_features=4. Fix: make the learner"),
