@@ -484,7 +484,13 @@ class OnlinePairLearner(Learner):
                 f"the weights have the norm {norm:.6g}, beyond the radius {self.radius:g}",
                 fix=f"make the learner with radius={norm:.3g} or more",
             )
-        self._grow(names)
+        if len(names) > self.max_features:
+            raise ConfigError(
+                f"there are weights of {len(names)} features, more than max_features={self.max_features}",
+                fix="make the learner with a larger max_features",
+            )
+        self._move(len(names))
+        self._widen(names)  # in the order given, so that scores have the bits of whatever gave the weights
         index = self._columns.index
         start = np.zeros(self._rule.shape(len(names)))
         for name, value in weights.items():
@@ -513,7 +519,7 @@ class OnlinePairLearner(Learner):
             if self._linear():
                 state[layout.ETAS] = worth * (worth + 1.0) / 2.0
             elif isinstance(rate, schedules.Schedule):
-                state[layout.ETAS] = rate.sizes(1, records).sum()
+                state[layout.ETAS] = _sum_of_steps(rate, records)
             else:
                 first = math.sqrt(2.0) * self.radius / largest if rate is None else rate
                 state[layout.ETAS] = 2.0 * first * math.sqrt(worth)  # of steps of 1 / sqrt(j), about
@@ -824,6 +830,22 @@ class OnlinePairLearner(Learner):
         self._y_name = y_name
         self._learn_label(negative)
         self.__dict__.pop("_root", None)  # cached root of another metric
+
+
+# Steps of a schedule that are added one by one.
+_MOST_ADDED = 1_000_000
+
+
+def _sum_of_steps(schedule: schedules.Schedule, records: int) -> float:
+    """Sum of the sizes of so many steps; after the first million by the integral, for it costs no memory."""
+    added = min(records, _MOST_ADDED)
+    total = float(schedule.sizes(1, added).sum())
+    n, m = records + 0.5, added + 0.5
+    if schedule.code == layout.CONSTANT:
+        return total + schedule.scale * (records - added)
+    if schedule.code == layout.INVERSE_TIME:
+        return total + schedule.scale * math.log((n + 1.0) / (m + 1.0))
+    return total + 2.0 * schedule.scale * (math.sqrt(n) - math.sqrt(m))
 
 
 def _checked_link(saved: Mapping[str, Any]) -> list[float]:

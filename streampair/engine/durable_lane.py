@@ -38,7 +38,7 @@ from streampair.engine.recovery import (
     replay_impossible,
 )
 from streampair.engine.reservations import Reservations, payload_digest
-from streampair.engine.snapshot import Snapshot, since_of, summary
+from streampair.engine.snapshot import Snapshot, configuration_changed, since_of, summary
 from streampair.engine.source import ORDER_NOT_COVERED, Positions
 from streampair.engine.wal import (
     LOG_FORMAT,
@@ -181,12 +181,7 @@ class LaneLog:
                 fix="point the store at this lane's own place",
             )
         if genesis.fingerprint != self._fingerprint:
-            raise SnapshotError(
-                "the configuration changed since the log was begun "
-                f"(fingerprint {genesis.fingerprint!r}, now {self._fingerprint!r})",
-                fix="put the old learner and input settings back, or give the new configuration another app "
-                "name, which starts from the beginning",
-            )
+            raise configuration_changed("the log was begun", genesis.fingerprint, self._fingerprint)
         return ReplayRequest(
             None if known.saved is None else known.saved.content.hex(),
             genesis.first,

@@ -20,6 +20,7 @@ __all__ = [
     "Dates",
     "ReleaseDate",
     "Snapshot",
+    "configuration_changed",
     "dated",
     "pack",
     "rows_of",
@@ -383,12 +384,29 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
                 fix="point the store at this lane's own directory",
             )
         if self.fingerprint != fingerprint:
-            raise SnapshotError(
-                "the configuration changed since the snapshot was written "
-                f"(fingerprint {self.fingerprint!r}, now {fingerprint!r})",
-                fix="put the old learner and input settings back, or give the new configuration another app "
-                "name, which starts from the beginning",
-            )
+            raise configuration_changed("the snapshot was written", self.fingerprint, fingerprint)
+
+
+def configuration_changed(since: str, before: str, now: str) -> SnapshotError:
+    """The error of a lane whose settings are not those that it began with.
+
+    Parameters
+    ----------
+    since
+        What was done with the settings before.
+    before, now
+        Fingerprints: of the settings and, after a dot, of the model that the learner began with.
+    """
+    settings, _, model = now.partition(".")
+    settings_before, _, model_before = before.partition(".")
+    what, undo = "the configuration", "put the old learner and input settings back"
+    if settings == settings_before and model != model_before:
+        what = "the model that the learner begins with (learner.start)"
+        undo = "put the old model back as learner.start" if model_before else "remove learner.start"
+    return SnapshotError(
+        f"{what} changed since {since} (fingerprint {before!r}, now {now!r})",
+        fix=f"{undo}, or give the new configuration another app name, which starts from the beginning",
+    )
 
 
 def unreadable(error: Exception) -> SnapshotError:

@@ -1,7 +1,8 @@
 """Models as files: what a fitted learner needs to score, as JSON or as an ONNX graph (docs/models.md).
 
-A model scores and never learns. Its scores have the bits of the learner's at the moment of the export. It
-holds what may be published: of a private learner releases and public facts, never records, sums or noise.
+A model scores and never learns; `Model.to_online` lets a new learner begin with it. Its scores have the bits
+of the learner's at the moment of the export. It holds what may be published: of a private learner releases
+and public facts, never records, sums or noise.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from streampair.models.format import (
 )
 from streampair.models.onnx_export import inputs_of, onnx_of
 from streampair.models.scoring import ForestScorer, probabilities, scorer_of
+from streampair.models.starting import begin_from
 from streampair.records.frames import Table
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ Array = NDArray[np.float64]
 
 class Model:
     """A fitted model that scores records and learns nothing; `export` and `load` make one.
+
+    `to_online` lets a new learner begin with it.
 
     Attributes
     ----------
@@ -240,6 +244,50 @@ class Model:
         score = self.score_one(x)
         relevance = getattr(self._document, "relevance", None)
         return score if relevance is None else relevance.middle + relevance.half * score
+
+    def to_online(self, learner: Any, records: int | None = None) -> Any:
+        """Let a new learner begin with this model (warm start).
+
+        Its scores and probabilities then have the bits of the model's, and it learns on from there.
+
+        Parameters
+        ----------
+        learner
+            A new `auc.PairOGD`, with the labels of the model; or `ranking.PairOGD` for a model of
+            relevances. It may have another loss, buffer or step size.
+        records
+            As of `PairOGD.begin_at`: how many records the model counts for. None: as many as it has learned.
+
+        Returns
+        -------
+        learner
+            The same.
+
+        Raises
+        ------
+        ConfigError
+            If this learner cannot begin with this model.
+
+        Notes
+        -----
+        The model is to be linear, and of a learner that is not private. A forest, a metric and a private
+        learner do not begin with a model: a file holds what they score by, and not what they learn by.
+
+        Examples
+        --------
+        >>> from river import datasets
+        >>> from streampair import auc, models
+        >>> learner = auc.PairOGD()
+        >>> for x, y in datasets.Phishing().take(500):
+        ...     learner.learn_one(x, y)
+        >>> model = models.loads(models.dumps(learner))
+        >>> online = model.to_online(auc.PairOGD())
+        >>> online.score_one(x) == model.score_one(x)
+        True
+        >>> online.learn_one(x, y)
+        """
+        begin_from(self._document, learner, records)
+        return learner
 
 
 def export(

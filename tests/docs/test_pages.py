@@ -62,7 +62,12 @@ def test_configurations_are_accepted(block: pages.Block, tmp_path: Path) -> None
     from streampair_connectors.config import load_config
     from streampair_connectors.worker.factory import build_learner
 
+    from streampair import auc, models
+
     (tmp_path / "signing.key").write_text("00" * 32)
+    learner = auc.PairOGD()
+    learner.learn_one({"a": 1.0}, True)
+    models.save(learner, tmp_path / "model.json")
     file = tmp_path / "example.toml"
     file.write_text(block.text)
     build_learner(load_config(file))

@@ -33,6 +33,7 @@ from streampair_connectors.worker.factory import (
     draws_key,
     is_private,
     lane_id,
+    start_model,
     taken_cells,
 )
 from streampair_connectors.worker.model_topic import check_exportable, check_partitions
@@ -154,6 +155,8 @@ def _check_learner(config: Config, report: Report) -> Any:
     text = f"{learner.label()} ({' | '.join(map(str, paths))})"
     privacy: PrivacyReport | None = lane.privacy
     report.good("learner", text if privacy is not None else f"{text}, not private")
+    if learner.start is not None:
+        report.good("learner.start", _start_text(config))
     if privacy is not None:
         report.good(
             "privacy",
@@ -170,6 +173,17 @@ def _check_learner(config: Config, report: Report) -> Any:
             f"come out otherwise; noise key {kept if draws_key(config) else 'as configured'}",
         )
     return lane
+
+
+def _start_text(config: Config) -> str:
+    """What a new lane begins with; the lane has been made with it."""
+    model, names = start_model(config), config.input.feature_names()
+    text = f"begins with the model {config.start_file} ({model.class_name}, {model.slots} records)"
+    if names is None:
+        return f"{text} and its {len(model.features)} features; other features begin at 0"
+    new = sorted(set(names) - {str(name) for name in model.features})
+    begin = f"; {', '.join(new[:5])}{', ...' if len(new) > 5 else ''} begin at 0" if new else ""
+    return f"{text}, which has {len(names) - len(new)} of the {len(names)} features{begin}"
 
 
 def _check_scorers(config: Config, model: Any, report: Report) -> None:

@@ -63,6 +63,7 @@ class Config(Table):
     worker: WorkerConfig = WorkerConfig()
     _base: Path = PrivateAttr(default_factory=Path)
     _file: Path | None = PrivateAttr(default=None)
+    _start: bytes | None = PrivateAttr(default=None)
 
     @field_validator("app")
     @classmethod
@@ -224,6 +225,33 @@ class Config(Table):
         return None if file is None else (self._base / file).absolute()
 
     @property
+    def start_file(self) -> Path | None:
+        """The model file that the learner begins with, absolute; None: it begins without one."""
+        file = self.learner.start
+        return None if file is None else (self._base / file).absolute()
+
+    def start_content(self) -> bytes:
+        """The content of `start_file`, which is read once.
+
+        Raises
+        ------
+        ConfigError
+            It cannot be read.
+        """
+        if self._start is None:
+            file = self.start_file
+            assert file is not None
+            try:
+                self._start = file.read_bytes()
+            except OSError as error:
+                raise ConfigError(
+                    f"learner.start: the model {file} cannot be read: {error.strerror}",
+                    fix="check the path and its permissions. The file has to stay where it is: each start "
+                    "checks that the log was begun with it",
+                ) from None
+        return self._start
+
+    @property
     def file(self) -> Path | None:
         """The file that it was read from, absolute; None: it was not read from a file."""
         return self._file
@@ -247,7 +275,12 @@ class Config(Table):
         """Return a digest of the settings that give the model's numbers their meaning.
 
         A snapshot with another fingerprint is refused. Secrets, addresses, topics and batch sizes are not
-        part of it.
+        part of it. After a dot follows the digest of the model that the learner begins with, if there is one.
+
+        Raises
+        ------
+        ConfigError
+            The file that learner.start names cannot be read.
         """
         meaning = {
             "learner": self.learner.model_dump(
@@ -263,8 +296,12 @@ class Config(Table):
             # What labels stand for; how long they may take can be changed.
             **({} if self.labels is None else {"absent": [self.labels.absent], "order": self.labels.order}),
         }
-        data = msgspec.json.encode(meaning, order="sorted")
-        return hashlib.blake2b(data, digest_size=16).hexdigest()
+        settings = _digest(msgspec.json.encode(meaning, order="sorted"))
+        return settings if self.learner.start is None else f"{settings}.{_digest(self.start_content())}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:
@@ -435,11 +472,11 @@ class Changes:
         assert self._config.file is not None
         try:
             other = load_config(self._config.file)
+            same = other.app != self._config.app or other.fingerprint() == self._config.fingerprint()
         except ConfigError:  # its message may quote the file, and is shown at the next start only
             self.keys, self.refused = (_UNREADABLE,), "it is no configuration, or cannot be read"
             return
         self.keys = tuple(sorted(_differing(self._runs, other.model_dump(mode="json", by_alias=True))))
-        same = other.app != self._config.app or other.fingerprint() == self._config.fingerprint()
         self.refused = "" if same else "its learner or its input are others, under the same app name"
 
 

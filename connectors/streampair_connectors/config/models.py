@@ -453,6 +453,8 @@ class LearnerConfig(Table):
     # "inline": the learner scores each event before it learns it. "parallel": every worker scores a share of
     # the partitions with the newest model in the model topic.
     scoring: Literal["inline", "parallel"] = "inline"
+    # The model file that a new lane begins with.
+    start: Path | None = None
     noise_key_file: Path | None = None
     noise_key_env: str | None = None
     trust_preprocessing: bool = False
@@ -462,7 +464,7 @@ class LearnerConfig(Table):
     signing_key_file: Path | None = None
     signing_key_env: str | None = None
 
-    @field_validator("noise_key_file", "signing_key_file", mode="before")
+    @field_validator("noise_key_file", "signing_key_file", "start", mode="before")
     @classmethod
     def _path(cls, value: object) -> object:
         return Path(value) if isinstance(value, str) else value
@@ -475,6 +477,11 @@ class LearnerConfig(Table):
             )
         if self.steps and self.options:
             raise ValueError("options belong to a step: move them under its [[learner.steps]]")
+        if self.steps and self.start is not None:
+            raise ValueError(
+                "start needs one estimator (class): a model file has no place for the other steps of a "
+                "pipeline"
+            )
         for options in (self.options, *(step.options for step in self.steps)):
             if "noise_key" in options:
                 raise ValueError(

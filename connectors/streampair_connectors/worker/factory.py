@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from river import base, compose
 
-from streampair import losses
+from streampair import losses, models
 from streampair.engine import (
     Breaker,
     Event,
@@ -32,7 +32,7 @@ from streampair.engine import (
 from streampair.engine.fits import PendingModel
 from streampair.engine.source import partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC
-from streampair.errors import ConfigError, PrivacyError, StreampairError
+from streampair.errors import ConfigError, PrivacyError, SnapshotError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import EntityLimit, NoiseKey
 from streampair_connectors.config import Config, parse_config
@@ -50,6 +50,7 @@ __all__ = [
     "is_private",
     "lane_id",
     "minimal_config",
+    "start_model",
     "taken_cells",
     "warm_up",
 ]
@@ -111,13 +112,16 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
 
     streampair's own learners also get the values of [input]: `positive` and `negative`, and, without a
     pipeline, `features` and `bounds`; [learner.options] takes precedence. A private one gets the configured
-    noise key, or else `noise_key`.
+    noise key, or else `noise_key`. It begins with the model that learner.start names, if there is one.
 
     Raises
     ------
+    SnapshotError
+        learner.start is no model, or of another version.
     ConfigError
         The import path does not exist, or names a class that a configuration may not use; an option is
-        unknown, or the constructor refuses one. The message names the key.
+        unknown, or the constructor refuses one; the learner cannot begin with learner.start. The message
+        names the key.
     """
     learner = config.learner
     steps = (
@@ -138,6 +142,8 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
         if last and kind.__module__.split(".")[0] == "streampair":
             _add_declared_options(kind, values, config, noise_key, alone=len(steps) == 1)
         built.append(_construct(kind, values, f"{where}.options"))
+    if learner.start is not None:
+        _begin(config, built[0])
     if len(built) == 1:
         return built[0]
     try:
@@ -147,6 +153,46 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
             f"learner.steps do not form a pipeline: {error}",
             fix="put transformers first and one learner last",
         ) from None
+
+
+def start_model(config: Config) -> models.Model:
+    """The model that learner.start names.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, or has features that the input does not declare.
+    SnapshotError
+        It is no model, or of another version.
+    """
+    file = config.start_file
+    if file is not None and file.suffix.lower() == ".onnx":
+        raise SnapshotError(
+            f"learner.start: {file} is an ONNX graph, which a learner cannot begin with",
+            fix="name the JSON of the model",
+        )
+    try:
+        model = models.loads(config.start_content())
+    except SnapshotError as error:
+        raise SnapshotError(f"learner.start: {file}: {error.problem}", fix=error.fix) from None
+    names = config.input.feature_names()
+    lost = [] if names is None else sorted({str(name) for name in model.features} - set(names))
+    if lost:
+        raise ConfigError(
+            f"learner.start: the model {file} has features that the input does not declare: "
+            f"{', '.join(lost[:5])}{', ...' if len(lost) > 5 else ''}",
+            fix="add them to input.features, or begin with a model of these features",
+        )
+    return model
+
+
+def _begin(config: Config, learner: Any) -> None:
+    """Let a new learner begin with the model that learner.start names."""
+    model = start_model(config)
+    try:
+        model.to_online(learner)
+    except ConfigError as error:
+        raise ConfigError(f"learner.start: {error.problem}", fix=error.fix) from None
 
 
 def build_lane(
@@ -345,7 +391,8 @@ def _exercise_lane(config: Config) -> None:
     # With exact = 2 the regret's sampled mode is compiled, too.
     regret = config.regret.model_copy(update={"exact": 2})
     late = config.labels is not None
-    config = config.model_copy(update={"regret": regret, "labels": None})
+    learner = config.learner.model_copy(update={"start": None})
+    config = config.model_copy(update={"regret": regret, "labels": None, "learner": learner})
     names = config.input.feature_names() or list("abcdefgh")
     high = config.input.positive
     low = _other_label(high) if config.input.negative is None else config.input.negative

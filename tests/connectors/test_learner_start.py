@@ -1,0 +1,236 @@
+"""`learner.start`: a lane that begins with a model file, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.lane_on_disk import LaneOnDisk
+from river import datasets
+from streampair_connectors.cli.app import app
+from streampair_connectors.config import Changes, load_config
+from streampair_connectors.worker.factory import build_learner
+from typer.testing import CliRunner
+
+from streampair import auc, models, ranking
+from streampair.engine import Record
+from streampair.errors import ConfigError, SnapshotError, StreampairError
+
+PHISHING = [(x, bool(y)) for x, y in datasets.Phishing()]
+NAMES = sorted(PHISHING[0][0])
+TOML = """
+app = "fraud"
+metrics.port = 0
+kafka.bootstrap_servers = "127.0.0.1:1"
+kafka.connect_timeout_seconds = 2
+[input]
+topic = "payments"
+label = "y"
+features = {features}
+[learner]
+class = "streampair.auc.{name}"
+start = "model.json"
+{more}
+[store]
+directory = "state"
+"""
+
+
+def learned(learner: Any, records: Sequence[Any] = PHISHING[:600]) -> Any:
+    for x, y in records:
+        learner.learn_one(x, y)
+    return learner
+
+
+def configured(
+    folder: Path, name: str = "PairOGD", more: str = "", features: Sequence[str] | str = tuple(NAMES)
+) -> Path:
+    path = folder / "fraud.toml"
+    declared = features if isinstance(features, str) else json.dumps(list(features))
+    path.write_text(TOML.format(name=name, more=more, features=declared))
+    return path
+
+
+def records(events: Sequence[Any] = PHISHING[600:]) -> list[Record]:
+    return [Record(i, json.dumps({**x, "y": y}).encode()) for i, (x, y) in enumerate(events)]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    models.save(learned(auc.PairOGD(seed=1)), tmp_path / "model.json")
+    return configured(tmp_path)
+
+
+def test_a_lane_begins_with_the_model_and_learns_on(config: Path, tmp_path: Path) -> None:
+    model = models.load(tmp_path / "model.json")
+    expected, learner = [], model.to_online(auc.PairOGD(seed=0))
+    for x, y in PHISHING[600:]:
+        expected.append(learner.score_one(x))
+        learner.learn_one(x, y)
+    first = PHISHING[600][0]
+    lane = LaneOnDisk(config, records())
+    assert lane.lane.learner.score_one(first) == model.score_one(first) == expected[0]
+    lane.take(200)
+    lane.commit()
+    scores = [output.score for output in lane.scores]
+    lane.close()
+    lane = LaneOnDisk(config, records())  # a start that continues
+    assert lane.lane.slots == 200
+    lane.take(len(PHISHING) - 800)
+    lane.commit()
+    assert scores + [output.score for output in lane.scores] == expected
+    weights = lane.lane.learner.weights
+    lane.close()
+    assert weights == learner.weights
+    lane = LaneOnDisk(config, records())
+    assert lane.lane.learner.weights == weights
+    lane.close()
+
+
+def test_a_start_with_another_file_is_refused(config: Path, tmp_path: Path) -> None:
+    lane = LaneOnDisk(config, records())
+    lane.take(100)
+    lane.commit()
+    lane.close()
+    file = tmp_path / "model.json"
+    kept = file.read_bytes()
+    models.save(learned(auc.PairOGD(seed=1), PHISHING[:300]), file)
+    message = (
+        r"\(learner.start\) changed since the log was begun.*Fix: put the old model back as learner.start, or"
+    )
+    with pytest.raises(SnapshotError, match=message):
+        LaneOnDisk(config, records())
+    config.write_text(config.read_text().replace('start = "model.json"\n', ""))
+    with pytest.raises(SnapshotError, match=r"changed since the log was begun.*Fix: put the old model back"):
+        LaneOnDisk(config, records())
+    configured(tmp_path, more="options = { radius = 2.0 }")
+    with pytest.raises(SnapshotError, match=r"the configuration changed.*Fix: put the old learner and input"):
+        LaneOnDisk(config, records())
+    configured(tmp_path)
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"learner.start: the model .*No such file.*Fix: .*has to stay"):
+        LaneOnDisk(config, records())
+    file.write_bytes(kept)
+    lane = LaneOnDisk(config, records())
+    assert lane.lane.slots == 100
+    lane.close()
+
+
+def test_a_lane_that_began_without_one_is_not_given_one(config: Path, tmp_path: Path) -> None:
+    whole = config.read_text()
+    config.write_text(whole.replace('start = "model.json"\n', ""))
+    lane = LaneOnDisk(config, records())
+    lane.take(10)
+    lane.commit()
+    lane.close()
+    config.write_text(whole)
+    with pytest.raises(SnapshotError, match=r"\(learner.start\) changed.*Fix: remove learner.start, or give"):
+        LaneOnDisk(config, records())
+
+
+def test_the_running_worker_sees_a_file_that_its_next_start_refuses(config: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    models.save(learned(auc.PairOGD(seed=1), PHISHING[:300]), other)
+    for name, refused in (
+        ("other.json", "its learner or its input are others"),
+        ("none.json", "cannot be read"),
+    ):
+        path = configured(tmp_path)
+        changes = Changes(load_config(path))
+        changes._config.fingerprint()
+        path.write_text(path.read_text().replace('"model.json"', f'"{name}"'))
+        assert changes.look() == 1
+        assert refused in changes.refused
+
+
+def refusal(config: Path) -> StreampairError:
+    with pytest.raises(StreampairError) as caught:
+        build_learner(load_config(config))
+    assert caught.value.problem.startswith("learner.start: ")
+    assert caught.value.fix
+    return caught.value
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "newer", "other", "empty", "onnx"])
+def test_a_file_that_is_no_model_is_refused_by_name(config: Path, tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "model.json"
+    data = file.read_bytes()
+    weight = json.loads(data)["weights"][0]
+    changed, message = {
+        "cut": (data[:-40], "damaged or cut short"),
+        "altered": (data.replace(json.dumps(weight).encode(), b'"much"'), "damaged"),
+        "newer": (
+            data.replace(b'"version":1', b'"version":2'),
+            "has version 2, this release reads version 1",
+        ),
+        "other": (b'{"weights": [1, 2]}', "not a model"),
+        "empty": (b"", "not a model"),
+        "onnx": (data, "is an ONNX graph"),
+    }[damage]
+    assert changed != data or damage == "onnx"
+    file.write_bytes(changed)
+    if damage == "onnx":
+        file.rename(tmp_path / "model.onnx")
+        config.write_text(config.read_text().replace("model.json", "model.onnx"))
+    error = refusal(config)
+    assert isinstance(error, SnapshotError)
+    assert message in error.problem
+    assert str(tmp_path / "model.") in error.problem
+
+
+def test_a_model_of_other_features_or_of_another_class_is_refused(config: Path, tmp_path: Path) -> None:
+    configured(tmp_path, features=NAMES[1:])
+    assert f"features that the input does not declare: {NAMES[0]}" in refusal(config).problem
+    for name, more, message in [
+        ("PairFTRL", "", "PairFTRL cannot begin with a model: it is private"),
+        ("PrivateForest", "", "PrivateForest cannot begin with a model: it is private"),
+        ("Forest", "", "Forest cannot begin with a model"),
+        ("OAM", "", "OAM cannot begin with a model"),
+        ("PairOGD", "options = { radius = 1e-3 }", "beyond the radius"),
+    ]:
+        bounds = "{ " + ", ".join(f"{each} = [0, 1]" for each in NAMES) + " }"
+        configured(tmp_path, name, more, features=bounds)
+        assert message in refusal(config).problem
+    configured(tmp_path)
+    for learner, message in [
+        (learned(auc.Forest(3, 31, seed=1)), "a learner that is not: auc.Forest"),
+        (learned(auc.PairFTRL(features=NAMES, seed=1)), "the model of a private learner (auc.PairFTRL)"),
+        (learned(ranking.PairOGD()), "other labels than"),
+    ]:
+        models.save(learner, tmp_path / "model.json")
+        assert message in refusal(config).problem
+
+
+def test_a_pipeline_begins_with_no_model(config: Path) -> None:
+    text = config.read_text().replace('class = "streampair.auc.PairOGD"\n', "")
+    config.write_text(text + '[[learner.steps]]\nclass = "streampair.auc.PairOGD"\n')
+    with pytest.raises(ConfigError, match="start needs one estimator"):
+        load_config(config)
+
+
+def test_features_that_the_model_does_not_know_begin_at_0(config: Path, tmp_path: Path) -> None:
+    configured(tmp_path, features=[*NAMES, "new"])
+    learner = build_learner(load_config(config))
+    model, x = models.load(tmp_path / "model.json"), PHISHING[700][0]
+    assert learner.score_one({**x, "new": 9.0}) == model.score_one(x)
+
+
+def check(config: Path) -> str:
+    return CliRunner().invoke(app, ["check", str(config)], env={"COLUMNS": "400"}).stdout
+
+
+def test_check_says_what_the_lane_begins_with(config: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.json"
+    begin = f"ok   learner.start: begins with the model {file} (auc.PairOGD, 600 records)"
+    assert f"{begin}, which has 9 of the 9 features\n" in check(config)
+    configured(tmp_path, features=[*NAMES, "new", "other"])
+    assert f"{begin}, which has 9 of the 11 features; new, other begin at 0\n" in check(config)
+    config.write_text(config.read_text().replace(f"features = {json.dumps([*NAMES, 'new', 'other'])}\n", ""))
+    assert f"{begin} and its 9 features; other features begin at 0\n" in check(config)
+    file.write_bytes(b"{}")
+    assert "FAIL learner: learner.start: " in check(config)
+    file.unlink()
+    assert f"FAIL learner: learner.start: the model {file} cannot be read" in check(config)
