@@ -20,7 +20,14 @@ from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
 from streampair_connectors.cli.budget import card
 from streampair_connectors.cli.model import model_app
-from streampair_connectors.cli.options import AsJson, ConfigPath, run_until_signal
+from streampair_connectors.cli.options import (
+    AsJson,
+    ConfigPath,
+    LogFormat,
+    LogLevel,
+    configure_logs,
+    run_until_signal,
+)
 from streampair_connectors.cli.options import errors as _errors
 from streampair_connectors.cli.report import add_report
 from streampair_connectors.cli.serve import serve
@@ -86,8 +93,6 @@ CreateTopics = Annotated[
         "input only if topics.input_partitions is set. Topics that exist stay as they are.",
     ),
 ]
-LogLevel = Annotated[str, typer.Option(help="Lowest level that is logged: debug, info, warning or error.")]
-LogFormat = Annotated[str, typer.Option(help="Format of the log: json (one object a line) or text.")]
 
 
 def _version(show: bool) -> None:
@@ -135,7 +140,7 @@ def demo(
     from streampair_connectors.cli.late_demo import LateDemo
 
     with _errors(as_json):
-        _configure_logs("error")
+        configure_logs("error")
         console = Console(stderr=as_json)
         kind = LateDemo if late_labels else Demo
         result = run_demo(kind, rate=rate, seed=seed, serve=serve, port=port, console=console)
@@ -191,7 +196,7 @@ def run(
 
     with _errors(as_json):
         settings = load_config(config)
-        _configure_logs(log_level, log_format)
+        configure_logs(log_level, log_format)
         log = logs.get_logger(__name__)
         workers: list[Worker] = []
         stop_requested = asyncio.Event()
@@ -280,7 +285,7 @@ def replay(
 
     with _errors(as_json):
         settings = load_config(config)
-        _configure_logs("warning")
+        configure_logs("warning")
 
         def report(summary: dict[str, Any]) -> None:
             if as_json:
@@ -443,14 +448,6 @@ budget_app.command(
 app.add_typer(budget_app, name="budget")
 app.add_typer(model_app, name="model")
 app.add_typer(state_app, name="state")
-
-
-def _configure_logs(level: str, form: str = "json") -> None:
-    if level not in ("debug", "info", "warning", "error"):
-        raise ConfigError(f"log level {level!r} is unknown", fix="use debug, info, warning or error")
-    if form not in logs.FORMATS:
-        raise ConfigError(f"log format {form!r} is unknown", fix=f"use {' or '.join(logs.FORMATS)}")
-    logs.configure(level, form=form)
 
 
 def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:

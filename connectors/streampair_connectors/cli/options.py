@@ -16,14 +16,26 @@ from typing import Annotated, Any
 import typer
 
 from streampair.errors import ConfigError, StreampairError
+from streampair_connectors.observability import logs
 
-__all__ = ["AsJson", "ConfigPath", "errors", "run_until_signal", "settle"]
+__all__ = [
+    "AsJson",
+    "ConfigPath",
+    "LogFormat",
+    "LogLevel",
+    "configure_logs",
+    "errors",
+    "run_until_signal",
+    "settle",
+]
 
 ConfigPath = Annotated[
     Path,
     typer.Argument(metavar="CONFIG", help="Configuration file, TOML (see `streampair check --help`)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LogLevel = Annotated[str, typer.Option(help="Lowest level that is logged: debug, info, warning or error.")]
+LogFormat = Annotated[str, typer.Option(help="Format of the log: json (one object a line) or text.")]
 
 
 # Threshold of Python's garbage collector for the youngest generation: a batch of a thousand records is freed
@@ -36,6 +48,21 @@ def settle() -> None:
     gc.freeze()
     gc.set_threshold(_YOUNG, 10, 10)
     gc.enable()
+
+
+def configure_logs(level: str, form: str = "json") -> None:
+    """Configure the log of this process.
+
+    Raises
+    ------
+    ConfigError
+        The level or the format is unknown.
+    """
+    if level not in ("debug", "info", "warning", "error"):
+        raise ConfigError(f"log level {level!r} is unknown", fix="use debug, info, warning or error")
+    if form not in logs.FORMATS:
+        raise ConfigError(f"log format {form!r} is unknown", fix=f"use {' or '.join(logs.FORMATS)}")
+    logs.configure(level, form=form)
 
 
 @contextlib.contextmanager

@@ -6,12 +6,18 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from streampair.errors import ConfigError, StreampairError
-from streampair_connectors.cli.options import errors, run_until_signal
+from streampair_connectors.cli.options import (
+    LogFormat,
+    LogLevel,
+    configure_logs,
+    errors,
+    run_until_signal,
+)
 from streampair_connectors.config import load_config, parse_duration
 from streampair_connectors.observability import logs
 from streampair_connectors.serve.options import ServeOptions
@@ -64,8 +70,8 @@ def serve(
             help='Not ready when the newest record of the model is older, such as "15m". Default: no limit.',
         ),
     ] = None,
-    log_level: Annotated[str, typer.Option(help="Lowest level: debug, info, warning or error.")] = "info",
-    log_format: Annotated[str, typer.Option(help="json (one object a line) or text.")] = "json",
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "json",
     as_json: Annotated[bool, typer.Option("--json", help="Print errors as JSON.")] = False,
 ) -> None:
     """Answer over HTTP with the newest model of an application, or with a model file.
@@ -81,7 +87,8 @@ def serve(
     from streampair_connectors.serve import processes, server
 
     with errors(as_json):
-        log = _configured_log(log_level, log_format)
+        configure_logs(log_level, log_format)
+        log = logs.get_logger(__name__)
         options = ServeOptions(
             _name_of(name, config, model),
             *(host, port, token_file, tls_cert, tls_key, workers),
@@ -110,15 +117,6 @@ def serve(
                 raise
 
         run_until_signal(work, stop.set)
-
-
-def _configured_log(level: str, form: str) -> Any:
-    if level not in ("debug", "info", "warning", "error"):
-        raise ConfigError(f"log level {level!r} is unknown", fix="use debug, info, warning or error")
-    if form not in logs.FORMATS:
-        raise ConfigError(f"log format {form!r} is unknown", fix=f"use {' or '.join(logs.FORMATS)}")
-    logs.configure(level, form=form)
-    return logs.get_logger(__name__)
 
 
 def _milliseconds(text: str | None) -> int | None:
