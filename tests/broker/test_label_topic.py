@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +27,6 @@ from harness.late_labels import (
 )
 from harness.worker_process import wait_for
 from streampair_connectors.cli import app as cli
-from streampair_connectors.config import load_config
-from streampair_connectors.kafka import RecordReader
-from streampair_connectors.worker.model_topic import read_model
 from typer.testing import CliRunner
 
 from streampair.errors import PrivacyError
@@ -177,17 +173,8 @@ def waiting_scores(worker: Inside) -> int:
 
 def newest_model(app: App) -> int | None:
     """How many events the newest published model has learned; None: there is none."""
-
-    async def body() -> int | None:
-        config = load_config(app.path)
-        lookup = RecordReader(config.require_kafka())
-        try:
-            found = await read_model(config, lookup)
-        finally:
-            await lookup.stop()
-        return None if found is None else found.model.slots
-
-    return asyncio.run(body())
+    found = app.published()
+    return None if found is None else found.model.slots
 
 
 def test_events_wait_as_long_as_they_were_to_when_after_changes(

@@ -20,9 +20,9 @@ from harness.verifier import Nursery, ParallelTrial, topic_in_order
 from harness.worker_process import wait_for
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import KafkaConfig, load_config
-from streampair_connectors.kafka import Consumer, Member, Partition, RecordReader, TransactionalProducer
+from streampair_connectors.kafka import Consumer, Member, Partition, TransactionalProducer
 from streampair_connectors.worker.factory import build_lane
-from streampair_connectors.worker.model_topic import PublishedModel, read_model
+from streampair_connectors.worker.model_topic import PublishedModel
 
 from streampair.errors import ConfigError, FencedError, SourceError
 
@@ -46,17 +46,9 @@ def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str) -> Ap
 
 
 def newest_model(app: App) -> PublishedModel:
-    async def body() -> PublishedModel:
-        config = load_config(app.path)
-        lookup = RecordReader(config.require_kafka())
-        try:
-            found = await read_model(config, lookup)
-        finally:
-            await lookup.stop()
-        assert found is not None
-        return found
-
-    return asyncio.run(body())
+    found = app.published()
+    assert found is not None
+    return found
 
 
 def check(app: App, rows: list[dict[str, Any]], count: int) -> None:

@@ -16,15 +16,12 @@ from harness.late_labels import create, late_app, read_topic
 from harness.serving import Answer, Serving
 from harness.worker_process import wait_for
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import RecordReader
 from streampair_connectors.serve.models import TopicModel
 from streampair_connectors.serve.options import ServeOptions
 from streampair_connectors.serve.scoring import config_decoder
 from streampair_connectors.serve.server import ScoringServer
 from streampair_connectors.stores.spending import read_stored
-from streampair_connectors.worker.model_topic import read_model
 
-from streampair import models
 from streampair.errors import ConfigError
 
 pytestmark = pytest.mark.newest
@@ -41,20 +38,6 @@ def served(app: App, **options: Any) -> Serving:
     config = load_config(app.path)
     chosen = ServeOptions(**{"name": app.name, "port": 0, **options})
     return Serving(ScoringServer(TopicModel(config), config_decoder(config), chosen, config))
-
-
-def newest(app: App) -> models.Model:
-    async def body() -> models.Model:
-        config = load_config(app.path)
-        lookup = RecordReader(config.require_kafka())
-        try:
-            found = await read_model(config, lookup)
-        finally:
-            await lookup.stop()
-        assert found is not None
-        return found.model
-
-    return asyncio.run(body())
 
 
 def account(app: App) -> dict[str, Any]:
@@ -100,7 +83,9 @@ def test_events_are_scored_and_learned_and_the_newest_model_answers(make: Callab
             for _ in range(20):
                 answer = serving.post("/score", values[5])
                 serving.post("/score", [json.loads(each) for each in values[:50]])
-            model = newest(app)
+            found = app.published()
+            assert found is not None
+            model = found.model
             assert account(app) == spent
             assert worker.learned() == 120
     assert again.body == early.body

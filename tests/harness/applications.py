@@ -19,10 +19,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import Partition
+from streampair_connectors.kafka import Partition, RecordReader
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import TopicStore
 from streampair_connectors.worker.factory import build_lane
+from streampair_connectors.worker.model_topic import PublishedModel, read_model
 from streampair_connectors.worker.worker import Worker
 
 from harness.kafka import Cluster
@@ -169,6 +170,19 @@ batch_size = 20
     def label(self, partition: int = 0) -> str:
         """Of the lane that reads a partition, in names of files and series."""
         return partition_label(self.lane(partition))
+
+    def published(self) -> PublishedModel | None:
+        """The newest model in the model topic; None: there is none yet."""
+
+        async def body() -> PublishedModel | None:
+            config = load_config(self.path)
+            lookup = RecordReader(config.require_kafka())
+            try:
+                return await read_model(config, lookup)
+            finally:
+                await lookup.stop()
+
+        return asyncio.run(body())
 
     def snapshot(self, partition: int = 0) -> dict[str, Any]:
         """What a lane's saved state says of its learning."""

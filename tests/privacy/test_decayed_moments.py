@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.drift import scores, turning, window_auc
+from harness.moments import learn_in_parts
 from scipy import stats
 
 from streampair import auc, privacy
@@ -237,15 +238,7 @@ def test_slots_in_any_batches_and_after_a_snapshot_give_the_same_bits() -> None:
     rule_plan = plan(60)
 
     def run(cuts: list[int], copy_at: int = -1) -> DecayedMomentsState:
-        rule, noise = DecayedMomentsState(rule_plan), NormalStream(1)
-        rule.centre(-0.25)
-        for a, b in zip([0, *cuts], [*cuts, 500], strict=True):
-            if a == copy_at:
-                again = DecayedMomentsState(rule_plan)
-                again.load_state(rule.to_state())
-                rule = again
-            rule.learn(rows[a:b], labels[a:b], noise)
-        return rule
+        return learn_in_parts(lambda: DecayedMomentsState(rule_plan), rows, labels, cuts, copy_at)
 
     whole = run([])
     assert whole.releases == rule_plan.releases(500) == 62

@@ -9,6 +9,7 @@ import naive
 import numpy as np
 import pytest
 from harness.learners import KEY, NAMES, frozen, stream
+from harness.moments import climb
 from sklearn.neighbors import KNeighborsClassifier
 
 from streampair import losses, metric, privacy
@@ -43,15 +44,7 @@ def moves(rng: np.random.Generator, one: int, other: int, count: float = 0.5) ->
             )
         return float(np.linalg.norm(a - b))
 
-    best = max((rng.normal(size=2 * DIM) for _ in range(20)), key=distance)
-    value, step = distance(best), 0.5
-    for _ in range(250):
-        trial = best + step * rng.normal(size=len(best))
-        if (moved := distance(trial)) > value:
-            best, value = trial, moved
-        else:
-            step *= 0.97
-    return value
+    return climb(distance, rng, 2 * DIM, starts=20, steps=250, shrink=0.97)
 
 
 def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:

@@ -11,6 +11,7 @@ import naive
 import numpy as np
 import pandas as pd
 import pytest
+from harness.moments import climb, learn_in_parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from river import datasets
@@ -69,15 +70,7 @@ def moves(rng: np.random.Generator, weight: float, dim: int) -> float:
         s, r = weight * np.clip(v[2 * dim :], -1.0, 1.0)
         return float(np.linalg.norm(naive.contribution(x, s) - naive.contribution(z, r)))
 
-    best = max((rng.normal(size=2 * dim + 2) for _ in range(40)), key=distance)
-    value, step = distance(best), 0.5
-    for _ in range(400):
-        trial = best + step * rng.normal(size=len(best))
-        if (moved := distance(trial)) > value:
-            best, value = trial, moved
-        else:
-            step *= 0.98
-    return value
+    return climb(distance, rng, 2 * dim + 2, starts=40, steps=400)
 
 
 def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
@@ -348,15 +341,7 @@ def test_slots_in_any_batches_and_after_a_snapshot_give_the_same_bits(horizon: i
     rule_plan = plan(horizon)
 
     def run(cuts: list[int], copy_at: int = -1) -> MomentsState:
-        rule, noise = MomentsState(rule_plan), NormalStream(1)
-        rule.centre(-0.25)
-        for a, b in zip([0, *cuts], [*cuts, 900], strict=True):
-            if a == copy_at:
-                again = MomentsState(rule_plan)
-                again.load_state(rule.to_state())
-                rule = again
-            rule.learn(rows[a:b], labels[a:b], noise)
-        return rule
+        return learn_in_parts(lambda: MomentsState(rule_plan), rows, labels, cuts, copy_at)
 
     whole = run([])
     assert whole.releases == rule_plan.releases(900)

@@ -9,6 +9,7 @@ import naive
 import numpy as np
 import pytest
 from harness.learners import KEY, NAMES, frozen, stream
+from harness.moments import climb
 from scipy import stats
 
 from streampair import auc, losses, privacy, ranking
@@ -56,15 +57,7 @@ def moves(rng: np.random.Generator, mean: float, weight: float) -> float:
         one, other = record(v[: DIM + 1]), record(v[DIM + 1 :])
         return float(max(np.linalg.norm(one - other), np.linalg.norm(one)))
 
-    best = max((rng.normal(size=2 * DIM + 2) for _ in range(30)), key=distance)
-    value, step = distance(best), 0.5
-    for _ in range(300):
-        trial = best + step * rng.normal(size=len(best))
-        if (moved := distance(trial)) > value:
-            best, value = trial, moved
-        else:
-            step *= 0.98
-    return value
+    return climb(distance, rng, 2 * DIM + 2, starts=30, steps=300)
 
 
 @pytest.mark.parametrize("mean", [-0.9, 0.0, 0.4])
