@@ -92,14 +92,14 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     assert (began["epsilon_spent"], began["epsilon_budget"]) == (0.0, 1.0)
     for file in (tmp_path / "state").glob("fraud@payments-2.*"):
         file.unlink()
-    told = json.loads(call("budget", "show", path, "--json"))
-    zero, one = told["accounts"]
+    summary = json.loads(call("budget", "show", path, "--json"))
+    zero, one = summary["accounts"]
     assert (zero["releases"], one["releases"]) == (60, 100)
     assert (zero["uncommitted"], one["uncommitted"]) == (7, 0)
     assert (zero["forks"], zero["forks_planned"]) == (0, 1)
     assert zero["epsilon_spent"] < one["epsilon_spent"] < 1.0
-    assert told["epsilon_spent"] == pytest.approx(one["epsilon_spent"])  # other records: the larger counts
-    assert told["mu_spent"] == one["mu_spent"] < mu_from(1.0, 1e-4)
+    assert summary["epsilon_spent"] == pytest.approx(one["epsilon_spent"])  # other records: the larger counts
+    assert summary["mu_spent"] == one["mu_spent"] < mu_from(1.0, 1e-4)
     text = call("budget", "show", path)
     assert "fraud: payments[0], PairFTRL" in text
     assert "60, and 7 since the last commit" in text
@@ -165,23 +165,23 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
         if path is paths[0]:
             held.take(7)
         held.close()
-    told = json.loads(call("budget", "show", *paths, "--json"))
+    summary = json.loads(call("budget", "show", *paths, "--json"))
     totals = {"epsilon_spent", "mu_spent", "delta", "unit", "over_lanes", "why", "unread"}
-    assert told.keys() == {"accounts"} | totals
+    assert summary.keys() == {"accounts"} | totals
     text = call("budget", "show", *paths, columns=columns)
     assert "…" not in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= columns
     *lanes, (title, total) = blocks(text)
     assert title == "together, for one record"
-    assert total["epsilon"] == f"{told['epsilon_spent']:.4g} at delta {told['delta']:.3g}"
-    assert total["mu"] == f"{told['mu_spent']:.4g}"
-    assert total["over lanes"] == f"the maximum: {told['why']}"
+    assert total["epsilon"] == f"{summary['epsilon_spent']:.4g} at delta {summary['delta']:.3g}"
+    assert total["mu"] == f"{summary['mu_spent']:.4g}"
+    assert total["over lanes"] == f"the maximum: {summary['why']}"
     # A name that is longer than a line goes on in the next one.
     covered = f"{long}: payments[7], PairFTRL: its guarantee is void"
     assert "".join(total["not covered"].split()) == "".join(covered.split())
-    assert len(lanes) == len(told["accounts"]) == 3
-    for (title, rows), a in zip(lanes, told["accounts"], strict=True):
+    assert len(lanes) == len(summary["accounts"]) == 3
+    for (title, rows), a in zip(lanes, summary["accounts"], strict=True):
         assert title == f"{a['app']}: {a['topic']}[{a['partition']}], {a['learner']}"
         assert rows["epsilon"] == f"{a['epsilon_spent']:.4g} of {a['epsilon_budget']:.4g} spent"
         assert rows["mu"] == f"{a['mu_spent']:.4g} of {a['mu_budget']:.4g} spent"
@@ -200,8 +200,8 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
                 rows["attempt"] == f"{a['attempt']}, window {a['window']}, "
                 f"generation {a['generation']} of the noise"
             )
-    assert [a["horizon_left"] for a in told["accounts"]] == [340, None, 0]
-    assert told["accounts"][0]["uncommitted"] == 7
+    assert [a["horizon_left"] for a in summary["accounts"]] == [340, None, 0]
+    assert summary["accounts"][0]["uncommitted"] == 7
 
 
 ENTITY = (
@@ -310,10 +310,10 @@ def test_a_learner_of_the_whole_topic_has_one_account(tmp_path: Path) -> None:
     held.take(100)
     held.commit(clean=True)
     held.close()
-    told = json.loads(call("budget", "show", path, "--json"))
-    (one,) = told["accounts"]
-    assert (one["partition"], told["unit"], told["over_lanes"]) == ("all", "entity", "maximum")
-    assert told["mu_spent"] == one["mu_spent"] > 0
+    summary = json.loads(call("budget", "show", path, "--json"))
+    (one,) = summary["accounts"]
+    assert (one["partition"], summary["unit"], summary["over_lanes"]) == ("all", "entity", "maximum")
+    assert summary["mu_spent"] == one["mu_spent"] > 0
     for added in (None, 6):
         whole = account(1.0, partition=WHOLE_TOPIC, partitions=added or 1)
         assert total_of([whole], keyed={"payments"} if added else ()).spend.mu == 1.0
@@ -349,19 +349,19 @@ def test_the_total_of_an_entity(tmp_path: Path) -> None:
         held.take(100)
         held.commit(clean=True)
         held.close()
-    told = json.loads(call("budget", "show", path, "--json"))
-    mus = [a["mu_spent"] for a in told["accounts"]]
-    assert told["mu_spent"] == pytest.approx(math.hypot(*mus))
-    assert told["mu_spent"] > 1.4 * max(mus) > 0.0
-    assert told["epsilon_spent"] == pytest.approx(epsilon_from(math.hypot(*mus), 1e-4))
-    assert (told["unit"], told["over_lanes"]) == ("entity", "root of the sum of squares")
+    summary = json.loads(call("budget", "show", path, "--json"))
+    mus = [a["mu_spent"] for a in summary["accounts"]]
+    assert summary["mu_spent"] == pytest.approx(math.hypot(*mus))
+    assert summary["mu_spent"] > 1.4 * max(mus) > 0.0
+    assert summary["epsilon_spent"] == pytest.approx(epsilon_from(math.hypot(*mus), 1e-4))
+    assert (summary["unit"], summary["over_lanes"]) == ("entity", "root of the sum of squares")
     text = call("budget", "show", path)
     assert "together, for one entity" in text
     assert "the root of the sum of squares: the records of an entity may be in several lanes" in text
     # Declared, the largest lane counts; and another application that protects single records is named.
     path.write_text(path.read_text().replace("[input]", "[input]\nkeyed_by_entity = true"))
-    told = json.loads(call("budget", "show", path, "--json"))
-    assert (told["mu_spent"], told["over_lanes"]) == (pytest.approx(max(mus)), "maximum")
+    summary = json.loads(call("budget", "show", path, "--json"))
+    assert (summary["mu_spent"], summary["over_lanes"]) == (pytest.approx(max(mus)), "maximum")
     churn = write(tmp_path, "churn")
     assert "no private lane of churn" in call("budget", "show", path, churn, code=1)
     other = hold(churn, 0)
@@ -376,8 +376,8 @@ def test_check_says_that_one_lane_has_all_records_of_an_entity(tmp_path: Path) -
     privacy = build_lane(config, json_decoder(config.input), topic="payments", partition=WHOLE_TOPIC).privacy
     report = Report()
     _check_entities(config, privacy, 6, report)
-    (told,) = [finding["text"] for finding in report.findings]
-    assert told.startswith("one lane reads the whole topic: the budget above is an entity's")
+    (summary,) = [finding["text"] for finding in report.findings]
+    assert summary.startswith("one lane reads the whole topic: the budget above is an entity's")
 
 
 @pytest.mark.parametrize(("lanes", "keyed", "worse"), [(1, False, None), (4, True, 1.0), (4, False, 2.0)])
@@ -389,13 +389,13 @@ def test_check_says_what_an_entity_may_come_to(
     privacy = build_lane(config, json_decoder(config.input), topic="payments", partition=0).privacy
     report = Report()
     _check_entities(config, privacy, lanes, report)
-    told = [finding["text"] for finding in report.findings]
+    summary = [finding["text"] for finding in report.findings]
     if worse is None:
-        assert told == []
+        assert summary == []
     elif keyed:
-        assert "the budget above is an entity's" in told[0]
+        assert "the budget above is an entity's" in summary[0]
     else:
-        assert f"epsilon {epsilon_from(worse * privacy.mu_budget, 1e-4):.4g} at delta" in told[0]
+        assert f"epsilon {epsilon_from(worse * privacy.mu_budget, 1e-4):.4g} at delta" in summary[0]
 
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ os.kill(os.getpid(), 9)
 def test_a_killed_worker_repeats_itself_and_spends_nothing(tmp_path: Path, snapshot: bool) -> None:
     """SIGKILL between commits, twice: the same scores to the last bit, no fork charged."""
     path = write(tmp_path)
-    told: dict[str, set[str]] = {}
+    summary: dict[str, set[str]] = {}
     for _ in range(2):
         script = KILLED.format(snapshot=snapshot)
         run = subprocess.run(
@@ -446,9 +446,9 @@ def test_a_killed_worker_repeats_itself_and_spends_nothing(tmp_path: Path, snaps
         assert run.returncode == -9, run.stderr
         for line in run.stdout.splitlines():
             offset, score = line.split()
-            told.setdefault(offset, set()).add(score)
-    assert len(told) == 40
-    assert {len(scores) for scores in told.values()} == {1}
+            summary.setdefault(offset, set()).add(score)
+    assert len(summary) == 40
+    assert {len(scores) for scores in summary.values()} == {1}
     (account,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
     assert (account["forks"], account["kind"], account["uncommitted"]) == (0, "holds", 20)
     assert account["pending"]  # at the last commit the replay had not caught up

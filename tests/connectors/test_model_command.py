@@ -47,7 +47,7 @@ def call(*arguments: object, code: int = 0) -> str:
     return str(result.stdout + result.stderr)
 
 
-def told(*arguments: object, code: int = 0) -> Any:
+def call_json(*arguments: object, code: int = 0) -> Any:
     return json.loads(call(*arguments, "--json", code=code).splitlines()[-1])
 
 
@@ -81,7 +81,7 @@ def test_the_model_of_a_stored_lane(config: Path, tmp_path: Path) -> None:
     learner = lane.lane.learner
     lane.close()
     before = {path: path.read_bytes() for path in (tmp_path / "state").iterdir()}
-    assert told("export", config, file) == {
+    assert call_json("export", config, file) == {
         **{"file": str(file), "slots": 150},
         **{"newer_events": 0, "features": 2},
     }
@@ -114,7 +114,7 @@ def test_events_behind_the_last_snapshot_are_counted(config: Path, tmp_path: Pat
     lane.commit(snapshot=False)
     lane.take(7)  # and dies
     lane.close()
-    assert told("export", config, file)["newer_events"] == 20
+    assert call_json("export", config, file)["newer_events"] == 20
     assert "20 newer events are not in it" in call("export", config, file)
     model = models.load(file)
     assert model.slots == 150
@@ -144,7 +144,7 @@ def test_a_model_for_each_partition(tmp_path: Path) -> None:
     assert "a model for each of 2 partitions\n  fix: choose one: --partition 0" in call(
         "export", config, file, code=2
     )
-    assert told("export", config, file, "--partition", 2)["slots"] == 42
+    assert call_json("export", config, file, "--partition", 2)["slots"] == 42
     assert "no lane of fraud of partition 1" in call("export", config, file, "--partition", 1, code=1)
 
 
@@ -174,7 +174,7 @@ def test_a_model_topic_without_a_broker_leaves_the_store(tmp_path: Path) -> None
     lane.commit()
     lane.close()
     assert "fix: " in call("export", config, file, code=1)
-    assert told("export", config, file, "--stored")["slots"] == 10
+    assert call_json("export", config, file, "--stored")["slots"] == 10
 
 
 def saved(path: Path, learner: Any, count: int, **more: Any) -> Path:
@@ -203,7 +203,7 @@ def test_what_is_in_a_file(tmp_path: Path, ending: str) -> None:
     text = call("show", private)
     assert "of 1 spent at delta 0.0001" in text
     assert "protects     the content of one record" in text
-    facts = told("show", private)
+    facts = call_json("show", private)
     assert facts["privacy"]["epsilon_budget"] == 1.0
     assert "weights" not in facts
 
@@ -219,7 +219,7 @@ def test_what_differs_between_two_files(tmp_path: Path) -> None:
     learner = auc.PairOGD()
     first = saved(tmp_path / "1.json", learner, 30)
     second = saved(tmp_path / "2.json", learner, 10, c=0.5)
-    found = told("diff", first, second)
+    found = call_json("diff", first, second)
     assert not found["same"]
     assert found["features"] == {"added": ["c"], "removed": []}
     assert found["changed"] == {"slots": {"before": 30, "after": 40}}
@@ -240,25 +240,27 @@ def test_what_differs_between_two_files(tmp_path: Path) -> None:
     assert "records      30 -> 40" in text
     assert "added        1: c" in text
     assert "both score all records the same" in call("diff", first, first)
-    assert told("diff", second, first)["features"] == {"added": [], "removed": ["c"]}
+    assert call_json("diff", second, first)["features"] == {"added": [], "removed": ["c"]}
 
 
 def test_what_differs_between_forests_and_spends(tmp_path: Path) -> None:
     forest = auc.Forest(seed=1)
-    found = told("diff", saved(tmp_path / "1.json", forest, 30), saved(tmp_path / "2.json", forest, 300))
+    found = call_json("diff", saved(tmp_path / "1.json", forest, 30), saved(tmp_path / "2.json", forest, 300))
     assert found["trees"]["before"] < found["trees"]["after"]
     assert {row["feature"] for row in found["weights"]} == {"a", "b"}
     classes = auc.MulticlassForest(2, 15, positive=True, seed=1)
-    found = told("diff", saved(tmp_path / "3.json", classes, 30), saved(tmp_path / "4.json", classes, 30))
+    found = call_json(
+        "diff", saved(tmp_path / "3.json", classes, 30), saved(tmp_path / "4.json", classes, 30)
+    )
     assert {row["class"] for row in found["weights"]} == {True, False}
     private = auc.PairFTRL(1.0, 1e-4, 400, warmup=20)
     first, second = saved(tmp_path / "5.json", private, 10), saved(tmp_path / "6.json", private, 100)
-    found = told("diff", first, second)
+    found = call_json("diff", first, second)
     spent = found["changed"]["epsilon_spent"]
     assert 0.0 <= spent["before"] < spent["after"] <= 1.0
     assert "epsilon spent" in call("diff", first, second)
     other = saved(tmp_path / "7.json", metric.PairOGD(), 30)
-    assert told("diff", first, other)["changed"]["kind"] == {"before": "linear", "after": "metric"}
+    assert call_json("diff", first, other)["changed"]["kind"] == {"before": "linear", "after": "metric"}
 
 
 # ---- files that are none
@@ -284,7 +286,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
             assert f"error: {bad}: " in text
             assert problem in text
             assert "  fix: " in text
-            assert told(*command, bad, code=1)["kind"] == "SnapshotError"
+            assert call_json(*command, bad, code=1)["kind"] == "SnapshotError"
     assert "compare the JSON files" in call("diff", good, graph, code=2)
 
 

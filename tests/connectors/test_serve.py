@@ -467,12 +467,12 @@ def test_a_model_file_that_is_refused(linear: models.Model, tmp_path: Path) -> N
 
 def test_the_document_is_valid_and_names_every_route(linear: models.Model) -> None:
     with Serving.of(linear) as serving:
-        told = serving.get("/openapi.json").json
-    OpenAPIV31SpecValidator(told).validate()
-    described = {(method.upper(), path) for path, each in told["paths"].items() for method in each}
+        specification = serving.get("/openapi.json").json
+    OpenAPIV31SpecValidator(specification).validate()
+    described = {(method.upper(), path) for path, each in specification["paths"].items() for method in each}
     assert described == {(route.method, route.path) for route in ROUTES}
     for route in ROUTES:
-        operation = told["paths"][route.path][route.method.lower()]
+        operation = specification["paths"][route.path][route.method.lower()]
         assert (operation.get("security") == []) == (not route.token), route
         assert {int(status) for status in operation["responses"]} <= set(STATUSES)
     wrong = document("fraud")
@@ -485,11 +485,13 @@ def test_the_document_is_valid_and_names_every_route(linear: models.Model) -> No
 def test_answers_are_as_the_document_says(linear: models.Model) -> None:
     import jsonschema
 
-    told = document("fraud")
+    specification = document("fraud")
 
     def fits(answer: Any, path: str, method: str = "post") -> None:
-        schema = told["paths"][path][method]["responses"][str(answer.status)]["content"]["application/json"]
-        resolved = {**schema["schema"], "components": told["components"]}
+        schema = specification["paths"][path][method]["responses"][str(answer.status)]["content"][
+            "application/json"
+        ]
+        resolved = {**schema["schema"], "components": specification["components"]}
         jsonschema.Draft202012Validator(resolved).validate(answer.json)
 
     with Serving.of(linear) as serving:
@@ -623,7 +625,7 @@ def test_requests_at_random(linear: models.Model, tmp_path: Path, capfd: pytest.
     assert alive.status == 200
     assert set(counts) <= set(STATUSES) - {500}
     assert {200, 400, 401, 404, 405, 413, 422} <= set(counts), counts
-    told = "".join(capfd.readouterr())
-    assert "Traceback" not in told
-    assert "request_failed" not in told
-    assert serve_requests.PAYLOAD not in told
+    logged = "".join(capfd.readouterr())
+    assert "Traceback" not in logged
+    assert "request_failed" not in logged
+    assert serve_requests.PAYLOAD not in logged

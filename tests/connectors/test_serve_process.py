@@ -74,14 +74,14 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
 
 def finished(*arguments: str) -> tuple[int, str]:
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "streampair_connectors", "serve", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert "Traceback" not in told.stderr
-    return told.returncode, told.stdout + told.stderr
+    assert "Traceback" not in completed.stderr
+    return completed.returncode, completed.stdout + completed.stderr
 
 
 def test_a_model_file(start: Any, model: Path) -> None:
@@ -159,8 +159,8 @@ def test_what_is_refused_at_the_start(model: Path, tmp_path: Path) -> None:
         (["--model", str(model), "--max-model-age", "soon"], 2, "is not a duration"),
         (["--model", str(model), "--tls-cert", str(cut)], 2, "a certificate and its key"),
     ):
-        found, told = finished(*arguments)
-        assert (found, text in told) == (code, True), told
+        found, output = finished(*arguments)
+        assert (found, text in output) == (code, True), output
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -169,6 +169,6 @@ def test_a_port_that_is_taken(model: Path, workers: str) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        code, told = finished("--model", str(model), "--port", port, "--workers", workers)
+        code, output = finished("--model", str(model), "--port", port, "--workers", workers)
     assert code == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in told
+    assert f"cannot listen on 127.0.0.1:{port}" in output

@@ -156,21 +156,21 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_configuration_is_accepted_and_fits_the_pod(config: Path) -> None:
-    told = load_config(config)
-    build_learner(told)
+    completed = load_config(config)
+    build_learner(completed)
     pod = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["spec"]
     (worker,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in worker["ports"]}
-    assert ports == {"operator": told.metrics.port, "public": told.metrics.public_port}
+    assert ports == {"operator": completed.metrics.port, "public": completed.metrics.public_port}
     environment = {entry["name"]: entry["valueFrom"] for entry in worker["env"]}
-    assert told.require_kafka().group_instance_id_env == "POD_NAME"
-    assert told.require_kafka().instance_id() == "streampair-0"
+    assert completed.require_kafka().group_instance_id_env == "POD_NAME"
+    assert completed.require_kafka().instance_id() == "streampair-0"
     assert environment["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
     # it has time to store its last outputs
-    assert pod["terminationGracePeriodSeconds"] > told.worker.stop_timeout_seconds
-    assert told.store.in_kafka  # so that no pod needs the disk of another
+    assert pod["terminationGracePeriodSeconds"] > completed.worker.stop_timeout_seconds
+    assert completed.store.in_kafka  # so that no pod needs the disk of another
     secret = KUBERNETES["Secret/streampair-keys"]
-    for name in (told.learner.noise_key_env, told.store.sealing_key_env):
+    for name in (completed.learner.noise_key_env, completed.store.sealing_key_env):
         assert name in secret["stringData"]
         assert environment[name] == {"secretKeyRef": {"name": secret["metadata"]["name"], "key": name}}
 
@@ -289,7 +289,7 @@ def test_learners_and_scorers_have_one_application_and_a_role_each(
     assert (learner.worker.roles, scorer.worker.roles) == (["learn"], ["score"])
     assert learner.learner.parallel
     assert scorer.learner.parallel
-    one, other = (flat(told.model_dump(mode="json")) for told in (learner, scorer))
+    one, other = (flat(completed.model_dump(mode="json")) for completed in (learner, scorer))
     differing = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
     assert differing == {
         *("worker.roles", "learner.noise_key_env"),
@@ -335,10 +335,10 @@ def test_scorers_are_as_many_as_their_lag_needs(parallel: dict[str, dict[str, An
     )  # or each apply would set it back
     (trigger,) = made["triggers"]
     assert trigger["type"] == "kafka"
-    told = trigger["metadata"]
-    assert told["bootstrapServers"] == config.require_kafka().bootstrap_servers
-    assert (told["consumerGroup"], told["topic"]) == (config.scorers_group, config.input.topic)
-    assert all(isinstance(value, str) for value in told.values())
+    completed = trigger["metadata"]
+    assert completed["bootstrapServers"] == config.require_kafka().bootstrap_servers
+    assert (completed["consumerGroup"], completed["topic"]) == (config.scorers_group, config.input.topic)
+    assert all(isinstance(value, str) for value in completed.values())
     assert 1 < made["minReplicaCount"] <= made["maxReplicaCount"]
 
 
@@ -409,11 +409,13 @@ def test_probes_of_a_server_ask_what_it_answers(serving: dict[str, Any]) -> None
 def test_servers_are_applied_with_the_workers(serving: dict[str, Any]) -> None:
     if shutil.which("kubectl") is None:
         support.unavailable("kubectl", "install it (https://kubernetes.io/docs/tasks/tools)")
-    told = subprocess.run(
+    completed = subprocess.run(
         ["kubectl", "kustomize", str(DEPLOY / "kubernetes-serve")], capture_output=True, text=True
     )
-    assert told.returncode == 0, told.stderr
-    applied = {f"{made['kind']}/{made['metadata']['name']}": made for made in yaml.safe_load_all(told.stdout)}
+    assert completed.returncode == 0, completed.stderr
+    applied = {
+        f"{made['kind']}/{made['metadata']['name']}": made for made in yaml.safe_load_all(completed.stdout)
+    }
     assert serving.keys() <= applied.keys()
     volumes = applied["Deployment/streampair-serve"]["spec"]["template"]["spec"]["volumes"]
     (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]

@@ -28,29 +28,29 @@ def test_the_requests_are_answered_as_shown() -> None:
     with Serving.of(model) as serving:
         for block in requests:
             command = shlex.split(block.text.replace("localhost:8080", serving.address))
-            told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-            shown = block.following
-            assert shown is not None
-            expected = json.loads(shown.text)
-            assert told.keys() == expected.keys()
-            assert told["model"] == expected["model"]
+            answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            example = block.following
+            assert example is not None
+            expected = json.loads(example.text)
+            assert answer.keys() == expected.keys()
+            assert answer["model"] == expected["model"]
             events = json.loads(command[-1])
             if isinstance(events, list):
-                assert told["scores"] == [model.score_one(x) for x in events]
+                assert answer["scores"] == [model.score_one(x) for x in events]
                 assert len(expected["scores"]) == len(events)
             else:
-                assert told["score"] == model.score_one(events)
+                assert answer["score"] == model.score_one(events)
 
 
 def test_every_status_has_a_row() -> None:
-    shown = {int(row[0]) for row in pages.rows(pages.section(pages.text_of(PAGE), "## Refusals"))}
-    assert shown == set(STATUSES) - {200}
+    statuses = {int(row[0]) for row in pages.rows(pages.section(pages.text_of(PAGE), "## Refusals"))}
+    assert statuses == set(STATUSES) - {200}
 
 
 def test_every_series_has_a_row() -> None:
     rows = pages.rows(pages.section(pages.text_of(PAGE), "## Operation"))
-    shown = {row[0].strip("`") for row in rows}
+    series = {row[0].strip("`") for row in rows}
     with Serving.of(models.export(auc.PairOGD())) as serving:
         serving.post("/score", {"a": 1})
         text = serving.get("/metrics").body.decode()
-    assert shown == {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert series == {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
