@@ -49,7 +49,7 @@ FLOORS = (
 # know no learner. It tells one where a record comes from. The rest of privacy/ is none of its business.
 # A plot of scores shows their AUC.
 ALSO = {
-    "engine": {"privacy.ledger", "privacy.provenance", "privacy.pipeline_check"},
+    "engine": {"privacy.accounting", "privacy.ledger", "privacy.provenance", "privacy.pipeline_check"},
     "evaluation": {"records.labels"},
     "plots": {"evaluation"},
 }

@@ -3,8 +3,9 @@
 No I/O, no clock, no asyncio.
 """
 
+from streampair.engine.challengers import Challenger, ChallengerGauges
 from streampair.engine.durable_lane import LoggedLane
-from streampair.engine.lane import Lane, Shadow
+from streampair.engine.lane import Lane
 from streampair.engine.records import (
     Breaker,
     Commit,
@@ -14,6 +15,7 @@ from streampair.engine.records import (
     LaneOutput,
     LateGauges,
     LogAppend,
+    Member,
     OrderedRecord,
     Record,
     RegretConfig,
@@ -21,11 +23,13 @@ from streampair.engine.records import (
     Rows,
     Scored,
 )
-from streampair.engine.recovery import ExternalState
+from streampair.engine.recovery import ExternalState, learners_of
 from streampair.engine.wal import LogDamagedError, LogKey, RecordRef, Register
 
 __all__ = [
     "Breaker",
+    "Challenger",
+    "ChallengerGauges",
     "Commit",
     "DeadLetter",
     "Event",
@@ -38,6 +42,7 @@ __all__ = [
     "LogDamagedError",
     "LogKey",
     "LoggedLane",
+    "Member",
     "OrderedRecord",
     "Record",
     "RecordRef",
@@ -46,5 +51,5 @@ __all__ = [
     "ReplayRequest",
     "Rows",
     "Scored",
-    "Shadow",
+    "learners_of",
 ]

@@ -38,6 +38,7 @@ from streampair.privacy.provenance import Origin, Origins
 
 __all__ = [
     "Batch",
+    "Evaluated",
     "Outside",
     "Read",
     "Reader",
@@ -220,6 +221,11 @@ class Reader:
             ys[index] = None
         return ys
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether records are decoded to whole arrays."""
+        return self._many is not None
+
     def rows(self, records: Sequence[Record]) -> Rows | None:
         """Decode records to an array; None: one by one."""
         return None if self._many is None else self._many(records)
@@ -324,6 +330,19 @@ _SKIPPED: Final = object()
 _RELEARNED: Final = 500
 
 
+class Evaluated(NamedTuple):
+    """Labelled events that were scored: their offsets, whether each is positive, and the scores."""
+
+    offsets: list[int]
+    labels: list[int]
+    scores: list[float]
+
+    def clear(self) -> None:
+        """Forget them."""
+        for each in self:
+            each.clear()
+
+
 class Batch:
     """Scores and learns the records of one partition, and counts their outcomes.
 
@@ -358,6 +377,8 @@ class Batch:
         Positions, in records seen, of the dead letters in the breaker's window.
     outside
         Counter of values outside the bounds; None without bounds.
+    evaluated
+        What entered the AUC since it was cleared; None: this is not kept.
     """
 
     def __init__(
@@ -408,9 +429,16 @@ class Batch:
         self.due = 0  # of them, those that were due
         self.labelled = 0  # of those, the ones whose label had come
         self.bad: deque[int] = deque()
+        self.evaluated: Evaluated | None = None
+        self._offsets: list[int] = []  # of labelled events that were scored
         # For rollbacks: a copy of the steps that an error can leave half changed, and events learned since.
         self._saved: dict[str, Any] = {}
         self._since: list[tuple[Any, Any]] = []
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether records are decoded to whole arrays."""
+        return self._reader.takes_rows
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
         """Take the records of a batch, each as its label says: `OrderedRecord.label`."""
@@ -451,12 +479,23 @@ class Batch:
         labels: list[int] = []
         scores: list[float] = []
         found = self.arrivals.pop_many(records)
+        offsets: list[int] = []
         for code, score, scored in zip(codes, found, output.scores[begin:], strict=True):
             if score is not None and scored.outcome == "learned":
                 labels.append(known[code] == positive)
                 scores.append(score)
-        if self._model.ranks:
-            self._auc.extend(labels, scores)
+                offsets.append(scored.offset)
+        self._evaluate(offsets, labels, scores)
+
+    def _evaluate(self, offsets: list[int], labels: list[int], scores: list[float]) -> None:
+        """Add labelled events that were scored to the AUC."""
+        if not self._model.ranks:
+            return
+        self._auc.extend(labels, scores)
+        if self.evaluated is not None:
+            self.evaluated.offsets.extend(offsets)
+            self.evaluated.labels.extend(map(int, labels))
+            self.evaluated.scores.extend(scores)
 
     def _score(self, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
         """Score events whose labels come later; nothing is learned."""
@@ -520,6 +559,7 @@ class Batch:
         """
         auc_labels: list[int] = []
         auc_scores: list[float] = []
+        self._offsets = []
         if self._model.fragile and (not self._saved or len(self._since) >= _RELEARNED):
             self._copy()
         # The first records of the stream are taken one by one; the rest of their batch need not be.
@@ -530,8 +570,8 @@ class Batch:
             done = 0 if self._model.several else self._take_plain(part, output, auc_labels, auc_scores)
             if done < len(part):
                 self._take_carefully(part[done:] if done else part, output, auc_labels, auc_scores)
-        if self._model.ranks and self._labels is None:
-            self._auc.extend(auc_labels, auc_scores)
+        if self._labels is None:
+            self._evaluate(self._offsets, auc_labels, auc_scores)
 
     def _take_plain(
         self,
@@ -561,6 +601,10 @@ class Batch:
         done = len(taken.labelled_scores)
         auc_labels.extend(taken.truth[:done] if done < len(taken.truth) else taken.truth)
         auc_scores.extend(taken.labelled_scores)
+        if self.evaluated is not None:
+            unlearned = taken.refused.keys() | batch.nulls
+            offsets = [offset for i, offset in enumerate(batch.offsets) if i not in unlearned]
+            self._offsets += offsets[:done]
         return len(taken.scores)
 
     def _record_outcomes(
@@ -811,6 +855,7 @@ class Batch:
                 if score is not None:
                     auc_labels.append(label)
                     auc_scores.append(score)
+                    self._offsets.append(record.offset)
                 if model.fragile:
                     self._since.append((x, y))
             if self.outside is not None and not self._is_due:

@@ -6,7 +6,7 @@ import array
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,13 +14,15 @@ import msgspec
 from streampair import __version__
 from streampair.engine.fits import Fits, PendingModel
 from streampair.engine.lane import Lane
-from streampair.engine.protocols import deferred_fits
+from streampair.engine.protocols import deferred_fits, privacy_summary
 from streampair.engine.records import (
+    BEGAN_WITH,
     Commit,
     Event,
     LaneGauges,
     LaneOutput,
     LogAppend,
+    Member,
     OrderedRecord,
     Record,
     ReplayRequest,
@@ -34,6 +36,7 @@ from streampair.engine.recovery import (
     check,
     check_replay,
     override_start,
+    promotion,
     refuse_key,
     replay_impossible,
 )
@@ -47,6 +50,7 @@ from streampair.engine.wal import (
     CommitEntry,
     Digests,
     GenesisEntry,
+    LearnerState,
     LogKey,
     ModelEntry,
     Range,
@@ -102,6 +106,8 @@ class LaneLog:
         Returns the fitted numbers of the learner's plan; None while they are not known.
     late
         Whether labels come later than events.
+    member
+        Which of the learners of the lane this one is.
     """
 
     def __init__(
@@ -120,8 +126,10 @@ class LaneLog:
         replayable: bool,
         plan: Callable[[], dict[str, Any] | None],
         late: bool = False,
+        member: Member = BEGAN_WITH,
     ) -> None:
         self._late = late
+        self._member = member
         self._key = key
         self._who = {"app": app, "topic": topic, "partition": partition}
         self._name = name
@@ -182,6 +190,12 @@ class LaneLog:
             )
         if genesis.fingerprint != self._fingerprint:
             raise configuration_changed("the log was begun", genesis.fingerprint, self._fingerprint)
+        if known.champion != self._member.name:
+            raise SnapshotError(
+                f"the champion of the log is {known.champion or genesis.name!r}, and the lane was built for "
+                f"{self._member.name or genesis.name!r}",
+                fix="build the lane for this log: streampair.engine.learners_of reads it",
+            )
         return ReplayRequest(
             None if known.saved is None else known.saved.content.hex(),
             genesis.first,
@@ -276,6 +290,26 @@ class LaneLog:
         known.fold(attempt)
         appends.append(self._append(self._chain.add(attempt)))
         return appends, warnings
+
+    def promote(
+        self, name: str, facts: ExternalState, titles: Mapping[str, str], what: str, void: str
+    ) -> LogAppend:
+        """Make a challenger the champion: see `LoggedLane.promote`."""
+        known = self._known
+        entry = promotion(known, self._chain, name, titles, what, void)
+        assert known is not None  # `promotion` raises without a log
+        check(known, self._chain, facts, private=self._private, entity=self._entity)
+        known.fold(entry)
+        self._partitions = facts.partitions
+        return self._append(self._chain.add(entry))
+
+    def tag(self, data: bytes) -> bytes:
+        """Keyed digest of what a challenger has computed."""
+        return self._key.tag(b"challenger", data, 16)
+
+    def require_snapshot(self) -> None:
+        """Let the next commit include a snapshot: its lane has other learners than the last one."""
+        self._snapshot_due = True
 
     def override(self, cause: Cause, facts: ExternalState, when: str) -> OverrideResult:
         """Override a refused `start` on an operator's word: see `recovery.override_start`."""
@@ -430,6 +464,7 @@ class LaneLog:
         *,
         clean: bool,
         report: dict[str, Any] | None,
+        learners: dict[str, LearnerState] | None = None,
     ) -> Commit:
         """Make a commit, which is to be made durable once all outputs are.
 
@@ -443,6 +478,8 @@ class LaneLog:
             A snapshot; None: none.
         clean
             Whether the process ends here.
+        learners
+            The learners of a lane with several.
         """
         known, account = self._known, self._reservations
         if known is None:
@@ -461,6 +498,9 @@ class LaneLog:
             privacy=report,
             first=self._first,
             source=None if source is None else source.state,
+            champion=self._member.name,
+            learners=learners or {},
+            promotions=[] if known.tip is None else known.tip.promotions,
         )
         if data is None:
             frames = self._ranges(ranges)
@@ -620,6 +660,11 @@ class LoggedLane(Lane):
         # A fixed seed gives no privacy, so there is no account to keep.
         if private is not None and private.seed is None:
             self._reservations = Reservations(private, self.identity, payloads_change=payloads_change)
+        if self._challengers is not None:
+            for lane in self._challengers.lanes:
+                self._challengers.keep_account(
+                    lane.member.name, lane.account(payloads_change=payloads_change)
+                )
         self._working = False
         self.labels_used = b""
         """Where labels come later: which of them were used, as of the snapshot or of `label_state`."""
@@ -642,7 +687,10 @@ class LoggedLane(Lane):
             and (private is None or (private.seed is None and private.noise_key is not None)),
             plan=self._plan,
             late=self._batch.arrivals is not None,
+            member=self.member,
         )
+
+    _logged_challengers = True
 
     # Start
 
@@ -686,6 +734,7 @@ class LoggedLane(Lane):
         log = self._log
         if snapshot is not None or (log.known is not None and log.known.saved is not None):
             log.check_content(b"" if snapshot is None else snapshot)
+        self._check_learners()
         appends, warnings = log.start(facts, report=self._summary())
         known, private = log.known, self._model.private
         if snapshot is not None:
@@ -701,7 +750,67 @@ class LoggedLane(Lane):
         log.restored()
         self._follow_models()
         self._working = log.replay_until is None
+        self._begin_challengers()
         return appends, warnings
+
+    def _check_learners(self) -> None:
+        """Check the learners of the lane against those of the log."""
+        known, member = self._log.known, self.member
+        learners = {} if known is None else known.learners
+        champion = learners.get(member.name)
+        if champion is not None and (champion.fingerprint, champion.token) != member[1:]:
+            raise SnapshotError(
+                f"the settings of the champion {self.name} changed since it began",
+                fix="put its class, options and steps back",
+            )
+        self._challengers.check(learners)
+
+    def _begin_challengers(self) -> None:
+        """Continue challengers that the snapshot has; new ones begin where the lane goes on."""
+        challengers, known = self._challengers, self._log.known
+        if known is None:
+            return
+        challengers.begin_accounts(known.learners)
+        if self._working:
+            challengers.join(self.next_offset)
+        else:
+            challengers.replaying()
+        if challengers.changed:
+            self._log.require_snapshot()
+
+    def promote(
+        self,
+        name: str,
+        facts: ExternalState,
+        what: str,
+        void: str = "",
+        titles: Mapping[str, str] | None = None,
+    ) -> LogAppend:
+        """Make a challenger the champion: from the next record on its scores are published.
+
+        Call it after `read`, on a lane that is not started. Make the append durable, then start a new lane,
+        built for the new champion. The champion before goes on as a challenger.
+
+        Parameters
+        ----------
+        name
+            Of the challenger; empty: the learner that the lane began with.
+        facts
+            As of `start`.
+        what
+            Description with the date, and what the choice was made by: the log keeps it.
+        void
+            Why the choice voids the guarantee of a private lane; empty: it does not. A choice by scores or
+            labels is a release that no account covers.
+        titles
+            Names of the learners for messages.
+
+        Raises
+        ------
+        ConfigError, SnapshotError, PrivacyError
+            As of `streampair.engine.recovery.promotion`, and if a start is refused.
+        """
+        return self._log.promote(name, facts, titles or {}, what, void)
 
     def override(
         self, cause: Cause, facts: ExternalState, when: str, snapshot: bytes | None = None
@@ -766,6 +875,7 @@ class LoggedLane(Lane):
         self._log.restored()
         self._follow_models()
         self._working = True
+        self._begin_challengers()
         return appends, warnings
 
     def _follow_models(self) -> None:
@@ -801,7 +911,7 @@ class LoggedLane(Lane):
             raise LaneStoppedError("there is nothing to replay", fix="call process")
         records = [record for record in records if record.offset < until]
         self._torn = self._used = True
-        output = self._take(records)
+        output = self._take_all(records)
         log.took(records, output.scores, silent=True)
         self._torn = False
 
@@ -818,13 +928,23 @@ class LoggedLane(Lane):
         self._batch.next_offset = log.replay_until
         log.replayed()
         self._working = True
+        challengers, known = self._challengers, log.known
+        if known is not None:
+            challengers.replayed(known.learners, log.tag)
+            challengers.join(self.next_offset)
+            if challengers.changed:
+                log.require_snapshot()
 
     # Learning
 
     @property
     def room(self) -> int | None:
         """Records that may be processed before the next commit; None: any number."""
-        return None if self._reservations is None else self._reservations.room
+        rooms = [
+            None if self._reservations is None else self._reservations.room,
+            self._challengers.room,
+        ]
+        return min((room for room in rooms if room is not None), default=None)
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
         """Score each record, then learn from it: as `Lane.process`, with a `line` to be made durable first.
@@ -875,10 +995,11 @@ class LoggedLane(Lane):
     def _void_reasons(self) -> list[str]:
         """As in the base, and the reasons in the log under which records were taken; marks the learner."""
         private, known = self._model.private, self._log.known
+        reasons = super()._void_reasons()
         if private is None or known is None:
-            return self._void
+            return reasons
         private.mark(void=known.void, accepted=known.accepted)
-        return list(dict.fromkeys([*known.void, *self._void]))
+        return list(dict.fromkeys([*known.void, *reasons]))
 
     def _uncovered(self) -> str:
         """The order over partitions, where producers set the timestamps (docs/privacy 8.4)."""
@@ -928,13 +1049,34 @@ class LoggedLane(Lane):
         if self._reservations is not None:
             self._dates.note(when, numbers, self._reservations.ledger.charged, self.slots)
         privacy = summary(numbers, self._since, self._dates.to_state())
+        if self._challengers.changed:
+            log.require_snapshot()
         data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
-        return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=privacy)
+        learners = self._learner_states(clean=clean, snapshot=data is not None)
+        return log.commit(
+            self.next_offset, self._batch.seen, data, clean=clean, report=privacy, learners=learners
+        )
+
+    def _learner_states(self, *, clean: bool, snapshot: bool) -> dict[str, LearnerState]:
+        """The learners of a lane that has, or had, several."""
+        known, member = self._log.known, self.member
+        states = self._challengers.states(clean=clean, snapshot=snapshot, tag=self._log.tag)
+        if not states and not member.name:
+            return {}
+        champion = None if known is None else known.learners.get(member.name)
+        states[member.name] = LearnerState(
+            fingerprint=member.fingerprint,
+            token=member.token,
+            since=None if champion is None else champion.since,
+            privacy=summary(self._voided(privacy_summary)),
+        )
+        return states
 
     def committed(self) -> None:
         """Confirm that the last commit is durable: the slots that it reserves may now be released."""
         if self._reservations is not None:
             self._reservations.committed()
+        self._challengers.committed()
 
     def _plan(self) -> dict[str, Any] | None:
         plan = None if self._model.private is None else self._model.private.plan()

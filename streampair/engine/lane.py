@@ -25,7 +25,8 @@ from typing import Any, Literal
 import msgspec
 
 from streampair import __version__
-from streampair.engine.batch import Batch
+from streampair.engine.batch import Batch, Evaluated
+from streampair.engine.challengers import Challenger, Challengers, SharedDecoder, add_accounts
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import Model
@@ -37,16 +38,19 @@ from streampair.engine.protocols import (
     weight_norm,
 )
 from streampair.engine.records import (
+    BEGAN_WITH,
     Breaker,
     DeadLetter,
     Event,
     LaneGauges,
     LaneOutput,
     LateGauges,
+    Member,
     Record,
     RegretConfig,
     Scored,
 )
+from streampair.engine.reservations import Reservations
 from streampair.engine.snapshot import (
     Dates,
     Snapshot,
@@ -62,8 +66,8 @@ from streampair.errors import ConfigError, LaneStoppedError, SnapshotError
 from streampair.evaluation import RegretEstimate
 
 __all__ = [
-    "SHADOWED",
     "Breaker",
+    "ChallengerLane",
     "DeadLetter",
     "Event",
     "Lane",
@@ -72,14 +76,7 @@ __all__ = [
     "Record",
     "RegretConfig",
     "Scored",
-    "Shadow",
 ]
-
-SHADOWED = (
-    "A learner that is not private learns from the same records beside this one: operators alone see how "
-    "well it does. It is in no output, no snapshot and no public number, and what it learns steers nothing."
-)
-"""Note in the privacy report of a lane with a shadow."""
 
 _WEIGHTS = 16  # number of weights in the gauges
 
@@ -125,8 +122,13 @@ class Lane:
     classes
         Whether labels are of any number of classes. Each output of a multiclass classifier then has the
         probabilities of all classes that it knows, and the score of `positive`.
-    shadow
-        A non-private learner on the same records; None: there is none. See `streampair.engine.Shadow`.
+    challengers
+        Learners that learn from the same records, and are compared with this one; their scores stay inside.
+        See `streampair.engine.Challenger`.
+    member
+        Which of the learners of the lane `learner` is.
+    clock
+        Returns seconds; only what each of several learners has cost depends on it. None: there is no clock.
     bounds
         Declared bounds of features, the lowest and the highest value: values outside are counted, for
         operators. None: there are none.
@@ -189,7 +191,9 @@ class Lane:
         trust_preprocessing: bool = False,
         snapshots: bool = True,
         classes: bool = False,
-        shadow: Shadow | None = None,
+        challengers: Sequence[Challenger] = (),
+        member: Member = BEGAN_WITH,
+        clock: Callable[[], float] | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
         labels: Sequence[object] | None = None,
         threshold: float | None = None,
@@ -213,8 +217,8 @@ class Lane:
                 f"the lane ranks {positive!r} high, its learner {own_positive!r}",
                 fix="give both the same positive=",
             )
-        self._shadow = shadow
-        self._notes = (*notes, *(() if shadow is None else (SHADOWED,)))
+        self.member = member
+        self._clock = clock
         self._signing_key = signing_key
         self._allow_pickle = allow_pickle
         self._snapshots = snapshots
@@ -227,9 +231,10 @@ class Lane:
             )
         self._monitor = Monitor(self._model.learner, regret, auc_window, threshold)
         self.late_sample = None if labels is None else LateSample()
+        self._decoder = SharedDecoder(decode, clock) if challengers else None
         self._batch = Batch(
             self._model,
-            decode,
+            decode if self._decoder is None else self._decoder,
             positive=positive,
             on_bad=on_bad,
             breaker=self._breaker,
@@ -248,11 +253,53 @@ class Lane:
         self._torn = False
         if self._model.private is not None:
             self._model.private.bind_noise(self.identity)
+        self._notes = tuple(notes)
+        self._challengers = self._build_challengers(
+            challengers,
+            positive=positive,
+            auc_window=auc_window,
+            allow_pickle=allow_pickle,
+            signing_key=signing_key,
+            trust_preprocessing=trust_preprocessing,
+            snapshots=snapshots,
+            classes=classes,
+            labels=labels,
+        )
+        if self._model.private is not None:
+            self._notes = (*self._notes, *self._challengers.notes)
+
+    def _build_challengers(self, declared: Sequence[Challenger], **options: Any) -> Challengers:
+        decoder = self._decoder
+        where = {"app": self.app, "topic": self.topic, "partition": self.partition}
+
+        def lane_of(challenger: Challenger) -> ChallengerLane:
+            assert decoder is not None
+            return ChallengerLane(challenger, decoder, logged=self._logged_challengers, **where, **options)
+
+        private = self._model.private
+        challengers = Challengers(
+            declared,
+            lane_of,
+            champion=self.member.name,
+            report=None if private is None else private.privacy,
+            window=options["auc_window"],
+            clock=self._clock,
+        )
+        if decoder is not None:
+            decoder.rows = decoder.rows or self._batch.takes_rows
+            self._batch.evaluated = Evaluated([], [], [])
+        if not self._logged_challengers:
+            challengers.activate()
+        return challengers
+
+    _logged_challengers = False  # whether a log says when challengers begin
 
     @property
     def identity(self) -> str:
-        """App, topic and partition in one text."""
-        return f"{self.app}|{self.topic}|{self.partition}"
+        """App, topic and partition in one text, and of a challenger its name and token: of the noise."""
+        member = self.member
+        suffix = f"|{member.name}|{member.token}" if member.name else ""
+        return f"{self.app}|{self.topic}|{self.partition}{suffix}"
 
     @property
     def next_offset(self) -> int | None:
@@ -285,6 +332,11 @@ class Lane:
         return self._model.whole
 
     @property
+    def challengers(self) -> Challengers:
+        """The learners beside the champion."""
+        return self._challengers
+
+    @property
     def private(self) -> bool:
         """Whether the learner keeps a privacy ledger."""
         return self._model.private is not None
@@ -292,7 +344,7 @@ class Lane:
     @property
     def privacy(self) -> Any:
         """The learner's privacy report, void where the lane breaks its guarantee; None if not private."""
-        report = self._voided(operator.attrgetter("privacy"))
+        report = self._together(self._voided(operator.attrgetter("privacy")))
         if report is None or not self._notes:
             return report
         return dataclasses.replace(report, notes=(*report.notes, *self._notes))
@@ -312,13 +364,19 @@ class Lane:
             return dataclasses.replace(report, guarantee=f"{report.guarantee}; {uncovered}")
         return report
 
+    def _together(self, report: Any) -> Any:
+        """A report of the learner with the accounts of private challengers added."""
+        if report is None:
+            return None
+        return add_accounts(report, self._challengers.accounts, self.name)
+
     def _uncovered(self) -> str:
         """Limits of the guarantee that follow from the source of the records; empty: none."""
         return ""
 
     def _void_reasons(self) -> list[str]:
         """Why the learner's guarantee does not hold in this lane."""
-        return self._void
+        return [*self._void, *self._challengers.failures]
 
     @property
     def auc(self) -> float:
@@ -352,17 +410,25 @@ class Lane:
                 fix="make a new lane and restore the last snapshot",
             )
         self._torn = self._used = True
-        output = self._take(records)
-        if self._shadow is not None:
-            # An interrupt, or a warning raised as an error, stops the lane too: no line was written.
-            self._shadow.process(records)
+        output = self._take_all(records)
         self._torn = False
         return output
 
-    @property
-    def shadow_seconds(self) -> float:
-        """Seconds that the shadow has taken so far."""
-        return 0.0 if self._shadow is None else self._shadow.seconds
+    def _take_all(self, records: Sequence[Record]) -> LaneOutput:
+        """Let the champion take records, and then the challengers."""
+        challengers, decoder, evaluated = self._challengers, self._decoder, self._batch.evaluated
+        if decoder is None or evaluated is None:  # no challenger is declared
+            return self._take(records)
+        decoder.begin(records)
+        evaluated.clear()
+        begin, decoding = self._now(), decoder.seconds
+        output = self._take(records)
+        challengers.champion_seconds += self._now() - begin - (decoder.seconds - decoding)
+        challengers.take(records, evaluated)
+        return output
+
+    def _now(self) -> float:
+        return 0.0 if self._clock is None else self._clock()
 
     def _take(self, records: Sequence[Record]) -> LaneOutput:
         if self._since is None and records:
@@ -386,8 +452,6 @@ class Lane:
         """
         learner, private = self._model.learner, self._model.private
         quality = self._monitor.quality(self._model.probabilities)
-        if quality is not None and self._shadow is not None:
-            quality = dataclasses.replace(quality, shadow_auc=self._shadow.auc)
         return LaneGauges(
             events=dict(self._batch.events),
             dead_letters=dict(self._batch.stages),
@@ -406,6 +470,8 @@ class Lane:
             fork_dates=tuple(self._dates.forks),
             outside=None if self._batch.outside is None else dict(self._batch.outside.counts),
             late=self._late(),
+            challengers=self._challengers.gauges(),
+            champion_seconds=self._challengers.champion_seconds if self._challengers else None,
         )
 
     def _late(self) -> LateGauges | None:
@@ -445,15 +511,33 @@ class Lane:
         SnapshotError
             If the lane stopped in the middle of a batch, or was made with `snapshots=False`.
         """
+        if not self._snapshots:
+            raise SnapshotError("the lane was made with snapshots=False", fix="make it with snapshots=True")
+        saved = msgspec.structs.asdict(self.to_snapshot(clean=clean))
+        if self._challengers:
+            saved |= {
+                "challengers": self._challengers.save(clean=clean),
+                "comparison": self._challengers.table.to_state(),
+            }
+        data = pack(saved, signing_key=self._signing_key)
+        self._state_bytes = len(data)
+        return data
+
+    def to_snapshot(self, *, clean: bool) -> Snapshot:
+        """The state of the lane without that of its challengers.
+
+        Raises
+        ------
+        SnapshotError
+            If the lane stopped in the middle of a batch.
+        """
         if self._torn:
             raise SnapshotError(
                 "the lane stopped in the middle of a batch, so its state belongs to no offset",
                 fix="make a new lane and restore the last snapshot",
             )
-        if not self._snapshots:
-            raise SnapshotError("the lane was made with snapshots=False", fix="make it with snapshots=True")
         auc, regret = self._monitor.auc, self._monitor.regret
-        saved = Snapshot(
+        return Snapshot(
             writer=__version__,
             app=self.app,
             topic=self.topic,
@@ -477,10 +561,8 @@ class Lane:
             labels_used=self._labels_used(),
             labelled=self._batch.labelled,
             late_sample=None if self.late_sample is None else self.late_sample.to_state(),
+            member=self.member.name,
         )
-        data = pack(msgspec.structs.asdict(saved), signing_key=self._signing_key)
-        self._state_bytes = len(data)
-        return data
 
     def restore(self, data: bytes) -> None:
         """Restore a snapshot. Only on a lane that has processed nothing.
@@ -506,6 +588,22 @@ class Lane:
         saved = Snapshot.read(data, self._signing_key)
         saved.check(self.app, self.topic, self.partition, self.fingerprint)
         verified = self._allow_pickle and self._signing_key is not None and is_signed(data)
+        saved = saved.with_champion(self.member.name)
+        self.load(saved, verified=verified)
+        self._challengers.load(saved.challengers, verified=verified)
+        if self._challengers and saved.comparison is not None:
+            self._challengers.table.load_state(saved.comparison)
+        self._state_bytes = len(data)
+
+    def load(self, saved: Snapshot, *, verified: bool) -> None:
+        """Restore the contents of a snapshot; `verified`: whether a signature vouches for them.
+
+        Raises
+        ------
+        SnapshotError
+            As of `restore`.
+        """
+        self._used = self._torn = True
         try:
             self._model.load(saved.steps, verified=verified)
             self._monitor.load(saved.auc, saved.regret)
@@ -528,7 +626,6 @@ class Lane:
         self._since = since_of(saved.privacy) if saved.seen else None
         self._dates.load(saved.privacy)
         self._continue(saved)
-        self._state_bytes = len(data)
         self._torn = False
 
     def _summary(self) -> dict[str, Any] | None:
@@ -536,7 +633,7 @@ class Lane:
 
     def _numbers(self) -> Any:
         """The numbers of `privacy`; None if not private."""
-        return self._voided(privacy_summary)
+        return self._together(self._voided(privacy_summary))
 
     def _labels_used(self) -> bytes:
         """Labels that were used, where they come later; empty otherwise."""
@@ -588,102 +685,65 @@ class Lane:
         return reasons
 
 
-class Shadow:
-    """Non-private learner beside that of a lane; its only result is the AUC of its scores.
-
-    It is a function of raw data, without a privacy guarantee. It runs in a lane of its own, whose outputs are
-    discarded and which is never saved: each start begins with a new one. The state and outputs of the main
-    lane do not depend on it. The report of a private learner mentions it.
+class ChallengerLane(Lane):
+    """The lane of a challenger: its outputs stay inside, and the lane around it keeps its account.
 
     Parameters
     ----------
-    learner
-        An estimator of streampair or River, or a River pipeline. It must not be private: its spend would not
-        be accounted for.
-    decode, app, topic, partition, positive, auc_window, labels
-        As of the lane.
-    clock
-        Function that returns seconds, used for `seconds` only. Without one `seconds` stays zero.
-
-    Raises
-    ------
-    ConfigError
-        If the learner is private, or cannot be used in a lane.
-
-    Examples
-    --------
-    >>> from streampair import auc
-    >>> from streampair.engine import Lane, Record, Shadow
-    >>> from streampair.engine.testing import decode_json
-    >>> where = {"app": "a", "topic": "t", "partition": 0}
-    >>> private = auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=100, features=["x"])
-    >>> lane = Lane(private, decode_json, **where, shadow=Shadow(auc.PairOGD(), decode_json, **where))
-    >>> rows = [b'{"x": {"x": 0.9}, "y": true}', b'{"x": {"x": 0.1}, "y": false}'] * 10
-    >>> _ = lane.process([Record(i, row) for i, row in enumerate(rows)])
-    >>> lane.gauges().quality.shadow_auc > 0.5, "not private" in lane.privacy.details
-    (True, True)
+    challenger
+        As it is declared.
+    decoder
+        Of the lane around it.
+    logged
+        Whether that one has a log: restarts are then not marked in the report.
+    options
+        Further arguments of `Lane`.
     """
 
     def __init__(
-        self,
-        learner: Any,
-        decode: Callable[[Record], Event],
-        *,
-        app: str,
-        topic: str,
-        partition: int,
-        positive: object = True,
-        auc_window: int = 1000,
-        labels: Sequence[object] | None = None,
-        clock: Callable[[], float] | None = None,
+        self, challenger: Challenger, decoder: SharedDecoder, *, logged: bool, **options: Any
     ) -> None:
-        self._clock = clock
-        self.seconds = 0.0
-        """Time that it has taken, which the lane's own times do not include."""
-        self._lane: Lane | None = Lane(
-            learner,
-            decode,
-            app=app,
-            topic=topic,
-            partition=partition,
-            positive=positive,
+        self._logged = logged
+        self.decoder = decoder
+        allow_pickle = options["allow_pickle"]
+        steps = Model(challenger.learner, positive=options["positive"], trust_preprocessing=True).pickled
+        # One that only pickle can save begins anew at each start, unless pickle is allowed.
+        self.saved = allow_pickle or not steps
+        super().__init__(
+            challenger.learner,
+            decoder,
+            name=challenger.name if challenger.title is None else challenger.title,
             on_bad="skip",
             breaker=None,
-            auc_window=auc_window,
-            labels=labels,
-            snapshots=False,
+            snapshots=options.pop("snapshots") and self.saved,
+            member=Member(challenger.name, challenger.fingerprint, challenger.token),
+            **options,
         )
-        if self._lane.private:
-            raise ConfigError(
-                f"the shadow, {type(self._lane.learner).__name__}, is a private learner, and no account is "
-                "kept of what it spends",
-                fix="give one that is not private, such as streampair.auc.PairOGD; or run the private one as "
-                "an application of its own",
-            )
-
-    def process(self, records: Sequence[Record]) -> None:
-        """Learn from a batch after the lane has. On an error it is disabled: it must not stop the lane."""
-        if self._lane is None:
-            return
-        begin = self._now()
-        try:
-            self._lane.process(records)
-        except Exception as error:  # whatever foreign code raises
-            self._lane = None
-            # Not the message: it may quote an event.
-            warnings.warn(
-                f"the shadow learner failed ({type(error).__name__}) and is disabled until the next start",
-                UserWarning,
-                stacklevel=2,
-            )
-        finally:
-            self.seconds += self._now() - begin
-
-    def _now(self) -> float:
-        return 0.0 if self._clock is None else self._clock()
+        self.evaluated = self._batch.evaluated = Evaluated([], [], [])
+        decoder.rows = decoder.rows or self._batch.takes_rows
 
     @property
-    def auc(self) -> float | None:
-        """AUC of its latest scores, each given before its event was learned; None until there is one."""
-        value = float("nan") if self._lane is None else self._lane.auc
-        return None if value != value else value
+    def foreign(self) -> bool:
+        """Whether code that is not ours runs, whose results may differ in a replay."""
+        return self._model.foreign
+
+    @property
+    def numbers(self) -> Any:
+        """The numbers of its privacy report; None: not private."""
+        return self._numbers()
+
+    def process(self, records: Sequence[Record]) -> LaneOutput:
+        """As of `Lane.process`; `evaluated` is then of these records."""
+        self.evaluated.clear()
+        return super().process(records)
+
+    def account(self, *, payloads_change: bool) -> Reservations | None:
+        """New reservations of its privacy account; None: it keeps none."""
+        private = self._model.private
+        if private is None or private.seed is not None:
+            return None
+        return Reservations(private, self.identity, payloads_change=payloads_change)
+
+    def _continue(self, saved: Snapshot) -> None:
+        if not self._logged:
+            super()._continue(saved)

@@ -16,6 +16,7 @@ from streampair.errors import ConfigError, RecordError
 from streampair.evaluation import Quality, RegretEstimate
 
 __all__ = [
+    "BEGAN_WITH",
     "LABEL_IN_EVENT",
     "LABEL_LATER",
     "LABEL_LEARNED",
@@ -29,6 +30,7 @@ __all__ = [
     "LaneOutput",
     "LateGauges",
     "LogAppend",
+    "Member",
     "OrderedRecord",
     "Record",
     "RegretConfig",
@@ -339,6 +341,26 @@ class RegretConfig:
     seed: int = 0
 
 
+class Member(NamedTuple):
+    """Which of the learners of a lane its champion is, whose scores are published.
+
+    Attributes
+    ----------
+    name
+        Of the challenger that was promoted; empty: the learner that the lane began with.
+    fingerprint, token
+        As of `streampair.engine.Challenger`.
+    """
+
+    name: str = ""
+    fingerprint: str = ""
+    token: str = ""
+
+
+BEGAN_WITH: Final = Member()
+"""The learner that a lane began with, of unknown settings."""
+
+
 class LateGauges(NamedTuple):
     """Numbers of a lane whose labels come later than its events.
 
@@ -406,6 +428,11 @@ class LaneGauges:
         declared.
     late
         Of a lane whose labels come later; None otherwise.
+    challengers
+        Of learners that learn beside the champion: see `streampair.engine.challengers.ChallengerGauges`.
+    champion_seconds
+        What the champion has cost so far, by the clock of the lane, without decoding; None without
+        challengers.
     """
 
     events: dict[str, int]
@@ -427,3 +454,5 @@ class LaneGauges:
     fork_dates: tuple[tuple[int, int], ...] = ()
     outside: dict[str, int] | None = None
     late: LateGauges | None = None
+    challengers: tuple[Any, ...] = ()
+    champion_seconds: float | None = None

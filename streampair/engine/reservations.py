@@ -64,7 +64,8 @@ class Reservations:
         self._lane = lane
         self._digests: list[bytes] = []
         self._reported = 0  # slots whose digests were returned by `digest_line`
-        self._path: Mapping[int, bytes] | None = None  # during a silent replay: the expected digests by slot
+        self._replaying = False
+        self._path: Mapping[int, bytes] | None = None  # of a silent replay: the expected digests by slot
         self._reserved: Ledger | None = None  # of the commit that is not durable yet
         self.ledger = Ledger(
             lane,
@@ -139,7 +140,7 @@ class Reservations:
         """
         first, self._reported = self._reported + 1, self.settled
         count = self._reported - first + 1
-        if self._path is not None:
+        if self._replaying:
             self._compare(first, count)
             return None
         if self._learner.noise_key is None:
@@ -156,23 +157,30 @@ class Reservations:
 
     # A silent replay from the last snapshot to the last commit
 
-    def replay(self, path: Mapping[int, bytes]) -> None:
-        """Begin a silent replay: each slot must give the digest in the log, and nothing new is released."""
-        self._path = path
+    def replay(self, path: Mapping[int, bytes] | None) -> None:
+        """Begin a silent replay, in which nothing new is released.
+
+        Parameters
+        ----------
+        path
+            The digest that each slot must give. None: the log has none of single slots, as of a challenger.
+        """
+        self._replaying, self._path = True, path
 
     @property
     def replaying(self) -> bool:
         """Whether a silent replay is under way."""
-        return self._path is not None
+        return self._replaying
 
     def replayed(self) -> None:
         """End the silent replay: further slots are new releases."""
-        self._path = None
+        self._replaying, self._path = False, None
 
     def _compare(self, first: int, count: int) -> None:
-        assert self._path is not None
         digests = [digest[:DIGEST_BYTES] for digest in self._digests]
         self._digests.clear()
+        if self._path is None:
+            return
         for slot, digest in zip(range(first, first + count), digests, strict=True):
             known = self._path.get(slot)
             if known is None or not repeats([known], [digest]):

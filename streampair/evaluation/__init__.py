@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from streampair.evaluation.comparison import AUCDifference, ScoreTable, delong
 from streampair.evaluation.estimate import RegretEstimate
 from streampair.evaluation.label_delay import delayed_labels, delayed_progressive_val_score
 from streampair.evaluation.pair_reservoir import Drawn, Records
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from streampair.evaluation.rolling_auc import RollingAUC
 
 __all__ = [
+    "AUCDifference",
     "AUCWindow",
     "Drawn",
     "MetricRegret",
@@ -27,8 +29,10 @@ __all__ = [
     "RegretEstimate",
     "RelevanceRegret",
     "RollingAUC",
+    "ScoreTable",
     "delayed_labels",
     "delayed_progressive_val_score",
+    "delong",
     "quality_of",
 ]
 

@@ -59,8 +59,6 @@ class Quality:
         Recall among the highest scores, by their share of all events.
     drift
         Whether ADWIN's test detects a change of the AUC within the latest thousand events.
-    shadow_auc
-        AUC of the shadow learner, which is not private; None: there is none.
     auc_stderr
         Standard error of the AUC of the window for independent events (DeLong, DeLong and Clarke-Pearson
         1988); None: a class has one event.
@@ -80,7 +78,6 @@ class Quality:
     average_precision: float
     recall_at_top: dict[str, float]
     drift: bool
-    shadow_auc: float | None = None
     auc_stderr: float | None = None
     reliability: tuple[tuple[float, float, float, int], ...] | None = None
     events: int = 0

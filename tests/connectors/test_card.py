@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import urllib.error
 import urllib.request
@@ -28,7 +29,7 @@ from typer.testing import CliRunner
 
 from streampair import auc
 from streampair.engine import LaneGauges, OrderedRecord, Record
-from streampair.engine.lane import SHADOWED
+from streampair.engine.challengers import NOT_PRIVATE
 from streampair.engine.records import LABEL_LATER
 from streampair.errors import ConfigError
 
@@ -268,21 +269,24 @@ def test_the_audit_that_the_configuration_names_is_served(config: Path, gauges: 
     assert "the audit is of streampair.auc.OnPairC" in card() or "the audit is of OnPairC" in card()
 
 
-def test_every_card_says_that_there_is_a_shadow(config: Path) -> None:
+CHALLENGER = '[[challengers]]\nname = "open"\nclass = "streampair.auc.PairOGD"\n'
+
+
+def test_every_card_says_that_there_is_a_challenger_that_is_not_private(config: Path) -> None:
     """That of the configuration too, and the page of a state at rest; without one nothing is said."""
     runner = CliRunner()
-    for text, said in ((TOML, False), (TOML + '[shadow]\nclass = "streampair.auc.PairOGD"\n', True)):
+    for text, said in ((TOML, False), (TOML + CHALLENGER, True)):
         config.write_text(text)
         result = runner.invoke(app, ["budget", "card", str(config), "--json"])
         assert result.exit_code == 0, result.output
-        assert (SHADOWED in json.loads(result.output)["notes"]) is said
-        assert (SHADOWED in lane(config).privacy.notes) is said
+        assert (NOT_PRIVATE in json.loads(result.output)["notes"]) is said
+        assert (NOT_PRIVATE in lane(config).privacy.notes) is said
     held = LaneOnDisk(config, records(40), 0)
     held.take(40)
     held.commit()
     held.close()
     (told,) = asyncio.run(stored_run(load_config(config)))["lanes"]
-    assert told["report"]["notes"] == (SHADOWED,)
+    assert told["report"]["notes"] == (NOT_PRIVATE,)
 
 
 LATE = (
@@ -316,17 +320,18 @@ def test_every_card_says_that_labels_come_later(config: Path, absent: bool) -> N
     assert "labels" not in str(lane(config).privacy.notes).lower()
 
 
-def test_a_shadow_learns_from_labels_that_come_later(config: Path) -> None:
-    config.write_text(LATE + '[shadow]\nclass = "streampair.auc.PairOGD"\n')
+def test_a_challenger_learns_from_labels_that_come_later(config: Path) -> None:
+    config.write_text(LATE + CHALLENGER)
     running = lane(config)
     for number in range(40):  # 20 events, scored and then learned
         value = json.dumps({"a": number % 2, "b": 0}).encode()
         label = LABEL_LATER if number < 20 else 1 + number % 2
         where = {"partition": 0, "position": number % 20, "label": label}
         running.process([OrderedRecord(number, value, b"k", 1000 + number, **where)])
-    assert running.gauges().quality.shadow_auc == 0.5  # all were scored by a model that had learned nothing
+    (found,) = running.gauges().challengers
+    assert found.comparison.second == 0.5  # all were scored by a model that had learned nothing
     config.write_text(config.read_text().replace("[learner]\n", '[learner]\nscoring = "parallel"\n'))
-    with pytest.raises(ConfigError, match=r"remove \[shadow\], or learner.scoring"):
+    with pytest.raises(ConfigError, match=r"remove the challengers, or learner.scoring"):
         load_config(config)
 
 
@@ -342,10 +347,40 @@ def test_a_plan_says_how_much_later_learning_is(config: Path) -> None:
     assert "learning_lag_seconds" not in json.loads(CliRunner().invoke(app, [*asked, "--json"]).output)
 
 
-def test_a_private_shadow_is_refused_with_the_table_that_names_it(config: Path) -> None:
-    config.write_text(TOML + '[shadow]\nclass = "streampair.auc.PairFTRL"\n')
-    with pytest.raises(ConfigError, match=r"\[shadow\].*private"):
+def test_the_card_has_the_sum_of_private_learners(config: Path) -> None:
+    """Planned, spent, and with the learner that was removed."""
+    second = CHALLENGER.replace("PairOGD", "PairFTRL").replace("open", "second")
+    options = next(line for line in TOML.splitlines() if line.startswith("options"))
+    config.write_text(f"{TOML}{second}{options}\n")
+    runner = CliRunner()
+
+    def card() -> Any:
+        result = runner.invoke(app, ["budget", "card", str(config), "--json"])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.output)
+
+    report = lane(config).privacy
+    alone = lane(config).learner.privacy
+    assert report.epsilon_budget > alone.epsilon_budget
+    assert report.mu_budget == pytest.approx(math.sqrt(2.0) * alone.mu_budget)
+    assert f"{report.epsilon_budget:.4g}"[:5] in json.dumps(card())
+    assert any("so their accounts add up" in note for note in card()["notes"])
+
+
+def test_a_challenger_that_does_not_fit_is_refused_by_its_name(config: Path) -> None:
+    options = next(line for line in TOML.splitlines() if line.startswith("options"))
+    config.write_text(TOML.replace("PairFTRL", "PairOGD").replace(options, "") + CHALLENGER)
+    assert lane(config).name == "PairOGD"
+    private = CHALLENGER.replace("PairOGD", "PairFTRL").replace("open", "second")
+    config.write_text(f"{config.read_text()}{private}{options}\n")
+    with pytest.raises(ConfigError, match="challenger second is private, and the learner"):
         lane(config)
-    config.write_text(TOML + "[shadow]\n")
-    with pytest.raises(ConfigError, match="shadow"):
+    config.write_text(TOML + CHALLENGER + CHALLENGER)
+    with pytest.raises(ConfigError, match="give each a name of its own"):
+        load_config(config)
+    config.write_text(TOML + CHALLENGER.replace("PairOGD", "PairODG"))
+    with pytest.raises(ConfigError, match=r"challengers\.open: .*has no class 'PairODG'"):
+        lane(config)
+    config.write_text(TOML + "[[challengers]]\n")
+    with pytest.raises(ConfigError, match=r"challengers\.0\.name is missing"):
         load_config(config)

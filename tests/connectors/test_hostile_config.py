@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from streampair.errors import ConfigError
 
-PLACES = ("learner", "learner.options", "deep option", "step", "option of a step", "shadow", "in a list")
+PLACES = ("learner", "learner.options", "deep option", "step", "option of a step", "challenger", "in a list")
 
 
 def hostile(place: str, path: str, **arguments: Any) -> dict[str, Any]:
@@ -34,19 +34,22 @@ def hostile(place: str, path: str, **arguments: Any) -> dict[str, Any]:
                 "steps": [{"class": "river.compose.FuncTransformer", "options": {"func": named}}, ours]
             }
         },
-        "shadow": {"learner": ours, "shadow": {"class": path, "options": arguments}},
+        "challenger": {
+            "learner": ours,
+            "challengers": [{"name": "other", "class": path, "options": arguments}],
+        },
         "in a list": {"learner": {**ours, "options": {"loss": [named]}}},
     }
     return {"app": "clicks", "input": {"label": "y", "features": ["a"]}, **tables[place]}
 
 
 def built(data: dict[str, Any]) -> None:
-    """What every command does: learner and shadow are constructed."""
+    """What every command does: learner and challengers are constructed."""
     config = parse_config(data)
     is_private(config)
     build_learner(config)
-    if config.shadow is not None:
-        build_learner(config.model_copy(update={"learner": config.shadow.as_learner()}))
+    for challenger in config.challengers:
+        build_learner(config.challenger(challenger))
 
 
 def as_toml(data: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.factory import build_logged_lane
 
 from streampair.engine import ExternalState, LaneGauges, Record
-from streampair.engine.lane import SHADOWED
+from streampair.engine.challengers import NOT_PRIVATE
 from streampair.privacy import NoiseKey
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
@@ -37,13 +37,15 @@ BEGAN = 1_700_000_000_000  # milliseconds: the date of the first record
 EVENTS = [{"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0} for i in range(80)]
 
 
-def lane(name: str = "PairFTRL", key: NoiseKey | None = None, *, shadow: bool = False, **options: Any) -> Any:
+def lane(
+    name: str = "PairFTRL", key: NoiseKey | None = None, *, open_one: bool = False, **options: Any
+) -> Any:
     config = parse_config(
         {
             "app": "fraud",
             "input": {"topic": "events", "label": "y", "features": {"a": [-1, 1], "b": [-1, 1]}},
             "learner": {"class": f"streampair.auc.{name}", "options": options},
-            **({"shadow": {"class": "streampair.auc.PairOGD"}} if shadow else {}),
+            "challengers": [{"name": "open", "class": "streampair.auc.PairOGD"}] if open_one else [],
         }
     )
     made = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0, noise_key=key)
@@ -133,10 +135,10 @@ def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
         assert words == {"title": series.title, "unit": series.unit, "help": series.help}
 
 
-def view(events: list[Any], public: bool, shadow: bool = False) -> list[bytes]:
+def view(events: list[Any], public: bool, open_one: bool = False) -> list[bytes]:
     """What a port shows after every commit of a stream, under one key for the noise: the card too."""
     told, shown = Telemetry(), []
-    made = lane(key=NoiseKey(bytes(range(32))), shadow=shadow, **PRIVATE)
+    made = lane(key=NoiseKey(bytes(range(32))), open_one=open_one, **PRIVATE)
     told.history, letters = ticking(), 0
     for at in range(0, len(events), 20):
         gauges = feed(made, encoded(events[at : at + 20]), at)
@@ -161,26 +163,26 @@ def test_neighbouring_streams_look_the_same_to_the_public(place: int, other: Any
 
 @pytest.mark.parametrize("other", [{"a": 1, "b": -0.9, "y": True}, b"\xff"])
 @pytest.mark.parametrize("place", [3, 25])
-def test_a_shadow_changes_nothing_of_what_the_public_sees_of_neighbours(place: int, other: Any) -> None:
+def test_a_challenger_changes_nothing_of_what_the_public_sees_of_neighbours(place: int, other: Any) -> None:
     """It is a function of raw data, at the same port as the page: that it exists is all that is told."""
     changed = [*EVENTS[:place], other, *EVENTS[place + 1 :]]
-    shown = view(EVENTS, public=True, shadow=True)
-    assert shown == view(changed, public=True, shadow=True)
+    shown = view(EVENTS, public=True, open_one=True)
+    assert shown == view(changed, public=True, open_one=True)
     # What is said of it, apart, is what is shown without it.
-    said = f"\\n{SHADOWED}".encode()
-    plain = [text.replace(said, b"").replace(f', "{SHADOWED}"'.encode(), b"") for text in shown]
-    plain = [text.replace(f',"{SHADOWED}"'.encode(), b"") for text in plain]
+    said = f"\\n{NOT_PRIVATE}".encode()
+    plain = [text.replace(said, b"").replace(f', "{NOT_PRIVATE}"'.encode(), b"") for text in shown]
+    plain = [text.replace(f',"{NOT_PRIVATE}"'.encode(), b"") for text in plain]
     assert plain == view(EVENTS, public=True)
-    assert sum(SHADOWED.encode() in text for text in shown) >= len(shown) / 4
-    assert not any(b"shadow_auc" in text for text in shown)
-    assert any(b"shadow_auc" in text for text in view(EVENTS, public=False, shadow=True))
+    assert sum(NOT_PRIVATE.encode() in text for text in shown) >= len(shown) / 4
+    assert not any(b"challenger_auc" in text for text in shown)
+    assert any(b"challenger_auc" in text for text in view(EVENTS, public=False, open_one=True))
 
 
-def test_the_card_says_that_there_is_a_shadow_even_where_no_guarantee_holds() -> None:
-    gauges = feed(lane(shadow=True, **PRIVATE), encoded(EVENTS[:20]), 0)
-    void = gauges.privacy.replace(kind="void", guarantee="void (event 7)", notes=("Event 7.", SHADOWED))
+def test_the_card_says_that_there_is_a_challenger_even_where_no_guarantee_holds() -> None:
+    gauges = feed(lane(open_one=True, **PRIVATE), encoded(EVENTS[:20]), 0)
+    void = gauges.privacy.replace(kind="void", guarantee="void (event 7)", notes=("Event 7.", NOT_PRIVATE))
     card = lane_card(LABELS, dataclasses.replace(gauges, privacy=void), public=True)
-    assert card["notes"] == [SHADOWED]
+    assert card["notes"] == [NOT_PRIVATE]
 
 
 def test_why_a_guarantee_is_void_is_not_for_everybody(telemetry: Telemetry) -> None:

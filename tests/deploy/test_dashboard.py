@@ -109,7 +109,10 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     }.items():
         assert text.count(old) == (2 if old == "0.0.0.0" else 1)  # both endpoints
         text = text.replace(old, new)
-    text += '[shadow]\nclass = "streampair.auc.PairOGD"\n'  # what privacy costs is on a panel
+    # What privacy costs is on a panel, and a private challenger has panels of its own.
+    text += '[[challengers]]\nname = "open"\nclass = "streampair.auc.PairOGD"\n'
+    text += '[[challengers]]\nname = "second"\nclass = "streampair.auc.PairFTRL"\n'
+    text += "options = { epsilon = 4.0, delta = 1e-6, horizon = 1_000_000, auc_share = 0.05 }\n"
     (directory / "example.toml").write_text(text)
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"] = {"scrape_interval": INTERVAL, "evaluation_interval": INTERVAL}

@@ -7,6 +7,7 @@ import json
 import re
 import types
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def tables() -> dict[str, type[BaseModel]]:
     for name, field in Config.model_fields.items():
         for kind in (field.annotation, *typing.get_args(field.annotation)):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                found[f"[{name}]"] = kind
+                several = typing.get_origin(field.annotation) is Sequence
+                found[f"[[{name}]]" if several else f"[{name}]"] = kind
     return found
 
 
@@ -37,7 +39,7 @@ def as_toml(value: object) -> str:
     """A default as one would write it; nothing for none, and for an empty list or table."""
     if value is PydanticUndefined:
         return "required"
-    if value is None or value in ([], {}):
+    if value is None or value in ([], {}, ()):
         return ""
     if isinstance(value, Path):
         value = str(value)
@@ -62,7 +64,9 @@ def test_every_key_is_documented_and_no_other(heading: str) -> None:
     fields = tables()[heading].model_fields
     named = {field.alias or name: field for name, field in fields.items()}
     if heading == "Top level":
-        named = {name: field for name, field in named.items() if f"[{name}]" not in tables()}
+        named = {
+            name: field for name, field in named.items() if not {f"[{name}]", f"[[{name}]]"} & tables().keys()
+        }
     shown = documented(heading)
     assert list(shown) == list(named), f"the keys of {heading}, in the order of the model"
     for name, field in named.items():

@@ -29,6 +29,7 @@ from streampair_connectors.cli.options import (
     run_until_signal,
 )
 from streampair_connectors.cli.options import errors as _errors
+from streampair_connectors.cli.promote import promote
 from streampair_connectors.cli.report import add_report
 from streampair_connectors.cli.serve import serve
 from streampair_connectors.cli.state import state_app
@@ -236,6 +237,12 @@ app.command(
     short_help="Answer over HTTP with the newest model.",
     epilog="Example: streampair serve fraud.toml --port 8080",
 )(serve)
+
+
+app.command(
+    short_help="Make a challenger the champion.",
+    epilog="Example: streampair promote fraud.toml forest",
+)(promote)
 
 
 @app.command(

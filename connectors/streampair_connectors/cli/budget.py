@@ -178,6 +178,8 @@ def _name(a: LaneBudget) -> str:
 
 
 def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
+    if a.ended:
+        yield "ended", f"{a.ended}: it learns no more, and what it has spent stays"
     yield "promised", f"epsilon {a.epsilon_budget:.4g} at delta {a.delta:.3g}"
     yield "epsilon", f"{a.epsilon_spent:.4g} of {a.epsilon_budget:.4g} spent"
     yield "mu", f"{a.mu_spent:.4g} of {a.mu_budget:.4g} spent"
@@ -246,23 +248,25 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
     """
     from river import compose
 
-    from streampair.engine.lane import SHADOWED
     from streampair.engine.source import partition_key
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline_check import is_private
     from streampair_connectors.observability.privacy_card import card_of, checked_audit
-    from streampair_connectors.worker.factory import build_learner
+    from streampair_connectors.worker.factory import add_challengers, build_learner, challenger_notes
 
-    model = build_learner(settings, noise_key=NoiseKey(secrets.token_bytes(32)))
+    budget = _spent(settings)
+    if budget is not None:
+        settings = settings.with_champion(budget.accounts[0].learner)
+    key = NoiseKey(secrets.token_bytes(32))
+    model = build_learner(settings, noise_key=key)
     learner = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
     if not is_private(learner):
         raise ConfigError(
             f"{type(learner).__name__} is not private, so there is nothing to put on a card",
             fix="configure a private learner, such as streampair.auc.PairFTRL",
         )
-    report, name = learner.privacy, class_name(learner)
+    report, name = add_challengers(settings, learner.privacy, key), class_name(learner)
     audit_result = None if audit is None else checked_audit(audit, report, name)
-    budget = _spent(settings)
     status: dict[str, Any] = {"lanes": "none has begun: what is planned"}
     if budget is not None:
         kinds = {account.kind for account in budget.accounts}
@@ -284,6 +288,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
                 {
                     "topic": account.topic,
                     "partition": partition_key(account.partition),
+                    "learner": account.learner,
                     "epsilon spent": account.epsilon_spent,
                     "epsilon": account.epsilon_budget,
                     "guarantee": account.guarantee,
@@ -295,8 +300,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             ],
             "over lanes": f"{budget.over_lanes}: {budget.why}",
         }
-    shadowed = () if settings.shadow is None else (SHADOWED,)
-    report = report.replace(notes=(*report.notes, *settings.privacy_notes, *shadowed))
+    report = report.replace(notes=(*report.notes, *settings.privacy_notes, *challenger_notes(settings)))
     deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}
     return card_of(report, deployment=deployment, curator=settings.card, status=status, audit=audit_result)
 

@@ -106,12 +106,12 @@ async def stored_run(config: Config) -> dict[str, Any]:
     SourceError, StoreError, SnapshotError
         As of `streampair state show`.
     """
-    from streampair.engine.lane import SHADOWED
     from streampair.engine.source import partition_label, partition_number
     from streampair_connectors.observability.dashboard import frame
     from streampair_connectors.observability.metrics import Telemetry
-    from streampair_connectors.stores.spending import read_stored
+    from streampair_connectors.stores.spending import read_stored, together
     from streampair_connectors.stores.state import open_states
+    from streampair_connectors.worker.factory import challenger_notes
 
     async with open_states(config, broker=False) as states:
         lanes = await states.show()
@@ -122,7 +122,12 @@ async def stored_run(config: Config) -> dict[str, Any]:
         )
     try:
         found = (await read_stored(config)).accounts
-        accounts = {account.partition: account for account in found if account.topic == config.input.topic}
+        of_input = [account for account in found if account.topic == config.input.topic]
+        accounts = {
+            lane.partition: together([account for account in of_input if account.partition == lane.partition])
+            for lane in lanes
+            if any(account.partition == lane.partition for account in of_input)
+        }
     except StoreError:
         accounts = {}  # none of its lanes is private
     telemetry = Telemetry()
@@ -132,8 +137,8 @@ async def stored_run(config: Config) -> dict[str, Any]:
             telemetry.health(
                 config.app, "failed", f"a start would be refused: {lane.refused}", lane.fix or ""
             )
-        labels = (config.app, config.input.topic, partition_label(lane.partition), config.learner.label())
-        notes = (*config.privacy_notes, *(() if config.shadow is None else (SHADOWED,)))
+        labels = (config.app, config.input.topic, partition_label(lane.partition), lane.champion)
+        notes = (*config.privacy_notes, *challenger_notes(config))
         telemetry.publish(labels, _gauges(lane, accounts.get(lane.partition), notes), None)
     run = frame(telemetry, public=False, audit=config.audit_file)
     for entry in run["lanes"]:

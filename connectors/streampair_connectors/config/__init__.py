@@ -8,6 +8,7 @@ error or a metric.
 from streampair_connectors.config.loader import Changes, Config, load_config, parse_config
 from streampair_connectors.config.models import (
     CardConfig,
+    ChallengerConfig,
     InputConfig,
     KafkaConfig,
     Label,
@@ -16,7 +17,6 @@ from streampair_connectors.config.models import (
     MetricsConfig,
     OutputConfig,
     RegretTable,
-    ShadowConfig,
     StepConfig,
     StoreConfig,
     TopicsConfig,
@@ -27,6 +27,7 @@ from streampair_connectors.config.models import (
 
 __all__ = [
     "CardConfig",
+    "ChallengerConfig",
     "Changes",
     "Config",
     "InputConfig",
@@ -37,7 +38,6 @@ __all__ = [
     "MetricsConfig",
     "OutputConfig",
     "RegretTable",
-    "ShadowConfig",
     "StepConfig",
     "StoreConfig",
     "TopicsConfig",

@@ -18,6 +18,7 @@ from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, m
 from streampair.errors import ConfigError
 from streampair_connectors.config.models import (
     CardConfig,
+    ChallengerConfig,
     InputConfig,
     KafkaConfig,
     Label,
@@ -26,7 +27,6 @@ from streampair_connectors.config.models import (
     MetricsConfig,
     OutputConfig,
     RegretTable,
-    ShadowConfig,
     StoreConfig,
     Table,
     TopicsConfig,
@@ -40,6 +40,8 @@ __all__ = [
     "load_config",
     "parse_config",
 ]
+
+MOST_CHALLENGERS = 8
 
 # The name of an application is also that of its group and files.
 _APP = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -55,7 +57,7 @@ class Config(Table):
     output: OutputConfig = OutputConfig()
     topics: TopicsConfig = TopicsConfig()
     learner: LearnerConfig
-    shadow: ShadowConfig | None = None
+    challengers: Sequence[ChallengerConfig] = ()
     store: StoreConfig = StoreConfig()
     metrics: MetricsConfig = MetricsConfig()
     card: CardConfig = CardConfig()
@@ -98,6 +100,42 @@ class Config(Table):
             )
         return self
 
+    @model_validator(mode="after")
+    def _learners(self) -> Config:
+        names = [self.learner.label(), *(challenger.name for challenger in self.challengers)]
+        if len(set(names)) != len(names):
+            raise ValueError(
+                f"the learner and its challengers are named {', '.join(names)}: give each a name of its own "
+                "(learner.name, challengers.name)"
+            )
+        if len(self.challengers) > MOST_CHALLENGERS:
+            raise ValueError(
+                f"there are {len(self.challengers)} challengers, and each takes the time of a learner: at "
+                f"most {MOST_CHALLENGERS} are accepted"
+            )
+        return self
+
+    def challenger(self, challenger: ChallengerConfig) -> Config:
+        """The configuration with a challenger in place of the learner; keys and permissions stay."""
+        kept = ("allow_classes", "allow_pickle", "trust_preprocessing", "noise_key_file", "noise_key_env")
+        learner = challenger.as_learner().model_copy(
+            update={name: getattr(self.learner, name) for name in kept}
+        )
+        return self.model_copy(update={"learner": learner, "challengers": []})
+
+    def with_champion(self, name: str) -> Config:
+        """The configuration with a promoted challenger as its learner, and the learner as a challenger."""
+        chosen = next((challenger for challenger in self.challengers if challenger.name == name), None)
+        if chosen is None:
+            return self
+        learner = self.learner
+        former = ChallengerConfig.model_validate(
+            {"class": learner.class_, "options": learner.options, "name": learner.label()}
+            | {"steps": [step.model_dump(by_alias=True) for step in learner.steps]}
+        )
+        others = [challenger for challenger in self.challengers if challenger.name != name]
+        return self.challenger(chosen).model_copy(update={"challengers": [former, *others]})
+
     @model_validator(mode="before")
     @classmethod
     def _event_id(cls, data: Any) -> Any:
@@ -127,10 +165,10 @@ class Config(Table):
             raise ValueError(
                 '[labels] needs one model for the whole topic; remove learner.scope = "partition"'
             )
-        if self.shadow is not None and self.learner.parallel:
+        if self.challengers and self.learner.parallel:
             raise ValueError(
-                '[shadow] has no AUC where [labels] and scoring = "parallel" are set: its lane scores no '
-                "events; remove [shadow], or learner.scoring"
+                '[[challengers]] cannot be compared where [labels] and scoring = "parallel" are set: the '
+                "lane scores no events; remove the challengers, or learner.scoring"
             )
         field = labels.id_field
         if field is not None and declared.id != field:

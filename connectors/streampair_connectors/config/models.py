@@ -441,6 +441,10 @@ class StepConfig(Table):
     options: dict[str, Any] = {}
 
 
+# A label of series, and a part of the identity of noise.
+_CHALLENGER = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
 class LearnerConfig(Table):
     """The model: one estimator, or the steps of a pipeline."""
 
@@ -521,22 +525,23 @@ class LearnerConfig(Table):
         return None if secret is None else hex_key("signing_key", secret)
 
 
-class ShadowConfig(Table):
-    """The shadow (challenger) learner, which is not private: one estimator, or the steps of a pipeline."""
+class ChallengerConfig(Table):
+    """A challenger: a learner beside that of [learner], one estimator or the steps of a pipeline."""
 
+    name: Annotated[str, Field(pattern=_CHALLENGER)]
     class_: Annotated[str | None, Field(alias="class")] = None
     options: dict[str, Any] = {}
     steps: list[StepConfig] = []
 
     @model_validator(mode="after")
-    def _whole(self) -> ShadowConfig:
+    def _whole(self) -> ChallengerConfig:
         self.as_learner()
         return self
 
     def as_learner(self) -> LearnerConfig:
         """Return it as a learner's table."""
         fields = {"class": self.class_, "options": self.options, "steps": self.steps}
-        return LearnerConfig.model_validate(fields)
+        return LearnerConfig.model_validate({**fields, "name": self.name})
 
 
 class StoreConfig(Table):

@@ -16,13 +16,17 @@ from typing import Any
 
 from streampair.engine.lane import LaneGauges
 
-__all__ = ["POINTS", "RELEASES", "History", "Track"]
+__all__ = ["CHALLENGER_AUC", "CHALLENGER_AUC_STDERR", "POINTS", "RELEASES", "History", "Track"]
 
 RELEASES = 8
 """Dates of releases that are kept of a lane."""
 
 POINTS = 240
 """Points of a lane at most; a line on a screen has no room for more."""
+
+CHALLENGER_AUC = "challenger_auc:"
+CHALLENGER_AUC_STDERR = "challenger_auc_stderr:"
+"""Beginnings of the columns of each challenger: its name follows."""
 
 Counts = tuple[int, int]
 """Counts of changes: of those for operators, and of the public ones. Indexed by `public`."""
@@ -220,10 +224,15 @@ def _point(gauges: LaneGauges, lag: int | None) -> dict[str, float | None]:
         "events": float(sum(gauges.events.values())),
         "prequential_auc": gauges.auc,
         "prequential_auc_stderr": None if quality is None else quality.auc_stderr,
-        "shadow_auc": None if quality is None else quality.shadow_auc,
         "lag": lag,
         "weight_norm": gauges.weight_norm,
     }
+    for each in gauges.challengers:  # a number of them that the configuration limits
+        found = each.comparison
+        point |= {
+            f"{CHALLENGER_AUC}{each.name}": None if found is None else found.second,
+            f"{CHALLENGER_AUC_STDERR}{each.name}": None if found is None else found.second_stderr,
+        }
     if regret is not None:
         point |= {"regret_average": regret.average, "regret_average_stderr": regret.average_stderr}
         point |= {"pair_loss": regret.pair_loss, "comparator_loss": regret.comparator_loss}

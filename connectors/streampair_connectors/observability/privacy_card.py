@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from streampair import __version__
-from streampair.engine.lane import SHADOWED, LaneGauges
+from streampair.engine.challengers import NOT_PRIVATE
+from streampair.engine.lane import LaneGauges
 from streampair.engine.source import partition_key, partition_number
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import DOUBTFUL_BY, NOT_COVERED, VOID_BY
@@ -297,10 +298,13 @@ def read_audit(file: Path) -> str:
 
 
 def public_report(report: PrivacyReport) -> PrivacyReport:
-    """The report without the reason of a void guarantee, which may depend on records; a shadow is named."""
+    """The report without the reason of a void guarantee, which may depend on records.
+
+    It still says that a learner that is not private learns from the same records.
+    """
     if report.kind != "void":
         return report
-    return report.replace(guarantee="void", notes=tuple(note for note in report.notes if note == SHADOWED))
+    return report.replace(guarantee="void", notes=tuple(note for note in report.notes if note == NOT_PRIVATE))
 
 
 # ---- as a page, and as text ------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -18,12 +18,12 @@ from streampair_connectors.config import Config
 from streampair_connectors.stores.offline import OfflineTopic, StoredLane
 from streampair_connectors.stores.topic import ForeignLogError, log_partition
 
-__all__ = ["Budget", "LaneBudget", "Total", "read_stored", "total_of"]
+__all__ = ["Budget", "LaneBudget", "Total", "read_stored", "together", "total_of"]
 
 
 @dataclass(frozen=True)
 class LaneBudget:
-    """One private lane, as of its last commit.
+    """One private learner of a lane, as of its last commit.
 
     Attributes
     ----------
@@ -46,6 +46,8 @@ class LaneBudget:
         Timestamp of the account's first record, in seconds since the epoch; None: unknown.
     release_dates, fork_dates
         Commit dates of the first and latest ones, as in `streampair.engine.LaneGauges`.
+    ended
+        Of a challenger: why it learns no more; its account stays.
     """
 
     app: str
@@ -74,6 +76,7 @@ class LaneBudget:
     since: float | None = None
     release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()
+    ended: str = ""
 
     @property
     def by_entity(self) -> bool:
@@ -288,8 +291,8 @@ def _accounts_in_directory(directory: Path, app: str) -> list[LaneBudget]:
             f"the store directory {directory} cannot be read: {error.strerror}",
             fix="run as the user of the worker",
         ) from None
-    accounts = [_account_in_log(path, frames) for path, frames in logs]
-    return [account for account in accounts if account is not None and account.app == app]
+    accounts = [account for path, frames in logs for account in _accounts_in_log(path, frames)]
+    return [account for account in accounts if account.app == app]
 
 
 async def _accounts_in_kafka(config: Config, unread: list[str]) -> list[LaneBudget]:
@@ -303,9 +306,8 @@ async def _accounts_in_kafka(config: Config, unread: list[str]) -> list[LaneBudg
             if found.damage is not None:
                 unread.append(name)
                 break
-            account = _account_in_log(f"{name}[{log_partition(partition)}]", found.frames)
-            if account is not None and account.app == config.app:
-                accounts.append(account)
+            in_log = _accounts_in_log(f"{name}[{log_partition(partition)}]", found.frames)
+            accounts += [account for account in in_log if account.app == config.app]
     return accounts
 
 
@@ -350,41 +352,85 @@ async def _log_topics(config: Config) -> list[Config]:
     return found
 
 
-def _account_in_log(where: Path | str, frames: bytes) -> LaneBudget | None:
-    """Return the account in a log; None if its lane is not private."""
+def _accounts_in_log(where: Path | str, frames: bytes) -> list[LaneBudget]:
+    """Return the accounts in a log, that of the champion first; none if its lane is not private."""
     known = RecoveredState.of(Chain.peek(frames))
     if known is None:
-        return None
-    genesis, tip, ledger = known.genesis, known.tip, known.ledger or {}
+        return []
+    genesis, tip = known.genesis, known.tip
     # Before the first commit the report is in the first entry.
     slots, report = (0, genesis.privacy) if tip is None else (tip.slots, tip.privacy)
     if report is None:
-        return None
-    released, forked = rows_of(report.get("dates"))
+        return []
+    titles = {"": genesis.name}
+    champion, ledger = known.champion, known.ledger
+    # Of a lane with several learners the report of the lane is that of the sum.
+    numbers = known.learners[champion].privacy if champion in known.learners else None
+    # Releases that a replay has not reached yet count, too.
+    uncommitted = max(known.released - slots, len((ledger or {}).get("behind", [])))
     try:
-        return LaneBudget(
-            app=genesis.app,
-            topic=genesis.topic,
-            partition=genesis.partition,
-            learner=genesis.name,
-            forks=ledger.get("forks"),
-            forks_planned=ledger.get("limit"),
-            pending=bool(ledger.get("pending", False)),
-            attempt=ledger.get("attempt"),
-            window=ledger.get("window"),
-            generation=ledger.get("generation"),
-            # Releases that a replay has not reached yet count, too.
-            uncommitted=max(known.released - slots, len(ledger.get("behind", []))),
-            partitions=genesis.partitions,
-            since=since_of(report) / 1000.0 or None,
-            release_dates=tuple(released),
-            fork_dates=tuple(forked),
-            **{name: report[name] for name in _NUMBERS},
-        )
+        found = [
+            _account(known, titles.get(champion, champion), numbers or report, ledger, report, uncommitted)
+        ]
+        for name, state in known.learners.items():
+            if name != champion and state.privacy is not None:
+                title = titles.get(name, name)
+                account = _account(known, title, state.privacy, state.ledger, {}, 0)
+                found.append(replace(account, ended=state.ended))
     except (KeyError, TypeError) as error:
         raise SnapshotError(
             f"{where} has an invalid privacy report ({error!r})", fix="use the release that wrote it"
         ) from None
+    return found
+
+
+def _account(
+    known: RecoveredState,
+    learner: str,
+    numbers: Mapping[str, Any],
+    ledger: Mapping[str, Any] | None,
+    report: dict[str, Any],
+    uncommitted: int,
+) -> LaneBudget:
+    """The account of a learner; `report` is that of its lane, if it is the champion: it has the dates."""
+    genesis, ledger = known.genesis, ledger or {}
+    released, forked = rows_of(report.get("dates"))
+    return LaneBudget(
+        app=genesis.app,
+        topic=genesis.topic,
+        partition=genesis.partition,
+        learner=learner,
+        forks=ledger.get("forks"),
+        forks_planned=ledger.get("limit"),
+        pending=bool(ledger.get("pending", False)),
+        attempt=ledger.get("attempt"),
+        window=ledger.get("window"),
+        generation=ledger.get("generation"),
+        uncommitted=uncommitted,
+        partitions=genesis.partitions,
+        since=since_of(report) / 1000.0 or None,
+        release_dates=tuple(released),
+        fork_dates=tuple(forked),
+        **{name: numbers[name] for name in _NUMBERS},
+    )
+
+
+def together(accounts: Sequence[LaneBudget]) -> LaneBudget:
+    """The account of a lane: that of its champion, with those of its challengers added (Lemma 2)."""
+    champion, delta = accounts[0], min(account.delta for account in accounts)
+    spent = Spend().then(*(Spend(mu=account.mu_spent) for account in accounts))
+    ending = {account.learner: account.mu_spent for account in accounts if account.ended}
+    budgets = [ending.get(account.learner, account.mu_budget) for account in accounts]
+    budget = Spend().then(*(Spend(mu=mu) for mu in budgets))
+    return replace(
+        champion,
+        delta=delta,
+        mu_spent=spent.mu,
+        mu_budget=budget.mu,
+        epsilon_spent=spent.epsilon(delta),
+        epsilon_budget=budget.epsilon(delta),
+        releases=sum(account.releases for account in accounts),
+    )
 
 
 _NUMBERS = (

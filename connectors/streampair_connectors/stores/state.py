@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 
 from streampair import __version__
-from streampair.engine import ExternalState, LogDamagedError, LoggedLane, ReplayRequest
+from streampair.engine import ExternalState, LogAppend, LogDamagedError, LoggedLane, ReplayRequest
 from streampair.engine.recovery import Cause, NothingToOverrideError, OverrideResult, RecoveredState
 from streampair.engine.source import lane_title, partition_key
 from streampair.engine.wal import Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
+from streampair.evaluation import AUCDifference
 from streampair.privacy import NoiseKey, epsilon_from
 from streampair_connectors import kafka
 from streampair_connectors.codecs.records import json_decoder
@@ -34,8 +35,9 @@ from streampair_connectors.stores.offline import (
 )
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, taken_cells
 from streampair_connectors.worker.lane_manager import external_state
+from streampair_connectors.worker.model_topic import check_exportable
 
-__all__ = ["LaneState", "Plan", "States", "export_state", "import_state", "open_states"]
+__all__ = ["LaneState", "Plan", "Promotion", "States", "export_state", "import_state", "open_states"]
 
 _EXPORT_MAGIC = b"streampair state 1\n"
 
@@ -77,6 +79,12 @@ class LaneState:
     replay
         First offset and end of the events that a start replays after the last snapshot; None: none. The
         replay is not run here, and may still refuse the start.
+    champion
+        The learner whose scores are published.
+    learners
+        The learners of the lane beside it, and why those have ended that have.
+    promotions
+        The latest promotions: date, names, and what the choice was made by.
     """
 
     partition: int
@@ -100,6 +108,9 @@ class LaneState:
     fix: str | None = None
     damage: str | None = None
     replay: tuple[int, int] | None = None
+    champion: str = ""
+    learners: dict[str, str] = field(default_factory=dict)
+    promotions: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON-compatible dictionary."""
@@ -138,6 +149,45 @@ class Plan:
         if mu is not None and delta is not None:
             fields |= {"mu": list(mu), "epsilon": [epsilon_from(m, delta) for m in mu], "delta": delta}
         return fields
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """Effect of a promotion on a lane; `States.carry_out` applies it.
+
+    Attributes
+    ----------
+    partition, champion, promoted
+        The lane, and the names of both learners.
+    comparison
+        Their AUCs over the same events: `first` is the champion's; None: there are too few events.
+    chosen_by
+        `"private AUC"` or `"raw data"`.
+    void
+        Why the choice voids the guarantee of a private lane; empty: it does not.
+    """
+
+    partition: int
+    champion: str
+    promoted: str
+    comparison: AUCDifference | None
+    chosen_by: str
+    void: str
+    append: LogAppend
+    seen: StoredLane
+    used: int
+    starts: Mapping[int, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON-compatible dictionary."""
+        return {
+            "partition": partition_key(self.partition),
+            "champion": self.champion,
+            "promoted": self.promoted,
+            "comparison": None if self.comparison is None else self.comparison._asdict(),
+            "chosen_by": self.chosen_by,
+            "void": self.void or None,
+        }
 
 
 @dataclass(frozen=True)
@@ -223,9 +273,88 @@ class States:
         loaded.lane.start(external, loaded.at_rest.snapshot(loaded.request.content))
         return loaded.lane
 
-    async def carry_out(self, plan: Plan) -> None:
-        """Apply a plan, durably."""
-        append = plan.accepted.append
+    async def promotions(self, name: str, *, by_raw_data: bool) -> list[Promotion]:
+        """Return the effect of making a challenger the champion of each lane in which it is not.
+
+        Parameters
+        ----------
+        name
+            Of the challenger, or of the learner of [learner] once another one was promoted.
+        by_raw_data
+            Whether the choice was made by numbers that are functions of raw data. Of a private lane it must
+            otherwise be the learner with the highest private AUC.
+
+        Raises
+        ------
+        StreampairError
+            There is no such learner, or it cannot be promoted; a worker runs, or its last one did not stop
+            cleanly.
+        """
+        await require_no_members(self.config)
+        lanes = await self.store.lanes()
+        if not lanes:
+            raise StoreError(
+                "the store has no lane of this application",
+                fix="run it first, or set store.kind and store.directory as in the run",
+            )
+        found = [await self._promotion(partition, name, by_raw_data) for partition in lanes]
+        made = [promotion for promotion in found if promotion is not None]
+        if not made:
+            raise ConfigError(f"{name} is the champion already", fix="there is nothing to do")
+        return made
+
+    async def _promotion(self, partition: int, name: str, by_raw_data: bool) -> Promotion | None:
+        loaded = await self._load(partition)
+        if loaded.at_rest.damage is not None:
+            raise loaded.at_rest.damage
+        key = "" if name == self.config.learner.label() else name
+        lane, known = loaded.lane, loaded.lane.log.known
+        if known is not None and known.champion == key:
+            return None
+        names = [key, *({} if known is None else known.learners)]
+        titles = {each: self._title(each) for each in names}
+        external = loaded.external if self._lookup is not None else _facts_of_log(loaded)
+        when = datetime.datetime.now(datetime.UTC).date().isoformat()
+        private_best = False
+        comparison: AUCDifference | None = None
+        if known is not None and known.span is None and loaded.request.content is not None:
+            state = await self.restored(partition)
+            gauges = state.gauges(solve=False)
+            comparison = next((c.comparison for c in gauges.challengers if c.name == name), None)
+            private_best = state.private and _highest_private_auc(state, name)
+            candidate = state.challengers.lane_of(key)
+            if candidate is not None and self.config.model_topic is not None:
+                check_exportable(candidate.model)
+        chosen_by = "raw data" if by_raw_data or not lane.private else "private AUC"
+        if chosen_by == "private AUC" and not private_best:
+            raise ConfigError(
+                f"{name} does not have the highest private AUC of the private learners, so that any reason "
+                "to choose it is a function of raw data, which no account covers",
+                fix="give the learners auc_share=, whose AUCs may be looked at; or pass --by-raw-data, after "
+                "which the report says that the guarantee is void",
+            )
+        text = f"{name} in place of {lane.name}, chosen by {chosen_by}"
+        void = f"{when}: {text}, a release that no account covers" if lane.private and by_raw_data else ""
+        append = lane.promote(key, external, f"{when}: {text}", void, titles)
+        return Promotion(
+            partition,
+            lane.name,
+            name,
+            comparison,
+            chosen_by,
+            void,
+            append,
+            loaded.at_rest,
+            loaded.request.used,
+            loaded.starts,
+        )
+
+    def _title(self, name: str) -> str:
+        return name or self.config.learner.label()
+
+    async def carry_out(self, plan: Plan | Promotion) -> None:
+        """Apply a plan or a promotion, durably."""
+        append = plan.append if isinstance(plan, Promotion) else plan.accepted.append
         await self.store.amend(plan.partition, plan.seen, plan.used, append, plan.starts)
 
     async def _plan(self, cause: Cause, partition: int) -> Plan:
@@ -253,7 +382,7 @@ class States:
             committed = {source.partition: found[source] for source in sources}
             spans = await self._lookup.spans(sources)
         at_rest = await self.store.read_lane(partition)
-        lane = self.make(partition)
+        lane = self.make(partition, at_rest.frames)
         request = lane.read(at_rest.frames, damaged=True)
         if self._lookup is None:
             return _LoadedLane(at_rest, lane, request, ExternalState(registers=False), None, {})
@@ -269,8 +398,8 @@ class States:
         starts = {number: start for number, (start, _) in spans.items()}
         return _LoadedLane(at_rest, lane, request, external, committed[min(spans)], starts)
 
-    def make(self, partition: int) -> LoggedLane:
-        """Return a new lane, not started."""
+    def make(self, partition: int, frames: bytes = b"") -> LoggedLane:
+        """Return a new lane, not started; `frames`: its log, which says which learner is the champion."""
         config, secret = self.config, self.store.secret()
         return build_logged_lane(
             config,
@@ -279,6 +408,7 @@ class States:
             partition=partition,
             noise_key=None if secret is None else NoiseKey(secret),
             payloads_change=self._compacted,
+            frames=frames,
         )
 
     async def _state(self, partition: int) -> LaneState:
@@ -306,6 +436,7 @@ class States:
             problem = damage or "the store has no log of this lane"
             return LaneState(
                 partition=partition,
+                champion=self._title(""),
                 register=register,
                 group_offset=group_offset,
                 refused=problem if refused is None else refused.problem,
@@ -335,6 +466,9 @@ class States:
             fix=None if refused is None else refused.fix,
             damage=damage,
             replay=known.replay,
+            champion=self._title(known.champion),
+            learners={self._title(n): s.ended for n, s in known.learners.items() if n != known.champion},
+            promotions=[] if tip is None else list(tip.promotions),
         )
 
 
@@ -350,6 +484,18 @@ def _facts_of_log(loaded: _LoadedLane) -> ExternalState:
         registers=False,
         spans={each.partition: (0, each.next_offset) for each in positions} or None,
     )
+
+
+def _highest_private_auc(lane: LoggedLane, name: str) -> bool:
+    """Whether a challenger has the highest AUC of those that private learners have released."""
+    found = {each.name: each.private_auc for each in lane.gauges(solve=False).challengers if not each.ended}
+    found[lane.name] = lane.privacy.auc
+    aucs = {
+        title: float(released["value"])
+        for title, released in found.items()
+        if released is not None and not released["too_few"]
+    }
+    return name in aucs and aucs[name] == max(aucs.values())
 
 
 def _start_error(loaded: _LoadedLane) -> StreampairError | None:
@@ -442,7 +588,7 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
         seal, lanes = _export_seal(states), []
         for partition in await states.store.lanes():
             at_rest = await states.store.read_lane(partition)
-            lane = states.make(partition)
+            lane = states.make(partition, at_rest.frames)
             if at_rest.damage is not None:
                 raise at_rest.damage
             request = lane.read(at_rest.frames)
@@ -531,7 +677,7 @@ async def _check_newest(
     existing = await states.store.read_lane(partition)
     if existing.frames or existing.damage:
         raise exists_error(config, partition)
-    lane = states.make(partition)
+    lane = states.make(partition, frames)
     request = lane.read(frames)
     if request.content != content or request.used != len(frames):
         raise StoreError("the file is incomplete", fix="export the state again")

@@ -7,11 +7,13 @@ import functools
 import importlib
 import inspect
 import os
+import secrets
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,31 +22,36 @@ from river import base, compose
 from streampair import losses, models
 from streampair.engine import (
     Breaker,
+    Challenger,
     Event,
     ExternalState,
     Lane,
     LoggedLane,
+    Member,
     Record,
     RegretConfig,
     Rows,
-    Shadow,
+    learners_of,
 )
+from streampair.engine.challengers import NOT_PRIVATE, add_accounts
 from streampair.engine.fits import PendingModel
+from streampair.engine.snapshot import summary
 from streampair.engine.source import partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import ConfigError, PrivacyError, SnapshotError, StreampairError
 from streampair.kernels import on_compile
-from streampair.privacy import EntityLimit, NoiseKey
+from streampair.privacy import EntityLimit, NoiseKey, PrivacyReport
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Partition
 from streampair_connectors.observability.logs import get_logger
 
 __all__ = [
     "LEARNERS_TO_COMPILE",
+    "add_challengers",
     "build_lane",
     "build_learner",
     "build_logged_lane",
-    "build_shadow",
+    "challenger_notes",
     "compile_kernels",
     "draws_key",
     "is_private",
@@ -226,16 +233,25 @@ def build_logged_lane(
     noise_key: NoiseKey | None = None,
     payloads_change: bool = False,
     submit: Callable[[Callable[[], Any]], PendingModel] | None = None,
+    frames: bytes = b"",
 ) -> LoggedLane:
     """Return a new lane of this configuration for one partition, to be started from its log.
 
-    `submit` as of `LoggedLane`.
+    Parameters
+    ----------
+    config, decode, topic, partition, noise_key
+        As of `build_lane`.
+    payloads_change, submit
+        As of `LoggedLane`.
+    frames
+        The bytes of the log: they say which learner is the champion.
 
     Raises
     ------
     ConfigError, PrivacyError
         The model cannot be used in a lane; the message says why.
     """
+    champion, tokens = learners_of(frames)
     more = {
         "topic": topic,
         "partition": partition,
@@ -244,7 +260,7 @@ def build_logged_lane(
         "submit": submit,
     }
     with _warnings_logged(topic, partition):
-        lane = _build(LoggedLane, config, decode, noise_key, more)
+        lane = _build(LoggedLane, config, decode, noise_key, more, champion=champion, tokens=tokens)
     if lane.source is not None:
         lane.source.learns_only = config.labels is not None and config.learner.parallel
     return lane
@@ -256,6 +272,9 @@ def _build(
     decode: Callable[[Any], Event],
     noise_key: NoiseKey | None,
     more: dict[str, Any],
+    *,
+    champion: str = "",
+    tokens: Mapping[str, str] = MappingProxyType({}),
 ) -> AnyLane:
     worker, regret = config.worker, config.regret
     breaker: Any = {
@@ -264,12 +283,28 @@ def _build(
         "on": Breaker(worker.breaker_window, worker.breaker_share),
     }[worker.breaker]
     loss = {None: None, "hinge": losses.Hinge, "logistic": losses.Logistic}[regret.loss]
-    shadow = build_shadow(config, decode, topic=more["topic"], partition=more["partition"])
-    lane = kind(
+    challengers = build_challengers(config, noise_key, tokens)
+    first = Challenger(
+        "",
         build_learner(config, noise_key=noise_key),
+        fingerprint=config.fingerprint(),
+        title=config.learner.label(),
+    )
+    learners = {each.name: each for each in (first, *challengers)}
+    if champion not in learners:
+        raise ConfigError(
+            f"the champion of this application is {champion!r}, and the configuration has no such challenger",
+            fix=f"put [[challengers]] with name = {champion!r} back; to drop it, promote another one first",
+        )
+    published = learners.pop(champion)
+    lane = kind(
+        published.learner,
         decode,
         app=config.app,
-        name=config.learner.label(),
+        name=published.name if published.title is None else published.title,
+        member=Member(published.name, published.fingerprint, published.token),
+        challengers=tuple(learners.values()),
+        clock=time.thread_time,
         positive=config.input.positive,
         on_bad=worker.on_bad,
         breaker=breaker,
@@ -288,7 +323,6 @@ def _build(
         fingerprint=config.fingerprint(),
         classes=config.input.labels == "any",
         trust_preprocessing=config.learner.trust_preprocessing,
-        shadow=shadow,
         bounds=config.input.without_categories().bounds(),
         labels=config.label_codes,
         threshold=None if config.labels is None else config.labels.threshold,
@@ -322,42 +356,46 @@ def _warnings_logged(topic: str, partition: int) -> Iterator[None]:
         )
 
 
-def build_shadow(
-    config: Config, decode: Callable[[Any], Event], *, topic: str, partition: int
-) -> Shadow | None:
-    """Return the shadow learner of [shadow]; None without that table.
+def build_challengers(
+    config: Config, noise_key: NoiseKey | None, tokens: Mapping[str, str]
+) -> list[Challenger]:
+    """Return the learners of [[challengers]].
+
+    `tokens`: by name, those of challengers that the log knows; others get a new one.
 
     Raises
     ------
     ConfigError
-        The shadow learner is private, or cannot be used in a lane; the message says why.
+        A challenger cannot be built; the message names it.
     """
-    shadow_config = _shadow_config(config)
-    if shadow_config is None:
-        return None
-    try:
-        return Shadow(
-            build_learner(shadow_config),
-            decode,
-            app=config.app,
-            topic=topic,
-            partition=partition,
-            positive=config.input.positive,
-            auc_window=config.worker.auc_window,
-            labels=config.label_codes,
-            clock=time.perf_counter,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"[shadow]: {error.problem}", fix=error.fix) from None
+    found = []
+    for challenger in config.challengers:
+        settings = config.challenger(challenger)
+        try:
+            learner = build_learner(settings, noise_key=noise_key)
+        except ConfigError as error:
+            raise ConfigError(f"challengers.{challenger.name}: {error.problem}", fix=error.fix) from None
+        token = tokens.get(challenger.name) or secrets.token_hex(8)
+        found.append(Challenger(challenger.name, learner, settings.fingerprint(), token))
+    return found
 
 
-def _shadow_config(config: Config) -> Config | None:
-    """The configuration with the shadow in place of the learner; None without a shadow."""
-    if config.shadow is None:
-        return None
-    learner = config.shadow.as_learner()
-    learner = learner.model_copy(update={"allow_classes": config.learner.allow_classes})
-    return config.model_copy(update={"learner": learner, "shadow": None})
+def add_challengers(config: Config, report: PrivacyReport, noise_key: NoiseKey) -> PrivacyReport:
+    """The report of the learner before anything is spent, with the budgets of private challengers added."""
+    accounts = []
+    for challenger in build_challengers(config, noise_key, {}):
+        model = challenger.learner
+        learner = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
+        if (numbers := summary(getattr(learner, "privacy", None))) is not None:
+            accounts.append((challenger.name, numbers))
+    found: PrivacyReport = add_accounts(report, accounts, config.learner.label())
+    return found
+
+
+def challenger_notes(config: Config) -> tuple[str, ...]:
+    """Notes of the privacy report that follow from [[challengers]]."""
+    private = [is_private(config.challenger(each)) for each in config.challengers]
+    return () if all(private) else (NOT_PRIVATE,)
 
 
 def warm_up(config: Config) -> None:
@@ -377,7 +415,9 @@ def warm_up(config: Config) -> None:
     # Warnings and errors here are repeated by the real lanes, with an offset.
     with on_compile(compiling), warnings.catch_warnings(), suppress(StreampairError):
         warnings.simplefilter("ignore")
-        _exercise_lane(config)
+        _exercise_lane(config.model_copy(update={"challengers": []}))
+        for challenger in config.challengers:
+            _exercise_lane(config.challenger(challenger))
     if begun:
         took = round(time.monotonic() - begun[0], 1)
         if not _print_progress(f"kernels compiled in {took} s"):

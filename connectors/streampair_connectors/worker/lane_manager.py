@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from streampair.engine import (
+    ChallengerGauges,
     DeadLetter,
     ExternalState,
     LoggedLane,
@@ -101,12 +102,8 @@ class OpenLane:
     ) -> None:
         self.topic, self.partition = partition
         self.topic_partition = partition
-        self.labels: LaneLabels = (
-            *(config.app, self.topic, partition_label(self.partition), config.learner.label()),
-        )
-        self.encoder = Encoder(
-            app=config.app, learner=config.learner.label(), topic=self.topic, partition=self.partition
-        )
+        self.labels: LaneLabels = (*(config.app, self.topic, partition_label(self.partition), lane.name),)
+        self.encoder = Encoder(app=config.app, learner=lane.name, topic=self.topic, partition=self.partition)
         self.logged_lane = lane
         self.store = store
         self.dirty = False
@@ -118,6 +115,7 @@ class OpenLane:
         self.event_time: float | None = None
         self.learned_time: float | None = None
         self._outside: set[str] = set()
+        self._ended: set[str] = set()
         self.lane_count = 1
         self.spans = spans
         self.announced = announced
@@ -205,6 +203,21 @@ class OpenLane:
                 next_step="learners with bounds clip such values: fix the producer, or declare wider "
                 "bounds, with another application name",
             )
+
+    def report_challengers(self, challengers: Sequence[ChallengerGauges]) -> None:
+        """Log challengers that have ended, once: the reason names the kind of error, and no record."""
+        for each in challengers:
+            if each.ended and each.name not in self._ended:
+                self._ended.add(each.name)
+                log.warning(
+                    "challenger_ended",
+                    app=self.labels[0],
+                    topic=self.topic,
+                    partition=partition_key(self.partition),
+                    challenger=each.name,
+                    reason=each.ended,
+                    next_step="none: the champion goes on. To try again, correct it and give it another name",
+                )
 
     async def close(self) -> None:
         """Close the store, so that another worker can open the lane."""
@@ -378,7 +391,7 @@ class Opener:
             rejoined = None if lane is None else lane.reread(frames)
             snapshot = None
             if lane is None or rejoined is None:
-                lane = await self._build(store, partition, fresh=not (frames or any(committed.values())))
+                lane = await self._build(store, partition, frames, fresh=not any(committed.values()))
                 request = lane.read(frames)
                 snapshot = None if request.content is None else await store.snapshot(request.content)
             else:
@@ -437,8 +450,11 @@ class Opener:
             restored=bool(rejoined or snapshot),
         )
 
-    async def _build(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:
+    async def _build(
+        self, store: LaneStore, partition: Partition, frames: bytes, *, fresh: bool
+    ) -> LoggedLane:
         config = self._config
+        fresh = fresh and not frames
         key = None
         # One at a time: the first lane draws the key for all, and warnings are caught for the whole process.
         async with self._build_lock:
@@ -453,6 +469,7 @@ class Opener:
                 noise_key=key,
                 payloads_change=self._payloads_change,
                 submit=self._fits,
+                frames=frames,
             )
 
     async def _replay(

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from streampair import models
+from streampair.engine.snapshot import summary
 from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
@@ -68,6 +69,8 @@ class PublishedModel:
     ----------
     model
         The model.
+    learner
+        The name of its learner; empty: it does not say.
     positions
         By partition, the offset of the first record that it has not learned.
     scored_until
@@ -83,6 +86,7 @@ class PublishedModel:
         self.application = known.get("application")
         self.configuration = known.get("configuration")
         self.positions = _numbers(known.get("positions", {}))
+        self.learner = str(known.get("learner", ""))
         until = known.get("scored_until")
         self.scored_until = None if until is None else _numbers(until)
         self.scored = _numbers(known.get("scored", {}))
@@ -339,8 +343,11 @@ class ModelPublisher:
             "application": config.app,
             "configuration": config.fingerprint(),
             "topic": lane.topic,
+            "learner": logged.name,
             "positions": {str(number): offset for number, offset in lane.learned_positions.items()},
         }
+        if logged.challengers.accounts:
+            metadata["lane_privacy"] = summary(logged.privacy)
         if self._scored_until is not None:
             metadata["scored_until"] = {str(p): offset for p, offset in self._scored_until.items()}
             metadata["scored"] = {str(p): offset for p, offset in self._scored.items()}

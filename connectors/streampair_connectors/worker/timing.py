@@ -163,12 +163,11 @@ class LaneTimer:
 
     def process(self, records: Sequence[Any]) -> LaneOutput:
         """Process a batch; Kafka's records serve as the lane's records."""
-        start, shadow = time.perf_counter(), self._lane.shadow_seconds
+        start = time.perf_counter()
         self.estimated = False
         self._clock.reset()
         output = self._lane.process(cast("Sequence[Record]", records))
-        # Without the shadow: snapshots are spaced by the duration of a replay, which has none.
-        took = time.perf_counter() - start - (self._lane.shadow_seconds - shadow)
+        took = time.perf_counter() - start
         self.seconds_by_event = took / len(records)
         self._telemetry.batch(self._labels, self.seconds_by_event, self._time_score(records[-1]))
         decoding = min(self._clock.batch or self._clock.one * len(records), took)

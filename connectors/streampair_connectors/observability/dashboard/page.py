@@ -27,7 +27,7 @@ __all__ = ["ASSETS", "add_routes", "asset", "frame", "frame_json"]
 # The columns of a lane's history; those that are not public series are for operators only.
 _COLUMNS = (
     *("events", "prequential_auc", "prequential_auc_stderr", "regret_average", "regret_average_stderr"),
-    *("shadow_auc", "pair_loss", "comparator_loss"),
+    *("pair_loss", "comparator_loss"),
     *("lag", "weight_norm", "privacy_epsilon_spent", "privacy_mu_spent", "privacy_horizon_left"),
     *("privacy_releases_total", "privacy_forks"),
 )
@@ -93,7 +93,8 @@ def frame(
             values = {name: value for name, value in series.items() if value != {}}
             if values:
                 lane = _lane(telemetry, labels, track, values, public=public)
-                lane["history"] = track.points(names, most)
+                challengers = [] if public else [n for n in track.columns if n.startswith("challenger_")]
+                lane["history"] = track.points([*names, *challengers], most)
                 if after is None or track.words_changed[public] > after:
                     lane["report"] = _report(telemetry, labels, audit, public=public)
                 lanes.append(lane)
@@ -139,6 +140,17 @@ def _lane(
         "releases": _releases(gauges, track, public=public),
         "values": values,
     }
+    if gauges is not None and gauges.challengers and not public:
+        content["challengers"] = [
+            {
+                "name": each.name,
+                "since": each.since,
+                "ended": each.ended,
+                "private": each.privacy is not None,
+                "saved": each.saved,
+            }
+            for each in gauges.challengers
+        ]
     if not public:
         content["fork_dates"] = [] if gauges is None else [[t / 1000.0, n] for t, n in gauges.fork_dates]
         content["dead_letter_offsets"] = dict(telemetry.history.letters.get(labels, {}))

@@ -1,0 +1,105 @@
+"""DeLong's test against its definition, and the table of scores against a plain list."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streampair.errors import ConfigError, SnapshotError
+from streampair.evaluation import ScoreTable, delong
+
+
+def plain(labels: Any, first: Any, second: Any) -> tuple[float, float, float]:
+    """Both AUCs and the variance of their difference: equations 3 to 9 of the paper, pair by pair."""
+    positives = [i for i, label in enumerate(labels) if label]
+    negatives = [i for i, label in enumerate(labels) if not label]
+    m, n = len(positives), len(negatives)
+
+    def psi(scores: Any, i: int, j: int) -> float:
+        return 1.0 if scores[i] > scores[j] else 0.5 if scores[i] == scores[j] else 0.0
+
+    aucs, v10, v01 = [], [], []
+    for scores in (first, second):
+        aucs.append(sum(psi(scores, i, j) for i in positives for j in negatives) / (m * n))
+        v10.append([sum(psi(scores, i, j) for j in negatives) / n for i in positives])
+        v01.append([sum(psi(scores, i, j) for i in positives) / m for j in negatives])
+    covariance = np.cov(v10) / m + np.cov(v01) / n
+    contrast = np.array([-1.0, 1.0])
+    return aucs[0], aucs[1], float(contrast @ covariance @ contrast)
+
+
+scores = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 7.0]), min_size=20, max_size=20)
+
+
+@settings(max_examples=50, deadline=None)
+@given(scores, scores, st.integers(2, 18))
+def test_it_is_the_formula_of_the_paper(first: list[float], second: list[float], positives: int) -> None:
+    labels = [i < positives for i in range(20)]
+    found = delong(labels, first, second)
+    a, b, variance = plain(labels, first, second)
+    assert found is not None
+    assert (found.first, found.second) == pytest.approx((a, b), abs=1e-12)
+    assert found.difference == pytest.approx(b - a, abs=1e-12)
+    assert found.difference_stderr**2 == pytest.approx(variance, abs=1e-12)
+    if variance > 1e-12:
+        z = (b - a) / math.sqrt(variance)
+        assert found.p_value == pytest.approx(math.erfc(abs(z) / math.sqrt(2.0)), abs=1e-9)
+
+
+def test_equal_scores_differ_by_nothing() -> None:
+    found = delong([True, False] * 10, list(range(20)), list(range(20)))
+    assert found is not None
+    assert (found.difference, found.difference_stderr, found.p_value) == (0.0, 0.0, 1.0)
+    assert delong([True, False, False], [1, 2, 3], [1, 2, 3]) is None
+
+
+def test_its_level_is_that_of_the_test() -> None:
+    """Of two equally good scores of the same events, correlated ones, a twentieth differ at p < 0.05."""
+    rng = np.random.default_rng(5)
+    rejected = 0
+    for _ in range(400):
+        labels = rng.random(200) < 0.3
+        signal = labels + rng.normal(size=200)
+        found = delong(labels, signal + rng.normal(size=200), signal + rng.normal(size=200))
+        assert found is not None
+        rejected += found.p_value < 0.05
+    assert 5 <= rejected <= 37  # 20 of 400, at four standard deviations
+
+
+def test_events_that_only_one_has_scored_are_left_out() -> None:
+    rng = np.random.default_rng(1)
+    rows = [(i, int(rng.random() < 0.4), float(rng.normal()), float(rng.normal())) for i in range(300)]
+    table = ScoreTable(120)
+    for start in range(0, 300, 50):
+        part = rows[start : start + 50]
+        a = [row for row in part if row[0] % 7]
+        b = [row for row in part if row[0] % 5]
+        table.extend(
+            {
+                "a": ([r[0] for r in a], [r[1] for r in a], [r[2] for r in a]),
+                "b": ([r[0] for r in b], [r[1] for r in b], [r[3] for r in b]),
+            }
+        )
+    latest = [row for row in rows if row[0] % 7 or row[0] % 5][-120:]
+    both = [row for row in latest if row[0] % 7 and row[0] % 5]
+    wanted = delong([bool(r[1]) for r in both], [r[2] for r in both], [r[3] for r in both])
+    assert table.compare("a", "b") == wanted
+    assert table.compare("a", "c") is None
+    again = ScoreTable(120)
+    again.load_state(table.to_state())
+    assert again.compare("a", "b") == wanted
+    table.drop("b")
+    assert table.compare("a", "b") is None
+
+
+def test_what_is_no_table_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        ScoreTable(0)
+    for state in ({}, {"labels": [True], "scores": {"a": [0.5, 0.5]}}, {"labels": [True], "scores": 7}):
+        with pytest.raises(SnapshotError, match="table of scores"):
+            ScoreTable(10).load_state(state)
