@@ -494,7 +494,7 @@ class Batch:
         self._auc.extend(labels, scores)
         if self.evaluated is not None:
             self.evaluated.offsets.extend(offsets)
-            self.evaluated.labels.extend(map(int, labels))
+            self.evaluated.labels.extend(labels)
             self.evaluated.scores.extend(scores)
 
     def _score(self, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
@@ -602,8 +602,9 @@ class Batch:
         auc_labels.extend(taken.truth[:done] if done < len(taken.truth) else taken.truth)
         auc_scores.extend(taken.labelled_scores)
         if self.evaluated is not None:
-            unlearned = taken.refused.keys() | batch.nulls
-            offsets = [offset for i, offset in enumerate(batch.offsets) if i not in unlearned]
+            offsets = batch.offsets
+            if unlearned := taken.refused.keys() | batch.nulls:
+                offsets = [offset for i, offset in enumerate(offsets) if i not in unlearned]
             self._offsets += offsets[:done]
         return len(taken.scores)
 

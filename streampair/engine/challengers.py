@@ -8,7 +8,6 @@ taken again from there (docs/privacy 7, Lemma 88).
 
 from __future__ import annotations
 
-import array
 import dataclasses
 import hashlib
 import math
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from streampair.engine.protocols import decode_many
 from streampair.engine.records import Event, Record, Rows
@@ -174,8 +174,8 @@ class SharedDecoder:
 
     def _event(self, record: Record) -> Event | Exception:
         table = self._whole()
-        place = self._places.get(record.offset)
-        if table is None or place is None or self._records[place] is not record:
+        place = None if table is None else self._place(record)
+        if table is None or place is None:
             begin = self._now()
             try:
                 return self._decode(record)
@@ -190,12 +190,15 @@ class SharedDecoder:
 
     def _many(self, records: Sequence[Record]) -> Rows | None:
         assert self._rows is not None
-        table, start = self._whole(), self._places.get(records[0].offset) if records else None
+        table = self._whole()
+        if records is self._records:
+            return table
+        start = self._place(records[0]) if records else None
         stop = 0 if start is None else start + len(records)
         if start is None or stop > len(self._records) or self._records[stop - 1] is not records[-1]:
             return self._rows(records)  # no part of the batch
-        if table is None or stop - start == len(self._records):
-            return table
+        if table is None:
+            return None
         refused = table.refused
         if refused:
             refused = {row - start: error for row, error in refused.items() if start <= row < stop}
@@ -212,9 +215,15 @@ class SharedDecoder:
             self._table = self._rows(self._records)
         except Exception:
             self._table = None  # one by one the same error is met again, and handled
-        self._places = {record.offset: place for place, record in enumerate(self._records)}
         self.seconds += self._now() - begin
         return self._table
+
+    def _place(self, record: Record) -> int | None:
+        """The index of a record of the batch; None: it is another one."""
+        if not self._places:
+            self._places = {each.offset: place for place, each in enumerate(self._records)}
+        place = self._places.get(record.offset)
+        return place if place is not None and self._records[place] is record else None
 
     def _now(self) -> float:
         return 0.0 if self._clock is None else self._clock()
@@ -362,12 +371,14 @@ class Challengers:
             begin, decoding = self._now(), lane.decoder.seconds
             try:
                 scores = lane.process(records).scores
-                values = [math.nan if scored.score is None else scored.score for scored in scores]
-                if any(s.score is not None and not math.isfinite(s.score) for s in scores):
+                values = np.array([math.nan if s.score is None else s.score for s in scores], np.float64)
+                if not np.isfinite(values).all() and any(
+                    s.score is not None and not math.isfinite(s.score) for s in scores
+                ):
                     raise FloatingPointError("a score is not finite")
                 if each.account is not None:
                     each.account.digest_line()  # not logged: nothing of it leaves before the commit
-                each.scores.update(array.array("d", values).tobytes())
+                each.scores.update(values.tobytes())
                 compared[each.name] = tuple(lane.evaluated)
             except Exception as error:  # whatever foreign code raises
                 self._fail(each, error)

@@ -49,7 +49,12 @@ class LaneOnDisk(Driver):
             fresh = not self._directory.lanes(config.app)
             key = NoiseKey(self._directory.secret(f"{config.app}.noise-key", fresh=fresh))
         return build_logged_lane(
-            config, self._decode, topic=config.input.topic, partition=self._partition, noise_key=key
+            config,
+            self._decode,
+            topic=config.input.topic,
+            partition=self._partition,
+            noise_key=key,
+            frames=self.store.read(),
         )
 
     def start(self, *, die_after: int | None = None) -> None:

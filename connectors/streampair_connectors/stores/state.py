@@ -290,7 +290,8 @@ class States:
             There is no such learner, or it cannot be promoted; a worker runs, or its last one did not stop
             cleanly.
         """
-        await require_no_members(self.config)
+        if self._lookup is not None:
+            await require_no_members(self.config)
         lanes = await self.store.lanes()
         if not lanes:
             raise StoreError(
