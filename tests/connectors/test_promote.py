@@ -192,3 +192,19 @@ def test_a_file_is_replayed_with_challengers(tmp_path: Path) -> None:
     summary = json.loads(result.stdout.splitlines()[-1])["summary"]
     assert summary["challengers"]["second"]["events"] == 300
     assert 0.5 < summary["challengers"]["second"]["auc"] <= 1.0
+
+
+def test_a_plan_and_a_check_say_what_challengers_add(tmp_path: Path) -> None:
+    config = written(tmp_path, PRIVATE)
+    plan = call("budget", "plan", "--n", "2000", "--epsilon", "1", "--delta", "1e-5", "--config", config)
+    added = plan["with_challengers"]
+    lane = LaneOnDisk(config, RECORDS, 0)
+    second = lane.lane.challengers.lane_of("second")
+    lane.close()
+    assert second is not None
+    assert added["challengers"] == ["second"]
+    assert added["mu"] == pytest.approx(math.hypot(plan["mu"], second.privacy.mu_budget))
+    assert added["epsilon"] == epsilon_from(added["mu"], 1e-5)
+    text = CliRunner().invoke(app, ["check", str(config)]).output
+    assert "challengers.second: PairFTRL, epsilon 150 at delta 1e-05, which adds to" in text
+    assert "challengers.open: PairOGD, not private" in text

@@ -405,7 +405,7 @@ def budget_plan(
     Reads no data: a wrong guess makes the forecast wrong, and never the guarantee.
     """
     from streampair.privacy import EntityLimit, plan
-    from streampair_connectors.cli.budget import plan_dict, show_plan
+    from streampair_connectors.cli.budget import plan_dict, show_plan, with_challengers
 
     with _errors(as_json):
         found = plan(
@@ -420,12 +420,15 @@ def budget_plan(
             entity=None if entity is None else EntityLimit(entity, separation),
             gain=gain,
         )
-        labels = None if config is None else load_config(config).labels
+        settings = None if config is None else load_config(config)
+        labels = None if settings is None else settings.labels
+        added = None if settings is None else with_challengers(settings, found)
         if as_json:
             late = {} if labels is None else {"learning_lag_seconds": labels.wait / 1000}
-            typer.echo(json.dumps({**plan_dict(found), **late}))
+            more = {} if added is None else {"with_challengers": added}
+            typer.echo(json.dumps({**plan_dict(found), **late, **more}))
         else:
-            show_plan(found, Console(), None if labels is None else labels.wait)
+            show_plan(found, Console(), None if labels is None else labels.wait, added)
 
 
 def _features_of(d: int | None, config: Path | None) -> int:

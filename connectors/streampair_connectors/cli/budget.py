@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streampair.privacy import PrivacyPlan
     from streampair_connectors.stores.spending import Budget, LaneBudget
 
-__all__ = ["application_card", "card", "chart", "plan_dict", "show_budget", "show_plan"]
+__all__ = ["application_card", "card", "chart", "plan_dict", "show_budget", "show_plan", "with_challengers"]
 
 _MARKS = "ABCDEFGH"
 _MODELS = {
@@ -89,7 +89,22 @@ def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
     return lines
 
 
-def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> None:
+def with_challengers(settings: Config, found: PrivacyPlan) -> dict[str, Any] | None:
+    """What a plan promises together with the private challengers of a configuration; None: it has none."""
+    from streampair.privacy import NoiseKey, epsilon_from
+    from streampair_connectors.worker.factory import challenger_reports
+
+    reports = challenger_reports(settings, NoiseKey(secrets.token_bytes(32)))
+    if not reports:
+        return None
+    mu = math.hypot(found.mu, *(report.mu_budget for report in reports.values()))
+    delta = min(found.delta, *(report.delta for report in reports.values()))
+    return {"challengers": list(reports), "mu": mu, "epsilon": epsilon_from(mu, delta), "delta": delta}
+
+
+def show_plan(
+    found: PrivacyPlan, console: Console, wait: int | None = None, added: dict[str, Any] | None = None
+) -> None:
     """Print the table, the chart and the recommendation.
 
     Parameters
@@ -98,6 +113,8 @@ def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> 
         What is printed, and where.
     wait
         Milliseconds from an event until it is learned; None: it is learned when it comes.
+    added
+        As of `with_challengers`.
     """
     from streampair.assurance.planner import setting_text
 
@@ -139,6 +156,13 @@ def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> 
         console.print(
             f"Labels come later: each record is learned {duration_text(wait)} after it came, so that the "
             "first model, and each number of records, is reached so much later.",
+            highlight=False,
+        )
+    if added is not None:
+        console.print(
+            f"The private challengers ({', '.join(added['challengers'])}) learn from the same records, so "
+            f"their accounts add up: together epsilon {added['epsilon']:.4g} at delta {added['delta']:.3g} (mu "
+            f"{added['mu']:.4g}).",
             highlight=False,
         )
     console.print(

@@ -52,6 +52,7 @@ __all__ = [
     "build_learner",
     "build_logged_lane",
     "challenger_notes",
+    "challenger_reports",
     "compile_kernels",
     "draws_key",
     "is_private",
@@ -380,14 +381,22 @@ def build_challengers(
     return found
 
 
-def add_challengers(config: Config, report: PrivacyReport, noise_key: NoiseKey) -> PrivacyReport:
-    """The report of the learner before anything is spent, with the budgets of private challengers added."""
-    accounts = []
+def challenger_reports(config: Config, noise_key: NoiseKey) -> dict[str, PrivacyReport]:
+    """The privacy reports of private challengers before they have spent anything, by name."""
+    reports: dict[str, PrivacyReport] = {}
     for challenger in build_challengers(config, noise_key, {}):
         model = challenger.learner
         learner = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
-        if (numbers := summary(getattr(learner, "privacy", None))) is not None:
-            accounts.append((challenger.name, numbers))
+        report = getattr(learner, "privacy", None)
+        if report is not None:
+            reports[challenger.name] = report
+    return reports
+
+
+def add_challengers(config: Config, report: PrivacyReport, noise_key: NoiseKey) -> PrivacyReport:
+    """The report of the learner before anything is spent, with the budgets of private challengers added."""
+    reports = challenger_reports(config, noise_key)
+    accounts = [(name, summary(each) or {}) for name, each in reports.items()]
     found: PrivacyReport = add_accounts(report, accounts, config.learner.label())
     return found
 
