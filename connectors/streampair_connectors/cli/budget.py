@@ -161,8 +161,8 @@ def show_plan(
     if added is not None:
         console.print(
             f"The private challengers ({', '.join(added['challengers'])}) learn from the same records, so "
-            f"their accounts add up: together epsilon {added['epsilon']:.4g} at delta {added['delta']:.3g} (mu "
-            f"{added['mu']:.4g}).",
+            f"their accounts add up: together epsilon {added['epsilon']:.4g} at delta {added['delta']:.3g} "
+            f"(mu {added['mu']:.4g}).",
             highlight=False,
         )
     console.print(
