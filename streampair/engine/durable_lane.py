@@ -6,7 +6,7 @@ import array
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ from streampair.engine.recovery import (
     replay_impossible,
 )
 from streampair.engine.reservations import Reservations, payload_digest
-from streampair.engine.snapshot import Snapshot, configuration_changed, since_of, summary
+from streampair.engine.snapshot import Snapshot, since_of, summary
 from streampair.engine.source import ORDER_NOT_COVERED, Positions
 from streampair.engine.wal import (
     LOG_FORMAT,
@@ -102,6 +102,8 @@ class LaneLog:
         Returns the fitted numbers of the learner's plan; None while they are not known.
     late
         Whether labels come later than events.
+    settings
+        The settings behind the fingerprint, by name.
     """
 
     def __init__(
@@ -120,8 +122,10 @@ class LaneLog:
         replayable: bool,
         plan: Callable[[], dict[str, Any] | None],
         late: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._late = late
+        self._settings = dict(settings or {})
         self._key = key
         self._who = {"app": app, "topic": topic, "partition": partition}
         self._name = name
@@ -180,8 +184,7 @@ class LaneLog:
                 f"the log is that of {theirs} (format {genesis.format}), this lane is {self._who}",
                 fix="point the store at this lane's own place",
             )
-        if genesis.fingerprint != self._fingerprint:
-            raise configuration_changed("the log was begun", genesis.fingerprint, self._fingerprint)
+        genesis.check_settings(self._fingerprint, self._settings)
         return ReplayRequest(
             None if known.saved is None else known.saved.content.hex(),
             genesis.first,
@@ -258,6 +261,7 @@ class LaneLog:
                 first=facts.first,
                 plan=self._plan(),
                 privacy=report,
+                settings=self._settings,
                 **self._who,  # type: ignore[arg-type]
             )
             self._known = known = RecoveredState.of([genesis])
@@ -575,6 +579,9 @@ class LoggedLane(Lane):
         Runs the computation of a slow model elsewhere, and returns its future (`concurrent.futures`). The
         lane goes on with the model before, and adopts the new one before the first record of a later
         `process`. None: the lane computes it itself, at the end of `process`.
+    settings
+        The settings behind `fingerprint`, by name. The log keeps them, so that a start under other settings
+        names what differs.
     options
         Further arguments of `Lane`.
 
@@ -610,6 +617,7 @@ class LoggedLane(Lane):
         *,
         payloads_change: bool = False,
         submit: Callable[[Callable[[], Any]], PendingModel] | None = None,
+        settings: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(learner, decode, **options)
@@ -642,6 +650,7 @@ class LoggedLane(Lane):
             and (private is None or (private.seed is None and private.noise_key is not None)),
             plan=self._plan,
             late=self._batch.arrivals is not None,
+            settings=settings,
         )
 
     # Start

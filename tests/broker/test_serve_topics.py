@@ -177,5 +177,8 @@ def test_a_model_of_other_settings_ends_the_server(make: Callable[..., App]) -> 
         wait_for("all learned", lambda: worker.learned() == 30)
     app.path.write_text(app.path.read_text().replace('label = "y"', 'label = "y"\npositive = false'))
     serving = served(app)
-    with pytest.raises(ConfigError, match="other settings"), serving:
+    differs = (
+        "other settings.*: input.negative was false, now it is true; input.positive was true, now it is false"
+    )
+    with pytest.raises(ConfigError, match=differs), serving:
         serving._thread.join(60)

@@ -242,6 +242,7 @@ def build_logged_lane(
         "signing_key": config.learner.signing_key(),
         "payloads_change": payloads_change or config.input.payloads_change,
         "submit": submit,
+        "settings": config.model_settings(),
     }
     with _warnings_logged(topic, partition):
         lane = _build(LoggedLane, config, decode, noise_key, more)

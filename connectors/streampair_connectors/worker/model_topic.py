@@ -68,6 +68,8 @@ class PublishedModel:
     ----------
     model
         The model.
+    application, configuration, settings
+        Its application, and the fingerprint and the settings of its configuration.
     positions
         By partition, the offset of the first record that it has not learned.
     scored_until
@@ -82,6 +84,7 @@ class PublishedModel:
         self.model = model
         self.application = known.get("application")
         self.configuration = known.get("configuration")
+        self.settings = known.get("settings")
         self.positions = _numbers(known.get("positions", {}))
         until = known.get("scored_until")
         self.scored_until = None if until is None else _numbers(until)
@@ -155,12 +158,7 @@ class Assembler:
                 f"the topic {config.model_topic!r} has the models of application {found.application!r}",
                 fix="give each application an output.model_topic of its own",
             )
-        if found.configuration != config.fingerprint():
-            raise ConfigError(
-                f"the model in {config.model_topic!r} was made with other settings of [learner] or [input] "
-                "than this worker has",
-                fix="start all workers of an application with one configuration",
-            )
+        config.check_settings(f"the model in {config.model_topic!r}", found.configuration, found.settings)
         return found
 
 
@@ -338,6 +336,7 @@ class ModelPublisher:
         metadata: dict[str, Any] = {
             "application": config.app,
             "configuration": config.fingerprint(),
+            "settings": config.model_settings(),
             "topic": lane.topic,
             "positions": {str(number): offset for number, offset in lane.learned_positions.items()},
         }

@@ -39,6 +39,7 @@ from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import DiskStore, Store, TopicStore
+from streampair_connectors.stores.offline import check_stored_settings
 from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import is_private, taken_cells, warm_up
 from streampair_connectors.worker.flow_control import Backlog, Commits, Pace
@@ -257,6 +258,7 @@ class Worker:
             else:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
+            await check_stored_settings(config)
             await self._models.start()
             await check_scoring(config, self._partitions)
             self._outputs = Outputs(config, self._producer.routes)
