@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ import numpy as np
 from _timing import timed, versus
 from river import linear_model
 
+import streampair
 from streampair import auc, buffers, losses
 from streampair.base.buffer_storage import History
 from streampair.kernels import history as history_kernels
@@ -78,7 +80,7 @@ _PEAK = """
 import re, sys
 from pathlib import Path
 import numpy as np
-from streampair import kernels as k
+from streampair.kernels.history import history_store
 from streampair.base.buffer_storage import History
 
 def status(name):
@@ -95,7 +97,7 @@ for warm in (True, False):
         if t >= history.room:
             history.reserve(t, 1, d)
             table = history.table
-        k.history_store(x, 1.0, table, t, single)
+        history_store(x, 1.0, table, t, single)
 print(status("VmHWM") - before)
 """
 
@@ -282,20 +284,24 @@ def imports(rounds: int) -> Iterator[_timing.Row]:
 
 _FIRST = """
 import time
-from streampair import kernels, auc
+from streampair import auc
+from streampair.kernels import ogd
 start = time.perf_counter()
 model = auc.PairOGD()
 model.learn_one({"a": 1.0}, True)
 model.predict_proba_one({"a": 1.0})
-print(time.perf_counter() - start, sum(kernels.ogd_learn.stats.cache_misses.values()))
+print(time.perf_counter() - start, sum(ogd.ogd_learn.stats.cache_misses.values()))
 """
 
 
 def cache() -> Iterator[_timing.Row]:
     """Kernels that the first process compiled are found by the next one."""
     with tempfile.TemporaryDirectory() as folder:
-        first, _ = (float(v) for v in python(_FIRST, NUMBA_CACHE_DIR=folder).split())
-        second, misses = (float(v) for v in python(_FIRST, NUMBA_CACHE_DIR=folder).split())
+        # A copy, as the installed package may have compiled kernels beside its source.
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(streampair.__file__).parent, Path(folder, "streampair"), ignore=ignored)
+        first, _ = (float(v) for v in python(_FIRST, PYTHONPATH=folder).split())
+        second, misses = (float(v) for v in python(_FIRST, PYTHONPATH=folder).split())
     if misses:
         raise SystemExit("the second process compiled a kernel again")
     name = "first record in a later process / in the very first, which compiles"
