@@ -264,12 +264,10 @@ def learned(buffer: buffers.Buffer, X: np.ndarray, y: np.ndarray, options: dict[
 # ---- processes ---------------------------------------------------------------------------------------------
 
 
-def python(code: str, *arguments: str, **environment: str) -> str:
-    """What a fresh process prints."""
+def python(code: str, *arguments: str, folder: str | None = None) -> str:
+    """What a fresh process prints. `folder`: where it runs, and looks for packages first."""
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    )
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder)
     return done.stdout
 
 
@@ -300,8 +298,8 @@ def cache() -> Iterator[_timing.Row]:
         # A copy, as the installed package may have compiled kernels beside its source.
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(streampair.__file__).parent, Path(folder, "streampair"), ignore=ignored)
-        first, _ = (float(v) for v in python(_FIRST, PYTHONPATH=folder).split())
-        second, misses = (float(v) for v in python(_FIRST, PYTHONPATH=folder).split())
+        first, _ = (float(v) for v in python(_FIRST, folder=folder).split())
+        second, misses = (float(v) for v in python(_FIRST, folder=folder).split())
     if misses:
         raise SystemExit("the second process compiled a kernel again")
     name = "first record in a later process / in the very first, which compiles"
