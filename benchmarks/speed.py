@@ -34,7 +34,7 @@ from river import linear_model
 
 import streampair
 from streampair import auc, buffers, losses
-from streampair.base.buffer_storage import History
+from streampair.base.buffer_storage import RecordBlocks
 from streampair.kernels import history as history_kernels
 
 MODULES = ("auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking")
@@ -55,9 +55,9 @@ def with_history(X: np.ndarray, y: np.ndarray, dtype: str) -> auc.PairOGD:
     return model
 
 
-def filled(X: np.ndarray, labels: np.ndarray, single: bool) -> History:
+def filled(X: np.ndarray, labels: np.ndarray, single: bool) -> RecordBlocks:
     """A history that was given these records one by one."""
-    history = History(single)
+    history = RecordBlocks(single)
     for t, (x, label) in enumerate(zip(X, labels, strict=True)):
         history.reserve(t, 1, X.shape[1])
         history_kernels.history_store(x, label, history.table, t, single)
@@ -80,19 +80,19 @@ _PEAK = """
 import re, sys
 from pathlib import Path
 import numpy as np
+from streampair.base.buffer_storage import RecordBlocks
 from streampair.kernels.history import history_store
-from streampair.base.buffer_storage import History
 
 def status(name):
     return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
 single, n, d = sys.argv[1] == "float32", int(sys.argv[2]), int(sys.argv[3])
 x = np.random.default_rng(0).normal(size=d)
-history = History(single)
+history = RecordBlocks(single)
 for warm in (True, False):
     if not warm:
         before = status("VmRSS")
-    history = History(single)
+    history = RecordBlocks(single)
     for t in range(1000 if warm else n):
         if t >= history.room:
             history.reserve(t, 1, d)

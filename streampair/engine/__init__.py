@@ -10,6 +10,7 @@ from streampair.engine.records import (
     Commit,
     DeadLetter,
     Event,
+    EventRows,
     LaneGauges,
     LaneOutput,
     LateGauges,
@@ -18,7 +19,6 @@ from streampair.engine.records import (
     Record,
     RegretConfig,
     ReplayRequest,
-    Rows,
     Scored,
 )
 from streampair.engine.recovery import ExternalState
@@ -29,6 +29,7 @@ __all__ = [
     "Commit",
     "DeadLetter",
     "Event",
+    "EventRows",
     "ExternalState",
     "Lane",
     "LaneGauges",
@@ -44,7 +45,6 @@ __all__ = [
     "Register",
     "RegretConfig",
     "ReplayRequest",
-    "Rows",
     "Scored",
     "Shadow",
 ]

@@ -25,10 +25,10 @@ from typing import Any, Literal
 import msgspec
 
 from streampair import __version__
-from streampair.engine.batch import Batch
+from streampair.engine.batch import RecordProcessor
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.monitor import Monitor
-from streampair.engine.pipeline import Model
+from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.protocols import (
     buffer_records,
     largest_weights,
@@ -203,7 +203,7 @@ class Lane:
         self.positive = positive
         self.on_bad = on_bad
         self.fingerprint = fingerprint
-        self._model = Model(
+        self._model = PipelineAdapter(
             learner, positive=positive, trust_preprocessing=trust_preprocessing, classes=classes
         )
         self.name = type(self._model.learner).__name__ if name is None else name
@@ -227,7 +227,7 @@ class Lane:
             )
         self._monitor = Monitor(self._model.learner, regret, auc_window, threshold)
         self.late_sample = None if labels is None else LateSample()
-        self._batch = Batch(
+        self._batch = RecordProcessor(
             self._model,
             decode,
             positive=positive,

@@ -35,7 +35,7 @@ from streampair_connectors.stores.offline import (
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, taken_cells
 from streampair_connectors.worker.lane_manager import external_state
 
-__all__ = ["LaneState", "Plan", "States", "export_state", "import_state", "open_states"]
+__all__ = ["LaneState", "OverridePlan", "States", "export_state", "import_state", "open_states"]
 
 _EXPORT_MAGIC = b"streampair state 1\n"
 
@@ -107,7 +107,7 @@ class LaneState:
 
 
 @dataclass(frozen=True)
-class Plan:
+class OverridePlan:
     """Effect of an operator's override on a lane; `States.carry_out` applies it.
 
     Attributes
@@ -172,7 +172,7 @@ class States:
         """Return the state of all lanes; read-only, also while a worker runs."""
         return [await self._state(partition) for partition in await self.store.lanes()]
 
-    async def plan(self, cause: Cause, partitions: Sequence[int] | None) -> list[Plan]:
+    async def plan(self, cause: Cause, partitions: Sequence[int] | None) -> list[OverridePlan]:
         """Return the effect of continuing without the register, the newest entries, or the replay.
 
         Parameters
@@ -223,12 +223,12 @@ class States:
         loaded.lane.start(external, loaded.at_rest.snapshot(loaded.request.content))
         return loaded.lane
 
-    async def carry_out(self, plan: Plan) -> None:
+    async def carry_out(self, plan: OverridePlan) -> None:
         """Apply a plan, durably."""
         append = plan.accepted.append
         await self.store.amend(plan.partition, plan.seen, plan.used, append, plan.starts)
 
-    async def _plan(self, cause: Cause, partition: int) -> Plan:
+    async def _plan(self, cause: Cause, partition: int) -> OverridePlan:
         loaded = await self._load(partition)
         lane, request = loaded.lane, loaded.request
         if loaded.at_rest.damage is not None and lane.log.chain.damage is None:
@@ -240,7 +240,7 @@ class States:
         when = datetime.datetime.now(datetime.UTC).date().isoformat()
         accepted = lane.override(cause, loaded.external, when, snapshot)
         delta = None if accepted.mu is None else lane.privacy.delta
-        return Plan(partition, accepted, delta, loaded.at_rest, request.used, loaded.starts)
+        return OverridePlan(partition, accepted, delta, loaded.at_rest, request.used, loaded.starts)
 
     async def _load(self, partition: int) -> _LoadedLane:
         """Read the register, then the log: in this order a running worker cannot make the log look older."""

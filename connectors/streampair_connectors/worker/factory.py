@@ -21,12 +21,12 @@ from streampair import losses, models
 from streampair.engine import (
     Breaker,
     Event,
+    EventRows,
     ExternalState,
     Lane,
     LoggedLane,
     Record,
     RegretConfig,
-    Rows,
     Shadow,
 )
 from streampair.engine.fits import PendingModel
@@ -402,11 +402,11 @@ def _exercise_lane(config: Config) -> None:
     def decode(record: Record) -> Event:
         return Event(dict.fromkeys(names, 0.5), labels[record.offset % 3])
 
-    def many(records: Sequence[Record]) -> Rows | None:
+    def many(records: Sequence[Record]) -> EventRows | None:
         if records[-1].value == b"alone":
             return None
         values = np.full((len(records), len(names)), 0.5)
-        return Rows(names, values, [labels[record.offset % 3] for record in records])
+        return EventRows(names, values, [labels[record.offset % 3] for record in records])
 
     decode.many = many  # type: ignore[attr-defined]
     more = {"topic": config.input.topic, "partition": 0, "signing_key": config.learner.signing_key()}

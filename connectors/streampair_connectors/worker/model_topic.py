@@ -24,7 +24,7 @@ from streampair_connectors.kafka import (
     LogTopic,
     Message,
     Partition,
-    Reader,
+    PartitionReader,
     RecordLike,
     RecordReader,
     describe_topics,
@@ -394,7 +394,7 @@ class ModelFollower:
     def __init__(self, config: Config) -> None:
         assert config.model_topic is not None
         self._kafka, self._topic = config.require_kafka(), config.model_topic
-        self._reader = Reader(config.require_kafka(), [Partition(config.model_topic, 0)])
+        self._reader = PartitionReader(config.require_kafka(), [Partition(config.model_topic, 0)])
         self._assembler = Assembler(config)
         self.newest: PublishedModel | None = None
         self.received = 0.0

@@ -47,7 +47,7 @@ from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.late_labels import LateLabelSource
 from streampair_connectors.worker.model_topic import ModelPublisher
 from streampair_connectors.worker.outputs import Outputs
-from streampair_connectors.worker.scorer import Scorer
+from streampair_connectors.worker.scorer import ScoringWorker
 from streampair_connectors.worker.scoring import check_scoring
 from streampair_connectors.worker.sessions import run_sessions
 from streampair_connectors.worker.sources import PartitionSource, Source, TopicSource
@@ -120,7 +120,7 @@ class Worker:
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else StaticMemberConflicts(name)
         scores = config.learner.parallel and "score" in config.worker.roles
-        self.scorer = Scorer(config, self.telemetry) if scores else None
+        self.scorer = ScoringWorker(config, self.telemetry) if scores else None
         self._consumer: Consumer
         self._models: ModelPublisher
         self._source: Source
