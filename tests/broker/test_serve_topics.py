@@ -16,7 +16,7 @@ from harness.late_labels import create, late_app, read_topic
 from harness.serving import Answer, Serving
 from harness.worker_process import wait_for
 from streampair_connectors.config import load_config
-from streampair_connectors.serve.models import TopicModel
+from streampair_connectors.serve.model_source import TopicModel
 from streampair_connectors.serve.options import ServeOptions
 from streampair_connectors.serve.scoring import config_decoder
 from streampair_connectors.serve.server import ScoringServer

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
 from streampair_connectors.observability.dashboard import frame, frame_json, page
-from streampair_connectors.observability.history import POINTS, RELEASES, MetricHistory, Track
 from streampair_connectors.observability.metric_definitions import SERIES, STAGES, LaneLabels
+from streampair_connectors.observability.metric_history import POINTS, RELEASES, MetricHistory, Track
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.privacy_card import lane_card
 from streampair_connectors.observability.server import MetricsServer

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.config import parse_config
 from streampair_connectors.serve.errors import Refusal
 from streampair_connectors.serve.idempotency import Answers
-from streampair_connectors.serve.models import load_model
+from streampair_connectors.serve.model_source import load_model
 from streampair_connectors.serve.openapi import document
 from streampair_connectors.serve.options import read_tls, read_tokens
 from streampair_connectors.serve.scoring import model_decoder

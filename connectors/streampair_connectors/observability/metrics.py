@@ -30,7 +30,6 @@ from streampair.engine.lane import LaneGauges
 from streampair.engine.source import partition_key, partition_number
 from streampair_connectors.config import Changes
 from streampair_connectors.observability.health import HealthProblem, Progress
-from streampair_connectors.observability.history import MetricHistory
 from streampair_connectors.observability.metric_definitions import (
     HEALTH_STATES,
     LANE,
@@ -42,6 +41,7 @@ from streampair_connectors.observability.metric_definitions import (
     Observations,
     lane_order,
 )
+from streampair_connectors.observability.metric_history import MetricHistory
 
 __all__ = ["Telemetry"]
 

@@ -27,7 +27,7 @@ from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.serve import inference, series
 from streampair_connectors.serve.errors import Refusal, unavailable
 from streampair_connectors.serve.idempotency import Answers
-from streampair_connectors.serve.models import ModelInfo, ModelSource
+from streampair_connectors.serve.model_source import ModelInfo, ModelSource
 from streampair_connectors.serve.openapi import document
 from streampair_connectors.serve.options import ServeOptions, read_tls, read_tokens
 from streampair_connectors.serve.scoring import (
