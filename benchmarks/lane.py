@@ -29,7 +29,7 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import InputConfig
 
 from streampair import auc
-from streampair.engine import Event, Lane, Record, RegretConfig, Rows
+from streampair.engine import Event, EventRows, Lane, Record, RegretConfig
 
 BATCH = 500
 #: Batches between two snapshots and gauges: about one second of a busy worker.
@@ -170,9 +170,9 @@ def whole_batches(batches: int) -> dict[str, float]:
         x, y = phishing[record.offset % len(phishing)]
         return Event(x, y)
 
-    def many(records: list[Record]) -> Rows:
+    def many(records: list[Record]) -> EventRows:
         indices = [record.offset % len(phishing) for record in records]
-        return Rows(names, values[indices], [labels[i] for i in indices])
+        return EventRows(names, values[indices], [labels[i] for i in indices])
 
     one.many = many  # type: ignore[attr-defined]
     json = json_decoder(InputConfig(topic="events", label="y", features=names))

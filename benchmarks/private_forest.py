@@ -38,7 +38,7 @@ from sklearn.preprocessing import StandardScaler
 
 from streampair import auc
 from streampair.privacy.mechanisms import dp_forest
-from streampair.privacy.mechanisms.synthetic_sample import Rows
+from streampair.privacy.mechanisms.synthetic_sample import SyntheticRows
 
 GOALS = {"letter": 0.885, "ijcnn1": 0.94, "bank": 0.77, "adult": 0.895}
 ALLOWED = 0.005
@@ -71,7 +71,7 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
             part = data.x.iloc[which[start : start + 256]].to_numpy()
             yield model._run.prepared(columns, part)
 
-    def known(marginals: Any, linear: np.ndarray, cap: float, trees: Any, rows: int) -> Rows:
+    def known(marginals: Any, linear: np.ndarray, cap: float, trees: Any, rows: int) -> SyntheticRows:
         d, (count, size) = len(linear), marginals.counts.shape
         leaves, vectors = [], []
         for part in marked(train):
@@ -79,7 +79,7 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
             leaves.append(part[:, d : d + count * size].reshape(-1, count, size).argmax(axis=2))
         weights = np.full(len(train), 1.0 / len(train))
         scores = np.concatenate(vectors) @ linear
-        return Rows(np.concatenate(leaves).T.copy(), weights, scores, scores)
+        return SyntheticRows(np.concatenate(leaves).T.copy(), weights, scores, scores)
 
     with patch.object(dp_forest, "synthetic_rows", known):
         w = rule._compute_model()[0]

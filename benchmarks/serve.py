@@ -32,7 +32,7 @@ import msgspec
 import numpy as np
 from aiohttp import web
 from streampair_connectors.cli.options import settle
-from streampair_connectors.serve.models import FileModel
+from streampair_connectors.serve.model_source import FileModel
 from streampair_connectors.serve.options import ServeOptions
 from streampair_connectors.serve.scoring import model_decoder
 from streampair_connectors.serve.server import ScoringServer

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,8 +32,9 @@ import numpy as np
 from _timing import timed, versus
 from river import linear_model
 
+import streampair
 from streampair import auc, buffers, losses
-from streampair.base.buffer_storage import History
+from streampair.base.buffer_storage import RecordBlocks
 from streampair.kernels import history as history_kernels
 
 MODULES = ("auc", "buffers", "evaluation", "losses", "metric", "preprocessing", "privacy", "ranking")
@@ -53,9 +55,9 @@ def with_history(X: np.ndarray, y: np.ndarray, dtype: str) -> auc.PairOGD:
     return model
 
 
-def filled(X: np.ndarray, labels: np.ndarray, single: bool) -> History:
+def filled(X: np.ndarray, labels: np.ndarray, single: bool) -> RecordBlocks:
     """A history that was given these records one by one."""
-    history = History(single)
+    history = RecordBlocks(single)
     for t, (x, label) in enumerate(zip(X, labels, strict=True)):
         history.reserve(t, 1, X.shape[1])
         history_kernels.history_store(x, label, history.table, t, single)
@@ -78,24 +80,24 @@ _PEAK = """
 import re, sys
 from pathlib import Path
 import numpy as np
-from streampair import kernels as k
-from streampair.base.buffer_storage import History
+from streampair.base.buffer_storage import RecordBlocks
+from streampair.kernels.history import history_store
 
 def status(name):
     return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
 single, n, d = sys.argv[1] == "float32", int(sys.argv[2]), int(sys.argv[3])
 x = np.random.default_rng(0).normal(size=d)
-history = History(single)
+history = RecordBlocks(single)
 for warm in (True, False):
     if not warm:
         before = status("VmRSS")
-    history = History(single)
+    history = RecordBlocks(single)
     for t in range(1000 if warm else n):
         if t >= history.room:
             history.reserve(t, 1, d)
             table = history.table
-        k.history_store(x, 1.0, table, t, single)
+        history_store(x, 1.0, table, t, single)
 print(status("VmHWM") - before)
 """
 
@@ -262,12 +264,10 @@ def learned(buffer: buffers.Buffer, X: np.ndarray, y: np.ndarray, options: dict[
 # ---- processes ---------------------------------------------------------------------------------------------
 
 
-def python(code: str, *arguments: str, **environment: str) -> str:
-    """What a fresh process prints."""
+def python(code: str, *arguments: str, folder: str | None = None) -> str:
+    """What a fresh process prints. `folder`: where it runs, and looks for packages first."""
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    )
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=folder)
     return done.stdout
 
 
@@ -282,20 +282,24 @@ def imports(rounds: int) -> Iterator[_timing.Row]:
 
 _FIRST = """
 import time
-from streampair import kernels, auc
+from streampair import auc
+from streampair.kernels import ogd
 start = time.perf_counter()
 model = auc.PairOGD()
 model.learn_one({"a": 1.0}, True)
 model.predict_proba_one({"a": 1.0})
-print(time.perf_counter() - start, sum(kernels.ogd_learn.stats.cache_misses.values()))
+print(time.perf_counter() - start, sum(ogd.ogd_learn.stats.cache_misses.values()))
 """
 
 
 def cache() -> Iterator[_timing.Row]:
     """Kernels that the first process compiled are found by the next one."""
     with tempfile.TemporaryDirectory() as folder:
-        first, _ = (float(v) for v in python(_FIRST, NUMBA_CACHE_DIR=folder).split())
-        second, misses = (float(v) for v in python(_FIRST, NUMBA_CACHE_DIR=folder).split())
+        # A copy, as the installed package may have compiled kernels beside its source.
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(streampair.__file__).parent, Path(folder, "streampair"), ignore=ignored)
+        first, _ = (float(v) for v in python(_FIRST, folder=folder).split())
+        second, misses = (float(v) for v in python(_FIRST, folder=folder).split())
     if misses:
         raise SystemExit("the second process compiled a kernel again")
     name = "first record in a later process / in the very first, which compiles"

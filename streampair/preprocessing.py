@@ -22,7 +22,7 @@ from streampair.kernels import random
 from streampair.privacy.pipeline_check import is_stateless
 from streampair.records import features as _features
 from streampair.records.features import Categories
-from streampair.records.frames import Table, matrix_like, open_frame, unreadable_columns
+from streampair.records.frames import FeatureTable, matrix_like, open_frame, unreadable_columns
 
 __all__ = ["Bounds", "Guarded", "Hashing", "OneHot", "RandomFourier", "UnitBall"]
 
@@ -97,7 +97,7 @@ class Bounds(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind, with numbers."""
-        table = Table(X, strict=False, read=_features.number)
+        table = FeatureTable(X, strict=False, read=_features.number)
         columns, rows = table.columns, table.rows
         out = rows.copy()
         for j, name in enumerate(columns):
@@ -162,7 +162,7 @@ class UnitBall(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind, with numbers."""
-        table = Table(X, strict=False, read=_features.number)
+        table = FeatureTable(X, strict=False, read=_features.number)
         columns, rows = table.columns, table.rows
         divisors = [self._divisor(row) if np.isfinite(row).all() else 1.0 for row in rows]
         out = rows / np.array(divisors).reshape(-1, 1)
@@ -277,7 +277,7 @@ class RandomFourier(base.MiniBatchTransformer):
 
     def transform_many(self, X: Any) -> Any:
         """The same for the rows of a data frame; a frame of the same kind."""
-        table = Table(X, strict=False, read=_features.number)
+        table = FeatureTable(X, strict=False, read=_features.number)
         columns, rows = table.columns, table.rows
         names, frequencies = self._of(self._names or tuple(columns))
         index = {name: j for j, name in enumerate(names)}
@@ -446,7 +446,7 @@ class OneHot(base.MiniBatchTransformer):
         passing = [j for j, name in enumerate(names) if name not in of.places and name not in self._zeros]
         out = np.zeros((len(frame), len(passing) + len(of.columns)))
         if passing:
-            out[:, : len(passing)] = Table(
+            out[:, : len(passing)] = FeatureTable(
                 frame[:, passing].to_native(), strict=False, read=_features.number
             ).rows
         hot = out[:, len(passing) :]

@@ -1,9 +1,9 @@
-"""Identifiers that say nothing of what a value is may not come back."""
+"""Names in the code: none that says nothing of what a value is, and no class name for two things."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,11 @@ BANNED = {
     *("told", "shown", "beside", "held", "own", "asked", "given", "door", "twin", "woods", "noted"),
     *("away", "emitted", "how", "leader"),
     "at",  # of NumPy's ufuncs it is a method; in kernels it is an index
+}
+# The one reason for two classes of a name: the same learner for classes, relevances and distances.
+FACES = {
+    **dict.fromkeys(("NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"), 3),
+    "Forest": 2,
 }
 FILES = sorted(
     f for part in ("streampair", "connectors", "benchmarks/papers") for f in (ROOT / part).rglob("*.py")
@@ -49,3 +54,41 @@ def test_a_banned_name_is_found() -> None:
     source = "def told(given):\n    self._held = own = given\n    class Twin: ...\n    for at in x: y.at(1)\n"
     assert banned(source) == ["1: given", "1: told", "2: _held", "2: own", "3: Twin", "4: at"]
     assert banned("at = 1", frozenset({"at"})) == []
+
+
+def repeated(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Class names that modules define more than once, with the modules, by path."""
+    found: dict[str, list[str]] = {}
+    for path, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(path)
+    return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def package_sources() -> dict[str, str]:
+    files = (f for part in ("streampair", "connectors") for f in sorted((ROOT / part).rglob("*.py")))
+    return {str(f.relative_to(ROOT)): f.read_text() for f in files}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """A new pair needs another name; the list of those that are meant may only shrink."""
+    found = repeated(package_sources())
+    assert {name: paths for name, paths in found.items() if name not in FACES} == {}
+    assert {name: len(paths) for name, paths in found.items()} == FACES
+    for name, paths in found.items():
+        parts = {"auc" if "/auc/" in path else Path(path).stem for path in paths}
+        assert parts <= {"auc", "ranking", "metric"}, (name, paths)
+
+
+def test_a_repeated_class_name_is_found() -> None:
+    sources = package_sources()
+    path = "streampair/engine/records.py"
+    mutant = sources[path].replace("class EventRows(", "class SyntheticRows(")
+    assert mutant != sources[path]
+    found = repeated(sources | {path: mutant})
+    assert found.keys() - FACES == {"SyntheticRows"}
+    assert found["SyntheticRows"] == [path, "streampair/privacy/mechanisms/synthetic_sample.py"]
+    assert repeated({"a.py": "class A: ...\ndef f():\n    class B:\n        class A: ...\n"}) == {
+        "A": ["a.py", "a.py"]
+    }

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from streampair import auc, buffers, losses
 from streampair.errors import ConfigError
 from streampair.evaluation import RollingAUC
-from streampair.offline.base import Problem
+from streampair.offline.base import PairwiseProblem
 from streampair.offline.pair_sgd import pair_steps
 
 __all__ = ["METHODS", "PUBLISHED", "Cell", "DataSet", "Fold", "binary", "cell", "folds", "held_out"]
@@ -114,7 +114,7 @@ class _RandomPairs:
         self._left = (rows[whole:], positive[whole:])
         w, before, total = self._weights or (np.zeros(d), np.zeros(d), np.zeros(d))
         labels = np.where(positive, 1.0, -1.0)
-        problem = Problem(rows, labels, losses.Hinge(), "raw", self._radius, d, None, np.zeros(d))
+        problem = PairwiseProblem(rows, labels, losses.Hinge(), "raw", self._radius, d, None, np.zeros(d))
         starts = np.arange(0, whole, 2)
         w, before = pair_steps(problem, (starts, starts + 1), self._step, w, before, total)
         self._weights = (w, before, total)

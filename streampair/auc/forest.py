@@ -26,7 +26,7 @@ from streampair.base.mixins import ClassifierMixin, MulticlassClassifierMixin
 from streampair.errors import RecordError
 from streampair.kernels import forest, numerics
 from streampair.records import features
-from streampair.records.frames import Table
+from streampair.records.frames import FeatureTable
 
 __all__ = [
     "Forest",
@@ -537,9 +537,9 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         labels = np.array(self._classes, dtype=None if alike else object)
         return table.series(labels[np.argmax(scores, axis=1)], self._y_name)
 
-    def _table_of(self, X: Any) -> tuple[Table, Array]:
+    def _table_of(self, X: Any) -> tuple[FeatureTable, Array]:
         """Rows, and their scores (n, classes)."""
-        table = Table(X, names=self.feature_names, read=self._read_cell)
+        table = FeatureTable(X, names=self.feature_names, read=self._read_cell)
         table.check_names(self.feature_names)
         try:
             return table, self._rows_scores(table.columns, table.rows)

@@ -20,9 +20,9 @@ __all__ = [
     "BufferStorage",
     "ChunkedBuffer",
     "ClassMeans",
-    "History",
     "LeastSquares",
     "PerClassBuffer",
+    "RecordBlocks",
     "RowBuffer",
 ]
 
@@ -34,7 +34,7 @@ _BLOCK_BYTES = 1 << 20
 _FIRST_ROWS = 64
 
 
-class History:
+class RecordBlocks:
     """Blocks of rows and labels, and the table by which kernels find them.
 
     A new block is as large as all before it together, up to 1 MiB: memory never has to be copied to grow, so
@@ -280,7 +280,7 @@ class ChunkedBuffer(BufferStorage):
     ) -> None:
         self._learn, self._learn_many = learn, learn_many
         self.policy = policy
-        self.history = History(policy.single)
+        self.history = RecordBlocks(policy.single)
         if policy.single:
             self.limit = history_kernels.MAX_SINGLE
         self._state = np.zeros(layout.HEADER)
@@ -346,7 +346,7 @@ class ChunkedBuffer(BufferStorage):
             raise ValueError("counters that do not fit each other")
         if not all(np.isfinite(block["labels"]).all() for block in saved["blocks"]):
             raise ValueError("numbers that are not finite")
-        history = History(self.history.single)
+        history = RecordBlocks(self.history.single)
         if history.load_state(saved["blocks"], d) != records:
             raise ValueError(f"blocks that do not hold {records} records")
         return {"history": history}

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from streampair.errors import PrivacyWarning
 from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.mechanisms import base
-from streampair.privacy.mechanisms.base import Batch, Link, MechanismState, Release, Settings
+from streampair.privacy.mechanisms.base import Link, MechanismState, Release, Settings, SlotBatch
 from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
-from streampair.privacy.provenance import Origin, Origins, Packed
+from streampair.privacy.provenance import Origin, Origins, PackedIdentities
 from streampair.privacy.user_level import Admission
 from streampair.records import features
 from streampair.records.design import Design, check_finite, check_scored
@@ -46,7 +46,7 @@ def record_digests(rows: Array, labels: Array, contexts: Sequence[bytes | None] 
     cells = np.empty((n, 3 + size), dtype=np.uint8)
     cells[:, :3] = _ROW_DOMAIN
     cells[:, 3:] = np.concatenate((rows, labels[:, None]), axis=1).view(np.uint8)
-    digests = Packed(cells)
+    digests = PackedIdentities(cells)
     if contexts is None:
         return digests
     return [
@@ -418,7 +418,7 @@ class PrivateSession:
         self._watch: BoundsWatch | None = BoundsWatch(self.design)
         # The record in the design's scratch.
         self._record = [b""]
-        self._one = Batch(self.design.ready, self.design.label, records=self._record)
+        self._one = SlotBatch(self.design.ready, self.design.label, records=self._record)
         self.slots = 0
         self._splits = process_splits()
         self.stream: NormalStream | ChainedNoise | Stream | None = None
@@ -692,7 +692,7 @@ class PrivateSession:
             labels = np.where(usable == 1.0, labels, math.nan)
             self.counts.null_slots += int(np.count_nonzero(np.isnan(labels)))
             if learning:
-                state.take(Batch(ready, labels, **queries, records=records), stream)
+                state.take(SlotBatch(ready, labels, **queries, records=records), stream)
                 self.slots += stop - start
             else:
                 self._take_warmup(ready, usable, labels, stream, records)

@@ -28,7 +28,7 @@ from streampair.privacy.mechanism_options import option_of
 from streampair.privacy.pipeline_check import class_name
 from streampair.records import features
 from streampair.records.features import as_number
-from streampair.records.frames import Table, label_values
+from streampair.records.frames import FeatureTable, label_values
 
 if TYPE_CHECKING:
     from streampair.privacy.accounting import PrivacyReport
@@ -313,9 +313,9 @@ class Learner(base.Estimator):
 
     def _with_rows(
         self, X: Any, y: Any, take: Callable[[list[Hashable], Array, Array], _R]
-    ) -> tuple[Table, _R | None]:
+    ) -> tuple[FeatureTable, _R | None]:
         """Check rows and labels, and pass them to `take`; without rows the result is None."""
-        table = Table(X, strict=self._strict_frames, names=self.feature_names, read=self._read_cell)
+        table = FeatureTable(X, strict=self._strict_frames, names=self.feature_names, read=self._read_cell)
         table.check_names(self.feature_names)
         values, name = label_values(y)
         if len(table) != len(values):
@@ -342,7 +342,7 @@ class Learner(base.Estimator):
         """The number in a cell, of a record or an object column; raises if it is none."""
         return as_number(cell)
 
-    def _check_types(self, table: Table, y: Any, values: NDArray[Any] | list[Any]) -> None:
+    def _check_types(self, table: FeatureTable, y: Any, values: NDArray[Any] | list[Any]) -> None:
         """Check the types of columns and labels: a hook for private learners."""
 
     # ---- linear scores ---------------------------------------------------------------------------------
@@ -388,8 +388,8 @@ class Learner(base.Estimator):
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record under the published weights: higher ranks higher."""
 
-    def _table_scores(self, X: Any) -> tuple[Table, Array]:
-        table = Table(X, names=self.feature_names, read=self._read_cell)
+    def _table_scores(self, X: Any) -> tuple[FeatureTable, Array]:
+        table = FeatureTable(X, names=self.feature_names, read=self._read_cell)
         table.check_names(self.feature_names)
         try:
             return table, self._score_rows(table.columns, table.rows)

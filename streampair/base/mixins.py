@@ -17,7 +17,7 @@ from streampair.base.targets import BinaryTarget, ClassTarget, OneClassTarget, R
 from streampair.errors import ConfigError
 from streampair.kernels import metric, symmetric, vectors
 from streampair.records import features
-from streampair.records.frames import Table
+from streampair.records.frames import FeatureTable
 
 __all__ = [
     "ClassifierMixin",
@@ -310,7 +310,7 @@ class TransformerMixin(  # type: ignore[misc]  # River's own classes take labels
         """`transform_one` of the rows: of a frame as a frame of the same kind with its index, of an array as
         one.
         """
-        table = Table(X, read=self._read_cell)
+        table = FeatureTable(X, read=self._read_cell)
         table.check_names(self.feature_names)
         designs = self._design_rows(table.columns, table.rows)
         root = self._map()
@@ -352,7 +352,7 @@ class TransformerMixin(  # type: ignore[misc]  # River's own classes take labels
 
     def score_many(self, X: Any) -> Any:
         """`score_one` of the rows: as a series of the frame's kind with its index, or as an array."""
-        table = Table(X, read=self._read_cell)
+        table = FeatureTable(X, read=self._read_cell)
         table.check_names(self.feature_names)
         designs = self._design_rows(table.columns, table.rows)
         root = self._map()

@@ -28,7 +28,7 @@ from streampair.privacy.provenance import Origin, Origins
 from streampair.privacy.report import AccountStatus, PrivacySummary, build_report, build_summary
 from streampair.privacy.user_level import Admission, EntityLimit
 from streampair.records import features as _features
-from streampair.records.frames import Table, label_type
+from streampair.records.frames import FeatureTable, label_type
 
 __all__ = [
     "PrivateLearner",
@@ -369,7 +369,7 @@ class PrivateLearner(Learner):
         """As in the base, and of a text that reads as a number, whatever the type of its column is."""
         return _features.number(cell)
 
-    def _check_types(self, table: Table, y: Any, values: NDArray[Any] | list[Any]) -> None:
+    def _check_types(self, table: FeatureTable, y: Any, values: NDArray[Any] | list[Any]) -> None:
         """Void the report where a type has lost what the cells were: then one record changes all others.
 
         Such a column does not show what its records would be without the one that gave it its type

@@ -24,7 +24,7 @@ from streampair.privacy.mechanisms.base import Companion, Mechanism, Settings, c
 from streampair.privacy.mechanisms.buffer import BufferPlan
 from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, DPForest, worthwhile
 from streampair.privacy.mechanisms.ftrl import FTRL, AnchorFTRL, check_strategy
-from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbation
+from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbationMechanism
 from streampair.privacy.mechanisms.metric_moments import MetricMoments
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
 from streampair.privacy.mechanisms.prevalence import WithPrevalence, checked_rate
@@ -435,7 +435,7 @@ def select_ftrl(
                 fix="leave the horizon out: with a half_life what is spent on a record does not grow with "
                 "the stream; or use privacy.SecondMoments()",
             )
-        return decayed_moments.DecayedMoments(half_life=half_life)
+        return decayed_moments.DecayedMomentsMechanism(half_life=half_life)
     assert isinstance(options, SecondMoments)
     return Moments(anytime=_anytime(options.anytime, learner.horizon)) if moments is None else moments()
 
@@ -506,7 +506,7 @@ def select_metric_ftrl(learner: Any, features: int | None) -> Mechanism:
 
 def select_gradient_perturbation(learner: Any, features: int | None) -> Mechanism:
     """Noise in every gradient."""
-    return GradientPerturbation(0.0 if learner.l2 == 0.0 else check_positive("l2", learner.l2))
+    return GradientPerturbationMechanism(0.0 if learner.l2 == 0.0 else check_positive("l2", learner.l2))
 
 
 def select_output_perturbation(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:

@@ -11,6 +11,7 @@ from streampair.engine.records import (
     Commit,
     DeadLetter,
     Event,
+    EventRows,
     LaneGauges,
     LaneOutput,
     LateGauges,
@@ -20,7 +21,6 @@ from streampair.engine.records import (
     Record,
     RegretConfig,
     ReplayRequest,
-    Rows,
     Scored,
 )
 from streampair.engine.recovery import ExternalState, learners_of
@@ -33,6 +33,7 @@ __all__ = [
     "Commit",
     "DeadLetter",
     "Event",
+    "EventRows",
     "ExternalState",
     "Lane",
     "LaneGauges",
@@ -49,7 +50,6 @@ __all__ = [
     "Register",
     "RegretConfig",
     "ReplayRequest",
-    "Rows",
     "Scored",
     "learners_of",
 ]

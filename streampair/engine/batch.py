@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streampair.engine.delays import ScoreSample
 from streampair.engine.monitor import Monitor
-from streampair.engine.pipeline import Model
+from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.protocols import decode_many, prepare_many, prepare_rows, score_rows, takes_nulls
 from streampair.engine.records import (
     LABEL_LATER,
@@ -24,10 +24,10 @@ from streampair.engine.records import (
     Breaker,
     DeadLetter,
     Event,
+    EventRows,
     LaneOutput,
     OrderedRecord,
     Record,
-    Rows,
     Scored,
     stage_and_text,
 )
@@ -37,11 +37,11 @@ from streampair.evaluation import PairRegret, Records
 from streampair.privacy.provenance import Origin, Origins
 
 __all__ = [
-    "Batch",
+    "BatchDecoder",
     "Evaluated",
     "Outside",
     "Read",
-    "Reader",
+    "RecordProcessor",
     "refuse_nan",
 ]
 
@@ -117,7 +117,7 @@ class Read(NamedTuple):
     ys
         The labels; None where there is nothing to learn.
     truth
-        Whether each event has the positive label; bytes of 1 and 0 if `Reader` was made with `flags`.
+        Whether each event has the positive label; bytes of 1 and 0 if `BatchDecoder` was made with `flags`.
     nulls
         Positions of events without a label and of refused records, ascending.
     refused
@@ -125,7 +125,7 @@ class Read(NamedTuple):
     """
 
     offsets: list[int]
-    table: Rows | None
+    table: EventRows | None
     raw: Sequence[dict[str, Any]]
     xs: Sequence[Any]
     ys: Sequence[Any]
@@ -135,7 +135,7 @@ class Read(NamedTuple):
     refused: dict[int, tuple[Exception, str]]
 
 
-class Reader:
+class BatchDecoder:
     """Decodes batches for one model.
 
     Parameters
@@ -154,7 +154,7 @@ class Reader:
 
     def __init__(
         self,
-        model: Model,
+        model: PipelineAdapter,
         decode: Callable[[Record], Event],
         *,
         positive: object,
@@ -226,7 +226,7 @@ class Reader:
         """Whether records are decoded to whole arrays."""
         return self._many is not None
 
-    def rows(self, records: Sequence[Record]) -> Rows | None:
+    def rows(self, records: Sequence[Record]) -> EventRows | None:
         """Decode records to an array; None: one by one."""
         return None if self._many is None else self._many(records)
 
@@ -274,7 +274,7 @@ class Reader:
 class _Dicts(Sequence[dict[str, Any]]):
     """The records of a table as dicts, which are made on access."""
 
-    def __init__(self, table: Rows) -> None:
+    def __init__(self, table: EventRows) -> None:
         self._table = table
 
     def __len__(self) -> int:
@@ -343,7 +343,7 @@ class Evaluated(NamedTuple):
             each.clear()
 
 
-class Batch:
+class RecordProcessor:
     """Scores and learns the records of one partition, and counts their outcomes.
 
     Parameters
@@ -383,7 +383,7 @@ class Batch:
 
     def __init__(
         self,
-        model: Model,
+        model: PipelineAdapter,
         decode: Callable[[Record], Event],
         *,
         positive: object,
@@ -408,7 +408,7 @@ class Batch:
         self._two_classes = isinstance(self._regret, PairRegret)
         self._topic = topic
         self._partition = partition
-        self._reader = Reader(
+        self._reader = BatchDecoder(
             model,
             decode,
             positive=positive,
@@ -591,7 +591,7 @@ class Batch:
             if batch.nulls:
                 return 0
             scores: list[Any] = []
-            taken = _Taken(scores, self._take_each(batch, records, scores), {}, batch.truth, scores)
+            taken = _BatchResult(scores, self._take_each(batch, records, scores), {}, batch.truth, scores)
             if self._model.fragile:
                 done = len(scores)
                 self._since.extend(zip(batch.raw[:done], batch.ys[:done], strict=True))
@@ -609,7 +609,7 @@ class Batch:
         return len(taken.scores)
 
     def _record_outcomes(
-        self, batch: Read, records: Sequence[Record], taken: _Taken, usual: str, output: LaneOutput
+        self, batch: Read, records: Sequence[Record], taken: _BatchResult, usual: str, output: LaneOutput
     ) -> None:
         """Count and output the outcomes of taken records; `usual` is the outcome of a learnable record."""
         scores: Sequence[float | None] = taken.scores
@@ -656,7 +656,7 @@ class Batch:
         self._model.rollback(self._saved, self._since)
         self._copy()
 
-    def _take_at_once(self, batch: Read, records: Sequence[Record]) -> _Taken | None:
+    def _take_at_once(self, batch: Read, records: Sequence[Record]) -> _BatchResult | None:
         """Let the learner score and learn the whole batch; None, with nothing changed, if it cannot."""
         table, learner, regret = batch.table, self._model.learner, self._regret
         origins = () if self._model.private is None else (self._origins(records),)
@@ -698,7 +698,7 @@ class Batch:
         labelled_scores = scores if len(truth) == len(scores) else [scores[index] for index in positions]
         if regret is not None and drawn is not None and stops:
             regret.record_scores(drawn, labelled_scores, ready.other_scores)
-        return _Taken(scores, ready.admitted or [], refused, truth, labelled_scores)
+        return _BatchResult(scores, ready.admitted or [], refused, truth, labelled_scores)
 
     def _regret_labels(self, batch: Read) -> Sequence[Any]:
         """Labels for the regret: whether each is positive; for a learner without two classes, the labels."""
@@ -716,7 +716,7 @@ class Batch:
         return Origins(contexts, [record.key for record in records] if self._entities else None)
 
     def _take_each(self, batch: Read, records: Sequence[Record], scores: list[float]) -> list[bool]:
-        """Score and learn one event after the other until one fails; returns `_Taken.admitted`."""
+        """Score and learn one event after the other until one fails; returns `_BatchResult.admitted`."""
         model, regret, labels = self._model, self._regret, self._regret_labels(batch)
         n, xs, ys = len(batch.ys), batch.xs, batch.ys
         score_one, learn_one = model.score, model.learn
@@ -962,7 +962,11 @@ def _kind(record: OrderedRecord) -> int:
     return label if label < 0 or label == LABEL_LEARNED else 0
 
 
-_TAKE: Final = {LABEL_LATER: Batch._score, LABEL_LEARNED: Batch._pass, 0: Batch._learn_due}
+_TAKE: Final = {
+    LABEL_LATER: RecordProcessor._score,
+    LABEL_LEARNED: RecordProcessor._pass,
+    0: RecordProcessor._learn_due,
+}
 
 
 def _due_context(record: OrderedRecord) -> bytes:
@@ -985,7 +989,7 @@ def _dicts(batch: Read, positions: list[int]) -> list[Any]:
     return [xs[position] for position in positions]
 
 
-class _Taken(NamedTuple):
+class _BatchResult(NamedTuple):
     """Results of events that were taken.
 
     Attributes

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from streampair.engine.protocols import decode_many
-from streampair.engine.records import Event, Record, Rows
+from streampair.engine.records import Event, EventRows, Record
 from streampair.engine.snapshot import Snapshot, summary, unreadable
 from streampair.engine.wal import LearnerState
 from streampair.errors import ConfigError, PrivacyError, SnapshotError
@@ -151,7 +151,7 @@ class SharedDecoder:
         self.rows = False
         self.seconds = 0.0
         self._records: Sequence[Record] = ()
-        self._table: Rows | None = None
+        self._table: EventRows | None = None
         self._places: dict[int, int] = {}
         self._tried = False
         self._events: dict[int, Event | Exception] = {}
@@ -188,7 +188,7 @@ class SharedDecoder:
         x = dict(zip(table.names, table.values[place].tolist(), strict=True))
         return Event(x, table.labels[place], None if table.ids is None else table.ids[place])
 
-    def _many(self, records: Sequence[Record]) -> Rows | None:
+    def _many(self, records: Sequence[Record]) -> EventRows | None:
         assert self._rows is not None
         table = self._whole()
         if records is self._records:
@@ -203,9 +203,11 @@ class SharedDecoder:
         if refused:
             refused = {row - start: error for row, error in refused.items() if start <= row < stop}
         ids = None if table.ids is None else table.ids[start:stop]
-        return Rows(table.names, table.values[start:stop], table.labels[start:stop], ids, refused or None)
+        return EventRows(
+            table.names, table.values[start:stop], table.labels[start:stop], ids, refused or None
+        )
 
-    def _whole(self) -> Rows | None:
+    def _whole(self) -> EventRows | None:
         """The whole batch as an array; None: no learner takes one, or it is decoded one by one."""
         if self._tried or self._rows is None or not self.rows:
             return self._table

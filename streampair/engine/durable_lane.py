@@ -41,7 +41,7 @@ from streampair.engine.recovery import (
     replay_impossible,
 )
 from streampair.engine.reservations import Reservations, payload_digest
-from streampair.engine.snapshot import Snapshot, configuration_changed, since_of, summary
+from streampair.engine.snapshot import Snapshot, since_of, summary
 from streampair.engine.source import ORDER_NOT_COVERED, Positions
 from streampair.engine.wal import (
     LOG_FORMAT,
@@ -108,6 +108,8 @@ class LaneLog:
         Whether labels come later than events.
     member
         Which of the learners of the lane this one is.
+    settings
+        The settings behind the fingerprint, by name.
     """
 
     def __init__(
@@ -127,9 +129,11 @@ class LaneLog:
         plan: Callable[[], dict[str, Any] | None],
         late: bool = False,
         member: Member = BEGAN_WITH,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._late = late
         self._member = member
+        self._settings = dict(settings or {})
         self._key = key
         self._who = {"app": app, "topic": topic, "partition": partition}
         self._name = name
@@ -188,8 +192,7 @@ class LaneLog:
                 f"the log is that of {theirs} (format {genesis.format}), this lane is {self._who}",
                 fix="point the store at this lane's own place",
             )
-        if genesis.fingerprint != self._fingerprint:
-            raise configuration_changed("the log was begun", genesis.fingerprint, self._fingerprint)
+        genesis.check_settings(self._fingerprint, self._settings)
         if known.champion != self._member.name:
             raise SnapshotError(
                 f"the champion of the log is {known.champion or genesis.name!r}, and the lane was built for "
@@ -272,6 +275,7 @@ class LaneLog:
                 first=facts.first,
                 plan=self._plan(),
                 privacy=report,
+                settings=self._settings,
                 **self._who,  # type: ignore[arg-type]
             )
             self._known = known = RecoveredState.of([genesis])
@@ -615,6 +619,9 @@ class LoggedLane(Lane):
         Runs the computation of a slow model elsewhere, and returns its future (`concurrent.futures`). The
         lane goes on with the model before, and adopts the new one before the first record of a later
         `process`. None: the lane computes it itself, at the end of `process`.
+    settings
+        The settings behind `fingerprint`, by name. The log keeps them, so that a start under other settings
+        names what differs.
     options
         Further arguments of `Lane`.
 
@@ -650,6 +657,7 @@ class LoggedLane(Lane):
         *,
         payloads_change: bool = False,
         submit: Callable[[Callable[[], Any]], PendingModel] | None = None,
+        settings: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(learner, decode, **options)
@@ -688,6 +696,7 @@ class LoggedLane(Lane):
             plan=self._plan,
             late=self._batch.arrivals is not None,
             member=self.member,
+            settings=settings,
         )
 
     _logged_challengers = True

@@ -118,7 +118,7 @@ class _Segment:
     def free(self) -> int:
         return self.rows - self.count
 
-    def extend(self, labels: _Labels) -> None:
+    def extend(self, labels: _LabelColumns) -> None:
         start, stop = self.count, self.count + len(labels.places)
         self.digests[start:stop] = labels.digests
         self.places[start:stop] = labels.places
@@ -131,12 +131,12 @@ class _Segment:
             self.low = min(self.low, int(labels.times.min()))
             self.high = max(self.high, int(labels.times.max()))
 
-    def labels(self) -> _Labels:
+    def labels(self) -> _LabelColumns:
         n = self.count
-        return _Labels(self.digests[:n], self.places[:n], self.times[:n], self.codes[:n], self.used[:n])
+        return _LabelColumns(self.digests[:n], self.places[:n], self.times[:n], self.codes[:n], self.used[:n])
 
 
-class _Labels(NamedTuple):
+class _LabelColumns(NamedTuple):
     """Labels by column."""
 
     digests: NDArray[np.uint64]
@@ -145,11 +145,11 @@ class _Labels(NamedTuple):
     codes: NDArray[np.uint8]
     used: NDArray[np.uint8]
 
-    def choose(self, which: Any) -> _Labels:
-        return _Labels(*(column[which] for column in self))
+    def choose(self, which: Any) -> _LabelColumns:
+        return _LabelColumns(*(column[which] for column in self))
 
 
-class _Taken(NamedTuple):
+class _TakenLabels(NamedTuple):
     """Labels that events took, by column; `events` are the indices of the events."""
 
     events: NDArray[np.int64]
@@ -330,7 +330,7 @@ class LabelTable:
             )
         places = where[kept].astype(np.uint64) + np.uint64(partition << OFFSET_BITS)
         used = self._was_used(partition, places)
-        self._append(_Labels(words[kept], places, moments[kept], values[kept], used))
+        self._append(_LabelColumns(words[kept], places, moments[kept], values[kept], used))
         self._count += len(kept)
         self._unused += len(kept) - int(np.count_nonzero(used))
         self._pass(partition, int(where[-1]))
@@ -362,7 +362,7 @@ class LabelTable:
             rows = min(4 * rows, self.segment_rows)
         return rows
 
-    def _append(self, labels: _Labels) -> None:
+    def _append(self, labels: _LabelColumns) -> None:
         """Store labels; all room is made before the first of them is written."""
         count = len(labels.places)
         last = self._segments[-1] if self._segments else None
@@ -414,10 +414,10 @@ class LabelTable:
         chosen[best >= 0] = taken.places[best[best >= 0]]
         return JoinedLabels(codes, joined_times, contradictions, repeats, chosen, taken.events, taken.places)
 
-    def _take(self, words: NDArray[np.uint64], moments: NDArray[np.int64]) -> _Taken:
+    def _take(self, words: NDArray[np.uint64], moments: NDArray[np.int64]) -> _TakenLabels:
         """Use the labels of events."""
         kinds: tuple[Any, ...] = (np.int64, np.uint8, np.int64, np.uint64)
-        parts = [_Taken(*(np.empty(0, dtype=kind) for kind in kinds))]
+        parts = [_TakenLabels(*(np.empty(0, dtype=kind) for kind in kinds))]
         if not len(moments):
             return parts[0]
         # Clipped first: the difference must not wrap around.
@@ -444,12 +444,14 @@ class LabelTable:
                 )
                 rows = rows[:count]
                 parts.append(
-                    _Taken(events[:count], segment.codes[rows], segment.times[rows], segment.places[rows])
+                    _TakenLabels(
+                        events[:count], segment.codes[rows], segment.times[rows], segment.places[rows]
+                    )
                 )
                 self._unused -= count
                 if event < len(moments):  # it was full
                     room *= 2
-        return _Taken(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return _TakenLabels(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def mark_used(self, digests: ArrayLike, times: ArrayLike, joined: ArrayLike) -> None:
         """Use the labels of events that were joined before, in the same order as then.

@@ -25,11 +25,11 @@ from typing import Any, Literal
 import msgspec
 
 from streampair import __version__
-from streampair.engine.batch import Batch, Evaluated
+from streampair.engine.batch import Evaluated, RecordProcessor
 from streampair.engine.challengers import Challenger, Challengers, SharedDecoder, add_accounts
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.monitor import Monitor
-from streampair.engine.pipeline import Model
+from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.protocols import (
     buffer_records,
     largest_weights,
@@ -207,7 +207,7 @@ class Lane:
         self.positive = positive
         self.on_bad = on_bad
         self.fingerprint = fingerprint
-        self._model = Model(
+        self._model = PipelineAdapter(
             learner, positive=positive, trust_preprocessing=trust_preprocessing, classes=classes
         )
         self.name = type(self._model.learner).__name__ if name is None else name
@@ -232,7 +232,7 @@ class Lane:
         self._monitor = Monitor(self._model.learner, regret, auc_window, threshold)
         self.late_sample = None if labels is None else LateSample()
         self._decoder = SharedDecoder(decode, clock) if challengers else None
-        self._batch = Batch(
+        self._batch = RecordProcessor(
             self._model,
             decode if self._decoder is None else self._decoder,
             positive=positive,
@@ -706,7 +706,9 @@ class ChallengerLane(Lane):
         self._logged = logged
         self.decoder = decoder
         allow_pickle = options["allow_pickle"]
-        steps = Model(challenger.learner, positive=options["positive"], trust_preprocessing=True).pickled
+        steps = PipelineAdapter(
+            challenger.learner, positive=options["positive"], trust_preprocessing=True
+        ).pickled
         # One that only pickle can save begins anew at each start, unless pickle is allowed.
         self.saved = allow_pickle or not steps
         super().__init__(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle  # only ever loads what a signature vouches for, see Model.load
+import pickle  # only ever loads what a signature vouches for, see PipelineAdapter.load
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -32,10 +32,10 @@ from streampair.privacy.pipeline_check import (
 )
 from streampair.privacy.provenance import Origin
 
-__all__ = ["Model"]
+__all__ = ["PipelineAdapter"]
 
 
-class Model:
+class PipelineAdapter:
     """Adapter of a learner or a pipeline to a lane.
 
     Parameters

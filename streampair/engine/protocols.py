@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
-from streampair.engine.records import Rows
+from streampair.engine.records import EventRows
 from streampair.errors import RecordError
 from streampair.privacy.provenance import Origin
 
@@ -284,7 +284,7 @@ def takes_nulls(learner: object) -> bool:
     return bool(getattr(learner, "takes_nulls", False))
 
 
-def decode_many(decode: object) -> Callable[[Sequence[Any]], Rows | None] | None:
+def decode_many(decode: object) -> Callable[[Sequence[Any]], EventRows | None] | None:
     """The decoder's batch form, which gives what `decode` gives for each record; None if it has none."""
     return getattr(decode, "many", None)
 

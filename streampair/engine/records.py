@@ -26,6 +26,7 @@ __all__ = [
     "Commit",
     "DeadLetter",
     "Event",
+    "EventRows",
     "LaneGauges",
     "LaneOutput",
     "LateGauges",
@@ -35,7 +36,6 @@ __all__ = [
     "Record",
     "RegretConfig",
     "ReplayRequest",
-    "Rows",
     "Scored",
     "stage_and_text",
 ]
@@ -124,7 +124,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
 
 
-class Rows(NamedTuple):
+class EventRows(NamedTuple):
     """A batch of decoded events that all have the same features, without an object for each.
 
     A decoder may have an attribute `many`, a function from a sequence of records to their rows. If it returns

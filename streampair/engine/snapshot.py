@@ -24,6 +24,7 @@ __all__ = [
     "dated",
     "pack",
     "rows_of",
+    "setting_changes",
     "since_of",
     "summary",
     "unpack",
@@ -325,6 +326,7 @@ def _ext_hook(code: int, data: memoryview) -> object:
     return np.frombuffer(content, dtype=dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=True)
 
 
+_MOST_CHANGES = 5  # of settings, named in an error
 _YEAR_10000 = 253_402_300_800_000
 
 
@@ -425,7 +427,13 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
             raise configuration_changed("the snapshot was written", self.fingerprint, fingerprint)
 
 
-def configuration_changed(since: str, before: str, now: str) -> SnapshotError:
+def configuration_changed(
+    since: str,
+    before: str,
+    now: str,
+    settings_before: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SnapshotError:
     """The error of a lane whose settings are not those that it began with.
 
     Parameters
@@ -434,17 +442,52 @@ def configuration_changed(since: str, before: str, now: str) -> SnapshotError:
         What was done with the settings before.
     before, now
         Fingerprints: of the settings and, after a dot, of the model that the learner began with.
+    settings_before, settings
+        The settings themselves, by name; None or empty: not known.
     """
-    settings, _, model = now.partition(".")
-    settings_before, _, model_before = before.partition(".")
+    digest, _, model = now.partition(".")
+    digest_before, _, model_before = before.partition(".")
     what, undo = "the configuration", "put the old learner and input settings back"
-    if settings == settings_before and model != model_before:
+    if digest == digest_before and model != model_before:
         what = "the model that the learner begins with (learner.start)"
         undo = "put the old model back as learner.start" if model_before else "remove learner.start"
+    changes = setting_changes(settings_before or {}, settings or {}) if settings_before else ""
     return SnapshotError(
-        f"{what} changed since {since} (fingerprint {before!r}, now {now!r})",
+        f"{what} changed since {since}: {changes or f'the fingerprint was {before!r}, now it is {now!r}'}",
         fix=f"{undo}, or give the new configuration another app name, which starts from the beginning",
     )
+
+
+def setting_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Describe how settings differ.
+
+    Parameters
+    ----------
+    before, now
+        Values by name, as text.
+
+    Returns
+    -------
+    str
+        Empty if they do not differ.
+
+    Examples
+    --------
+    >>> setting_changes({"learner.options.radius": "1.0"}, {"learner.options.radius": "2.0"})
+    'learner.options.radius was 1.0, now it is 2.0'
+    """
+    changes = []
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if old is None:
+            changes.append(f"{name} was not set, now it is {new}")
+        elif new is None:
+            changes.append(f"{name} was {old}, now it is not set")
+        elif old != new:
+            changes.append(f"{name} was {old}, now it is {new}")
+    if len(changes) > _MOST_CHANGES:
+        changes[_MOST_CHANGES:] = [f"and {len(changes) - _MOST_CHANGES} more"]
+    return "; ".join(changes)
 
 
 def unreadable(error: Exception) -> SnapshotError:

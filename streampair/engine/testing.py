@@ -17,7 +17,7 @@ from streampair.engine.recovery import Cause, ExternalState
 from streampair.engine.wal import RecordRef
 from streampair.errors import RecordError, StoreError
 
-__all__ = ["Died", "Driver", "Group", "LaneFiles", "MemoryStore", "decode_json"]
+__all__ = ["CommittedOffset", "Died", "Driver", "LaneFiles", "MemoryStore", "decode_json"]
 
 
 class _Wire(msgspec.Struct):
@@ -118,7 +118,7 @@ class MemoryStore:
 
 
 @dataclasses.dataclass
-class Group:
+class CommittedOffset:
     """State that a consumer group keeps of a partition, outside of the lane's store.
 
     Attributes
@@ -204,7 +204,7 @@ class Driver:
         self._commits = 0
         self.topic: list[Record] = []
         self.store: Any = MemoryStore() if store is None else store
-        self.group = Group()
+        self.group = CommittedOffset()
         self.scores: list[Scored] = []
         self.warnings: list[str] = []
         self.die_after: int | None = None

@@ -25,11 +25,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from streampair.engine.snapshot import configuration_changed
 from streampair.errors import SnapshotError
 from streampair.privacy.ledger import DIGEST_BYTES
 
@@ -202,6 +203,8 @@ class GenesisEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
         All fitted numbers of the learner's plan; None while the features are not known.
     privacy
         As of a `CommitEntry`: for readers of a log without a commit.
+    settings
+        The settings behind the fingerprint, by name; empty where they are not known.
     """
 
     format: int
@@ -219,6 +222,20 @@ class GenesisEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     plan: dict[str, Any] | None
     privacy: dict[str, Any] | None
     topic_id: str = ""
+    settings: dict[str, str] = {}
+
+    def check_settings(self, fingerprint: str, settings: Mapping[str, str]) -> None:
+        """Refuse settings that are not those that the log began with.
+
+        Raises
+        ------
+        SnapshotError
+            The message names what differs.
+        """
+        if self.fingerprint != fingerprint:
+            raise configuration_changed(
+                "the log was begun", self.fingerprint, fingerprint, self.settings, settings
+            )
 
 
 class StartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="attempt"):

@@ -217,10 +217,10 @@ def pair_gradient(
     score = dot(w, x)
     room = max(1.0 - dot(x, x), 0.0)
     for b in range(filled):
-        row = buffer[b]
-        c = y - row[d]
+        c = y - buffer[b, d]
         if not (c < 0.0 or c > 0.0):  # equal labels; NaN: a null record
             continue
+        row = buffer[b]  # after the test: a view costs as much as it
         k = c * loss_slope(code, c * (score - dot(w, row)))
         if k == 0.0:
             continue

@@ -3,7 +3,7 @@
 A kernel cannot take a list of arrays that grows, so it gets a table (blocks, 4) of int64: address of the
 rows, address of the labels, columns, rows of room. The rows of a block are float64 or, if `single`, float32,
 in the order of arrival; the labels are float64. Names that came after a block was opened count as 0 in its
-rows. `streampair.base.buffer_storage.History` owns the memory.
+rows. `streampair.base.buffer_storage.RecordBlocks` owns the memory.
 """
 
 from __future__ import annotations

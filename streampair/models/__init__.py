@@ -34,7 +34,7 @@ from streampair.models.format import (
 from streampair.models.onnx_export import inputs_of, onnx_of
 from streampair.models.scoring import ForestScorer, probabilities, scorer_of
 from streampair.models.starting import begin_from
-from streampair.records.frames import Table
+from streampair.records.frames import FeatureTable
 
 if TYPE_CHECKING:
     import onnx
@@ -174,7 +174,7 @@ class Model:
         """
         if isinstance(X, list | tuple):
             return self._scorer.score_records(X)
-        table = Table(X, names=self.features, read=self._scorer.read_cell)
+        table = FeatureTable(X, names=self.features, read=self._scorer.read_cell)
         table.check_names(self.features)
         try:
             scores = self._scorer.score_rows(table.columns, table.rows)

@@ -24,11 +24,11 @@ from streampair.models.format import (
     Classes,
     Curve,
     Document,
+    EncodedArray,
     ForestModel,
     Labels,
     LinearModel,
     MetricModel,
-    Packed,
     Promise,
     RandomForestModel,
     Relevance,
@@ -98,9 +98,9 @@ def _tree_parts(design: RandomTreeDesign, weights: NDArray[np.float64]) -> dict[
     leaves = weights[d : d + trees.fields.size].reshape(trees.fields.shape)
     return {
         "field_sizes": tuple(trees.sizes.tolist()),
-        "split_fields": Packed.integers(trees.fields),
-        "split_values": Packed.floats(trees.cuts),
-        "leaf_weights": Packed.floats(leaves),
+        "split_fields": EncodedArray.integers(trees.fields),
+        "split_values": EncodedArray.floats(trees.cuts),
+        "leaf_weights": EncodedArray.floats(leaves),
     }
 
 

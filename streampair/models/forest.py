@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streampair import auc, ranking
 from streampair.base.forest import ForestLearner, check_trees, columns_of, sections_of
 from streampair.kernels import forest
-from streampair.models.format import Experts, ForestModel, Packed, Splits
+from streampair.models.format import EncodedArray, Experts, ForestModel, Splits
 
 __all__ = ["forest_of", "forest_parts"]
 
@@ -73,24 +73,28 @@ def forest_parts(learner: ForestLearner) -> dict[str, Any]:
         "label_variance": (float(state[forest.FOREST_SPREAD]) / max(records, 1.0)) if squared else None,
         "text_features": tuple(learner._coded),
         "buckets": tuple(buckets.tolist()),
-        "mean": Packed.floats(columns["means"]),
-        "variance": Packed.floats(variance),
+        "mean": EncodedArray.floats(columns["means"]),
+        "variance": EncodedArray.floats(variance),
         "cuts": _cuts(nodes),
         "splits": Splits(
-            sizes=Packed.integers(sizes),
-            columns=Packed.integers(np.where(inner, links[:, 2], 0)),
-            values=Packed.floats(np.where(inner, cells[:, 0], 0.0)),
-            children=Packed.integers(np.where(inner, links[:, 3], 0)),
+            sizes=EncodedArray.integers(sizes),
+            columns=EncodedArray.integers(np.where(inner, links[:, 2], 0)),
+            values=EncodedArray.floats(np.where(inner, cells[:, 0], 0.0)),
+            children=EncodedArray.integers(np.where(inner, links[:, 3], 0)),
         ),
         "experts": Experts(
-            stack=Packed.floats(np.array([block[stack] for block in blocks])),
-            linear=Packed.floats(np.array([columns_of(block)["weights"] for block in blocks])),
-            texts=Packed.floats(
+            stack=EncodedArray.floats(np.array([block[stack] for block in blocks])),
+            linear=EncodedArray.floats(np.array([columns_of(block)["weights"] for block in blocks])),
+            texts=EncodedArray.floats(
                 np.array([view[buckets] for view in texts])
                 if texts
                 else np.empty((len(blocks), 0, forest.EXPERTS))
             ),
-            leaves=(Packed.floats(leaves[0]), Packed.floats(leaves[1]), Packed.floats(leaves[2])),
+            leaves=(
+                EncodedArray.floats(leaves[0]),
+                EncodedArray.floats(leaves[1]),
+                EncodedArray.floats(leaves[2]),
+            ),
         ),
     }
 

@@ -18,6 +18,7 @@ __all__ = [
     "Classes",
     "Curve",
     "Document",
+    "EncodedArray",
     "Experts",
     "ForestModel",
     "KnownModel",
@@ -26,7 +27,6 @@ __all__ = [
     "LinearModel",
     "MetricModel",
     "Name",
-    "Packed",
     "Promise",
     "RandomForestModel",
     "Relevance",
@@ -51,7 +51,7 @@ Numbers = tuple[float, ...]
 _MOST_DEPTH = 20
 
 
-class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EncodedArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An array: its bytes in base64, row by row, little-endian.
 
     Attributes
@@ -69,12 +69,12 @@ class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: bytes
 
     @classmethod
-    def floats(cls, values: NDArray[Any]) -> Packed:
+    def floats(cls, values: NDArray[Any]) -> EncodedArray:
         """Pack an array as numbers of 64 bits."""
         return cls("<f8", values.shape, np.ascontiguousarray(values, dtype="<f8").tobytes())
 
     @classmethod
-    def integers(cls, values: NDArray[Any]) -> Packed:
+    def integers(cls, values: NDArray[Any]) -> EncodedArray:
         """Pack an array as whole numbers of 32 bits."""
         return cls("<i4", values.shape, np.ascontiguousarray(values, dtype="<i4").tobytes())
 
@@ -317,9 +317,9 @@ class RandomForestModel(LinearModel, tag="random_forest", kw_only=True):
     """
 
     field_sizes: tuple[int, ...]
-    split_fields: Packed
-    split_values: Packed
-    leaf_weights: Packed
+    split_fields: EncodedArray
+    split_values: EncodedArray
+    leaf_weights: EncodedArray
 
     def check(self) -> None:
         """Raise ValueError if the parts do not fit together."""
@@ -367,10 +367,10 @@ class Splits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Number within its tree of the left child, (nodes,); the right one follows it. 0: a leaf.
     """
 
-    sizes: Packed
-    columns: Packed
-    values: Packed
-    children: Packed
+    sizes: EncodedArray
+    columns: EncodedArray
+    values: EncodedArray
+    children: EncodedArray
 
 
 class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -388,10 +388,10 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Of the experts 1, 2 and 3: (classes, nodes), where a tree counts with its first nodes below the cut.
     """
 
-    stack: Packed
-    linear: Packed
-    texts: Packed
-    leaves: tuple[Packed, Packed, Packed]
+    stack: EncodedArray
+    linear: EncodedArray
+    texts: EncodedArray
+    leaves: tuple[EncodedArray, EncodedArray, EncodedArray]
 
 
 class ForestModel(Document, tag="forest", kw_only=True):
@@ -429,8 +429,8 @@ class ForestModel(Document, tag="forest", kw_only=True):
     label_variance: float | None
     text_features: tuple[int, ...]
     buckets: tuple[int, ...]
-    mean: Packed
-    variance: Packed
+    mean: EncodedArray
+    variance: EncodedArray
     cuts: tuple[int, int, int]
     splits: Splits
     experts: Experts

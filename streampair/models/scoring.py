@@ -27,7 +27,7 @@ from streampair.models.format import (
 from streampair.records import features
 from streampair.records.design import Design, RandomTreeDesign, check_finite, check_scored
 
-__all__ = ["ForestScorer", "Scorer", "design_of", "probabilities", "scorer_of"]
+__all__ = ["ForestScorer", "ModelScorer", "design_of", "probabilities", "scorer_of"]
 
 Array = NDArray[np.float64]
 
@@ -177,7 +177,7 @@ def _vectors_of(document: Document, scaling: Scaling | None, limit: float) -> _V
     return _ScaledVectors(design_of(document.features, scaling)) if document.features else _NoVectors()
 
 
-class Scorer(abc.ABC):
+class ModelScorer(abc.ABC):
     """Scores records by one kind of model.
 
     Parameters
@@ -210,7 +210,7 @@ class Scorer(abc.ABC):
         return out
 
 
-class _LinearScorer(Scorer):
+class _LinearScorer(ModelScorer):
     def __init__(self, made: _Vectors, weights: Array) -> None:
         super().__init__(made.read_cell)
         self._vectors, self._weights = made, weights
@@ -226,7 +226,7 @@ class _LinearScorer(Scorer):
         return super().score_records(xs) if rows is None else self._vectors.scores(self._weights, rows)
 
 
-class _MetricScorer(Scorer):
+class _MetricScorer(ModelScorer):
     def __init__(self, made: _Vectors, root: Array | None) -> None:
         super().__init__(made.read_cell)
         self._vectors, self._root = made, root
@@ -250,7 +250,7 @@ class _MetricScorer(Scorer):
         return np.array([math.sqrt(math.fsum(row * row)) for row in out])
 
 
-class ForestScorer(Scorer):
+class ForestScorer(ModelScorer):
     """Scores records by a forest that never learns.
 
     Parameters
@@ -281,7 +281,7 @@ class ForestScorer(Scorer):
         )
 
 
-def _random_forest_scorer(document: RandomForestModel) -> Scorer:
+def _random_forest_scorer(document: RandomForestModel) -> ModelScorer:
     fields, values, leaves = document.arrays()
     trees, nodes = fields.shape
     assert document.scaling is not None
@@ -301,7 +301,7 @@ def _random_forest_scorer(document: RandomForestModel) -> Scorer:
     return _LinearScorer(_ScaledVectors(design), weights)
 
 
-def scorer_of(document: Document) -> Scorer:
+def scorer_of(document: Document) -> ModelScorer:
     """What scores by a model, of any kind.
 
     Raises

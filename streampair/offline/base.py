@@ -28,7 +28,7 @@ from streampair.privacy.mechanisms.offline import TablePlan, TableReport, Vector
 from streampair.privacy.mechanisms.standardization import shrunk_variances
 from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
 from streampair.records import features
-from streampair.records.frames import Table
+from streampair.records.frames import FeatureTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MOVE",
     "PairLearner",
-    "Problem",
+    "PairwiseProblem",
     "TableLearner",
     "curve_of",
     "designs",
@@ -49,7 +49,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Problem:
+class PairwiseProblem:
     """A table to be learned, and public constants of its pairs.
 
     Parameters
@@ -121,7 +121,7 @@ class Problem:
         made = LinearRisk if self.form == "raw" else MetricRisk
         return made(self.rows[part], self.labels[part], self.loss)
 
-    def shuffled(self, order: NDArray[np.int64]) -> Problem:
+    def shuffled(self, order: NDArray[np.int64]) -> PairwiseProblem:
         """The same records in another order."""
         return replace(self, rows=self.rows[order], labels=self.labels[order])
 
@@ -147,7 +147,9 @@ def validated(learner: Any, X: Any, *y: Any, reset: bool = True) -> Any:
         if "could not convert string" not in str(error):
             raise
         try:
-            Table(np.array(X, dtype=object) if isinstance(X, list | tuple) else X, read=features.number)
+            FeatureTable(
+                np.array(X, dtype=object) if isinstance(X, list | tuple) else X, read=features.number
+            )
         except RecordError as found:
             raise ConfigError(
                 found.problem,
@@ -300,7 +302,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
             return None
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> Problem:
+    def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> PairwiseProblem:
         if self.task not in ("auc", "metric"):
             raise ConfigError(f"task is {self.task!r}", fix='give "auc" or "metric"')
         if not 0.0 < self.radius <= self._largest_radius:
@@ -313,7 +315,7 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         d = rows.shape[1]
         form: losses.Form = "raw" if self.task == "auc" else "metric"
         dim = d if self.task == "auc" else d * (d + 1) // 2
-        return Problem(rows, labels, loss, form, float(self.radius), dim, seed, np.zeros(dim))
+        return PairwiseProblem(rows, labels, loss, form, float(self.radius), dim, seed, np.zeros(dim))
 
     def _default_loss(self) -> losses.PairLoss:
         return losses.Logistic()
@@ -423,10 +425,10 @@ class TableLearner(PairLearner):
     _amplified_epsilon: float | None = None
 
     @abc.abstractmethod
-    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
         """Released weights, the plans of their releases, and the number of releases."""
 
-    def _plan(self, problem: Problem, **release: Any) -> TablePlan:
+    def _plan(self, problem: PairwiseProblem, **release: Any) -> TablePlan:
         """The plan of a release of weights, for what learning may spend; `release`: as of `plan_table`."""
         return plan_table(
             self.epsilon, self.delta, share=problem.share, dim=problem.dim, blank=problem.blank, **release
@@ -523,7 +525,7 @@ class TableLearner(PairLearner):
         self._standard = np.clip(released[:d], -1.0, 1.0), 1.0 / np.sqrt(variances * d)
         return [plan]
 
-    def _calibrate(self, problem: Problem) -> list[TablePlan]:
+    def _calibrate(self, problem: PairwiseProblem) -> list[TablePlan]:
         """Release the statistics for probabilities, if requested, and compute the spend."""
         if not self.proba_share:
             return []
@@ -541,7 +543,7 @@ class TableLearner(PairLearner):
         self._fit_curve(gate.privatize(means), plan.noise_std, problem.n)
         return [plan]
 
-    def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> Problem:
+    def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> PairwiseProblem:
         if self.calibration not in ("tight", "paper"):
             raise ConfigError(f"calibration is {self.calibration!r}", fix='give "tight" or "paper"')
         problem = super()._problem(rows, labels, seed)
@@ -561,7 +563,7 @@ class TableLearner(PairLearner):
         self._notes, self._learned = (*notes, *([words] if words else [])), len(rows)
         return problem
 
-    def _published(self, problem: Problem, weights: Floats) -> Floats:
+    def _published(self, problem: PairwiseProblem, weights: Floats) -> Floats:
         """Project released weights onto the ball."""
         return problem.inside(weights)
 
@@ -642,7 +644,9 @@ class TableLearner(PairLearner):
         return learner
 
 
-def release_vector(problem: Problem, plan: TablePlan, vector: Floats) -> tuple[Floats, list[TablePlan], int]:
+def release_vector(
+    problem: PairwiseProblem, plan: TablePlan, vector: Floats
+) -> tuple[Floats, list[TablePlan], int]:
     """Release one vector, with noise."""
     gate = VectorGate(plan, problem.seed)
     return gate.privatize(vector), [plan], gate.releases

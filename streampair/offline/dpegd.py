@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streampair.offline.base import Problem, TableLearner
+from streampair.offline.base import PairwiseProblem, TableLearner
 from streampair.offline.dpgd import checked_steps, descend, paper_factor
 from streampair.privacy.mechanisms.offline import TablePlan, VectorGate, descent_moves, plan_table
 
@@ -37,7 +37,7 @@ def halves(n: int) -> list[slice]:
     return [*parts, slice(start, n)]
 
 
-def seeds(problem: Problem, count: int) -> list[int | None]:
+def seeds(problem: PairwiseProblem, count: int) -> list[int | None]:
     """A seed of noise for each part; None where there is none."""
     if problem.seed is None:
         return [None] * count
@@ -99,14 +99,14 @@ class DPEGD(TableLearner):
     def _parallel(self) -> bool:
         return True
 
-    def _rate(self, problem: Problem) -> float:
+    def _rate(self, problem: PairwiseProblem) -> float:
         if self.learning_rate is not None:
             return float(self.learning_rate)
         noise = math.sqrt(problem.dim * math.log(1.0 / self.delta)) if self.delta else float(problem.dim)
         most = min(4.0 / math.sqrt(problem.n), self.epsilon / noise)
         return min(2.0 * problem.radius / problem.lipschitz * most, 8.0 / problem.smoothness)
 
-    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
         parts, w = halves(problem.n), problem.start
         plan_table(self.epsilon, self.delta, dim=1, sensitivity=1.0, name="", lemma="")  # the checks of both
         rate, smooth = self._rate(problem), problem.smoothness

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.offline.base import Problem, TableLearner, release_vector
+from streampair.offline.base import PairwiseProblem, TableLearner, release_vector
 from streampair.privacy.mechanisms.offline import (
     TablePlan,
     contraction,
@@ -28,7 +28,7 @@ __all__ = ["DPGDC", "DPGDSC"]
 
 
 def descend(
-    problem: Problem, risk: LinearRisk | MetricRisk, steps: int, eta: float, l2: float, start: Floats
+    problem: PairwiseProblem, risk: LinearRisk | MetricRisk, steps: int, eta: float, l2: float, start: Floats
 ) -> tuple[Floats, Floats]:
     """The last iterate and the mean of all after the start, of projected gradient descent: both secret."""
     w, total = start, np.zeros_like(start)
@@ -141,7 +141,7 @@ class DPGDSC(TableLearner):
 
     _starts = True
 
-    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
         alpha, steps = float(self.l2), checked_steps(self.steps)
         if not (math.isfinite(alpha) and alpha > 0.0):
             raise ConfigError(f"l2 is {self.l2!r}", fix="give a finite number above 0, or use DPGDC")
@@ -220,7 +220,7 @@ class DPGDC(TableLearner):
 
     _starts = True
 
-    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
         if self.output not in ("average", "last"):
             raise ConfigError(f"output is {self.output!r}", fix='give "average" or "last"')
         steps, smooth = checked_steps(self.steps), problem.smoothness

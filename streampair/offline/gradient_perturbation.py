@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.offline.base import Problem, TableLearner
+from streampair.offline.base import PairwiseProblem, TableLearner
 from streampair.offline.dpgd import checked_steps
 from streampair.privacy.mechanisms.offline import TablePlan, VectorGate
 
@@ -66,7 +66,7 @@ class DPGDC2(TableLearner):
 
     _starts = True
 
-    def _paper_noise(self, problem: Problem, steps: int) -> float:
+    def _paper_noise(self, problem: PairwiseProblem, steps: int) -> float:
         root = math.sqrt(1.25 * steps * math.log(1.0 / self.delta))
         return 4.0 * problem.lipschitz * root / (problem.n * self.epsilon)
 
@@ -77,7 +77,7 @@ class DPGDC2(TableLearner):
                 fix="give a delta, or use DPGDC or DPEGD",
             )
 
-    def _rate(self, problem: Problem, largest: float, dim: int, sigma: float, steps: int) -> float:
+    def _rate(self, problem: PairwiseProblem, largest: float, dim: int, sigma: float, steps: int) -> float:
         """The size of a step; `largest` bounds the norm of a gradient."""
         eta = self.learning_rate
         if eta is None:
@@ -86,7 +86,7 @@ class DPGDC2(TableLearner):
             raise ConfigError(f"learning_rate is {eta!r}", fix="give a finite number above 0")
         return float(eta)
 
-    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
         steps = checked_steps(self.steps)
         self._pure_is_refused()
         plan = self._plan(

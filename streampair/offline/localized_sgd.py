@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.offline.base import Problem, TableLearner
+from streampair.offline.base import PairwiseProblem, TableLearner
 from streampair.offline.dpegd import halves, seeds
 from streampair.offline.pair_sgd import pair_steps
 from streampair.privacy.mechanisms.offline import (
@@ -108,14 +108,14 @@ class LocalizedPairSGD(TableLearner):
     def _parallel(self) -> bool:
         return True
 
-    def _smooth(self, problem: Problem) -> float | None:
+    def _smooth(self, problem: PairwiseProblem) -> float | None:
         """L, or None where there is none."""
         try:
             return problem.smoothness
         except ConfigError:
             return None
 
-    def _rate(self, problem: Problem, smooth: float | None) -> float:
+    def _rate(self, problem: PairwiseProblem, smooth: float | None) -> float:
         if self.learning_rate is not None:
             eta = float(self.learning_rate)
             if not (math.isfinite(eta) and eta > 0.0):
@@ -128,7 +128,7 @@ class LocalizedPairSGD(TableLearner):
             return 4.0 * unit * min(1.0, math.sqrt(self.epsilon / noise / math.sqrt(n))) / math.sqrt(n)
         return min(2.0 * unit * min(4.0 / math.sqrt(n), self.epsilon / noise), 8.0 / smooth)
 
-    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
         plan_table(self.epsilon, self.delta, dim=1, sensitivity=1.0, name="", lemma="")  # the checks of both
         self._amplified_epsilon = None
         if self.calibration == "paper":
@@ -163,7 +163,7 @@ class LocalizedPairSGD(TableLearner):
             left += gate.releases
         return w, plans, left
 
-    def _to_the_letter(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+    def _to_the_letter(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
         """Algorithm 3 with the constants of Theorem 10."""
         smooth = self._smooth(problem)
         if smooth is None or not self.delta:
@@ -206,7 +206,9 @@ class LocalizedPairSGD(TableLearner):
         )
         return w, plans, left
 
-    def _drawn_plan(self, problem: Problem, number: int, steps: int, eta: float, noise: float) -> TablePlan:
+    def _drawn_plan(
+        self, problem: PairwiseProblem, number: int, steps: int, eta: float, noise: float
+    ) -> TablePlan:
         """The plan of a part, with the sensitivity to a record that is drawn at every step."""
         moved = 2.0 * eta * problem.diameter
         plan = plan_table(  # a grid that is fine for a record that is drawn once

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.offline.base import Problem, TableLearner, release_vector
+from streampair.offline.base import PairwiseProblem, TableLearner, release_vector
 from streampair.privacy.contraction import giga_steps, paper_steps, paper_warmup
 from streampair.privacy.mechanisms.offline import TablePlan, mean_move, plan_table
 
@@ -76,7 +76,7 @@ class OffPairStrC(TableLearner):
 
     _starts = True
 
-    def _strength(self, problem: Problem) -> tuple[float, float]:
+    def _strength(self, problem: PairwiseProblem) -> tuple[float, float]:
         """The ridge term, and the radius of the ball."""
         return self._checked_l2(), problem.radius
 
@@ -85,7 +85,7 @@ class OffPairStrC(TableLearner):
             raise ConfigError(f"l2 is {self.l2!r}", fix="give a finite number above 0")
         return float(self.l2)
 
-    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
         if self.output not in ("average", "last"):
             raise ConfigError(f"output is {self.output!r}", fix='give "average" or "last"')
         alpha, reach = self._strength(problem)
@@ -118,7 +118,7 @@ class OffPairStrC(TableLearner):
         return release_vector(problem, plan, self._pass(problem, etas, weights, alpha, first))
 
     @staticmethod
-    def _pass(problem: Problem, etas: Floats, weights: Floats, alpha: float, first: int) -> Floats:
+    def _pass(problem: PairwiseProblem, etas: Floats, weights: Floats, alpha: float, first: int) -> Floats:
         """The weighted mean of the iterates: secret. The first ones are random points of the ball."""
         rng = np.random.default_rng(problem.seed)
         order = rng.permutation(problem.n)
@@ -178,7 +178,7 @@ class OffPairC(OffPairStrC):
     _: KW_ONLY
     l2: float | None = None
 
-    def _strength(self, problem: Problem) -> tuple[float, float]:
+    def _strength(self, problem: PairwiseProblem) -> tuple[float, float]:
         reach = 2.0 * problem.radius  # the paper's centre is any point of the ball
         if self.l2 is not None:
             return self._checked_l2(), reach

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.offline.base import Problem
+from streampair.offline.base import PairwiseProblem
 from streampair.offline.dpgd import checked_steps
 from streampair.offline.gradient_perturbation import DPGDC2
 from streampair.offline.risk import score_slopes
@@ -118,7 +118,7 @@ class GradientPerturbation(DPGDC2):
     hidden: int = 0
     clip: float = 1.0
 
-    def _paper_noise(self, problem: Problem, steps: int) -> float:
+    def _paper_noise(self, problem: PairwiseProblem, steps: int) -> float:
         return (
             8.0
             * self._lipschitz(problem)
@@ -126,11 +126,11 @@ class GradientPerturbation(DPGDC2):
             / (problem.n * self.epsilon)
         )
 
-    def _lipschitz(self, problem: Problem) -> float:
+    def _lipschitz(self, problem: PairwiseProblem) -> float:
         """G: with a hidden layer ``2 k C`` for slopes of at most 1, k = 2."""
         return 4.0 * self.clip if self.hidden else problem.lipschitz
 
-    def _checked(self, problem: Problem) -> None:
+    def _checked(self, problem: PairwiseProblem) -> None:
         if isinstance(self.hidden, bool) or not isinstance(self.hidden, int | np.integer) or self.hidden < 0:
             raise ConfigError(f"hidden is {self.hidden!r}", fix="give a whole number of 0 or more")
         if not (math.isfinite(self.clip) and self.clip > 0.0):
@@ -147,7 +147,7 @@ class GradientPerturbation(DPGDC2):
                 fix="use losses.Logistic() or losses.Hinge(), or hidden=0",
             )
 
-    def _release(self, problem: Problem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
         self._checked(problem)
         steps = checked_steps(self.steps)
         self._pure_is_refused()
@@ -182,7 +182,7 @@ class GradientPerturbation(DPGDC2):
             w = centre + problem.inside(w - eta * gate.privatize(gradient) - centre)
         return w, [plan], gate.releases
 
-    def _published(self, problem: Problem, weights: Floats) -> Floats:
+    def _published(self, problem: PairwiseProblem, weights: Floats) -> Floats:
         return weights  # it is around another centre than 0, and in its ball already
 
     def _scores(self, rows: Floats) -> Floats:

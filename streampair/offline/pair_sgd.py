@@ -11,7 +11,7 @@ import numpy as np
 from streampair import schedules
 from streampair.errors import ConfigError
 from streampair.kernels import pairs as pairs_kernels
-from streampair.offline.base import PairLearner, Problem, score_moments, warn_of_scale
+from streampair.offline.base import PairLearner, PairwiseProblem, score_moments, warn_of_scale
 from streampair.offline.dpgd import checked_steps
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _DRAWN = 65_536
 
 
 def pair_steps(
-    problem: Problem,
+    problem: PairwiseProblem,
     pairs: tuple[Places, Places],
     etas: float | Floats,
     w: Floats,
@@ -197,7 +197,7 @@ class PairSGD(PairLearner):
             self._fit_curve(means, 0.0, problem.n)
         return self
 
-    def _schedule(self, problem: Problem, steps: int) -> schedules.Schedule:
+    def _schedule(self, problem: PairwiseProblem, steps: int) -> schedules.Schedule:
         rate = self.learning_rate
         if isinstance(rate, schedules.Schedule):
             return rate

@@ -26,7 +26,7 @@ from streampair import kernels
 from streampair.errors import SnapshotError
 from streampair.kernels import hashing, random
 from streampair.privacy.keys import MAC, NoiseKey
-from streampair.privacy.provenance import Packed
+from streampair.privacy.provenance import PackedIdentities
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -296,7 +296,7 @@ class ChainedNoise:
     def _hash_steps(self, records: Sequence[bytes], first: int) -> None:
         """Hash steps without noise into the chain; `first` is the number of the first."""
         inputs = self._hash_inputs(records, first)
-        if isinstance(inputs, Packed) and not kernels.DISABLED:
+        if isinstance(inputs, PackedIdentities) and not kernels.DISABLED:
             chained = np.frombuffer(self._chain, dtype=np.uint8).copy()
             hashing.hash_chain(chained, inputs.rows)
             self._chain = chained.tobytes()
@@ -309,20 +309,22 @@ class ChainedNoise:
     def _hash_inputs(self, records: Sequence[bytes], first: int) -> Sequence[bytes]:
         """Bytes that are hashed for each record's step, after the chain."""
         who = self._identity
-        if not isinstance(records, Packed):
+        if not isinstance(records, PackedIdentities):
             sizes = set(map(len, records))
             if len(records) < _FEW or len(sizes) > 1 or 0 in sizes:
                 return [
                     who + _PLACE(step, len(record)) + record for step, record in enumerate(records, first)
                 ]
-            records = Packed(np.frombuffer(b"".join(records), dtype=np.uint8).reshape(len(records), -1))
+            records = PackedIdentities(
+                np.frombuffer(b"".join(records), dtype=np.uint8).reshape(len(records), -1)
+            )
         n, size = records.rows.shape
         inputs = np.empty((n, _HEAD + size), dtype=np.uint8)
         inputs[:, :_HEAD] = np.frombuffer(who + _PLACE(0, size), dtype=np.uint8)
         steps = np.arange(first, first + n, dtype=_STEP)
         inputs[:, len(who) : len(who) + 8] = steps.view(np.uint8).reshape(n, 8)
         inputs[:, _HEAD:] = records.rows
-        return Packed(inputs)
+        return PackedIdentities(inputs)
 
     def take(self, count: int) -> Floats:
         """The next `count` normals of this step, shape (count,)."""

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Origin",
     "Origins",
-    "Packed",
+    "PackedIdentities",
 ]
 
 
-class Packed(Sequence[bytes]):
+class PackedIdentities(Sequence[bytes]):
     """Identities of records, of equal length, as rows of one array: `ChainedNoise` hashes them in a kernel.
 
     Parameters
@@ -35,10 +35,10 @@ class Packed(Sequence[bytes]):
     @overload
     def __getitem__(self, index: int) -> bytes: ...
     @overload
-    def __getitem__(self, index: slice) -> Packed: ...
-    def __getitem__(self, index: int | slice) -> bytes | Packed:
+    def __getitem__(self, index: slice) -> PackedIdentities: ...
+    def __getitem__(self, index: int | slice) -> bytes | PackedIdentities:
         rows = self.rows[index]
-        return Packed(rows) if isinstance(index, slice) else rows.tobytes()
+        return PackedIdentities(rows) if isinstance(index, slice) else rows.tobytes()
 
     def __len__(self) -> int:
         return len(self.rows)

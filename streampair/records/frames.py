@@ -16,7 +16,7 @@ from streampair.errors import RecordError
 from streampair.kernels.vectors import rows_of_columns
 from streampair.records import features
 
-__all__ = ["Table", "label_type", "label_values", "matrix_like", "open_frame", "unreadable_columns"]
+__all__ = ["FeatureTable", "label_type", "label_values", "matrix_like", "open_frame", "unreadable_columns"]
 
 Array = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ _READABLE_KINDS = "OSU"
 _WIDE = (nw.Int128, nw.UInt128)
 
 
-class Table:
+class FeatureTable:
     """Rows of features: a data frame of any library that narwhals knows, or a NumPy array.
 
     The columns of an array are named 0, 1, ..., as pandas names them.
@@ -156,7 +156,7 @@ class Table:
 
 
 class _Frame(Protocol):
-    """Interface of a data frame for `Table`; results are of the same library with the same index."""
+    """Interface of a data frame for `FeatureTable`; results are of the same library with the same index."""
 
     columns: list[Hashable]
 

@@ -16,7 +16,7 @@ from harness.late_labels import create, late_app, read_topic
 from harness.serving import Answer, Serving
 from harness.worker_process import wait_for
 from streampair_connectors.config import load_config
-from streampair_connectors.serve.models import TopicModel
+from streampair_connectors.serve.model_source import TopicModel
 from streampair_connectors.serve.options import ServeOptions
 from streampair_connectors.serve.scoring import config_decoder
 from streampair_connectors.serve.server import ScoringServer
@@ -177,5 +177,8 @@ def test_a_model_of_other_settings_ends_the_server(make: Callable[..., App]) -> 
         wait_for("all learned", lambda: worker.learned() == 30)
     app.path.write_text(app.path.read_text().replace('label = "y"', 'label = "y"\npositive = false'))
     serving = served(app)
-    with pytest.raises(ConfigError, match="other settings"), serving:
+    differs = (
+        "other settings.*: input.negative was false, now it is true; input.positive was true, now it is false"
+    )
+    with pytest.raises(ConfigError, match=differs), serving:
         serving._thread.join(60)

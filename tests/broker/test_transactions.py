@@ -555,7 +555,7 @@ def test_a_producer_that_keeps_its_epoch_is_torn(
 ) -> None:
     """The test above sees what it is there for."""
     kept = property(lambda _: False, lambda *_: None)
-    monkeypatch.setattr(transactions._Answers, "lost", kept, raising=False)
+    monkeypatch.setattr(transactions._ResponseWatcher, "lost", kept, raising=False)
     with pytest.raises(AssertionError, match="both or none"):
         late_request(stoppable_kafka, unique, request_name, "AddOffsetsToTxn", dies=request_name == "EndTxn")
 

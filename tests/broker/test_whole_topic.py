@@ -120,6 +120,28 @@ def test_a_standby_takes_over(apache_kafka: Cluster, unique: Unique, tmp_path: P
     check(app, rows)
 
 
+def test_a_second_worker_with_other_settings_is_refused_with_what_differs(
+    kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    """At its start, not when it takes over; the first one goes on."""
+    app, values = make(kafka, unique("app"), tmp_path, store), events(300)
+    spread(app, values[:200], PARTITIONS)
+    other = tmp_path / "other.toml"
+    other.write_text(
+        app.path.read_text().replace("options = { seed = 1 }", "options = { seed = 1, radius = 2.0 }")
+    )
+    with Running(app) as first:
+        app.await_scores(ends(200, PARTITIONS), first)
+        with WorkerProcess(other, "--json") as second:
+            assert second.wait() == 1
+            differs = "changed since the log was begun: learner.options.radius was not set, now it is 2.0"
+            assert differs in second.log()
+            assert '"lane_opened"' not in second.log()
+        spread(app, values[200:], PARTITIONS)
+        app.await_scores(ends(300, PARTITIONS), first)
+        assert first.stop() == 0, first.log()
+
+
 def members(app: App) -> int:
     return asyncio.run(group_members(load_config(app.path).require_kafka(), app.name))
 

@@ -143,7 +143,7 @@ def test_declared_values_are_features_with_public_bounds() -> None:
     assert others.fingerprint() != same.fingerprint()
     plain = {"app": "a", "input": {"label": "y", "features": {"a": [0, 1]}}}
     plain["learner"] = {"class": "streampair.auc.PairFTRL"}
-    assert parse_config(plain).fingerprint() == "628604e0434691fc5385d23f239e9f93"
+    assert parse_config(plain).fingerprint() == "1a2c37a81173b32a465703ab017f6ab3"
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -364,6 +364,40 @@ def test_the_fingerprint_follows_the_meaning_and_nothing_else() -> None:
         {"learner": {"class": "streampair.auc.PairFTRL"}},
     ):
         assert parse_config(minimal(**change)).fingerprint() != base.fingerprint(), change
+
+
+def test_settings_are_named_as_in_the_file() -> None:
+    features = [f"feature_{number}" for number in range(100)]
+    steps = [
+        {"class": "river.preprocessing.StandardScaler"},
+        {"class": "streampair.auc.PairOGD", "options": {"radius": 2.0}},
+    ]
+    data = minimal(input={"features": features, "label": "fraud"}, learner={"steps": steps})
+    del data["learner"]["class"]
+    settings = parse_config(data).model_settings()
+    assert settings["input.label"] == '"fraud"'
+    assert settings["learner.steps[1].options.radius"] == "2.0"
+    shown = settings["input.features"]
+    assert shown.startswith('["feature_0","feature_1"')
+    assert "... (1,291 bytes, digest " in shown
+    features[-1] = "another"
+    assert (
+        parse_config(data | {"input": {**data["input"], "features": features}}).model_settings() != settings
+    )
+
+
+def test_what_was_made_with_other_settings_is_refused_with_what_differs() -> None:
+    base, other = parse_config(minimal()), parse_config(minimal(learner={"options": {"radius": 2.0}}))
+    base.check_settings("the model", base.fingerprint(), {})
+    for known, message in (
+        (
+            other.model_settings(),
+            r"^the model was made.*\[input\]: learner.options.radius was 2.0, now it is not set\. Fix",
+        ),
+        (None, r"other settings of \[learner\] or \[input\]\. Fix: use"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            base.check_settings("the model", other.fingerprint(), known)
 
 
 def test_every_error_is_one_of_ours() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streampair_connectors.codecs.records import csv_decoder
 from streampair_connectors.config import InputConfig
 
-from streampair.engine import Event, Record, Rows
+from streampair.engine import Event, EventRows, Record
 from streampair.errors import RecordError
 
 HEADER = ["a", "id", "note", "y", "b"]
@@ -71,7 +71,7 @@ def bits(number: float) -> bytes:
     return struct.pack("d", number)
 
 
-def assert_same(rows: Rows | None, events: list[Event] | None) -> None:
+def assert_same(rows: EventRows | None, events: list[Event] | None) -> None:
     """To the bit, and in the same order."""
     if rows is None or events is None:
         assert rows is None

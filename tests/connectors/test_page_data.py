@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
 from streampair_connectors.observability.dashboard import frame, frame_json, page
-from streampair_connectors.observability.history import POINTS, RELEASES, History, Track
 from streampair_connectors.observability.metric_definitions import SERIES, STAGES, LaneLabels
+from streampair_connectors.observability.metric_history import POINTS, RELEASES, MetricHistory, Track
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.privacy_card import lane_card
 from streampair_connectors.observability.server import MetricsServer
@@ -66,10 +66,10 @@ def encoded(events: list[Any]) -> list[bytes]:
     return [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
 
 
-def ticking() -> History:
+def ticking() -> MetricHistory:
     """A past whose clock goes one second at each look."""
     seconds = itertools.count(1_000.0)
-    return History(lambda: next(seconds))
+    return MetricHistory(lambda: next(seconds))
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +312,7 @@ def test_an_estimate_is_drawn_where_it_was_made_and_not_lost(telemetry: Telemetr
 def test_the_dates_of_releases_stay_when_points_go(telemetry: Telemetry) -> None:
     told, gauges = Telemetry(), telemetry.gauges("fraud")[LABELS]
     seconds = itertools.count(1_000)
-    told.history = History(lambda: float(next(seconds)))
+    told.history = MetricHistory(lambda: float(next(seconds)))
     dates = {}
     for commit in range(5 * POINTS):
         count = commit // 100  # twelve dates, of which the first is none

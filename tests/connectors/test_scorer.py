@@ -23,7 +23,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.worker import scorer as scorer_module
 from streampair_connectors.worker.model_topic import PublishedModel
 from streampair_connectors.worker.outputs import OutputMessages
-from streampair_connectors.worker.scorer import Scorer, allowed_behind
+from streampair_connectors.worker.scorer import ScoringWorker, allowed_behind
 
 from streampair import auc, models
 from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError
@@ -264,9 +264,9 @@ class Spans:
 
 async def scorer_in(
     group: Group, name: str, newest: PublishedModel | None = None, starts: Mapping[int, int] | None = None
-) -> tuple[Scorer, Client]:
+) -> tuple[ScoringWorker, Client]:
     config = config_of()
-    made, client = Scorer(config, Telemetry()), Client(group, name)
+    made, client = ScoringWorker(config, Telemetry()), Client(group, name)
     client.id, client.on_revoked, client.on_assigned = made._client, made._on_revoked, made._on_assigned
     held: Any = made
     held._consumer, held._lookup = client, Spans(group, starts or {})
@@ -279,7 +279,7 @@ async def scorer_in(
     return made, client
 
 
-async def work(made: Scorer) -> None:
+async def work(made: ScoringWorker) -> None:
     never: asyncio.Task[None] = asyncio.create_task(asyncio.sleep(60))
     try:
         await made._loop(never)
@@ -287,7 +287,7 @@ async def work(made: Scorer) -> None:
         never.cancel()
 
 
-async def begin(made: Scorer) -> None:
+async def begin(made: ScoringWorker) -> None:
     """What the loop does first with partitions that were assigned."""
     assert made._assigned is not None
     await made._begin(made._assigned)
@@ -492,10 +492,10 @@ def test_only_a_scorer_of_ours_that_has_died_is_ended(
 
 
 def test_a_static_member_that_starts_again_ends_its_own_transaction() -> None:
-    one, two = (Scorer(config_of(instance), Telemetry()) for instance in ("worker-0", "worker-1"))
-    again = Scorer(config_of("worker-0"), Telemetry())
+    one, two = (ScoringWorker(config_of(instance), Telemetry()) for instance in ("worker-0", "worker-1"))
+    again = ScoringWorker(config_of("worker-0"), Telemetry())
     assert one._client == again._client != two._client
-    assert Scorer(config_of(), Telemetry())._client != Scorer(config_of(), Telemetry())._client
+    assert ScoringWorker(config_of(), Telemetry())._client != ScoringWorker(config_of(), Telemetry())._client
 
 
 def test_a_scorer_waits_for_a_model_in_a_backlog_and_not_at_the_end(world: Callable[..., Group]) -> None:

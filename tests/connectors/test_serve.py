@@ -23,11 +23,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.config import parse_config
 from streampair_connectors.serve.errors import Refusal
 from streampair_connectors.serve.idempotency import Answers
-from streampair_connectors.serve.models import load_model
+from streampair_connectors.serve.model_source import load_model
 from streampair_connectors.serve.openapi import document
 from streampair_connectors.serve.options import read_tls, read_tokens
 from streampair_connectors.serve.scoring import model_decoder
-from streampair_connectors.serve.series import STATUSES, Series
+from streampair_connectors.serve.series import STATUSES, ServerMetrics
 from streampair_connectors.serve.server import ROUTES
 
 from streampair import auc, models
@@ -526,8 +526,8 @@ def test_series(linear: models.Model) -> None:
 
 
 def test_series_of_several_processes_add_up() -> None:
-    first = Series(["score", "infer"], workers=2)
-    second = Series(["score", "infer"], workers=2, shared=first.memory, number=1)
+    first = ServerMetrics(["score", "infer"], workers=2)
+    second = ServerMetrics(["score", "infer"], workers=2, shared=first.memory, number=1)
     for each, count in ((first, 1), (second, 2)):
         for _ in range(count):
             each.request(0, 200, 0.003)

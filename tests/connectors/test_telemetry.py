@@ -23,7 +23,7 @@ from streampair_connectors.observability.metric_definitions import (
     SERIES,
     STAGES,
     LaneLabels,
-    Series,
+    MetricDefinition,
 )
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.privacy_card import lane_card
@@ -136,7 +136,7 @@ def value(text: bytes, name: str, **labels: str) -> float:
     return found[0]
 
 
-def of(public: bool) -> dict[str, Series]:
+def of(public: bool) -> dict[str, MetricDefinition]:
     """The rows of the table that an endpoint has, by name without the prefix."""
     return {s.name.removeprefix("streampair_"): s for s in SERIES if s.public or not public}
 

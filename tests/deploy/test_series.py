@@ -13,7 +13,7 @@ import yaml
 from harness import support
 from harness.promql import ADDED, mistakes, uses
 from streampair_connectors.observability.metric_definitions import LANE, SERIES
-from streampair_connectors.serve.series import Series as ServeSeries
+from streampair_connectors.serve.series import ServerMetrics as ServeSeries
 
 DEPLOY = support.ROOT / "deploy"
 RULES: list[dict[str, Any]] = [

@@ -178,9 +178,9 @@ def test_records_are_decoded_once() -> None:
         values = [[event.x["a"]] for event in events]
         import numpy as np
 
-        from streampair.engine import Rows
+        from streampair.engine import EventRows
 
-        return Rows(["a"], np.array(values), [event.y for event in events])
+        return EventRows(["a"], np.array(values), [event.y for event in events])
 
     decode.many = many  # type: ignore[attr-defined]
     single.clear()

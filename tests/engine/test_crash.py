@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair.engine.lane import Lane, Record, Scored
-from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
+from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from streampair.errors import SnapshotError
 from streampair.privacy import NoiseKey
 
@@ -141,7 +141,7 @@ def test_death_at_any_durable_step_changes_nothing(name: str, every: int) -> Non
     deaths = 0
     for point in range(4):
         driver = Driver(lanes.MODELS[name], snapshot_every=every, **options)
-        driver.store, driver.group = MemoryStore(), Group()  # nothing has ever been started
+        driver.store, driver.group = MemoryStore(), CommittedOffset()  # nothing has ever been started
         scores: dict[int, Scored] = {}
         for life in range(100):
             try:

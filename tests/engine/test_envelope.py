@@ -135,7 +135,7 @@ def test_another_format_version_is_refused_with_advice(monkeypatch: pytest.Monke
         ({"app": "other"}, "belongs to app 'other'"),
         ({"topic": "other"}, "topic 'other', partition 0; this lane is app 'test', topic 'events'"),
         ({"partition": 1}, "partition 1; this lane"),
-        ({"fingerprint": "abc"}, r"configuration changed.*'abc', now ''"),
+        ({"fingerprint": "abc"}, r"configuration changed.*the fingerprint was 'abc', now it is ''"),
         ({"signing_key": lanes.KEY}, None),  # a signed one is readable without the key: it holds no pickle
     ],
 )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from streampair import auc, privacy, ranking
 from streampair.base.mini_batch import PreparedBatch
-from streampair.engine import Event, Lane, Record, RegretConfig, Rows, batch
+from streampair.engine import Event, EventRows, Lane, Record, RegretConfig, batch
 from streampair.errors import RecordError
 from streampair.preprocessing import Bounds, UnitBall
 from streampair.privacy import EntityLimit
@@ -67,7 +67,7 @@ def no_event() -> RecordError:
 
 
 def lane_of(model: Any, rows: list[Any], regret: bool, tables: bool = False) -> Lane:
-    def many(records: list[Record]) -> Rows | None:
+    def many(records: list[Record]) -> EventRows | None:
         """Where all events have the same features: those that a learner refuses are its affair."""
         found = [rows[record.offset] for record in records]
         if any(row is not None and row[0].keys() != NAMES for row in found) or not any(found):
@@ -77,7 +77,9 @@ def lane_of(model: Any, rows: list[Any], regret: bool, tables: bool = False) -> 
             [[x[name] for name in order] for x, _ in (row or (dict.fromkeys(order, 0.0), 0) for row in found)]
         )
         refused: dict[int, Exception] = {i: no_event() for i, row in enumerate(found) if row is None}
-        return Rows(order, table, [None if row is None else row[1] for row in found], None, refused or None)
+        return EventRows(
+            order, table, [None if row is None else row[1] for row in found], None, refused or None
+        )
 
     def decode(record: Record) -> Event:
         row = rows[record.offset]
@@ -173,7 +175,7 @@ def test_texts_are_taken_at_once(begins: int) -> None:
             for i in range(300)]  # fmt: skip
     cuts = [20, 80, 30, 100, 70]
     taken: list[bool] = []
-    true = batch.Batch._take_at_once
+    true = batch.RecordProcessor._take_at_once
 
     def counted(self: Any, *args: Any) -> list[bool] | None:
         told = true(self, *args)
@@ -182,7 +184,7 @@ def test_texts_are_taken_at_once(begins: int) -> None:
 
     make = partial(auc.Forest, 3, 31, seed=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch.Batch, "_take_at_once", counted)
+        patch.setattr(batch.RecordProcessor, "_take_at_once", counted)
         at_once = run(cuts, 3, rows, True, make)
     with one_by_one():
         assert run(cuts, 3, rows, True, make) == at_once
@@ -221,7 +223,7 @@ def test_a_batch_is_never_cut_by_what_its_records_hold(name: str, tables: bool) 
     letters = 0
     with pytest.MonkeyPatch.context() as patch:
         for way in ("_take_each", "_take_carefully"):
-            patch.setattr(batch.Batch, way, lambda self, *args, way=way: ways.append(way))
+            patch.setattr(batch.RecordProcessor, way, lambda self, *args, way=way: ways.append(way))
         for at in range(100, 600, 100):
             output = lane.process([Record(at + i, b"v", b"k%d" % i) for i in range(100)])
             assert len(output.scores) == 100
@@ -284,14 +286,14 @@ def slots(
         return lane
 
     with pytest.MonkeyPatch.context() as patch:
-        true = batch.Batch._take_at_once
+        true = batch.RecordProcessor._take_at_once
 
         def counted(self: Any, *args: Any) -> list[bool] | None:
             taken = true(self, *args) if at_once else None
             calls.append(taken is not None)
             return taken
 
-        patch.setattr(batch.Batch, "_take_at_once", counted)
+        patch.setattr(batch.RecordProcessor, "_take_at_once", counted)
         lane, outputs, at = private_lane(), [], 0
         for i, cut in enumerate(cuts):
             if i == again:

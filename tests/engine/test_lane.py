@@ -23,8 +23,8 @@ from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_b
 from streampair import auc, losses, metric, privacy, ranking
 from streampair.engine import batch
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
-from streampair.engine.pipeline import Model
-from streampair.engine.records import Rows
+from streampair.engine.pipeline import PipelineAdapter
+from streampair.engine.records import EventRows
 from streampair.engine.testing import Driver, decode_json
 from streampair.errors import ConfigError, LaneStoppedError, PrivacyError, RecordError, SnapshotError
 
@@ -48,7 +48,7 @@ POISON: dict[str, tuple[Any, str]] = {
 def test_scores_come_before_learning(make: Callable[[], Any]) -> None:
     """Of a learner of ours a kernel sees to it; with an estimator that takes no batches, the lane does."""
     rows = lanes.stream(50)
-    model, scores = Model(make(), positive=True), []
+    model, scores = PipelineAdapter(make(), positive=True), []
     for x, y in rows:
         scores.append(model.score(x))
         model.learn(x, y)
@@ -154,7 +154,7 @@ def rows_of(records: Any) -> Any:
         except Exception as error:
             refused[at] = RecordError(str(error), fix="none")
             labels.append(None)
-    return Rows(list("abc"), values, labels, None, refused)
+    return EventRows(list("abc"), values, labels, None, refused)
 
 
 class Fragile(base.Classifier):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streampair import auc, privacy
 from streampair.engine import LogDamagedError, LogKey, Register
-from streampair.engine.testing import Died, Driver, Group
+from streampair.engine.testing import CommittedOffset, Died, Driver
 from streampair.engine.wal import Chain, Digests, StartEntry
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
 from streampair.privacy import EntityLimit, NoiseKey
@@ -367,13 +367,13 @@ def test_a_store_that_is_gone_is_refused() -> None:
 @pytest.mark.parametrize(
     ("group", "told"),
     [
-        (Group(None, None), "expired"),
-        (Group("", 60), "a tool has reset"),
-        (Group("by hand", 10), "has no register"),
+        (CommittedOffset(None, None), "expired"),
+        (CommittedOffset("", 60), "a tool has reset"),
+        (CommittedOffset("by hand", 10), "has no register"),
     ],
     ids=["expired", "reset", "overwritten"],
 )
-def test_a_register_that_is_gone_is_refused_with_its_cause(group: Group, told: str) -> None:
+def test_a_register_that_is_gone_is_refused_with_its_cause(group: CommittedOffset, told: str) -> None:
     driver = worked()
     driver.group = group
     refused(driver, told, PrivacyError)
@@ -391,7 +391,7 @@ def test_a_lane_that_released_nothing_needs_no_register() -> None:
     assert len(entries) == 2
     # Killed between its first entry and the register of it.
     driver.store.log = Chain(LogKey(NoiseKey(KEY))).add(entries[0])
-    driver.group = Group()
+    driver.group = CommittedOffset()
     driver.start()
     assert driver.feed(EVENTS[:5]).next_offset == 5
 
@@ -520,7 +520,7 @@ def test_what_is_accepted_is_charged_and_told(how: Any) -> None:
     assert known.tip is not None
     slots, window = known.tip.slots, 20
     if how == "register":
-        driver.group = Group()
+        driver.group = CommittedOffset()
         expected = -(-(65 - slots + window) // window)
     elif how == "rollback":
         driver.store = old
@@ -546,7 +546,7 @@ def test_what_is_accepted_is_charged_and_told(how: Any) -> None:
 
 def test_what_the_plan_has_no_room_for_is_not_accepted() -> None:
     driver = worked(every=100)
-    driver.group = Group()
+    driver.group = CommittedOffset()
     store = copy.deepcopy(driver.store)
     with pytest.raises(PrivacyError, match="the plan has set aside 0"):
         driver.override("register", "2026-11-22")

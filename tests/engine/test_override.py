@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streampair import auc, privacy
 from streampair.engine import LogDamagedError, recovery
-from streampair.engine.testing import Died, Driver, Group
+from streampair.engine.testing import CommittedOffset, Died, Driver
 from streampair.engine.wal import Chain, Digests, split_digests
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
 
@@ -143,7 +143,7 @@ def play(data: st.DataObject) -> int:
                 at = data.draw(st.integers(0, len(log) - 1))
                 world.store.log = log[:at] + bytes([log[at] ^ 16]) + log[at + 1 :]
             elif what == "forgotten":
-                world.group = Group()
+                world.group = CommittedOffset()
             elif what == "span":
                 span = None if (known := world.lane._log.known) is None else known.span
                 if span is not None and span[1] - (span[0] or 0) > 1:  # the last is looked at
@@ -303,7 +303,7 @@ def test_only_what_is_refused_is_accepted() -> None:
     assert world.store == store
     public = Driver(lambda: auc.PairOGD(seed=1))
     public.feed(EVENTS[:5])
-    public.group = Group()
+    public.group = CommittedOffset()
     with pytest.raises(recovery.NothingToOverrideError, match="keeps no privacy account"):
         public.override("register", "2026-11-22")
 
@@ -328,7 +328,7 @@ def test_what_it_says_is_spent_is_what_the_report_says_afterwards() -> None:
         world = worked()
         world.commit(snapshot=False)
         if how == "register":
-            world.group = Group()
+            world.group = CommittedOffset()
         lane = world.new_lane()
         wanted = lane.read(world.store.read())
         assert wanted.content is not None

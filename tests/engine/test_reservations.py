@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streampair import auc, privacy
 from streampair.engine import ExternalState, Lane, LogAppend, LoggedLane, Record
 from streampair.engine.reservations import Reservations
-from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
+from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from streampair.engine.wal import Chain, Digests, LogDamagedError, Register, split_digests
 from streampair.errors import LaneStoppedError, PrivacyError, SnapshotError
 from streampair.privacy import epsilon_from
@@ -268,7 +268,7 @@ def test_a_death_before_the_first_register_bricks_nothing(steps: int) -> None:
     """Genesis, register, attempt: nobody may be asked for a register that was never written."""
     crashing = driver()
     for more in range(4):
-        crashing.store, crashing.group = MemoryStore(), Group()
+        crashing.store, crashing.group = MemoryStore(), CommittedOffset()
         with pytest.raises(Died):
             crashing.start(die_after=steps)
         with contextlib.suppress(Died):
@@ -288,7 +288,7 @@ def test_one_view_leaves_wherever_the_process_dies(key: bytes | None, data: st.D
     straight = driver(noise_key=key, forks=30, window=window)
     expected = scores(straight.feed(EVENTS[:60]))
     crashing = driver(noise_key=key, forks=30, window=window, snapshot_every=3)
-    crashing.store, crashing.group, crashing.topic = MemoryStore(), Group(), list(straight.topic)
+    crashing.store, crashing.group, crashing.topic = MemoryStore(), CommittedOffset(), list(straight.topic)
     for _ in range(5):
         batch = data.draw(st.integers(1, 9))
         try:
@@ -465,7 +465,7 @@ def test_a_register_that_is_gone_is_refused(register: str | None, offset: int | 
     crashing.feed(EVENTS[:10])
     crashing.commit()
     kept = copy.copy(crashing.group)
-    crashing.group = Group(register, offset)
+    crashing.group = CommittedOffset(register, offset)
     refused(crashing, why)
     crashing.group = kept
     crashing.crash()
@@ -473,7 +473,7 @@ def test_a_register_that_is_gone_is_refused(register: str | None, offset: int | 
     public = Driver(lanes.pair_ogd)
     public.feed(EVENTS[:10])
     public.commit()
-    public.group = Group(register, offset)
+    public.group = CommittedOffset(register, offset)
     public.crash()
     assert public.lane.next_offset == 10
     assert why in public.warnings[0]

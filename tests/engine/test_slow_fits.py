@@ -14,7 +14,7 @@ from harness import lanes
 from streampair import auc, models
 from streampair.engine import Record
 from streampair.engine.fits import Fits
-from streampair.engine.testing import Died, Driver, Group, MemoryStore, decode_json
+from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from streampair.engine.wal import Chain, ModelEntry, SnapshotEntry
 from streampair.errors import PrivacyError, SnapshotError
 from streampair.privacy.mechanisms import dp_forest
@@ -406,7 +406,7 @@ def test_an_error_of_a_computation_stops_the_lane(monkeypatch: pytest.MonkeyPatc
 
 def test_a_group_that_is_new_starts_without_models() -> None:
     driver = driver_of(Later([0]))
-    driver.store, driver.group = Recorder(), Group()
+    driver.store, driver.group = Recorder(), CommittedOffset()
     driver.start()
     work(driver, (4,))
     assert given(driver) == reference(driver.store.adopted)

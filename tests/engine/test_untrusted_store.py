@@ -14,7 +14,7 @@ from harness import lying
 from harness.lying import KEY, OTHER, World
 
 from streampair.engine import ExternalState, Record
-from streampair.engine.testing import Died, Group, MemoryStore
+from streampair.engine.testing import CommittedOffset, Died, MemoryStore
 from streampair.errors import StoreError, StreampairError
 
 pytestmark = pytest.mark.filterwarnings("ignore:the privacy guarantee")
@@ -122,15 +122,15 @@ def other_key(world: World) -> None:
 
 
 def lost_register(world: World) -> None:
-    world.group = Group()
+    world.group = CommittedOffset()
 
 
 def reset_register(world: World) -> None:
-    world.group = Group("", 0)
+    world.group = CommittedOffset("", 0)
 
 
 def overwritten_register(world: World) -> None:
-    world.group = Group("a tool was here", world.group.offset)
+    world.group = CommittedOffset("a tool was here", world.group.offset)
 
 
 def recreated_topic(world: World) -> None:

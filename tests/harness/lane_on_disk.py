@@ -13,7 +13,7 @@ from streampair_connectors.stores import DirectoryStore
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, lane_id
 
 from streampair.engine import LogAppend, LoggedLane, Record
-from streampair.engine.testing import Driver, Group
+from streampair.engine.testing import CommittedOffset, Driver
 from streampair.privacy import NoiseKey
 
 
@@ -60,7 +60,7 @@ class LaneOnDisk(Driver):
     def start(self, *, die_after: int | None = None) -> None:
         self.topic = list(self._all)
         if self._group_file.exists():
-            self.group = Group(**json.loads(self._group_file.read_text()))
+            self.group = CommittedOffset(**json.loads(self._group_file.read_text()))
         super().start(die_after=die_after)
         del self.topic[self.lane.next_offset or 0 :]
 

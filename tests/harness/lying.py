@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from streampair.engine import Event, LogAppend, LogKey, Record, RecordRef, Register, Scored
-from streampair.engine.testing import Died, Driver, Group, MemoryStore
+from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore
 from streampair.engine.wal import Chain, CommitEntry, OverrideEntry, SnapshotEntry, StartEntry
 from streampair.errors import PrivacyError, StreampairError
 from streampair.privacy import NoiseKey, Origin
@@ -224,7 +224,7 @@ class Truth:
     """What was so before the first lie."""
 
     store: MemoryStore
-    group: Group
+    group: CommittedOffset
     topic: list[Record]
     start: int
     accepted: bool = False
@@ -584,11 +584,11 @@ def lie(world: World, what: str, a: int, b: int) -> None:
         at = a % len(store.log)
         store.log = store.log[:at] + bytes([store.log[at] ^ (1 << b % 8)]) + store.log[at + 1 :]
     elif what == "lose":
-        world.group = Group()
+        world.group = CommittedOffset()
     elif what == "reset":
-        world.group = Group("", a % (len(topic) + 1))
+        world.group = CommittedOffset("", a % (len(topic) + 1))
     elif what == "overwrite":
-        world.group = Group("by hand", group.offset)
+        world.group = CommittedOffset("by hand", group.offset)
     elif what == "expire":
         world._facts["start"] = max(world._facts.get("start", 0), a % ((group.offset or 0) + 1))
     elif what in ("reorder", "swap", "recreate"):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from streampair_connectors.observability.metric_definitions import SERIES, Series
+from streampair_connectors.observability.metric_definitions import SERIES, MetricDefinition
 
 # Labels that Prometheus adds to what it scrapes, and that of a histogram's buckets.
 ADDED = frozenset({"instance", "job"})
@@ -38,7 +38,7 @@ def uses(expression: str) -> list[Use]:
     ]
 
 
-def series_of(name: str, table: Collection[Series] = SERIES) -> Series | None:
+def series_of(name: str, table: Collection[MetricDefinition] = SERIES) -> MetricDefinition | None:
     """The row of the table behind a name, which may be that of a histogram's part; None without one."""
     for series in table:
         if name == series.name and series.kind != "histogram":

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from streampair_connectors.config import Config
-from streampair_connectors.serve.models import FileModel
+from streampair_connectors.serve.model_source import FileModel
 from streampair_connectors.serve.options import ServeOptions
 from streampair_connectors.serve.scoring import config_decoder, model_decoder
 from streampair_connectors.serve.server import ScoringServer

@@ -147,12 +147,14 @@ def canary(name: str) -> float:
 
 def broken(name: str) -> dict[str, float]:
     """The same of two mutants: above 1 one is caught."""
-    found, privatize, right = _most(name), NoisySums.privatize, offline.base.Problem.diameter.fget
+    found, privatize, right = _most(name), NoisySums.privatize, offline.base.PairwiseProblem.diameter.fget
     assert right is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NoisySums, "privatize", lambda sums, noise: privatize(sums, 0.69 * noise))
         quiet = found / drawn()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offline.base.Problem, "diameter", property(lambda problem: 0.69 * right(problem)))
+        patch.setattr(
+            offline.base.PairwiseProblem, "diameter", property(lambda problem: 0.69 * right(problem))
+        )
         narrow = _most(name) / drawn()
     return {"too little noise": quiet, "too small a diameter": narrow}

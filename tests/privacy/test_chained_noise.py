@@ -21,7 +21,7 @@ from scipy import stats
 from streampair.errors import ConfigError, SnapshotError
 from streampair.privacy import ChainedNoise, NoiseKey
 from streampair.privacy.noise import MAC, SILENT
-from streampair.privacy.provenance import Packed
+from streampair.privacy.provenance import PackedIdentities
 
 KEY = NoiseKey(bytes(range(32)))
 
@@ -146,10 +146,10 @@ def test_a_batch_of_records_without_noise_is_one_after_the_other(records: list[b
     alone = ended(one_by_one)
     assert ended(waiting) == alone
     assert ended(lambda chain: chain.skip(records)) == alone
-    assert ended(lambda chain: chain.skip(Packed(rows))) == alone
-    assert list(Packed(rows)) == records
-    assert (Packed(rows)[-1], list(Packed(rows)[1:])) == (records[-1], records[1:])
-    turned = Packed(np.ascontiguousarray(rows[::-1]))
+    assert ended(lambda chain: chain.skip(PackedIdentities(rows))) == alone
+    assert list(PackedIdentities(rows)) == records
+    assert (PackedIdentities(rows)[-1], list(PackedIdentities(rows)[1:])) == (records[-1], records[1:])
+    turned = PackedIdentities(np.ascontiguousarray(rows[::-1]))
     assert (ended(lambda chain: chain.skip(turned)) == alone) is (records == records[::-1])
 
 

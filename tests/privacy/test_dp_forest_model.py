@@ -26,7 +26,7 @@ from streampair.privacy.mechanisms.dp_forest import (
     half_odds,
     weights_of,
 )
-from streampair.privacy.mechanisms.synthetic_sample import ReleasedStatistics, Rows, synthetic_rows
+from streampair.privacy.mechanisms.synthetic_sample import ReleasedStatistics, SyntheticRows, synthetic_rows
 from streampair.records.design import BINS, RandomTreeDesign, Trees, fields_of, marks_of
 
 D, COUNT, DEPTH = 4, 24, 4
@@ -68,7 +68,7 @@ class Case:
         self.scores = z @ self.linear
 
     def model(self, plain: np.ndarray | None = None) -> Fitted:
-        rows = Rows(self.leaves, self.weights, self.scores, self.scores if plain is None else plain)
+        rows = SyntheticRows(self.leaves, self.weights, self.scores, self.scores if plain is None else plain)
         return weights_of(self.told, rows)
 
     def judged(self, model: Fitted, *, bent: bool) -> tuple[float, float, float]:

@@ -13,14 +13,14 @@ import scipy.stats
 
 from streampair import losses, offline
 from streampair.errors import ConfigError
-from streampair.offline.base import Problem
+from streampair.offline.base import PairwiseProblem
 from streampair.offline.dpegd import halves
 from streampair.offline.pair_sgd import pair_steps
 from streampair.privacy import delta_from, epsilon_from
 from streampair.privacy.mechanisms.offline import VectorGate, epsilon_of_draws, neighbours_move
 
 
-def passed(problem: Problem, eta: float, start: Any) -> tuple[Any, Any]:
+def passed(problem: PairwiseProblem, eta: float, start: Any) -> tuple[Any, Any]:
     """The mean of the iterates of a pass, and the last."""
     at, total = np.arange(problem.n), np.zeros(problem.dim)
     last, before = pair_steps(problem, (at[1:], at[:-1]), eta, start, start, total)
@@ -55,7 +55,7 @@ def of_last(n: int, place: int, loss: losses.PairLoss, radius: float, form: Any)
         if far:
             x[place], y[place] = [1.0, 0.0], 1.0
         dim = 2 if form == "raw" else 3
-        sides.append(Problem(x, y, loss, form, radius, dim, None, np.zeros(dim)))
+        sides.append(PairwiseProblem(x, y, loss, form, radius, dim, None, np.zeros(dim)))
     eta = 0.002 * radius
     means = [passed(side, eta, np.zeros(side.dim))[0] for side in sides]
     claim = neighbours_move(n - 1, eta, diameter=sides[0].diameter, jump=0.0, radius=radius)
@@ -75,7 +75,7 @@ def test_a_pass_moves_by_no_more_and_nearly_so(loss: losses.PairLoss, form: Any)
                 assert move > 0.85 * claim > claim / 2.0  # a twin of one pair claims half
 
 
-def kinks(axes: int, eta: float) -> tuple[Problem, Problem, Any]:
+def kinks(axes: int, eta: float) -> tuple[PairwiseProblem, PairwiseProblem, Any]:
     """Two tables, and a start, from which a hinge parts two runs further, axis by axis.
 
     The second record makes two runs part by a hair along each axis; the margin of the pair of an axis is so
@@ -90,10 +90,10 @@ def kinks(axes: int, eta: float) -> tuple[Problem, Problem, Any]:
     for k in range(1, d):  # between two axes records at 0 change the class, without a gradient
         rows += [np.zeros(d), np.zeros(d), -np.eye(d)[k], np.eye(d)[k]]
         labels += [1.0, -1.0, -1.0, 1.0]
-    one = Problem(np.array(rows), np.array(labels), losses.Hinge(), "raw", 9.0, d, None, np.zeros(d))
+    one = PairwiseProblem(np.array(rows), np.array(labels), losses.Hinge(), "raw", 9.0, d, None, np.zeros(d))
     far, flipped = one.rows.copy(), one.labels.copy()
     far[1], flipped[1] = -v, -1.0
-    return one, Problem(far, flipped, losses.Hinge(), "raw", 9.0, d, None, np.zeros(d)), start
+    return one, PairwiseProblem(far, flipped, losses.Hinge(), "raw", 9.0, d, None, np.zeros(d)), start
 
 
 def test_two_runs_part_at_the_kinks_of_a_hinge() -> None:
@@ -245,7 +245,8 @@ def test_a_record_moves_by_two_steps_each_time_it_is_drawn(form: Any) -> None:
     far[7], flipped[7] = [1.0, 0.0], 1.0
     dim = 2 if form == "raw" else 3
     sides = [
-        Problem(a, b, loss, form, 0.02, dim, None, np.zeros(dim)) for a, b in ((rows, labels), (far, flipped))
+        PairwiseProblem(a, b, loss, form, 0.02, dim, None, np.zeros(dim))
+        for a, b in ((rows, labels), (far, flipped))
     ]
     for seed in range(30):
         drawn = np.random.default_rng(seed).integers(n, size=61)

@@ -22,7 +22,7 @@ from streampair.errors import ConfigError, RecordError
 from streampair.preprocessing import Bounds, Guarded, Hashing, OneHot, RandomFourier, UnitBall
 from streampair.privacy import check_pipeline, pipeline_check, pipeline_report
 from streampair.privacy.mechanisms.second_moments import second_moments_diameter
-from streampair.records.frames import Table
+from streampair.records.frames import FeatureTable
 
 NAMES = ["a", "b", "c"]
 STEPS: list[Any] = [
@@ -155,7 +155,7 @@ def test_a_bad_cell_of_a_frame_changes_its_own_row_alone(
 def test_masked_cells_are_null() -> None:
     X = np.ma.array([[0.5, 1.0], [2.0, 7.0], [3.0, 4.0]], mask=[[0, 0], [0, 1], [0, 0]])
     for kind in (X, X.astype(int), X.astype(object)):
-        assert np.isnan(Table(kind, strict=False).rows).tolist() == X.mask.tolist()
+        assert np.isnan(FeatureTable(kind, strict=False).rows).tolist() == X.mask.tolist()
         assert np.isnan(np.asarray(UnitBall().transform_many(kind))).any(axis=1).tolist() == [
             False,
             True,
@@ -209,7 +209,7 @@ class Strict(UnitBall):
     """The mutant: as it was, it raises at a cell that is no number."""
 
     def transform_many(self, X: Any) -> Any:
-        Table(X)
+        FeatureTable(X)
         return super().transform_many(X)
 
 

@@ -187,9 +187,9 @@ def test_half_the_diameter_would_be_seen(secrets: Secrets, monkeypatch: pytest.M
         return batch.DPGDSC(l2=0.5, steps=30, radius=0.02)
 
     assert 0.9 < moved(make, secrets, 600) <= 1.0
-    right = table_base.Problem.push.fget
+    right = table_base.PairwiseProblem.push.fget
     assert right is not None
-    monkeypatch.setattr(batch.base.Problem, "push", property(lambda problem: right(problem) / 2.0))
+    monkeypatch.setattr(batch.base.PairwiseProblem, "push", property(lambda problem: right(problem) / 2.0))
     assert moved(make, secrets, 600) > 1.0
 
 

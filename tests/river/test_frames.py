@@ -22,7 +22,7 @@ from river import datasets
 from streampair import auc, buffers, losses, preprocessing
 from streampair.errors import RecordError
 from streampair.kernels import ogd
-from streampair.records.frames import Table, label_values, open_frame
+from streampair.records.frames import FeatureTable, label_values, open_frame
 
 PHISHING = list(datasets.Phishing().take(120))
 BACKENDS = [pd, pl]
@@ -478,10 +478,10 @@ def told(call: Callable[[], Any]) -> Any:
 @given(X=pandas_frames() | polars_frames(), strict=st.booleans())
 @settings(max_examples=300)
 def test_native_frames_are_read_as_narwhals_reads_them(X: Any, strict: bool) -> None:
-    fast = told(lambda: Table(X, strict=strict))
-    slow = told(lambda: Table(open_frame(X), strict=strict))
+    fast = told(lambda: FeatureTable(X, strict=strict))
+    slow = told(lambda: FeatureTable(open_frame(X), strict=strict))
     assert type(fast) is type(slow)
-    if not isinstance(fast, Table):
+    if not isinstance(fast, FeatureTable):
         assert fast == slow
         return
     assert fast.columns == slow.columns
@@ -511,11 +511,11 @@ def test_native_frames_are_read_as_narwhals_reads_them(X: Any, strict: bool) -> 
 
 @given(X=pandas_frames() | polars_frames(), data=st.data())
 def test_columns_are_put_into_the_order_asked_for(X: Any, data: st.DataObject) -> None:
-    given = told(lambda: Table(X, strict=False))
-    if not isinstance(given, Table):
+    given = told(lambda: FeatureTable(X, strict=False))
+    if not isinstance(given, FeatureTable):
         return
     names = data.draw(st.permutations(given.columns))
-    asked = Table(X, strict=False, names=names)
+    asked = FeatureTable(X, strict=False, names=names)
     assert asked.columns == names
     assert asked.rows.flags.c_contiguous
     assert asked.rows.flags.writeable
@@ -524,7 +524,7 @@ def test_columns_are_put_into_the_order_asked_for(X: Any, data: st.DataObject) -
     assert columns == given.columns
     same(rows, given.rows)
     for others in (names[1:], [*names[1:], "other"], [*names, "other"], ()):
-        as_it_is = Table(X, strict=False, names=others)
+        as_it_is = FeatureTable(X, strict=False, names=others)
         assert as_it_is.columns == given.columns
         same(as_it_is.rows, given.rows)
 
@@ -578,8 +578,8 @@ def test_a_derived_class_of_frames_keeps_its_own_ways() -> None:
             return 2.0 * super().to_numpy(*args, **kwargs)
 
     X = Doubled({"a": [1.0, 2.0]})
-    assert Table(X).rows.tolist() == [[2.0], [4.0]]
-    assert Table(pd.DataFrame(X)).rows.tolist() == [[1.0], [2.0]]
+    assert FeatureTable(X).rows.tolist() == [[2.0], [4.0]]
+    assert FeatureTable(pd.DataFrame(X)).rows.tolist() == [[1.0], [2.0]]
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
@@ -593,7 +593,7 @@ def test_what_comes_out_shares_nothing_with_the_frame(backend: Any, order: Any) 
         else pl.DataFrame({"a": values[:, 0], "b": values[:, 1]})
     )
     before = X.to_numpy().tolist()
-    table = Table(X)
+    table = FeatureTable(X)
     if backend is pd:
         for out in (table.matrix(table.rows, ["a", "b"]), table.frame({False: table.rows[:, 0]})):
             out.iloc[0, 0] = 9.0

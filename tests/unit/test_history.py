@@ -21,9 +21,9 @@ LOSSES = [*MARGIN, losses.MinimumErrorEntropy(0.75)]
 eighths = st.integers(-32, 32).map(lambda v: v / 8)  # exact in float32, too
 
 
-def stored(records: list[tuple[list[float], float]], single: bool = False) -> buffer_storage.History:
+def stored(records: list[tuple[list[float], float]], single: bool = False) -> buffer_storage.RecordBlocks:
     """A history of these records; each has as many features as the one before, or more."""
-    history = buffer_storage.History(single)
+    history = buffer_storage.RecordBlocks(single)
     columns = 0
     for t, (x, y) in enumerate(records):
         if len(x) > columns:
@@ -34,7 +34,7 @@ def stored(records: list[tuple[list[float], float]], single: bool = False) -> bu
     return history
 
 
-def read_back(history: buffer_storage.History, records: int) -> list[tuple[list[float], float]]:
+def read_back(history: buffer_storage.RecordBlocks, records: int) -> list[tuple[list[float], float]]:
     return [
         (row.tolist(), float(label))
         for block in history.to_state(records)
@@ -93,7 +93,7 @@ def test_many_rows_against_the_reference(loss: losses.PairLoss) -> None:
 
 def test_blocks_grow_and_never_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffer_storage, "_BLOCK_BYTES", 4096)
-    history = buffer_storage.History()
+    history = buffer_storage.RecordBlocks()
     places: list[tuple[int, ...]] = []
     for t in range(3000):
         history.reserve(t, 1, 2)
@@ -117,7 +117,7 @@ def test_a_long_history_never_takes_much_more_than_its_raw_array(single: bool, m
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        history = buffer_storage.History(single)
+        history = buffer_storage.RecordBlocks(single)
         for t in range(n):
             if t >= history.room:
                 history.reserve(t, 1, d)
@@ -155,7 +155,7 @@ def test_a_state_of_full_blocks_is_no_copy_and_cannot_be_written() -> None:
 @pytest.mark.parametrize("single", [False, True])
 def test_a_loaded_history_goes_on(single: bool) -> None:
     records = [([float(t)] * (1 + t // 40), 1.0 - 2.0 * (t % 2)) for t in range(100)]
-    history, copy = stored(records, single), buffer_storage.History(single)
+    history, copy = stored(records, single), buffer_storage.RecordBlocks(single)
     assert copy.load_state(history.to_state(100), 3) == 100
     assert copy.table[:, 0].tolist() != history.table[:, 0].tolist()
     assert copy.table[:, 2:].tolist() == history.table[:, 2:].tolist()

@@ -349,7 +349,7 @@ def test_every_field_is_on_the_page() -> None:
         format.Scaling,
         format.Splits,
         format.Experts,
-        format.Packed,
+        format.EncodedArray,
     )
     for struct in structs:
         for name in struct.__struct_encode_fields__:

@@ -29,7 +29,7 @@ from scipy.stats import rankdata
 from streampair.errors import SourceError
 from streampair_connectors.codecs.records import score_from_bytes
 from streampair_connectors.config import Config, KafkaConfig, MetricsConfig, parse_config
-from streampair_connectors.kafka import Message, Partition, Producer, Reader, ended
+from streampair_connectors.kafka import Message, Partition, PartitionReader, Producer, ended
 from streampair_connectors.kafka.embedded import EmbeddedBroker
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
@@ -287,7 +287,7 @@ class Demo:
         """Read labels and scores back from the topics, and show progress."""
         source = Partition(self.topic, 0)
         outputs = {Partition(a.config.output_topic, 0): a for a in apps}
-        reader = Reader(self._kafka, [source, *outputs])
+        reader = PartitionReader(self._kafka, [source, *outputs])
         await reader.start()
         count = len(self._events)
         progress = Progress(

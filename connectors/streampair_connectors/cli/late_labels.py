@@ -191,7 +191,7 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-class _Labels:
+class _LabelFile:
     """The labels of a file, read as far as events need them."""
 
     def __init__(self, config: Config, table: LabelsConfig, lines: Lines, kept: LabelTable) -> None:
@@ -298,7 +298,7 @@ class DueEvents:
         self._events = events
         self._id, self._time = config.input.id or "", config.input.time or ""
         self._sorted = _Sorted(events, self._time)
-        self._labels = _Labels(config, table, labels, self._table)
+        self._labels = _LabelFile(config, table, labels, self._table)
         self._waiting: deque[tuple[OrderedRecord, bytes | None]] = deque()
         self._lateness = table.lateness
         # With `order = "arrival"`: events that wait by their ids, and those that were learned meanwhile.

@@ -153,6 +153,7 @@ async def _from_store(settings: Config, partition: int | None) -> tuple[models.M
         metadata={
             "application": settings.app,
             "configuration": settings.fingerprint(),
+            "settings": settings.model_settings(),
             "topic": settings.input.topic,
             "learner": lane.name,
             **({"lane_privacy": summary(lane.privacy)} if lane.challengers.accounts else {}),

@@ -50,7 +50,7 @@ from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.factory import build_lane, taken_cells
 from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
-__all__ = ["Replay", "Source", "open_source", "replay_file", "summarise"]
+__all__ = ["EventFile", "Replay", "open_source", "replay_file", "summarise"]
 
 _BLOCK = 1 << 18  # bytes: some thousand lines, so that the cost per block is negligible
 _READ_ERRORS = (OSError, EOFError, zlib.error)
@@ -66,7 +66,7 @@ _MAX_ERRORS = 1000  # distinct errors of dead letters that are counted
 
 
 @dataclass(frozen=True)
-class Source:
+class EventFile:
     """An open file of events.
 
     Attributes
@@ -88,7 +88,7 @@ class Source:
 
 
 @contextlib.contextmanager
-def open_source(config: Config, path: str) -> Iterator[Source]:
+def open_source(config: Config, path: str) -> Iterator[EventFile]:
     """Open a file of events, as a context manager.
 
     Parameters
@@ -118,7 +118,7 @@ def open_source(config: Config, path: str) -> Iterator[Source]:
             if lines.header is None
             else csv_decoder(config.input, lines.header, **taken_cells(config))
         )
-        yield Source(decode, lines, size, raw.tell)
+        yield EventFile(decode, lines, size, raw.tell)
 
 
 def _read_lines(
@@ -378,7 +378,7 @@ class Replay:
             return self._run(source, labels, progress)
 
     def _run(
-        self, source: Source, late: Lines | None, progress: Callable[[int], object] | None
+        self, source: EventFile, late: Lines | None, progress: Callable[[int], object] | None
     ) -> LaneGauges:
         config = self.config
         self.size = source.size

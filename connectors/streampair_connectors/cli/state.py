@@ -18,7 +18,7 @@ from streampair_connectors.observability import logs
 
 if TYPE_CHECKING:
     from streampair.engine.recovery import Cause
-    from streampair_connectors.stores.state import LaneState, Plan
+    from streampair_connectors.stores.state import LaneState, OverridePlan
 
 __all__ = ["state_app"]
 
@@ -135,7 +135,7 @@ def recover(
 
 async def _recover(
     settings: Config, cause: Cause, partitions: list[int] | None, *, ask: bool, show: bool
-) -> list[Plan]:
+) -> list[OverridePlan]:
     """Carry out the plans, and return them: none of them if the answer is no."""
     from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
@@ -248,7 +248,7 @@ def _listed(label: str, values: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield label, value
 
 
-def _plan_rows(plan: Plan) -> Iterator[tuple[str, str]]:
+def _plan_rows(plan: OverridePlan) -> Iterator[tuple[str, str]]:
     fields: dict[str, Any] = plan.as_dict()
     yield "refused", fields["refused"]
     before, after = fields["forks"]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from streampair.engine import Rows
+from streampair.engine import EventRows
 from streampair.errors import RecordError
 
 __all__ = ["csv_rows", "json_rows"]
@@ -27,14 +27,14 @@ _FLAGS = frozenset({bool, type(None)})
 _PLAIN = b"0123456789+-.eE,\n"
 
 
-class _Record(Protocol):
+class _HasValue(Protocol):
     @property
     def value(self) -> bytes | None: ...
 
 
-Many = Callable[[Sequence[_Record]], Rows | None]
+Many = Callable[[Sequence[_HasValue]], EventRows | None]
 # A parser of lines to rows; None or an error if it cannot read them.
-_Parser = Callable[[list[bytes]], Rows | None]
+_Parser = Callable[[list[bytes]], EventRows | None]
 
 
 def json_rows(
@@ -47,8 +47,8 @@ def json_rows(
     boolean: bool,
     limit: int,
     ids: bool,
-) -> Callable[[Sequence[_Record]], Rows | None]:
-    """Return the batch decoder; see `streampair.engine.Rows`.
+) -> Callable[[Sequence[_HasValue]], EventRows | None]:
+    """Return the batch decoder; see `streampair.engine.EventRows`.
 
     Parameters
     ----------
@@ -74,14 +74,14 @@ def json_rows(
     def known(label: Any) -> object:
         return None if label is None else resolve(label)
 
-    def error_of(record: _Record) -> RecordError:
+    def error_of(record: _HasValue) -> RecordError:
         try:
             decode(record)
         except RecordError as error:
             return error
         raise AssertionError("what is refused in a batch can be decoded alone")
 
-    def many(records: Sequence[_Record]) -> Rows | None:
+    def many(records: Sequence[_HasValue]) -> EventRows | None:
         values = [record.value for record in records]
         if not values:
             return None
@@ -103,7 +103,7 @@ def json_rows(
         cells = [zeros if row is None else features(row) for row in rows] if refused else map(features, rows)
         table = np.empty((len(rows), len(names)))
         struct.pack_into(f"{table.size}d", table.data, 0, *chain.from_iterable(cells))
-        return Rows(names, table, y, identifiers, dict(refused) or None)
+        return EventRows(names, table, y, identifiers, dict(refused) or None)
 
     return many
 
@@ -133,7 +133,7 @@ def csv_rows(
     limit: int,
     resolve: Callable[[str], object],
 ) -> Many | None:
-    """Return the batch decoder; see `streampair.engine.Rows`.
+    """Return the batch decoder; see `streampair.engine.EventRows`.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def csv_rows(
     )
     parsers = _numbers(layout, resolve), _texts(layout, resolve)
 
-    def many(records: Sequence[_Record]) -> Rows | None:
+    def many(records: Sequence[_HasValue]) -> EventRows | None:
         values = [record.value for record in records]
         if not values or None in values or max(map(len, values)) > limit:  # type: ignore[arg-type]
             return None
@@ -203,7 +203,7 @@ def _numbers(columns: _Columns, resolve: Callable[[str], object]) -> _Parser:
     ]
     parse = msgspec.json.Decoder(list[tuple[tuple(cells)]]).decode  # type: ignore[misc]
 
-    def numbers(values: list[bytes]) -> Rows | None:
+    def numbers(values: list[bytes]) -> EventRows | None:
         text = b"\n".join(values)
         if text.translate(None, _PLAIN):
             return None
@@ -220,7 +220,7 @@ def _numbers(columns: _Columns, resolve: Callable[[str], object]) -> _Parser:
             return None
         table = np.ascontiguousarray(table[:, pick])
         labels = {number: resolve(str(number)) for number in set(y)}
-        return Rows(
+        return EventRows(
             features, table, [labels[number] for number in y], None if ids is None else list(map(str, ids))
         )
 
@@ -232,7 +232,7 @@ def _texts(columns: _Columns, resolve: Callable[[str], object]) -> _Parser:
     width, features, chosen, label_column, id_column = columns
     take_features = _items_at(chosen)
 
-    def texts(values: list[bytes]) -> Rows | None:
+    def texts(values: list[bytes]) -> EventRows | None:
         rows = list(csv.reader([value.decode("utf-8").rstrip("\r\n") for value in values], strict=True))
         # An unclosed quote would swallow the next line.
         if len(rows) != len(values) or set(map(len, rows)) != {width}:
@@ -245,7 +245,7 @@ def _texts(columns: _Columns, resolve: Callable[[str], object]) -> _Parser:
             return None
         labels = {text: resolve(text) for text in set(y)}
         ids = None if id_column is None else [row[id_column] or None for row in rows]
-        return Rows(features, table, [labels[text] for text in y], ids)
+        return EventRows(features, table, [labels[text] for text in y], ids)
 
     return texts
 

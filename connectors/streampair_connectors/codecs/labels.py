@@ -17,7 +17,7 @@ _LOW, _HIGH = 1, 2  # codes, as of `Config.label_codes`
 _FIX = "send the id that the event has, in the field, key or header that labels.id names"
 
 
-class _Record(Protocol):
+class _KeyedMessage(Protocol):
     @property
     def value(self) -> bytes | None: ...
     @property
@@ -33,7 +33,7 @@ class DecodedLabel(msgspec.Struct, frozen=True, gc=False):
     code: int
 
 
-def event_ids(config: Config) -> Callable[[Sequence[_Record]], list[bytes | None]]:
+def event_ids(config: Config) -> Callable[[Sequence[_KeyedMessage]], list[bytes | None]]:
     """Return the function from events to their ids; None: an event has no id, so that no label finds it.
 
     Examples
@@ -57,7 +57,7 @@ def event_ids(config: Config) -> Callable[[Sequence[_Record]], list[bytes | None
     decode = msgspec.json.Decoder(_struct({"id": field})).decode
     limit = config.input.max_event_bytes
 
-    def one(record: _Record) -> bytes | None:
+    def one(record: _KeyedMessage) -> bytes | None:
         value = record.value
         if value is None or len(value) > limit:
             return None
@@ -93,7 +93,7 @@ class LabelCodeParser(LabelParser):
         return self._codes[_key(self.resolve_text(text))]
 
 
-def label_decoder(config: Config) -> Callable[[_Record], DecodedLabel]:
+def label_decoder(config: Config) -> Callable[[_KeyedMessage], DecodedLabel]:
     """Return the function that decodes a message of the labels topic.
 
     Raises
@@ -109,7 +109,7 @@ def label_decoder(config: Config) -> Callable[[_Record], DecodedLabel]:
     fields |= {} if labels.label is None else {"label": labels.label}
     decode = msgspec.json.Decoder(_struct(fields)).decode if fields else None
 
-    def one(record: _Record) -> DecodedLabel:
+    def one(record: _KeyedMessage) -> DecodedLabel:
         row = None
         if decode is not None:
             row = _parsed(decode, record.value)
@@ -163,13 +163,13 @@ def _struct(fields: dict[str, str]) -> Any:
     )
 
 
-def _outer_id(labels: LabelsConfig) -> Callable[[_Record], bytes | None]:
+def _outer_id(labels: LabelsConfig) -> Callable[[_KeyedMessage], bytes | None]:
     """The function from a message to its id, in its key or a header."""
     if isinstance(labels.id, str):
         return lambda record: record.key
     name = labels.id.header
 
-    def from_header(record: _Record) -> bytes | None:
+    def from_header(record: _KeyedMessage) -> bytes | None:
         return next((value for header, value in record.headers if header == name), None)
 
     return from_header

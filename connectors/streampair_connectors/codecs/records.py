@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from streampair.engine import DeadLetter, Event, Rows, Scored
+from streampair.engine import DeadLetter, Event, EventRows, Scored
 from streampair.errors import RecordError
 from streampair.records.features import Categories
 from streampair_connectors.codecs.batches import csv_rows, json_rows
@@ -126,7 +126,7 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
         limit=limit,
         ids=id_field is not None,
     )
-    decode.many = many if cells.strict else _rows_while_complete(many)  # type: ignore[attr-defined]  # see `Rows`
+    decode.many = many if cells.strict else _rows_while_complete(many)  # type: ignore[attr-defined]  # see `EventRows`
     return decode
 
 
@@ -134,11 +134,11 @@ def _refuse_incomplete(record: RawRecord) -> Event:
     raise RecordError("not all features are there, as numbers", fix="decode it alone", stage="decode")
 
 
-def _rows_while_complete(many: Callable[[Any], Rows | None]) -> Callable[[Any], Rows | None]:
+def _rows_while_complete(many: Callable[[Any], EventRows | None]) -> Callable[[Any], EventRows | None]:
     """Batches as arrays, up to the first one with an incomplete record: later ones will have some, too."""
     complete = True
 
-    def rows(records: Any) -> Rows | None:
+    def rows(records: Any) -> EventRows | None:
         nonlocal complete
         batch = many(records) if complete else None
         complete = batch is not None and not batch.refused
@@ -284,7 +284,7 @@ def csv_decoder(
         identifier = row.get(config.id) if config.id is not None else None
         return Event(x, labels.resolve_text(text) if text else None, identifier or None)
 
-    decode.many = csv_rows(  # type: ignore[attr-defined]  # see `streampair.engine.Rows`
+    decode.many = csv_rows(  # type: ignore[attr-defined]  # see `streampair.engine.EventRows`
         columns,
         names,
         label=config.label_field,
@@ -341,8 +341,8 @@ def with_categories(
             x[columns[column]] = 1.0
         return Event(x, event.y, event.id)
 
-    def many(records: Sequence[Any]) -> Rows | None:
-        rows: Rows | None = base.many(records)
+    def many(records: Sequence[Any]) -> EventRows | None:
+        rows: EventRows | None = base.many(records)
         if rows is None:
             return None
         n, d = rows.values.shape
@@ -575,7 +575,7 @@ def _explain(value: bytes, config: InputConfig, cells: _Cells, error: Exception)
     return RecordError(f"the event cannot be decoded: {error}", fix="send standard JSON", stage="decode")
 
 
-class _Score(msgspec.Struct, gc=False):
+class _ScoreMessage(msgspec.Struct, gc=False):
     app: str
     learner: str
     topic: str
@@ -648,12 +648,12 @@ class Encoder:
         scored: Sequence[Scored],
         places: Sequence[tuple[int, int]] | None = None,
         model: int | None = None,
-    ) -> list[_Score]:
+    ) -> list[_ScoreMessage]:
         app, learner, topic, partition = self._lane
         if places is None:
             places = [(partition, s.offset) for s in scored]
         return [
-            _Score(
+            _ScoreMessage(
                 *(app, learner, topic, *place, s.id, s.score, s.outcome),
                 msgspec.UNSET if s.probabilities is None else _by_class(s.probabilities),
                 msgspec.UNSET if model is None else model,

@@ -44,6 +44,7 @@ __all__ = [
 MOST_CHALLENGERS = 8
 
 # The name of an application is also that of its group and files.
+_LONG_SETTING = 100  # bytes; a longer value is shortened in messages
 _APP = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 
 
@@ -320,26 +321,93 @@ class Config(Table):
         ConfigError
             The file that learner.start names cannot be read.
         """
-        meaning = {
-            "learner": self.learner.model_dump(
-                mode="json", include={"class_", "options", "steps", "trust_preprocessing"}
-            ),
-            "label": self.input.label,
-            "positive": self.input.positive,
-            "negative": self.input.negative_label(),
-            **({"labels": "any"} if self.input.labels == "any" else {}),
-            "features": self.input.model_dump(mode="json", include={"features"}),
-            # A replay under another limit would take other events for dead letters.
-            "max_event_bytes": self.input.max_event_bytes,
-            # What labels stand for; how long they may take can be changed.
-            **({} if self.labels is None else {"absent": [self.labels.absent], "order": self.labels.order}),
-        }
-        settings = _digest(msgspec.json.encode(meaning, order="sorted"))
+        settings = _digest(msgspec.json.encode(self._meaning(), order="sorted"))
         return settings if self.learner.start is None else f"{settings}.{_digest(self.start_content())}"
+
+    def model_settings(self) -> dict[str, str]:
+        """Return the settings behind `fingerprint`, by their names in the file, as JSON.
+
+        A long value is shortened, with a digest. In place of a model file there is its digest.
+
+        Raises
+        ------
+        ConfigError
+            The file that learner.start names cannot be read.
+        """
+        settings = {name: _short(value) for name, value in _leaves(self._meaning())}
+        if self.learner.start is not None:
+            settings["learner.start"] = f"a model with the digest {_digest(self.start_content())}"
+        return settings
+
+    def check_settings(self, what: str, fingerprint: object, settings: object) -> None:
+        """Refuse what was made with other settings.
+
+        Parameters
+        ----------
+        what
+            What was made.
+        fingerprint, settings
+            Those that it was made with, as of `fingerprint` and `model_settings`.
+
+        Raises
+        ------
+        ConfigError
+            They are not those of this configuration; the message names what differs.
+        """
+        if fingerprint == self.fingerprint():
+            return
+        from streampair.engine.snapshot import setting_changes  # which compiles kernels
+
+        before = settings if isinstance(settings, Mapping) else {}
+        changes = setting_changes(before, self.model_settings()) if before else ""
+        raise ConfigError(
+            f"{what} was made with other settings of [learner] or [input]{changes and ': '}{changes}",
+            fix="use the configuration that it was made with, in all workers and servers of the application",
+        )
+
+    def _meaning(self) -> dict[str, Any]:
+        """The settings that give the model's numbers their meaning, as in the file."""
+        learner, declared, labels = self.learner, self.input, self.labels
+        meaning: dict[str, Any] = {
+            "learner": learner.model_dump(
+                mode="json", by_alias=True, include={"class_", "options", "steps", "trust_preprocessing"}
+            ),
+            "input": {
+                "label": declared.label,
+                "positive": declared.positive,
+                "negative": declared.negative_label(),
+                "labels": declared.labels,
+                **declared.model_dump(mode="json", include={"features"}),
+                # A replay under another limit would take other events for dead letters.
+                "max_event_bytes": declared.max_event_bytes,
+            },
+        }
+        if labels is not None:  # what labels stand for; how long they may take can be changed
+            meaning["labels"] = {"absent": labels.absent, "order": labels.order}
+        return meaning
 
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        name = path + key
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{name}.")
+        elif name == "learner.steps":
+            for number, step in enumerate(value):
+                yield from _leaves(step, f"{name}[{number}].")
+        else:
+            yield name, value
+
+
+def _short(value: Any) -> str:
+    text = msgspec.json.encode(value, order="sorted")
+    if len(text) <= _LONG_SETTING:
+        return text.decode()
+    return f"{text[:40].decode(errors='ignore')}... ({len(text):,} bytes, digest {_digest(text)[:16]})"
 
 
 def load_config(path: str | os.PathLike[str]) -> Config:

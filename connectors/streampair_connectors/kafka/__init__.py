@@ -25,7 +25,7 @@ from streampair_connectors.kafka.client import (
     size_of,
     transactional_id,
 )
-from streampair_connectors.kafka.consumer import Consumer, Reader, read_all
+from streampair_connectors.kafka.consumer import Consumer, PartitionReader, read_all
 from streampair_connectors.kafka.log_topic import LogTopic
 from streampair_connectors.kafka.membership import Member, StaticMemberConflicts, describe_group
 from streampair_connectors.kafka.offset_metadata import (
@@ -47,9 +47,9 @@ __all__ = [
     "Member",
     "Message",
     "Partition",
+    "PartitionReader",
     "Producer",
     "RangeReader",
-    "Reader",
     "RecordLike",
     "RecordReader",
     "Routes",

@@ -40,7 +40,7 @@ from streampair_connectors.kafka.membership import (
     rejoin,
 )
 
-__all__ = ["Consumer", "Reader", "TopicReader", "read_all"]
+__all__ = ["Consumer", "PartitionReader", "TopicReader", "read_all"]
 
 _HEARTBEAT_MS = 3000
 _FETCH_WAIT_MS = 50
@@ -538,7 +538,7 @@ class FetchClock:
         return found
 
 
-class Reader:
+class PartitionReader:
     """Reads partitions from their start, outside of any group.
 
     Parameters
@@ -610,13 +610,13 @@ class Reader:
         await stop_quietly(self._consumer.stop(), 2.0)
 
 
-class TopicReader(Reader):
+class TopicReader(PartitionReader):
     """Reads all partitions of a topic from given offsets, outside of any group.
 
     Parameters
     ----------
     config, on_lost
-        As of `Reader`.
+        As of `PartitionReader`.
     topic, partitions
         The topic, and the number of its partitions.
     """
@@ -688,7 +688,7 @@ async def read_all(
     SourceError
         They have not arrived within `seconds`.
     """
-    reader = Reader(config, [partition])
+    reader = PartitionReader(config, [partition])
     found: list[RecordLike] = []
     try:
         await reader.start()

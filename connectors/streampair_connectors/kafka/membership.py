@@ -40,7 +40,7 @@ from streampair_connectors.kafka.client import client_options, stop_quietly, wit
 __all__ = [
     "Assignor",
     "FencedInstanceIdError",
-    "Group",
+    "GroupState",
     "Member",
     "StaticMemberConflicts",
     "WholeTopicAssignor",
@@ -249,7 +249,7 @@ def abandon_membership(consumer: AIOKafkaConsumer) -> None:
     raise asyncio.CancelledError
 
 
-class Group(NamedTuple):
+class GroupState(NamedTuple):
     """State of a consumer group.
 
     Attributes
@@ -270,7 +270,7 @@ class Group(NamedTuple):
     assigned: frozenset[int]
 
 
-async def describe_group(config: KafkaConfig, group: str, topic: str) -> Group:
+async def describe_group(config: KafkaConfig, group: str, topic: str) -> GroupState:
     """Return the members of a group, and which partitions of a topic they own.
 
     Raises
@@ -297,4 +297,4 @@ async def describe_group(config: KafkaConfig, group: str, topic: str) -> Group:
             assigned.update(p.partition for p in partitions if p.topic == topic)
     names = tuple(sorted(member[0] for member in members))
     clients = frozenset(member[1] for member in members)
-    return Group(state == "Stable", names, clients, frozenset(assigned))
+    return GroupState(state == "Stable", names, clients, frozenset(assigned))

@@ -36,7 +36,7 @@ class _Chunk(NamedTuple):
     clocks: list[int]
 
 
-class _Queue:
+class _PartitionBuffer:
     """What was read of one partition and not taken yet."""
 
     def __init__(self, position: int, clock: int) -> None:
@@ -94,7 +94,7 @@ class TopicOrder:
     ) -> None:
         self.ordinal = ordinal
         self._label = label
-        self._queues = {p: _Queue(*where) for p, where in sorted(positions.items())}
+        self._queues = {p: _PartitionBuffer(*where) for p, where in sorted(positions.items())}
         self._aside: set[int] = set()
         self._closed = 0  # the first bucket of which no record was taken
         self._heap: list[tuple[int, int]] = []  # (bucket, partition) of the first chunk of each queue

@@ -193,7 +193,7 @@ class _Sent(NamedTuple):
     messages: int
 
 
-class _Answers:
+class _ResponseWatcher:
     """Watches the responses to one producer's requests.
 
     Attributes
@@ -279,7 +279,7 @@ class TransactionalProducer:
         self._topics = topics
         self.transactional_id = transactional_id
         self._producer: AIOKafkaProducer | None = None
-        self._answers: _Answers | None = None
+        self._answers: _ResponseWatcher | None = None
         # During a transaction `_producer` is None: `stop` must wait for its end.
         self._lock = asyncio.Lock()
 
@@ -331,7 +331,7 @@ class TransactionalProducer:
         if self._topics:
             producer.client.set_topics(self._topics)
         # Requests of `_start` need no watch: a late InitProducerId only fences this producer.
-        self._answers = _Answers(producer.client)
+        self._answers = _ResponseWatcher(producer.client)
         self._producer = producer
 
     async def transaction(

@@ -19,7 +19,7 @@ from streampair_connectors.observability.logs import get_logger
 if TYPE_CHECKING:
     from streampair_connectors.observability.metrics import Telemetry
 
-__all__ = ["LIVE_AFTER", "Health", "Problem", "Progress"]
+__all__ = ["LIVE_AFTER", "Health", "HealthProblem", "Progress"]
 
 log = get_logger(__name__)
 
@@ -36,7 +36,7 @@ _REMIND_SECONDS = 30.0  # between two log lines about the same problem
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class HealthProblem:
     """A problem of an application.
 
     Attributes
@@ -140,7 +140,7 @@ class Progress:
         if lane is not None:
             lane.is_open = False
 
-    def problems(self, *, live: bool = False) -> Iterator[Problem]:
+    def problems(self, *, live: bool = False) -> Iterator[HealthProblem]:
         """Yield the problems of the application; none if it is healthy.
 
         Parameters
@@ -152,29 +152,29 @@ class Progress:
         now = self._clock()
         patience = self.stuck_seconds * (LIVE_AFTER if live else 1.0)
         if self._state == "failed":
-            yield Problem(self._app, self._detail, self._next_step)
+            yield HealthProblem(self._app, self._detail, self._next_step)
         elif self._state == "waiting":
             seconds = 0.0 if self._trouble_since is None else now - self._trouble_since
             if not live or seconds >= patience:
-                yield Problem(self._app, self._detail, self._next_step, round(seconds, 1))
+                yield HealthProblem(self._app, self._detail, self._next_step, round(seconds, 1))
         elif self._state in ("running", "rebalancing"):
             yield from self._stuck_lanes(now, patience)
         elif not live:
             starting = self._state == "starting"
-            yield Problem(
+            yield HealthProblem(
                 self._app,
                 "it starts: it compiles, connects or opens lanes" if starting else "it was asked to stop",
                 "none: it takes a while, and the log says how far it is" if starting else "none",
             )
 
-    def _stuck_lanes(self, now: float, patience: float) -> Iterator[Problem]:
+    def _stuck_lanes(self, now: float, patience: float) -> Iterator[HealthProblem]:
         for (topic, partition), lane in sorted(self._lanes.items()):
             seconds = now - lane.moved
             if not (lane.is_open and lane.lag) or seconds < patience:
                 continue
             where = f"{topic}/{partition_label(partition)}"
             last = f"; the last trouble was: {self._detail}" if self._trouble_since is not None else ""
-            yield Problem(
+            yield HealthProblem(
                 self._app,
                 f"{where} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
                 _LOOK,

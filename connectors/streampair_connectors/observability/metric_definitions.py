@@ -27,8 +27,8 @@ __all__ = [
     "LaneLabels",
     "LaneMetrics",
     "LaneValue",
+    "MetricDefinition",
     "Observations",
-    "Series",
     "lane_order",
 ]
 
@@ -145,7 +145,7 @@ LaneValue = float | Mapping[str, float] | Observations | None
 
 
 @dataclass(frozen=True)
-class Series:
+class MetricDefinition:
     """Definition of a metric.
 
     Attributes
@@ -186,15 +186,15 @@ def _operator(
     read: Callable[[LaneMetrics], LaneValue],
     *labels: str,
     counter: bool = False,
-) -> Series:
+) -> MetricDefinition:
     """A series of a lane, for operators only."""
     kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
-    return Series(f"streampair_{name}", kind, False, title, unit, help, (*LANE, *labels), read)
+    return MetricDefinition(f"streampair_{name}", kind, False, title, unit, help, (*LANE, *labels), read)
 
 
 def _regret(
     name: str, title: str, unit: str, help: str, read: Callable[[Any], float], *labels: str
-) -> Series:
+) -> MetricDefinition:
     """A series of the regret estimate, for operators only."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
@@ -214,7 +214,7 @@ def _privacy(
     read: Callable[[Any], LaneValue],
     *labels: str,
     counter: bool = False,
-) -> Series:
+) -> MetricDefinition:
     """A public series, of a private learner's report."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
@@ -222,21 +222,23 @@ def _privacy(
         return None if report is None else read(report)
 
     kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
-    return Series(f"streampair_{name}", kind, True, title, unit, help, (*LANE, *labels), of_lane)
+    return MetricDefinition(f"streampair_{name}", kind, True, title, unit, help, (*LANE, *labels), of_lane)
 
 
-def _ledger(name: str, title: str, unit: str, help: str, read: Callable[[LaneGauges], LaneValue]) -> Series:
+def _ledger(
+    name: str, title: str, unit: str, help: str, read: Callable[[LaneGauges], LaneValue]
+) -> MetricDefinition:
     """A public series, of a private lane's ledger."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
         return None if lane.gauges.privacy is None else read(lane.gauges)
 
-    return Series(f"streampair_{name}", "gauge", True, title, unit, help, LANE, of_lane)
+    return MetricDefinition(f"streampair_{name}", "gauge", True, title, unit, help, LANE, of_lane)
 
 
 def _quality(
     name: str, title: str, unit: str, help: str, read: Callable[[Any], LaneValue], *labels: str
-) -> Series:
+) -> MetricDefinition:
     """A series of the quality of the latest scores, for operators only."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
@@ -254,13 +256,13 @@ def _labels(
     read: Callable[[LabelMetrics], LaneValue],
     *labels: str,
     kind: Literal["gauge", "counter", "histogram"] = "gauge",
-) -> Series:
+) -> MetricDefinition:
     """A series of labels that come later, for operators only: with `value = true` it is the positive rate."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
         return None if lane.labels is None else read(lane.labels)
 
-    return Series(f"streampair_{name}", kind, False, title, unit, help, (*LANE, *labels), of_lane)
+    return MetricDefinition(f"streampair_{name}", kind, False, title, unit, help, (*LANE, *labels), of_lane)
 
 
 def _late(
@@ -271,7 +273,7 @@ def _late(
     read: Callable[[LateGauges], LaneValue],
     *labels: str,
     counter: bool = False,
-) -> Series:
+) -> MetricDefinition:
     """A series of the state of a lane whose labels come later, for operators only."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
@@ -294,7 +296,7 @@ def _challenger(
     *,
     counter: bool = False,
     public: bool = False,
-) -> Series:
+) -> MetricDefinition:
     """A series of each challenger; a public one is a function of privacy reports alone."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
@@ -302,10 +304,11 @@ def _challenger(
         return {name: value for name, value in found if value is not None} or None
 
     kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
-    return Series(f"streampair_{name}", kind, public, title, unit, help, (*LANE, "challenger"), of_lane)
+    labels = (*LANE, "challenger")
+    return MetricDefinition(f"streampair_{name}", kind, public, title, unit, help, labels, of_lane)
 
 
-SERIES: tuple[Series, ...] = (
+SERIES: tuple[MetricDefinition, ...] = (
     _operator(
         "events_total",
         "Events",
@@ -428,7 +431,7 @@ SERIES: tuple[Series, ...] = (
         "Mean pair loss of the best fixed model.",
         lambda regret: regret.comparator_loss,
     ),
-    Series(
+    MetricDefinition(
         "streampair_score_seconds",
         "histogram",
         False,
@@ -436,7 +439,7 @@ SERIES: tuple[Series, ...] = (
         "seconds",
         "Time to score one event; one event of each batch is timed.",
     ),
-    Series(
+    MetricDefinition(
         "streampair_learn_seconds",
         "histogram",
         False,
@@ -453,7 +456,7 @@ SERIES: tuple[Series, ...] = (
         "stage",
         counter=True,
     ),
-    Series(
+    MetricDefinition(
         "streampair_worker_seconds_total",
         "counter",
         False,
@@ -462,7 +465,7 @@ SERIES: tuple[Series, ...] = (
         "Time for all lanes by stage: fetch, of polls that returned records, with their wait; commit.",
         ("app", "stage"),
     ),
-    Series(
+    MetricDefinition(
         "streampair_commit_seconds",
         "histogram",
         False,
@@ -471,7 +474,7 @@ SERIES: tuple[Series, ...] = (
         "Time of a commit: outputs stored, snapshot saved, group offsets sent.",
         ("app",),
     ),
-    Series(
+    MetricDefinition(
         "streampair_transactions_total",
         "counter",
         False,
@@ -480,7 +483,7 @@ SERIES: tuple[Series, ...] = (
         "Commits of single lanes by outcome: committed, fenced by another owner, unknown, failed.",
         ("app", "outcome"),
     ),
-    Series(
+    MetricDefinition(
         "streampair_restores_total",
         "counter",
         False,
@@ -489,7 +492,7 @@ SERIES: tuple[Series, ...] = (
         "Lanes restored from a snapshot or by replaying their log.",
         ("app",),
     ),
-    Series(
+    MetricDefinition(
         "streampair_fences_total",
         "counter",
         False,
@@ -498,7 +501,7 @@ SERIES: tuple[Series, ...] = (
         "Lanes given up because another owner fenced this worker.",
         ("app",),
     ),
-    Series(
+    MetricDefinition(
         "streampair_configuration_changes",
         "gauge",
         False,
@@ -507,7 +510,7 @@ SERIES: tuple[Series, ...] = (
         "Keys of the configuration file that differ from those that the worker runs with.",
         ("app",),
     ),
-    Series(
+    MetricDefinition(
         "streampair_rebalances_total",
         "counter",
         False,
@@ -516,7 +519,7 @@ SERIES: tuple[Series, ...] = (
         "Assignments of partitions by the consumer group.",
         ("app",),
     ),
-    Series(
+    MetricDefinition(
         "streampair_health",
         "gauge",
         False,
@@ -754,7 +757,7 @@ SERIES: tuple[Series, ...] = (
         "Standard error of private_auc: of the sample, and of the noise.",
         lambda report: None if report.auc is None else report.auc["stderr"],
     ),
-    Series(
+    MetricDefinition(
         "streampair_scored_events_total",
         "counter",
         False,
@@ -763,7 +766,7 @@ SERIES: tuple[Series, ...] = (
         'Events that this worker has scored with the published model; with scoring = "parallel".',
         ("app",),
     ),
-    Series(
+    MetricDefinition(
         "streampair_scoring_lag",
         "gauge",
         False,
@@ -772,7 +775,7 @@ SERIES: tuple[Series, ...] = (
         "Events in the partitions of this worker that it has not scored yet.",
         ("app",),
     ),
-    Series(
+    MetricDefinition(
         "streampair_events_behind",
         "gauge",
         False,
@@ -781,7 +784,7 @@ SERIES: tuple[Series, ...] = (
         "Scored events, in the partitions of this worker, that its model has not learned.",
         ("app",),
     ),
-    Series(
+    MetricDefinition(
         "streampair_model_age_seconds",
         "gauge",
         False,
@@ -791,7 +794,7 @@ SERIES: tuple[Series, ...] = (
         "minus that of the first scored event while it has learned none.",
         ("app",),
     ),
-    Series(
+    MetricDefinition(
         "streampair_model_slots",
         "gauge",
         False,
@@ -927,7 +930,7 @@ SERIES: tuple[Series, ...] = (
         "Share of the events that wait whose score is in the sample.",
         lambda late: late.share,
     ),
-    Series(
+    MetricDefinition(
         "streampair_build_info",
         "gauge",
         True,

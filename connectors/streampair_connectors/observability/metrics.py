@@ -29,8 +29,7 @@ from streampair import __version__
 from streampair.engine.lane import LaneGauges
 from streampair.engine.source import partition_key, partition_number
 from streampair_connectors.config import Changes
-from streampair_connectors.observability.health import Problem, Progress
-from streampair_connectors.observability.history import History
+from streampair_connectors.observability.health import HealthProblem, Progress
 from streampair_connectors.observability.metric_definitions import (
     HEALTH_STATES,
     LANE,
@@ -42,6 +41,7 @@ from streampair_connectors.observability.metric_definitions import (
     Observations,
     lane_order,
 )
+from streampair_connectors.observability.metric_history import MetricHistory
 
 __all__ = ["Telemetry"]
 
@@ -116,7 +116,7 @@ class Telemetry:
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._apps: dict[str, _App] = {}
-        self.history = History()
+        self.history = MetricHistory()
         self.changes: dict[str, Changes] = {}
         self._process: dict[str, Counter | Gauge | Histogram] = {}
         self._operator = CollectorRegistry()
@@ -188,7 +188,7 @@ class Telemetry:
         """Set how long events may wait without a commit before an application is stuck."""
         self._entry(app).progress.stuck_seconds = stuck_seconds
 
-    def problems(self, *, live: bool = False) -> list[Problem]:
+    def problems(self, *, live: bool = False) -> list[HealthProblem]:
         """Return the problems of all applications; with `live`, only reasons for a restart."""
         return [problem for app in self._apps.values() for problem in app.progress.problems(live=live)]
 

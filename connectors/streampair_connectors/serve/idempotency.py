@@ -14,7 +14,7 @@ from streampair_connectors.serve.errors import Refusal, unavailable
 __all__ = ["Answers"]
 
 
-class _Answer(NamedTuple):
+class _CachedAnswer(NamedTuple):
     digest: bytes  # of the request
     task: asyncio.Task[bytes]
     expires: float
@@ -37,7 +37,7 @@ class Answers:
         self, seconds: float = 3600.0, most: int = 100_000, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._seconds, self._most, self._clock = seconds, most, clock
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._answers: OrderedDict[str, _CachedAnswer] = OrderedDict()
 
     async def answer(
         self,
@@ -61,7 +61,7 @@ class Answers:
         if known is None:
             if len(self._answers) >= self._most:
                 self._make_room()
-            known = _Answer(digest, asyncio.create_task(work()), self._clock() + self._seconds)
+            known = _CachedAnswer(digest, asyncio.create_task(work()), self._clock() + self._seconds)
             self._answers[key] = known
             known.task.add_done_callback(lambda task: self._finished(key, task))
         elif known.digest != digest:

@@ -16,7 +16,7 @@ import numpy as np
 
 from streampair.models import Model
 from streampair_connectors.serve.errors import Refusal
-from streampair_connectors.serve.models import ModelInfo
+from streampair_connectors.serve.model_source import ModelInfo
 from streampair_connectors.serve.scoring import Body, Decoder, Scores
 
 __all__ = ["HEADER_LENGTH", "InferRequest", "infer_answer", "infer_events", "model_metadata", "parse_request"]

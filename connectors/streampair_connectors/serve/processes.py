@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from streampair.errors import SourceError, StreampairError
 from streampair_connectors.config import load_config
 from streampair_connectors.observability import logs
-from streampair_connectors.serve.models import FileModel, ModelSource, TopicModel, load_model
+from streampair_connectors.serve.model_source import FileModel, ModelSource, TopicModel, load_model
 from streampair_connectors.serve.options import ServeOptions
 from streampair_connectors.serve.scoring import Decoder, config_decoder, model_decoder
 from streampair_connectors.serve.server import ScoringServer, cannot_listen

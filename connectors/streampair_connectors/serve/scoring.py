@@ -21,7 +21,7 @@ from streampair_connectors.worker.factory import taken_cells
 __all__ = [
     "Body",
     "Decoder",
-    "Scored",
+    "EventScore",
     "Scores",
     "config_decoder",
     "explain",
@@ -56,7 +56,7 @@ class Decoder(NamedTuple):
     configured: bool = True
 
 
-class Scored(NamedTuple):
+class EventScore(NamedTuple):
     """Score of an event, its id, and the probabilities of several classes."""
 
     score: float
@@ -149,7 +149,7 @@ def score_events(model: Model, decoder: Decoder, events: Sequence[Body]) -> Scor
     return Scores([each.score for each in found], [each.id for each in found], shares)
 
 
-def score_event(model: Model, decoder: Decoder, body: Body, number: int | None = None) -> Scored:
+def score_event(model: Model, decoder: Decoder, body: Body, number: int | None = None) -> EventScore:
     """Score an event.
 
     Parameters
@@ -168,7 +168,7 @@ def score_event(model: Model, decoder: Decoder, body: Body, number: int | None =
         shares = by_label(model.predict_proba_one(event.x)) if model.multiclass else None
     except Exception as error:
         raise refused(error, body.value, number, configured=decoder.configured) from None
-    return Scored(score, event.id, shares)
+    return EventScore(score, event.id, shares)
 
 
 def _score_table(model: Model, decoder: Decoder, events: Sequence[Body]) -> Scores | None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["CONTENT_TYPE", "STATUSES", "Series"]
+__all__ = ["CONTENT_TYPE", "STATUSES", "ServerMetrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STATUSES: Final = (200, 400, 401, 404, 405, 408, 413, 417, 422, 500, 503)
@@ -24,7 +24,7 @@ _PLACES: Final = {status: place for place, status in enumerate(STATUSES)}
 _GAUGES: Final = ("events", "in_flight", "ready", "slots", "time")
 
 
-class Series:
+class ServerMetrics:
     """Counts of requests, their durations, and the model.
 
     Parameters

@@ -27,7 +27,7 @@ from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.serve import inference, series
 from streampair_connectors.serve.errors import Refusal, unavailable
 from streampair_connectors.serve.idempotency import Answers
-from streampair_connectors.serve.models import ModelInfo, ModelSource
+from streampair_connectors.serve.model_source import ModelInfo, ModelSource
 from streampair_connectors.serve.openapi import document
 from streampair_connectors.serve.options import ServeOptions, read_tls, read_tokens
 from streampair_connectors.serve.scoring import (
@@ -86,7 +86,7 @@ _PATTERNS = [(route, re.compile(route.path.replace("{model}", "[^/]+")).fullmatc
 _NAMES = (*dict.fromkeys(route.name for route in ROUTES), "unknown")
 
 
-class _Answer(msgspec.Struct, omit_defaults=True):
+class _ScoreAnswer(msgspec.Struct, omit_defaults=True):
     score: float
     model: ModelInfo
     id: str | None = None
@@ -94,7 +94,7 @@ class _Answer(msgspec.Struct, omit_defaults=True):
     explanation: dict[str, Any] | None = None
 
 
-class _Answers(msgspec.Struct, omit_defaults=True):
+class _ScoresAnswer(msgspec.Struct, omit_defaults=True):
     scores: list[float]
     model: ModelInfo
     ids: list[str | None] | None = None
@@ -116,7 +116,7 @@ class ScoringServer:
     config
         Of the application, for labels and events. None: a model file alone.
     memory, number
-        Of the series (`series.Series`), and which process this is.
+        Of the series (`series.ServerMetrics`), and which process this is.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ScoringServer:
         self._source, self._decoder, self._options, self._config = source, decoder, options, config
         self._tokens = read_tokens(options.token_file)
         self._tls = read_tls(options.tls_cert, options.tls_key)
-        self.series = series.Series(_NAMES, workers=options.workers, shared=memory, number=number)
+        self.series = series.ServerMetrics(_NAMES, workers=options.workers, shared=memory, number=number)
         with_kafka = config is not None and config.kafka is not None
         self._sender = Sender(config) if config is not None and with_kafka else None
         labels = None if config is None or config.labels is None else config
@@ -301,21 +301,25 @@ class ScoringServer:
         model, info = self._newest()
         return _json(self._scored(body, model, info, reasons=reasons))
 
-    def _scored(self, body: bytes, model: Model, info: ModelInfo, *, reasons: bool) -> _Answer | _Answers:
+    def _scored(
+        self, body: bytes, model: Model, info: ModelInfo, *, reasons: bool
+    ) -> _ScoreAnswer | _ScoresAnswer:
         events = split(body)
         if events is None:
             return self._scored_one(body, model, info, reasons=reasons)
         found = score_events(model, self._decoder, events)
         self.series.events(len(events))
         explained = [explain(model, self._decoder, event) for event in events] if reasons else None
-        return _Answers(found.scores, info, found.ids if self._ids else None, found.probabilities, explained)
+        return _ScoresAnswer(
+            found.scores, info, found.ids if self._ids else None, found.probabilities, explained
+        )
 
-    def _scored_one(self, body: bytes, model: Model, info: ModelInfo, *, reasons: bool) -> _Answer:
+    def _scored_one(self, body: bytes, model: Model, info: ModelInfo, *, reasons: bool) -> _ScoreAnswer:
         event = Body(body)
         found = score_event(model, self._decoder, event)
         self.series.events(1)
         explained = explain(model, self._decoder, event) if reasons else None
-        return _Answer(found.score, info, found.id, found.probabilities, explained)
+        return _ScoreAnswer(found.score, info, found.id, found.probabilities, explained)
 
     async def _infer(self, request: web.Request) -> web.Response:
         self._check_name(request)
@@ -339,7 +343,7 @@ class ScoringServer:
         body = await self._read(request)
         message = self._message(request, body, config)
         try:
-            decode(_Record(message.value, message.key, message.headers or []))
+            decode(_Message(message.value, message.key, message.headers or []))
         except RecordError as error:
             if isinstance(config.labels.id, str) and config.labels.id == "key" and message.key is None:
                 raise Refusal(422, error.problem, fix="give the id of the event as ?key=") from None
@@ -405,7 +409,7 @@ class ScoringServer:
     def _require_id(self, message: Message, config: Config) -> None:
         if self._event_ids is None:
             return
-        if self._event_ids([_Record(message.value, message.key, message.headers or [])])[0] is None:
+        if self._event_ids([_Message(message.value, message.key, message.headers or [])])[0] is None:
             assert config.labels is not None
             place = config.labels.id if isinstance(config.labels.id, str) else config.labels.id.header
             raise Refusal(
@@ -506,7 +510,7 @@ class ScoringServer:
         raise Refusal(404, "there is nothing at this address", fix="see /openapi.json for what there is")
 
 
-class _Record(NamedTuple):
+class _Message(NamedTuple):
     """A message as the decoders of labels and ids take it."""
 
     value: bytes | None

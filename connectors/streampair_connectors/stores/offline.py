@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streampair.engine import LogAppend
+from streampair.engine.recovery import RecoveredState
 from streampair.engine.source import lane_title
 from streampair.engine.wal import WHOLE_TOPIC, Chain
-from streampair.errors import ConfigError, SourceError, StoreError
+from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import LogTopic, Partition
@@ -34,6 +35,7 @@ __all__ = [
     "OfflineStore",
     "OfflineTopic",
     "StoredLane",
+    "check_stored_settings",
     "exists_error",
     "from_snapshot",
     "offline_store",
@@ -103,6 +105,29 @@ class OfflineStore(Protocol):
 def offline_store(config: Config) -> OfflineStore:
     """The store of a configuration."""
     return OfflineTopic(config) if config.store.in_kafka else OfflineDirectory(config)
+
+
+async def check_stored_settings(config: Config) -> None:
+    """Refuse settings that are not those that the stored lane of a whole topic began with.
+
+    A standby opens its lane only when the worker before it ends; so it is told before it waits.
+
+    Raises
+    ------
+    SnapshotError
+        The settings differ; the message names them.
+    SourceError, StoreError
+        The store cannot be read.
+    """
+    if not config.learner.whole_topic:
+        return
+    stored = await offline_store(config).read_lane(WHOLE_TOPIC)
+    try:
+        known = RecoveredState.of(Chain.peek(stored.frames))
+    except SnapshotError:
+        return  # who opens the lane verifies it, and says what is wrong
+    if known is not None:
+        known.genesis.check_settings(config.fingerprint(), config.model_settings())
 
 
 async def require_no_members(config: Config) -> None:

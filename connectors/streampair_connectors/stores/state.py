@@ -37,7 +37,15 @@ from streampair_connectors.worker.factory import build_logged_lane, draws_key, i
 from streampair_connectors.worker.lane_manager import external_state
 from streampair_connectors.worker.model_topic import check_exportable
 
-__all__ = ["LaneState", "Plan", "Promotion", "States", "export_state", "import_state", "open_states"]
+__all__ = [
+    "LaneState",
+    "OverridePlan",
+    "Promotion",
+    "States",
+    "export_state",
+    "import_state",
+    "open_states",
+]
 
 _EXPORT_MAGIC = b"streampair state 1\n"
 
@@ -118,7 +126,7 @@ class LaneState:
 
 
 @dataclass(frozen=True)
-class Plan:
+class OverridePlan:
     """Effect of an operator's override on a lane; `States.carry_out` applies it.
 
     Attributes
@@ -222,7 +230,7 @@ class States:
         """Return the state of all lanes; read-only, also while a worker runs."""
         return [await self._state(partition) for partition in await self.store.lanes()]
 
-    async def plan(self, cause: Cause, partitions: Sequence[int] | None) -> list[Plan]:
+    async def plan(self, cause: Cause, partitions: Sequence[int] | None) -> list[OverridePlan]:
         """Return the effect of continuing without the register, the newest entries, or the replay.
 
         Parameters
@@ -353,12 +361,12 @@ class States:
     def _title(self, name: str) -> str:
         return name or self.config.learner.label()
 
-    async def carry_out(self, plan: Plan | Promotion) -> None:
+    async def carry_out(self, plan: OverridePlan | Promotion) -> None:
         """Apply a plan or a promotion, durably."""
         append = plan.append if isinstance(plan, Promotion) else plan.accepted.append
         await self.store.amend(plan.partition, plan.seen, plan.used, append, plan.starts)
 
-    async def _plan(self, cause: Cause, partition: int) -> Plan:
+    async def _plan(self, cause: Cause, partition: int) -> OverridePlan:
         loaded = await self._load(partition)
         lane, request = loaded.lane, loaded.request
         if loaded.at_rest.damage is not None and lane.log.chain.damage is None:
@@ -370,7 +378,7 @@ class States:
         when = datetime.datetime.now(datetime.UTC).date().isoformat()
         accepted = lane.override(cause, loaded.external, when, snapshot)
         delta = None if accepted.mu is None else lane.privacy.delta
-        return Plan(partition, accepted, delta, loaded.at_rest, request.used, loaded.starts)
+        return OverridePlan(partition, accepted, delta, loaded.at_rest, request.used, loaded.starts)
 
     async def _load(self, partition: int) -> _LoadedLane:
         """Read the register, then the log: in this order a running worker cannot make the log look older."""

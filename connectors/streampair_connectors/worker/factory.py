@@ -24,13 +24,13 @@ from streampair.engine import (
     Breaker,
     Challenger,
     Event,
+    EventRows,
     ExternalState,
     Lane,
     LoggedLane,
     Member,
     Record,
     RegretConfig,
-    Rows,
     learners_of,
 )
 from streampair.engine.challengers import NOT_PRIVATE, add_accounts
@@ -259,6 +259,7 @@ def build_logged_lane(
         "signing_key": config.learner.signing_key(),
         "payloads_change": payloads_change or config.input.payloads_change,
         "submit": submit,
+        "settings": config.model_settings(),
     }
     with _warnings_logged(topic, partition):
         lane = _build(LoggedLane, config, decode, noise_key, more, champion=champion, tokens=tokens)
@@ -450,11 +451,11 @@ def _exercise_lane(config: Config) -> None:
     def decode(record: Record) -> Event:
         return Event(dict.fromkeys(names, 0.5), labels[record.offset % 3])
 
-    def many(records: Sequence[Record]) -> Rows | None:
+    def many(records: Sequence[Record]) -> EventRows | None:
         if records[-1].value == b"alone":
             return None
         values = np.full((len(records), len(names)), 0.5)
-        return Rows(names, values, [labels[record.offset % 3] for record in records])
+        return EventRows(names, values, [labels[record.offset % 3] for record in records])
 
     decode.many = many  # type: ignore[attr-defined]
     more = {"topic": config.input.topic, "partition": 0, "signing_key": config.learner.signing_key()}

@@ -221,13 +221,13 @@ class LabelReader:
         await self._reader.stop()
 
 
-class _Score(msgspec.Struct):
+class _PublishedScore(msgspec.Struct):
     partition: int
     offset: int
     score: float | None = None
 
 
-_decode_score = msgspec.json.Decoder(_Score).decode
+_decode_score = msgspec.json.Decoder(_PublishedScore).decode
 
 
 class ScoreReader:

@@ -25,7 +25,7 @@ from streampair_connectors.kafka import (
     LogTopic,
     Message,
     Partition,
-    Reader,
+    PartitionReader,
     RecordLike,
     RecordReader,
     describe_topics,
@@ -71,6 +71,8 @@ class PublishedModel:
         The model.
     learner
         The name of its learner; empty: it does not say.
+    application, configuration, settings
+        Its application, and the fingerprint and the settings of its configuration.
     positions
         By partition, the offset of the first record that it has not learned.
     scored_until
@@ -85,6 +87,7 @@ class PublishedModel:
         self.model = model
         self.application = known.get("application")
         self.configuration = known.get("configuration")
+        self.settings = known.get("settings")
         self.positions = _numbers(known.get("positions", {}))
         self.learner = str(known.get("learner", ""))
         until = known.get("scored_until")
@@ -159,12 +162,7 @@ class Assembler:
                 f"the topic {config.model_topic!r} has the models of application {found.application!r}",
                 fix="give each application an output.model_topic of its own",
             )
-        if found.configuration != config.fingerprint():
-            raise ConfigError(
-                f"the model in {config.model_topic!r} was made with other settings of [learner] or [input] "
-                "than this worker has",
-                fix="start all workers of an application with one configuration",
-            )
+        config.check_settings(f"the model in {config.model_topic!r}", found.configuration, found.settings)
         return found
 
 
@@ -342,6 +340,7 @@ class ModelPublisher:
         metadata: dict[str, Any] = {
             "application": config.app,
             "configuration": config.fingerprint(),
+            "settings": config.model_settings(),
             "topic": lane.topic,
             "learner": logged.name,
             "positions": {str(number): offset for number, offset in lane.learned_positions.items()},
@@ -402,7 +401,7 @@ class ModelFollower:
     def __init__(self, config: Config) -> None:
         assert config.model_topic is not None
         self._kafka, self._topic = config.require_kafka(), config.model_topic
-        self._reader = Reader(config.require_kafka(), [Partition(config.model_topic, 0)])
+        self._reader = PartitionReader(config.require_kafka(), [Partition(config.model_topic, 0)])
         self._assembler = Assembler(config)
         self.newest: PublishedModel | None = None
         self.received = 0.0

@@ -44,7 +44,7 @@ from streampair_connectors.worker.outputs import SCORING_STAGES, ByTarget, Outpu
 from streampair_connectors.worker.scoring import score_records
 from streampair_connectors.worker.sessions import run_sessions
 
-__all__ = ["Scorer", "allowed_behind"]
+__all__ = ["ScoringWorker", "allowed_behind"]
 
 log = get_logger(__name__)
 
@@ -92,7 +92,7 @@ class _Queue:
         return taken
 
 
-class Scorer:
+class ScoringWorker:
     """Scores the events of one application with the newest model, until it is stopped.
 
     Parameters

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from streampair.engine import DeadLetter, Event, Rows, Scored
+from streampair.engine import DeadLetter, Event, EventRows, Scored
 from streampair.engine.records import stage_and_text
 from streampair.errors import ConfigError, RecordError
 from streampair.models import Model
@@ -73,7 +73,7 @@ def _divided(outcomes: Iterable[_Outcome]) -> tuple[list[Scored], list[DeadLette
 
 
 def _score_table(
-    model: Model, records: Sequence[RecordLike], table: Rows
+    model: Model, records: Sequence[RecordLike], table: EventRows
 ) -> tuple[list[Scored], list[DeadLetter]]:
     refused = table.refused or {}
     scores = model.score_rows(table.names, table.values).tolist()

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from river import compose
 
-from streampair.engine import Event, Lane, LaneGauges, LaneOutput, Record, Rows
+from streampair.engine import Event, EventRows, Lane, LaneGauges, LaneOutput, Record
 from streampair.errors import RecordError
 from streampair_connectors.codecs.records import Decoder, RawRecord
 from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
@@ -53,7 +53,7 @@ class DecodeClock:
 
     def __init__(self, decode: Decoder) -> None:
         self._decode = decode
-        self._many: Callable[[Sequence[Any]], Rows | None] | None = getattr(decode, "many", None)
+        self._many: Callable[[Sequence[Any]], EventRows | None] | None = getattr(decode, "many", None)
         # Single events are decoded without any timing code in between.
         wrapped: Any = functools.partial(decode)
         if self._many is not None:
@@ -66,7 +66,7 @@ class DecodeClock:
         """Start a new batch."""
         self.batch = 0.0
 
-    def _timed(self, records: Sequence[Any]) -> Rows | None:
+    def _timed(self, records: Sequence[Any]) -> EventRows | None:
         assert self._many is not None
         start = time.perf_counter()
         rows = self._many(records)

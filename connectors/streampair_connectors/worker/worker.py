@@ -39,6 +39,7 @@ from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import DiskStore, Store, TopicStore
+from streampair_connectors.stores.offline import check_stored_settings
 from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import is_private, taken_cells, warm_up
 from streampair_connectors.worker.flow_control import Backlog, Commits, Pace
@@ -46,7 +47,7 @@ from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.late_labels import LateLabelSource
 from streampair_connectors.worker.model_topic import ModelPublisher
 from streampair_connectors.worker.outputs import Outputs
-from streampair_connectors.worker.scorer import Scorer
+from streampair_connectors.worker.scorer import ScoringWorker
 from streampair_connectors.worker.scoring import check_scoring
 from streampair_connectors.worker.sessions import run_sessions
 from streampair_connectors.worker.sources import PartitionSource, Source, TopicSource
@@ -119,7 +120,7 @@ class Worker:
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else StaticMemberConflicts(name)
         scores = config.learner.parallel and "score" in config.worker.roles
-        self.scorer = Scorer(config, self.telemetry) if scores else None
+        self.scorer = ScoringWorker(config, self.telemetry) if scores else None
         self._consumer: Consumer
         self._models: ModelPublisher
         self._source: Source
@@ -257,6 +258,7 @@ class Worker:
             else:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
+            await check_stored_settings(config)
             await self._models.start()
             await check_scoring(config, self._partitions)
             self._outputs = Outputs(config, self._producer.routes)

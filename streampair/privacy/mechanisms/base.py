@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ONE_RECORD",
-    "Batch",
     "CombinedPlan",
     "Companion",
     "CompanionPlan",
     "Link",
     "Mechanism",
+    "MechanismPlan",
     "MechanismState",
     "ModelFit",
     "NoisySums",
-    "Plan",
     "Relation",
     "Release",
     "Settings",
+    "SlotBatch",
     "StateWrapper",
     "check_close",
     "fitted_numbers",
@@ -121,7 +121,7 @@ def strategy_from(saved: Mapping[str, Any], horizon: int | None) -> Toeplitz | B
     return Toeplitz.square_root(horizon)
 
 
-class Plan(Protocol):
+class MechanismPlan(Protocol):
     """A calibrated mechanism: a function of the parameters alone, fixed before the first record."""
 
     @property
@@ -143,7 +143,7 @@ _NO_ROWS = np.empty((0, 0))
 _NO_SCORES = np.empty(0)
 
 
-class Batch(NamedTuple):
+class SlotBatch(NamedTuple):
     """Slots to take, in order; the first four fields are in the order of the kernels' arguments.
 
     Attributes
@@ -164,13 +164,13 @@ class Batch(NamedTuple):
     scores: Floats = _NO_SCORES
     records: Sequence[bytes] = ()
 
-    def part(self, start: int, stop: int) -> Batch:
+    def part(self, start: int, stop: int) -> SlotBatch:
         """The slots from `start` to `stop`."""
         if stop - start == len(self.labels):
             return self
         part = slice(start, stop)
         rows, labels, scored, scores, records = self
-        return Batch(rows[part], labels[part], scored[part], scores[part], records[part])
+        return SlotBatch(rows[part], labels[part], scored[part], scores[part], records[part])
 
 
 class ModelFit(NamedTuple):
@@ -194,7 +194,7 @@ class MechanismState(abc.ABC):
     #: Scale, shift, mean and factor of the standardisation, (4, d): a view of the design's. The first two are
     #: public, the others are released by the warm-up.
     scaling: Floats | None = None
-    #: The calibrated mechanism, a `Plan`.
+    #: The calibrated mechanism, a `MechanismPlan`.
     plan: Any
     #: Learning slots taken.
     steps: int
@@ -273,7 +273,7 @@ class MechanismState(abc.ABC):
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """`take` of rows (n, d) and labels (n,), without scores."""
-        self.take(Batch(rows, labels), stream)
+        self.take(SlotBatch(rows, labels), stream)
 
     @property
     def releases_nothing(self) -> bool:
@@ -285,7 +285,7 @@ class MechanismState(abc.ABC):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def take(self, batch: Batch, stream: Stream) -> None:
+    def take(self, batch: SlotBatch, stream: Stream) -> None:
         """Take the slots; the bits do not depend on how they are split into batches.
 
         Noise comes from the stream. A chain is given, in each step, the exact values that noise is added to.
@@ -853,7 +853,7 @@ class CombinedPlan:
         Name of that sigma among the fitted numbers.
     """
 
-    def __init__(self, plan: Plan, companion: CompanionPlan, name: str) -> None:
+    def __init__(self, plan: MechanismPlan, companion: CompanionPlan, name: str) -> None:
         self.plan = plan
         self.companion = companion
         self.name = name

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCKS",
-    "DecayedMoments",
+    "DecayedMomentsMechanism",
     "DecayedMomentsPlan",
     "DecayedMomentsState",
     "fading_root",
@@ -309,7 +309,7 @@ class DecayedMomentsState(MomentsState):
 
 
 @dataclass(frozen=True)
-class DecayedMoments(Moments):
+class DecayedMomentsMechanism(Moments):
     """The minimiser of the squared loss over all pairs, with records that decay exponentially.
 
     Parameters

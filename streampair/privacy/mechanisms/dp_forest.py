@@ -23,7 +23,7 @@ from streampair.privacy.mechanisms.second_moments import (
 from streampair.privacy.mechanisms.synthetic_sample import (
     SEED,
     ReleasedStatistics,
-    Rows,
+    SyntheticRows,
     dot,
     sums_by_leaf,
     synthetic_rows,
@@ -99,7 +99,7 @@ class Ridge:
     released
         Released statistics.
     leaves, weights
-        Leaves and weights of the rows, as in `Rows`.
+        Leaves and weights of the rows, as in `SyntheticRows`.
     blur
         Variance for each unit of G.
     """
@@ -300,7 +300,7 @@ def _explained(
     return a, scores, sums
 
 
-def weights_of(released: ReleasedStatistics, rows: Rows) -> Fitted:
+def weights_of(released: ReleasedStatistics, rows: SyntheticRows) -> Fitted:
     """Leaf weights: ridge regression of the linear score's residuals on the leaves of weighted rows.
 
     The residual is `y - tanh(a s + b)`: that of a straight line would keep a bend that every

@@ -16,12 +16,12 @@ from streampair.kernels import dp_steps, vectors
 from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
-    Batch,
     Mechanism,
     MechanismState,
     Relation,
     Release,
     Settings,
+    SlotBatch,
     check_overflow,
     strategy_from,
     with_numbers,
@@ -107,9 +107,9 @@ class ExactGradients:
 
     def cells(self, row: Floats, label: Floats, steps: int) -> NDArray[np.int64]:
         """The exact value of this slot, (dim,), which noise is added to: only for the chain that keys it."""
-        return self.turns(Batch(row, label), steps)
+        return self.turns(SlotBatch(row, label), steps)
 
-    def turns(self, batch: Batch, steps: int) -> NDArray[np.int64]:
+    def turns(self, batch: SlotBatch, steps: int) -> NDArray[np.int64]:
         """Score the first row of a batch and return its `cells`; `turn` of a subclass takes the next rows."""
         b = self.buffer
         dp_steps.score_and_cells(*batch[:4], 0, steps, b.numbers, self._scratch, b.places, self.__cells)
@@ -251,7 +251,7 @@ class GradientState(MechanismState):
         """The gradients, or their running sum."""
         return (self.gate.release,)
 
-    def take(self, batch: Batch, stream: Stream) -> None:
+    def take(self, batch: SlotBatch, stream: Stream) -> None:
         """As in the base class; with keyed noise, one compiled call per slot where there is one."""
         chain = stream if isinstance(stream, ChainedNoise) else None
         if chain is not None and self._keyed_in_one_call and len(batch.rows):
@@ -274,7 +274,7 @@ class GradientState(MechanismState):
         """Take one slot for each row, with noise of the stream as it is. A null slot has noise too."""
 
     @abc.abstractmethod
-    def _take_keyed(self, batch: Batch, chain: ChainedNoise) -> None:
+    def _take_keyed(self, batch: SlotBatch, chain: ChainedNoise) -> None:
         """Take one slot for each row of a batch that has some, in a call of `turn` each."""
 
 
@@ -458,7 +458,7 @@ class SummedGradients(ExactGradients):
 
     def turn(
         self,
-        batch: Batch,
+        batch: SlotBatch,
         index: int,
         words: NDArray[np.uint64],
         noise: BLTNoise,
@@ -515,7 +515,7 @@ class FTRLState(GradientState):
         plan = self.plan
         return [plan.sigma, plan.grid, plan.clip, plan.radius, *strategy_numbers(plan.strategy)]
 
-    def _take_keyed(self, batch: Batch, chain: ChainedNoise) -> None:
+    def _take_keyed(self, batch: SlotBatch, chain: ChainedNoise) -> None:
         noise: Any = self._noise
         dim, gate = self.plan.dim, self.gate
         cells = gate.turns(batch, self.steps)

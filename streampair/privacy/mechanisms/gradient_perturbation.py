@@ -12,10 +12,10 @@ import numpy as np
 from streampair.kernels import dp_steps
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
-    Batch,
     Mechanism,
     Relation,
     Settings,
+    SlotBatch,
     check_overflow,
     power_of_two_below,
     with_numbers,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 __all__ = [
-    "GradientPerturbation",
+    "GradientPerturbationMechanism",
     "GradientPerturbationPlan",
     "GradientPerturbationState",
     "plan_gradient_perturbation",
@@ -150,7 +150,7 @@ class NoisyGradients(ExactGradients):
 
     def turn(
         self,
-        batch: Batch,
+        batch: SlotBatch,
         index: int,
         words: NDArray[np.uint64],
         sigma: float,
@@ -201,7 +201,7 @@ class GradientPerturbationState(GradientState):
         plan = self.plan
         return [plan.sigma, plan.grid, plan.clip, plan.radius, float(self._l2)]
 
-    def _take_keyed(self, batch: Batch, chain: ChainedNoise) -> None:
+    def _take_keyed(self, batch: SlotBatch, chain: ChainedNoise) -> None:
         plan, first = self.plan, self.steps
         cells = self.gate.turns(batch, first)
         rates = plan.rates(first, len(batch.rows)).tolist()
@@ -239,7 +239,7 @@ class GradientPerturbationState(GradientState):
 
 
 @dataclass(frozen=True)
-class GradientPerturbation(Mechanism):
+class GradientPerturbationMechanism(Mechanism):
     """Gradient descent with noise in every gradient; the state keeps only the noisy iterate.
 
     Parameters

@@ -24,12 +24,12 @@ from streampair.privacy.contraction import (
 )
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
-    Batch,
     Mechanism,
     MechanismState,
     Relation,
     Release,
     Settings,
+    SlotBatch,
     check_close,
     check_overflow,
     power_of_two_below,
@@ -656,7 +656,7 @@ class OutputPerturbationState(MechanismState):
             float(plan.releases(plan.horizon)),
         ]  # fmt: skip
 
-    def take(self, batch: Batch, stream: Stream) -> None:
+    def take(self, batch: SlotBatch, stream: Stream) -> None:
         """As in the base class; a chain takes slot by slot, since its noise depends on each iterate."""
         chain = stream if isinstance(stream, ChainedNoise) else None
         rows, labels, scored, scores, records = batch

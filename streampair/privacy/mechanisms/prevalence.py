@@ -12,7 +12,6 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
-    Batch,
     CombinedPlan,
     Companion,
     CompanionPlan,
@@ -21,6 +20,7 @@ from streampair.privacy.mechanisms.base import (
     NoisySums,
     Release,
     Settings,
+    SlotBatch,
     StateWrapper,
     check_overflow,
     normal_link,
@@ -196,7 +196,7 @@ class WithPrevalenceState(StateWrapper):
 
     # ---- slots -----------------------------------------------------------------------------------------
 
-    def take(self, batch: Batch, stream: Stream) -> None:
+    def take(self, batch: SlotBatch, stream: Stream) -> None:
         """As in the base class, in one go up to the last slot of a block."""
         if self._rate_plan is None:
             self.inner.take(batch, stream)

@@ -12,7 +12,6 @@ import numpy as np
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
-    Batch,
     CombinedPlan,
     Companion,
     CompanionPlan,
@@ -20,6 +19,7 @@ from streampair.privacy.mechanisms.base import (
     NoisySums,
     Release,
     Settings,
+    SlotBatch,
     StateWrapper,
     check_overflow,
     unit_link,
@@ -330,12 +330,12 @@ class WithPrivateAUCState(StateWrapper):
         self.sums.add(dp_steps.class_bins, score, design.label, *self._scale)
         self.steps = self.inner.steps
 
-    def take(self, batch: Batch, stream: Stream) -> None:
+    def take(self, batch: SlotBatch, stream: Stream) -> None:
         """As in the base class, in one go up to the end of a window, or to where the scale is looked up."""
         chain = stream if isinstance(stream, ChainedNoise) else None
         start, n = 0, len(batch.rows)
         if not len(batch.scores):
-            batch = Batch(batch.rows, batch.labels, batch.rows, np.empty(n), batch.records)
+            batch = SlotBatch(batch.rows, batch.labels, batch.rows, np.empty(n), batch.records)
         while start < n:
             self._update_scale()
             # With a chain, the slot of a release by itself: its counts key the noise of the step.
@@ -347,7 +347,7 @@ class WithPrivateAUCState(StateWrapper):
                 part.scores[0] = vectors.dot(self.average, part.scored[0])
                 self._count(part)
                 chain.extend(self.sums.cells())
-                self.inner.take(Batch(part.rows, part.labels, records=part.records), chain)
+                self.inner.take(SlotBatch(part.rows, part.labels, records=part.records), chain)
             else:
                 self.inner.take(part, stream)
                 self._count(part)
@@ -360,7 +360,7 @@ class WithPrivateAUCState(StateWrapper):
             factor = max(1.0, _LEAST * unit.slope / link.slope)
             self._scale = factor * link.slope, factor * (link.offset - self.inner.prior)
 
-    def _count(self, batch: Batch) -> None:
+    def _count(self, batch: SlotBatch) -> None:
         """Count the scores; a blanked row has no label, so its score is not counted."""
         self.sums.add(dp_steps.class_bins, batch.scores, batch.labels, *self._scale)
 
@@ -422,7 +422,7 @@ class _FixedWeights(StateWrapper):
     def numbers(self) -> list[float]:
         return self.inner.numbers()
 
-    def take(self, batch: Batch, stream: Stream) -> None:
+    def take(self, batch: SlotBatch, stream: Stream) -> None:
         if len(batch.scores):
             vectors.score_many(self._weights, batch.scored, batch.scores)
         if isinstance(stream, ChainedNoise):

@@ -18,7 +18,6 @@ from streampair.kernels import dp_steps, symmetric, vectors
 from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
-    Batch,
     Link,
     Mechanism,
     MechanismState,
@@ -27,6 +26,7 @@ from streampair.privacy.mechanisms.base import (
     Relation,
     Release,
     Settings,
+    SlotBatch,
     check_overflow,
     normal_link,
     rate_link,
@@ -822,7 +822,7 @@ class MomentsState(MechanismState):
         """Number of slots until the next release."""
         return max(1, self._due - self.steps)
 
-    def take(self, batch: Batch, stream: Stream) -> None:
+    def take(self, batch: SlotBatch, stream: Stream) -> None:
         """As in the base class, in one go from one release to the next: nothing is published between them."""
         chain = stream if isinstance(stream, ChainedNoise) else None
         start, n = 0, len(batch.rows)

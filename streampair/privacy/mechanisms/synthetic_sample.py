@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SEED", "ReleasedStatistics", "Rows", "dot", "sums_by_leaf", "synthetic_rows"]
+__all__ = ["SEED", "ReleasedStatistics", "SyntheticRows", "dot", "sums_by_leaf", "synthetic_rows"]
 
 SEED = 0x57A8  # of the synthetic rows: public and fixed
 # Weights of the entropy against the released counts, as numbers of records. They fall until the misfit is at
@@ -69,7 +69,7 @@ class ReleasedStatistics(NamedTuple):
     records: float
 
 
-class Rows(NamedTuple):
+class SyntheticRows(NamedTuple):
     """Synthetic rows that represent the records.
 
     Parameters
@@ -236,7 +236,9 @@ def _raked_weights(released: ReleasedStatistics, leaves: NDArray[np.int64]) -> F
     return kept
 
 
-def synthetic_rows(released: ReleasedStatistics, linear: Floats, cap: float, trees: Trees, rows: int) -> Rows:
+def synthetic_rows(
+    released: ReleasedStatistics, linear: Floats, cap: float, trees: Trees, rows: int
+) -> SyntheticRows:
     """Sample synthetic rows and weight them.
 
     Parameters
@@ -256,4 +258,4 @@ def synthetic_rows(released: ReleasedStatistics, linear: Floats, cap: float, tre
     leaves = np.ascontiguousarray(trees.leaves(places).T)
     weights = _raked_weights(released, leaves)
     plain = _linear_scores(x, np.full(rows, 1.0 / rows), released, linear)
-    return Rows(leaves, weights, _linear_scores(x, weights, released, linear), plain)
+    return SyntheticRows(leaves, weights, _linear_scores(x, weights, released, linear), plain)

@@ -17,8 +17,8 @@ from aiohttp import web
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
-from streampair_connectors.observability.history import POINTS, Track
 from streampair_connectors.observability.metric_definitions import SERIES, LaneLabels, lane_order
+from streampair_connectors.observability.metric_history import POINTS, Track
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.privacy_card import audit_summary, public_report
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from streampair.engine.lane import LaneGauges
 
-__all__ = ["CHALLENGER_AUC", "CHALLENGER_AUC_STDERR", "POINTS", "RELEASES", "History", "Track"]
+__all__ = ["CHALLENGER_AUC", "CHALLENGER_AUC_STDERR", "POINTS", "RELEASES", "MetricHistory", "Track"]
 
 RELEASES = 8
 """Dates of releases that are kept of a lane."""
@@ -116,7 +116,7 @@ def _last(column: Sequence[float], index: int, count: int) -> float:
     return next(known, _NOTHING)
 
 
-class History:
+class MetricHistory:
     """The past of all lanes of a process.
 
     Parameters
@@ -140,7 +140,7 @@ class History:
     Examples
     --------
     >>> now = 100.0
-    >>> history = History(lambda: now)
+    >>> history = MetricHistory(lambda: now)
     >>> lane = ("fraud", "events", "0", "PairOGD")
     >>> gauges = LaneGauges({"learned": 8}, {}, 0.5, None, 1.0, 1, None, None, 8, None)
     >>> history.add(lane, gauges, lag=3)

@@ -66,11 +66,8 @@ def load_model(path: Path, config: Config | None) -> models.Model:
     except SnapshotError as error:
         raise SnapshotError(f"{path}: {error.problem}", fix=error.fix) from None
     made = model.metadata.get("configuration")
-    if config is not None and made is not None and made != config.fingerprint():
-        raise ConfigError(
-            f"the model {path} was made with other settings of [learner] or [input]",
-            fix="serve it with the configuration that it was learned with",
-        )
+    if config is not None and made is not None:
+        config.check_settings(f"the model {path}", made, model.metadata.get("settings"))
     warm(model)
     return model
 
