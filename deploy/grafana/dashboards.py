@@ -162,19 +162,17 @@ LEARNING = Row(
             [
                 (lane("challenger_auc"), CHALLENGER),
                 (lane("challenger_champion_auc"), f"{CHALLENGER}: champion"),
-                (lane("challenger_private_auc"), f"{CHALLENGER}: private AUC"),
             ],
             unit="percentunit",
         ),
         Panel(
             "Challengers above the champion",
             "AUC of each challenger minus that of the champion over the same events, its standard error "
-            "(DeLong), the p-value of the difference, and whether the challenger has ended.",
+            "(DeLong), and the p-value of the difference.",
             [
                 (lane("challenger_auc_difference"), CHALLENGER),
                 (lane("challenger_auc_difference_stderr"), f"{CHALLENGER}: standard error"),
                 (lane("challenger_auc_p_value"), f"{CHALLENGER}: p"),
-                (lane("challenger_ended"), f"{CHALLENGER}: ended"),
             ],
         ),
         one("challenger_auc_stderr", [(lane("challenger_auc_stderr"), CHALLENGER)]),
@@ -186,6 +184,8 @@ LEARNING = Row(
             unit="percentunit",
         ),
         one("challenger_epsilon_spent", [(lane("challenger_epsilon_spent"), CHALLENGER)]),
+        one("challenger_private_auc", [(lane("challenger_private_auc"), CHALLENGER)]),
+        one("challenger_ended", [(lane("challenger_ended"), CHALLENGER)]),
         one("prequential_auc_stderr", [(lane("prequential_auc_stderr"), LEARNER)]),
         one("evaluated_events"),
         Panel(

@@ -425,13 +425,29 @@ def warm_up(config: Config) -> None:
     # Warnings and errors here are repeated by the real lanes, with an offset.
     with on_compile(compiling), warnings.catch_warnings(), suppress(StreampairError):
         warnings.simplefilter("ignore")
-        _exercise_lane(config.model_copy(update={"challengers": []}))
-        for challenger in config.challengers:
-            _exercise_lane(config.challenger(challenger))
+        learners = [
+            config.model_copy(update={"challengers": ()}),
+            *map(config.challenger, config.challengers),
+        ]
+        exercised: set[str] = set()
+        for each in learners:
+            shape = _shape(each.learner.model_dump(include={"class_", "options", "steps"}))
+            if shape not in exercised:  # learners that differ in numbers alone have the same kernels
+                exercised.add(shape)
+                _exercise_lane(each)
     if begun:
         took = round(time.monotonic() - begun[0], 1)
         if not _print_progress(f"kernels compiled in {took} s"):
             log.info("compiled", seconds=took)
+
+
+def _shape(value: Any) -> str:
+    """A text of settings without their numbers: what decides which kernels a learner has."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_shape(value[name])}' for name in sorted(value))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shape, value))}]"
+    return type(value).__name__ if isinstance(value, int | float) else repr(value)
 
 
 def _exercise_lane(config: Config) -> None:
