@@ -53,10 +53,14 @@ features = ["a", "b"]
 [store]
 directory = "state"
 """
-RECORDS = [
-    Record(i, json.dumps({"a": (37 * i % 100) / 100, "b": 0.1 * (i % 3), "y": 37 * i % 100 > 60}).encode())
-    for i in range(300)
-]
+
+
+def event(i: int) -> bytes:
+    y = 37 * i % 100 + 53 * i % 97 > 110
+    return json.dumps({"a": (37 * i % 100) / 100, "b": 0.1 * (i % 3), "y": y}).encode()
+
+
+RECORDS = [Record(i, event(i)) for i in range(300)]
 
 
 def written(tmp_path: Path, learners: str) -> Path:

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from time import thread_time
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -306,7 +307,7 @@ def _build(
         name=published.name if published.title is None else published.title,
         member=Member(published.name, published.fingerprint, published.token),
         challengers=tuple(learners.values()),
-        clock=time.thread_time,
+        clock=thread_time,
         positive=config.input.positive,
         on_bad=worker.on_bad,
         breaker=breaker,
