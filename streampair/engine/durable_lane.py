@@ -21,8 +21,8 @@ from streampair.engine.records import (
     Event,
     LaneGauges,
     LaneOutput,
+    LearnerIdentity,
     LogAppend,
-    Member,
     OrderedRecord,
     Record,
     ReplayRequest,
@@ -128,7 +128,7 @@ class LaneLog:
         replayable: bool,
         plan: Callable[[], dict[str, Any] | None],
         late: bool = False,
-        member: Member = BEGAN_WITH,
+        member: LearnerIdentity = BEGAN_WITH,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self._late = late
@@ -843,6 +843,7 @@ class LoggedLane(Lane):
         elif private is not None and known is not None and known.plan is not None:
             private.load_plan(known.plan)
         tip_ledger = None if known is None or known.tip is None else known.tip.ledger
+        others = 0.0 if known is None else self._others_mu2(known)
         accepted = self._log.override(cause, facts, when)
         if private is None or self._reservations is None or report is None:
             return accepted
@@ -851,10 +852,18 @@ class LoggedLane(Lane):
         base = private.privacy.mu_spent
         private.charge(accepted.charged[1])
         before, after = report["mu_spent"], private.privacy.mu_spent
-        if known is not None and known.span_override is None:
-            # More is spent at the tip than at the snapshot. Forks cost the same at both.
-            after = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0)))
+        if known is not None:
+            charged = self._others_mu2(known)  # private challengers end, with their whole budgets
+            if known.span_override is None:
+                # More is spent at the tip than at the snapshot. Forks cost the same at both.
+                after, charged = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0))), charged - others
+            after = math.hypot(after, math.sqrt(max(charged, 0.0)))
         return accepted._replace(mu=(before, after))
+
+    def _others_mu2(self, known: RecoveredState) -> float:
+        """Spend of the private challengers in the log, as the sum of mu^2."""
+        states = (state for name, state in known.learners.items() if name != known.champion)
+        return math.fsum(state.privacy["mu_spent"] ** 2 for state in states if state.privacy is not None)
 
     def reread(self, frames: bytes) -> ReplayRequest | None:
         """Read the log again after the partition was revoked; returns what `rejoin` needs.

@@ -45,7 +45,7 @@ from streampair.engine.records import (
     LaneGauges,
     LaneOutput,
     LateGauges,
-    Member,
+    LearnerIdentity,
     Record,
     RegretConfig,
     Scored,
@@ -192,7 +192,7 @@ class Lane:
         snapshots: bool = True,
         classes: bool = False,
         challengers: Sequence[Challenger] = (),
-        member: Member = BEGAN_WITH,
+        member: LearnerIdentity = BEGAN_WITH,
         clock: Callable[[], float] | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
         labels: Sequence[object] | None = None,
@@ -718,7 +718,7 @@ class ChallengerLane(Lane):
             on_bad="skip",
             breaker=None,
             snapshots=options.pop("snapshots") and self.saved,
-            member=Member(challenger.name, challenger.fingerprint, challenger.token),
+            member=LearnerIdentity(challenger.name, challenger.fingerprint, challenger.token),
             **options,
         )
         self.evaluated = self._batch.evaluated = Evaluated([], [], [])

@@ -30,8 +30,8 @@ __all__ = [
     "LaneGauges",
     "LaneOutput",
     "LateGauges",
+    "LearnerIdentity",
     "LogAppend",
-    "Member",
     "OrderedRecord",
     "Record",
     "RegretConfig",
@@ -341,7 +341,7 @@ class RegretConfig:
     seed: int = 0
 
 
-class Member(NamedTuple):
+class LearnerIdentity(NamedTuple):
     """Which of the learners of a lane its champion is, whose scores are published.
 
     Attributes
@@ -357,7 +357,7 @@ class Member(NamedTuple):
     token: str = ""
 
 
-BEGAN_WITH: Final = Member()
+BEGAN_WITH: Final = LearnerIdentity()
 """The learner that a lane began with, of unknown settings."""
 
 

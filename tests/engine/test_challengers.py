@@ -11,7 +11,15 @@ import pytest
 from river import linear_model
 
 from streampair import auc
-from streampair.engine import Challenger, ExternalState, Lane, LoggedLane, Member, Record, learners_of
+from streampair.engine import (
+    Challenger,
+    ExternalState,
+    Lane,
+    LearnerIdentity,
+    LoggedLane,
+    Record,
+    learners_of,
+)
 from streampair.engine.challengers import NOT_PRIVATE, REMOVED
 from streampair.engine.recovery import OVERRIDDEN
 from streampair.engine.testing import Died, Driver, decode_json
@@ -70,7 +78,7 @@ class Several(Driver):
             decode_json,
             **self._options,
             name=chosen.title,
-            member=Member(chosen.name, chosen.fingerprint, chosen.token),
+            member=LearnerIdentity(chosen.name, chosen.fingerprint, chosen.token),
             challengers=tuple(learners.values()),
         )
 
@@ -96,7 +104,7 @@ class Several(Driver):
         return {name: column.tolist() for name, column in columns.items()}
 
 
-def alone(make: Callable[[], Any], end: int = len(RECORDS), member: Member | None = None) -> Lane:
+def alone(make: Callable[[], Any], end: int = len(RECORDS), member: LearnerIdentity | None = None) -> Lane:
     made = Lane(
         make(),
         decode_json,
@@ -126,7 +134,7 @@ def test_each_learns_what_it_would_learn_alone(makers: Makers) -> None:
         driver.commit()
     for name in ("b", "c"):
         found = gauges(driver)[name]
-        by_itself = alone(makers[name], member=Member(name, "", f"token of {name}"))
+        by_itself = alone(makers[name], member=LearnerIdentity(name, "", f"token of {name}"))
         assert found.comparison.second == pytest.approx(by_itself.auc, abs=1e-12)
         assert found.comparison.first == pytest.approx(driver.lane.auc, abs=1e-12)
         assert found.comparison.events == 118  # one bad record, one without a label
@@ -358,7 +366,7 @@ def test_other_settings_need_another_name() -> None:
         PUBLIC[""](),
         decode_json,
         **WHERE,
-        member=Member("", "settings of ", ""),
+        member=LearnerIdentity("", "settings of ", ""),
         challengers=[Challenger("b", auc.PairOGD(), "others", "token of b")],
     )
     request = lane.read(driver.store.read())
@@ -518,8 +526,15 @@ def test_after_an_override_a_private_challenger_ends_with_its_whole_budget() -> 
     driver.store.log, driver.store.snapshots = older
     with pytest.raises(PrivacyError, match="older than what was released"):
         driver.start()
+    lane = driver.new_lane()
+    wanted = lane.read(driver.store.read())
+    spent = lane.override(
+        "rollback", driver.found(wanted), "today", driver.store.snapshot(wanted.content or "")
+    ).mu
+    assert spent is not None
     driver.override("rollback", "today")
     driver.start()
+    assert driver.lane.privacy.mu_spent <= spent[1] + 1e-12
     found = gauges(driver)["b"]
     assert found.ended == OVERRIDDEN
     assert found.privacy["mu_spent"] == found.privacy["mu_budget"] > 0.0

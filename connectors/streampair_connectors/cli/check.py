@@ -182,8 +182,10 @@ def _check_challengers(config: Config, lane: Lane, report: Report) -> None:
         name, learner = challenger.name, type(challenger.learner).__name__
         what = f"challengers.{name}"
         if challenger.private:
-            own = challenger.privacy
-            text = f"epsilon {own.epsilon_budget:g} at delta {own.delta:g}, which adds to that of the learner"
+            privacy = challenger.privacy
+            text = (
+                f"epsilon {privacy.epsilon_budget:g} at delta {privacy.delta:g}, which adds to the learner's"
+            )
         else:
             text = "not private"
         report.good(what, f"{learner}, {text}")

@@ -175,9 +175,8 @@ def _card(settings: Config, privacy: dict[str, Any], champion: str) -> dict[str,
     made = build_learner(settings, noise_key=key)
     learner = list(made.steps.values())[-1] if isinstance(made, compose.Pipeline) else made
     names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "kind", "guarantee", "unit")
-    report = add_challengers(settings, learner.privacy, key).replace(
-        **{name: privacy[name] for name in names}
-    )
+    numbers = {name: privacy[name] for name in names}
+    report = add_challengers(settings, learner.privacy, key).replace(**numbers)
     name = class_name(learner)
     card = card_of(
         report.replace(notes=(*report.notes, *settings.privacy_notes, *challenger_notes(settings))),
