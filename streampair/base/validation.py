@@ -191,6 +191,8 @@ class ValidatedParameters:
     ----------
     entity
         Whose records are protected together; None: one record.
+    bounds
+        The declared bounds.
     """
 
     def __init__(self, learner: Any, task: Target) -> None:
@@ -212,7 +214,7 @@ class ValidatedParameters:
         self._clip = None if clip is None else check_positive("clip", clip)
         self._radius = None if learner.radius is None else check_positive("radius", learner.radius)
         _check_noise(learner.noise_key, learner.seed)
-        self._bounds = _checked_bounds(learner.bounds, learner.features)
+        self.bounds = _checked_bounds(learner.bounds, learner.features)
         self._forks = check_int("forks", learner.forks, 0)
         self._window = check_int("window", learner.window, 1)
 
@@ -266,7 +268,7 @@ class ValidatedParameters:
             # Standardised records lie around 0, where the tangent ball lets more of a gradient through; its
             # proof is for two classes and decreasing losses.
             tangent=bool(warmup) and loss.decreasing and task.two_classes,
-            bounds=self._bounds,
+            bounds=self.bounds,
             forks=self._forks,
             window=self._window,
             entity=entity,

@@ -431,10 +431,11 @@ def ftrl_move(
     w = vectors[0]
     average = vectors[1]
     g = vectors[2]
+    origin = vectors[3]
     share = 2.0 / (steps + 2.0)
     for i in range(w.shape[0]):
         total[i] += np.int64(g[i]) + np.int64(math.floor(noise[i] / gamma + 0.5))
-        w[i] = -eta * (gamma * np.float64(total[i]))
+        w[i] = origin[i] - eta * (gamma * np.float64(total[i]))
     project_ball(w, numbers[RADIUS])
     for i in range(w.shape[0]):
         average[i] += share * (w[i] - average[i])
@@ -455,10 +456,10 @@ def ftrl_steps(
     """Slots `start + 1, ...` of FTRL with correlated noise (docs/privacy 4.3, 7).
 
     For each row: gradient at the current iterate; then, in whole steps of the grid,
-    `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
+    `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(w_0 - eta gamma T)`, its
     t-weighted average, and the record (null ones too) into the buffer.
 
-    vectors (3, p): iterate, average, gradient of the last slot.
+    vectors (4, p): iterate, average, gradient of the last slot, and w_0.
     """
     g = vectors[2]
     for r in range(rows.shape[0]):

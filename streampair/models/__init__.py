@@ -245,18 +245,24 @@ class Model:
         relevance = getattr(self._document, "relevance", None)
         return score if relevance is None else relevance.middle + relevance.half * score
 
-    def to_online(self, learner: Any, records: int | None = None) -> Any:
+    def to_online(self, learner: Any, records: int | None = None, *, public: bool = False) -> Any:
         """Let a new learner begin with this model (warm start).
 
-        Its scores and probabilities then have the bits of the model's, and it learns on from there.
+        Its first scores and probabilities are the model's, and it learns on from there.
 
         Parameters
         ----------
         learner
             A new `auc.PairOGD`, with the labels of the model; or `ranking.PairOGD` for a model of
-            relevances. It may have another loss, buffer or step size.
+            relevances. It may have another loss, buffer or step size. Or a private linear learner:
+            `auc.PairFTRL`, `NoisyOGD`, `OnPairStrC`, `OnPairC`, and those of `ranking`.
         records
             As of `PairOGD.begin_at`: how many records the model counts for. None: as many as it has learned.
+            For a private learner None: its releases show how much the model is worth.
+        public
+            For a private learner: declares that the model was learned without any record that the learner
+            protects. The model then adds nothing to the account, and the report says so. If it is not
+            declared, the spend of the model is added, and a model without one is refused.
 
         Returns
         -------
@@ -270,8 +276,14 @@ class Model:
 
         Notes
         -----
-        The model is to be linear, and of a learner that is not private. A forest, a metric and a private
-        learner do not begin with a model: a file holds what they score by, and not what they learn by.
+        The model is to be linear. For a learner that is not private it is to be of one that is not, either. A
+        forest and a metric do not begin with a model: a file holds what they score by, and not what they
+        learn by.
+
+        A private learner scores with the model until its warm-up has ended. Then its learning begins at the
+        model's weights, in its own coordinates (docs/privacy, Lemma 97). Without `features=` its features are
+        those of the model. Budgets add: `mu^2` of the model's releases and of the learner's own, for it is
+        not known whether both learned from the same people.
 
         Examples
         --------
@@ -285,8 +297,11 @@ class Model:
         >>> online.score_one(x) == model.score_one(x)
         True
         >>> online.learn_one(x, y)
+        >>> private = model.to_online(auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1250), public=True)
+        >>> bool(abs(private.score_one(x) - model.score_one(x)) < 1e-12)
+        True
         """
-        begin_from(self._document, learner, records)
+        begin_from(self._document, learner, records, public)
         return learner
 
 

@@ -15,6 +15,7 @@ from streampair.base.learner import Learner
 from streampair.base.mixins import ClassifierMixin, RegressorMixin, TransformerMixin
 from streampair.base.online import OnlinePairLearner
 from streampair.base.private import PrivateLearner
+from streampair.base.start_model import StartModel
 from streampair.base.targets import RelevanceTarget
 from streampair.errors import ConfigError
 from streampair.kernels import platt
@@ -70,6 +71,8 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
         "privacy": _promise_of(learner),
         "metadata": metadata,
     }
+    run = learner.run if isinstance(learner, PrivateLearner) else None
+    start = None if run is None else run.scoring_start
     scaling = scaling_of(learner) if isinstance(learner, PrivateLearner) else None
     if isinstance(learner, TransformerMixin):
         root = learner._map()
@@ -86,7 +89,12 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
         "scaling": scaling,
         "weights": tuple(learner.weights_vector.tolist()),
     }
-    run = learner.run if isinstance(learner, PrivateLearner) else None
+    if start is not None:  # the model is still that which it began with
+        linear |= {
+            "features": plain_names(start.names),
+            "weights": tuple(start.weights.tolist()),
+            "scaling": _start_scaling(start),
+        }
     if run is not None and isinstance(run.design, RandomTreeDesign):
         return RandomForestModel(**linear, **_tree_parts(run.design, run.weights))
     return LinearModel(**linear)
@@ -166,6 +174,13 @@ def scaling_of(learner: PrivateLearner) -> Scaling:
         factor=tuple(design.factor.tolist()) if design.standardised else None,
         cap=float(design.cap) if math.isfinite(design.cap) else None,
     )
+
+
+def _start_scaling(start: StartModel) -> Scaling | None:
+    if start.bounds is None:
+        return None
+    mean, factor = (None if part is None else tuple(part.tolist()) for part in (start.mean, start.factor))
+    return Scaling(start.bounds, mean, factor, start.cap if math.isfinite(start.cap) else None)
 
 
 def _pair(bounds: Any) -> tuple[float, float]:

@@ -21,6 +21,7 @@ __all__ = [
     "TREES",
     "Design",
     "RandomTreeDesign",
+    "StartVectors",
     "Trees",
     "check_finite",
     "check_scored",
@@ -78,6 +79,35 @@ def check_finite(columns: list[Hashable], rows: Array, known: list[int]) -> None
             raise features.unusable_value(columns[j], float(rows[i, j]), row=i)
 
 
+class StartVectors:
+    """From raw rows to the vectors that the weights of a start model multiply.
+
+    Parameters
+    ----------
+    scaling
+        Scale, shift, mean and factor of each feature, (4, d), 0 for one that the model does not know. None:
+        the weights multiply raw values, of which missing ones are 0.
+    standardised
+        Whether mean and factor are used.
+    cap
+        Bound of standardised values.
+    """
+
+    def __init__(self, scaling: Array | None, standardised: bool = False, cap: float = math.inf) -> None:
+        self.scaling = scaling
+        self.standardised = standardised
+        self.cap = cap
+
+    def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
+        """As `Design.prepare`."""
+        if self.scaling is not None:
+            design.prepare_rows(raw, self.scaling, self.standardised, self.cap, ready, usable)
+            return
+        finite = np.abs(raw) <= vectors.MAX_FINITE
+        usable[:] = finite.all(axis=1)
+        np.clip(np.where(finite, raw, 0.0), -vectors.MAX_ABS, vectors.MAX_ABS, out=ready)
+
+
 class Design:
     """A fixed feature set with declared bounds, and with released moments after the warm-up.
 
@@ -105,6 +135,8 @@ class Design:
         Bound that standardised values are clipped to.
     clipped
         Buffer for one record of the warm-up, (1, d).
+    start
+        Vectors of the model that records are scored with until the moments are released; None: of itself.
     width, chunk
         Number of coordinates of a design, d or more, and number of rows prepared at a time.
     """
@@ -120,6 +152,7 @@ class Design:
         self.mean, self.factor = self.scaling[2:]
         self.cap = math.inf
         self.standardised = False
+        self.start: StartVectors | None = None
         self.cells = np.empty(d + 1)
         self.raw, self.label = self.cells[:d].reshape(1, d), self.cells[d:]
         self.clipped = self.ready = np.empty((1, d))
@@ -199,6 +232,7 @@ class Design:
     def standardise(self, mean: Array, factor: Array) -> None:
         """Standardise later records with released moments."""
         self.mean[:], self.factor[:], self.standardised = mean, factor, True
+        self.start = None
 
     @property
     def slope(self) -> Array:
@@ -208,6 +242,9 @@ class Design:
 
     def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
         """Write designs of raw rows into `ready`, and 1 into `usable` for rows that are all finite or 0."""
+        if self.start is not None:
+            self.start.prepare(raw, ready, usable)
+            return
         design.prepare_rows(raw, self.scaling, self.standardised, self.cap, ready, usable)
 
     def prepared(self, raw: Array) -> Array:

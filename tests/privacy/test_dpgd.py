@@ -151,6 +151,7 @@ def bound(plan: BufferPlan, position: int, steps: int) -> np.ndarray:
     position=st.integers(0, 13),
     other=st.tuples(st.lists(unit, min_size=3, max_size=3), st.sampled_from([1.0, -1.0, 0.0, math.nan])),
     loss=st.sampled_from([losses.Logistic(), losses.Hinge()]),
+    start=st.sampled_from([0.0, 0.5, -1.99]),
 )
 def test_one_record_moves_gradients_and_iterates_only_as_planned(
     data: tuple[np.ndarray, np.ndarray, int],
@@ -158,7 +159,9 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     position: int,
     other: tuple[list[float], float],
     loss: losses.PairLoss,
+    start: float,
 ) -> None:
+    """Wherever the iterates are, and wherever a descent begins, with or without a pull to that point."""
     rows, labels, family = data
     steps, d = rows.shape
     position %= steps
@@ -195,6 +198,7 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     iterates = []
     for xs, ys in ((rows, labels), (rows2, labels2)):
         held, vectors = buffer_of(policy, d, steps, family, loss), np.zeros((3, dim))
+        vectors[: 1 + position % 2, 0] = start
         held.extend([clip, radius, 0.0, alpha])
         cells = np.empty((steps, dim), dtype=np.int64)
         dp_steps.output_steps(

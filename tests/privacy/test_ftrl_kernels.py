@@ -68,7 +68,8 @@ def test_the_steps(
     grid = 2.0**-12
     noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
     rates = np.linspace(0.5, 0.1, steps)
-    vectors, total = np.zeros((3, dim)), np.zeros(dim, dtype=np.int64)
+    vectors, total = np.zeros((4, dim)), np.zeros(dim, dtype=np.int64)
+    vectors[:2] = vectors[3] = origin = np.linspace(-0.2, 0.1, dim)
     expected = naive.ftrl(
         rows.tolist(),
         labels.tolist(),
@@ -78,6 +79,7 @@ def test_the_steps(
         radius=radius,
         grid=grid,
         gradient=partial(naive.mean_gradient, size=size, code=loss.code, clip=clip, tangent=tangent),
+        start=origin.tolist(),
     )
     buffer = fifo(size, dim, loss, tangent)
     buffer.extend([clip, radius, grid])

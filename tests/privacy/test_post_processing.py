@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streampair import auc, buffers, metric, privacy, ranking
+from streampair import auc, buffers, metric, models, privacy, ranking
+from streampair.base.dp_session import PrivateSession
 from streampair.privacy.mechanisms import second_moments as moments_module
 from streampair.privacy.mechanisms.base import NoisySums
 from streampair.privacy.mechanisms.ftrl import SummedGradients
@@ -63,6 +64,22 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "metric, output": lambda: metric.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
     "metric, noise in the gradient": lambda: metric.NoisyOGD(**settings()),
 }
+
+
+def begun(name: str) -> Callable[[], Any]:
+    """A learner of `LEARNERS` that begins with a model (Lemma 97)."""
+
+    def make() -> Any:
+        source = ranking.PairOGD(seed=1) if name == "ranking" else auc.PairOGD(seed=1)
+        for i in range(40):
+            source.learn_one({"a": 0.1 * (i % 7), "b": 0.2 * (i % 2), "c": -0.1 * (i % 5)}, i % 2 == 0)
+        return models.export(source).to_online(LEARNERS[name](), public=True)
+
+    return make
+
+
+STARTED = ["moments", "moments that fade", "gradients, BLT", "noise in the gradient", "output, few releases"]
+LEARNERS |= {f"{name}, from a model": begun(name) for name in [*STARTED, "ranking"]}
 
 
 def stream(model: Any, seed: int) -> list[tuple[dict[str, Any], Any]]:
@@ -225,6 +242,35 @@ def raw_ridge(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def raw_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A multiple of the start vector that follows from the exact sums."""
+    true, solve, size = moments_module.solve_towards, moments_module.MomentsState._release, [0.0]
+
+    def release(self: Any, source: Any) -> None:
+        gate = self.total if self._at_horizon() else self.block
+        size[0] = 1.0 + 1e-9 * float(np.abs(gate.to_state()).sum())
+        solve(self, source)
+
+    def towards(start: np.ndarray, *rest: Any) -> Any:
+        w, trace = true(start, *rest)
+        return w + 1e-3 * size[0] * start, trace
+
+    monkeypatch.setattr(moments_module.MomentsState, "_release", release)
+    monkeypatch.setattr(moments_module, "solve_towards", towards)
+
+
+def raw_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A learning that begins at weights which a record of the warm-up has moved."""
+    true = PrivateSession._begin_at_start
+
+    def begin(self: PrivateSession) -> None:
+        true(self)
+        if self.warmup is not None:
+            self.state.begin_at(self.weights + 1e-6 * float(np.sum(self.design.raw[0] > 0.0)))
+
+    monkeypatch.setattr(PrivateSession, "_begin_at_start", begin)
+
+
 def raw_step(gate: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
     """A step size by the norm of the exact gradient."""
 
@@ -272,7 +318,10 @@ TWINS = [
     ("output, evaluated", raw_counts),
     *[(name, raw_variances) for name in LEARNERS],
     *[(name, raw_label_mean) for name in ("moments", "moments without end", "ranking")],
-    *[(name, raw_ridge) for name in ("moments", "moments without end")],
+    *[(name, raw_ridge) for name in ("moments", "moments without end", "moments, from a model")],
+    ("moments, from a model", raw_gain),
+    ("moments, from a model", raw_start),
+    ("output, few releases, from a model", raw_start),
     ("gradients, square root", raw_step(SummedGradients)),
     ("gradients, BLT", raw_step(SummedGradients)),
     ("metric", raw_step(SummedGradients)),

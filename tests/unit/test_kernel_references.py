@@ -1084,13 +1084,15 @@ def private_store(kernel: Any, rng: Rng) -> None:
 
 def start(held: Held) -> np.ndarray:
     """The vectors."""
-    return np.zeros((3, size_of(held)))
+    return np.zeros((4, size_of(held)))
 
 
-def ftrl_reference(rows: Any, labels: Any, noise: Any, etas: Any) -> Any:
+def ftrl_reference(rows: Any, labels: Any, noise: Any, etas: Any, origin: Any) -> Any:
     gradient = partial(naive.mean_gradient, size=PLACES, code=losses_kernels.LOGISTIC, clip=0.7)
     arguments = (rows.tolist(), labels.tolist(), noise.tolist(), etas.tolist())
-    return naive.ftrl(*arguments, size=PLACES, radius=1.5, grid=GRID, gradient=gradient)
+    return naive.ftrl(
+        *arguments, size=PLACES, radius=1.5, grid=GRID, gradient=gradient, start=origin.tolist()
+    )
 
 
 @against(naive.ftrl)
@@ -1098,8 +1100,9 @@ def ftrl_steps(kernel: Any, rng: Rng) -> None:
     held, (rows, labels) = Held("window"), slots(rng)
     noise, etas = rng.normal(size=(N, D)), np.linspace(0.5, 0.1, N)
     vectors = start(held)
+    vectors[:2] = vectors[3] = np.linspace(-0.3, 0.2, D)
     kernel(rows, labels, noise, etas, 0, held.numbers, vectors, np.zeros(D, dtype=np.int64), held.places)
-    wanted = ftrl_reference(rows, labels, noise, etas)
+    wanted = ftrl_reference(rows, labels, noise, etas, vectors[3])
     close(vectors[0], wanted["w"][-1], 1e-3)
     close(vectors[1], wanted["average"][-1], 1e-3)
 

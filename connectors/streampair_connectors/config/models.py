@@ -455,6 +455,8 @@ class LearnerConfig(Table):
     scoring: Literal["inline", "parallel"] = "inline"
     # The model file that a new lane begins with.
     start: Path | None = None
+    # For a private learner: no record that it protects had a part in that model.
+    public_start: bool = False
     noise_key_file: Path | None = None
     noise_key_env: str | None = None
     trust_preprocessing: bool = False
@@ -477,6 +479,8 @@ class LearnerConfig(Table):
             )
         if self.steps and self.options:
             raise ValueError("options belong to a step: move them under its [[learner.steps]]")
+        if self.public_start and self.start is None:
+            raise ValueError("public_start says something of the model in start, which is missing")
         if self.steps and self.start is not None:
             raise ValueError(
                 "start needs one estimator (class): a model file has no place for the other steps of a "

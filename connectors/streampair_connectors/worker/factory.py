@@ -190,7 +190,7 @@ def _begin(config: Config, learner: Any) -> None:
     """Let a new learner begin with the model that learner.start names."""
     model = start_model(config)
     try:
-        model.to_online(learner)
+        model.to_online(learner, public=config.learner.public_start)
     except ConfigError as error:
         raise ConfigError(f"learner.start: {error.problem}", fix=error.fix) from None
 

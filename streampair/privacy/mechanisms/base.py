@@ -271,6 +271,17 @@ class MechanismState(abc.ABC):
             variances of their noise, (2, d).
         """
 
+    def begin_at(self, weights: Floats) -> None:
+        """Begin at the weights of a start model, before the first record (docs/privacy, Lemma 97).
+
+        Parameters
+        ----------
+        weights
+            In the coordinates of the published weights (d,), with a norm of at most the radius. They depend
+            on no record that the mechanism protects, besides by earlier releases.
+        """
+        raise NotImplementedError
+
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """`take` of rows (n, d) and labels (n,), without scores."""
         self.take(SlotBatch(rows, labels), stream)
@@ -950,6 +961,10 @@ class StateWrapper(MechanismState):
     def begin_with(self, cross: Floats) -> None:
         """Compute a first model from the warm-up's covariances of labels and features."""
         self.inner.begin_with(cross)
+
+    def begin_at(self, weights: Floats) -> None:
+        """Begin at the weights of a start model."""
+        self.inner.begin_at(weights)
 
 
 @dataclass(frozen=True)

@@ -99,11 +99,16 @@ class ExactGradients:
         self.release = release
         self.buffer = buffer
         buffer.extend(numbers)
-        # The third row is the loop's own: the exact gradient, or with noise in each the noisy one.
-        self._scratch = np.zeros((3, dim))
+        # The third row is the loop's own: the exact gradient, or with noise in each the noisy one. The fourth
+        # is where FTRL begins.
+        self._scratch = np.zeros((4, dim))
         self.vectors: Floats = self._scratch[:2]
         self.average: Floats = self.vectors[1]
         self.__cells = np.zeros(dim, dtype=np.int64)
+
+    def begin_at(self, weights: Floats) -> None:
+        """Begin at weights (dim,) in the ball of the radius, which no record has a part in."""
+        self.vectors[:] = self._scratch[3] = weights
 
     def cells(self, row: Floats, label: Floats, steps: int) -> NDArray[np.int64]:
         """The exact value of this slot, (dim,), which noise is added to: only for the chain that keys it."""
@@ -246,6 +251,10 @@ class GradientState(MechanismState):
     def buffer_records(self) -> int:
         """Places of the buffer in use, null records included."""
         return self.gate.buffer.filled(self.steps)
+
+    def begin_at(self, weights: Floats) -> None:
+        """Begin the descent at these weights."""
+        self.gate.begin_at(weights)
 
     def card(self) -> tuple[Release, ...]:
         """The gradients, or their running sum."""

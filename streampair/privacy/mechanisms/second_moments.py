@@ -30,6 +30,7 @@ from streampair.privacy.mechanisms.base import (
     check_overflow,
     normal_link,
     rate_link,
+    unit_link,
     with_numbers,
 )
 from streampair.privacy.noise import BLTNoise, ChainedNoise
@@ -517,8 +518,62 @@ def _places(d: int) -> NDArray[np.intp]:
     return places
 
 
+def solve_towards(
+    start: Floats, second: Floats, cross: Floats, ridge: float, noise: float, cross_noise: float
+) -> tuple[Floats, float]:
+    """Regression weights (d,) from moments, with a ridge towards a multiple of a start vector.
+
+    Parameters
+    ----------
+    start
+        The start vector w_0, (d,), not 0.
+    second, cross, ridge, noise
+        As of `ridge_of`.
+    cross_noise
+        Variance of the noise in a coordinate of `cross`.
+
+    Returns
+    -------
+    tuple
+        The weights, and the mean of what noise of variance 1 in each cell of `cross` adds to `w . cross`.
+
+    Notes
+    -----
+    The scale of w_0 is unknown, so its multiple `g w_0` is about that of the least squared error, given that
+    `g` is above 0 and `cross` has noise: the mean `z + phi(z) / Phi(z)` of a positive normal, in its noise,
+    with an algebraic function in place of phi and Phi. What is left of `cross`, `r = cross - g S w_0`, is
+    regressed with the ridge, and that part is shrunk by the share of `|r|^2` that noise explains, one
+    standard deviation of it included (James-Stein with a pretest): releases that are noise alone leave the
+    ranking of the start vector, and in the limit of many records it makes no difference. A function of
+    releases and w_0.
+    """
+    d = len(cross)
+    length = float(vectors.dot(start, start))
+    moved = np.array([vectors.dot(row, start) for row in second])
+    # The records' mean squared length is at least `_LENGTHS[0]`; noise can make less of the matrix.
+    size = max(float(vectors.dot(start, moved)), length * _LENGTHS[0] / d)
+    fitted, noise_of_fit = float(vectors.dot(start, cross)) / size, math.sqrt(cross_noise * length) / size
+    gain = 0.5 * (fitted + math.sqrt(fitted * fitted + _POSITIVE * noise_of_fit * noise_of_fit))
+    gain = max(gain, _LEAST_GAIN / math.sqrt(length))
+    rest = cross - gain * moved
+    square = float(vectors.dot(rest, rest))
+    noisy = (d + math.sqrt(2.0 * d)) * (cross_noise + 0.5 * noise * gain * gain * length)
+    share = max(1.0 - noisy / square, 0.0) if square > 0.0 else 0.0
+    w = np.empty(d)
+    trace = float(symmetric.ridge_solution(second, rest, ridge, noise, w))
+    w *= share
+    w += gain * start
+    return w, length / size + share * trace
+
+
 def ridge_of(
-    second: Floats, cross: Floats, rate: float, ridge: float, noise: float = 0.0
+    second: Floats,
+    cross: Floats,
+    rate: float,
+    ridge: float,
+    noise: float = 0.0,
+    start: Floats | None = None,
+    cross_noise: float = 0.0,
 ) -> tuple[Floats, float]:
     """Weights (d,) of the least squared pair loss `(1 - 2 w.(x - x'))^2`, from moments.
 
@@ -537,6 +592,8 @@ def ridge_of(
     noise
         Variance of the noise in a packed coordinate of `second`: the eigenvalues are shrunk accordingly
         first (`kernels.ridge_solution`).
+    start, cross_noise
+        As of `solve_towards`; None: the ridge is towards 0.
 
     Notes
     -----
@@ -546,8 +603,11 @@ def ridge_of(
     the result is that regression, whose ranking is used.
     """
     # No library of linear algebra: its last digits differ between processors, and so would the scores.
-    w = np.empty(len(cross))
-    trace = float(symmetric.ridge_solution(second, cross, ridge, noise, w))
+    if start is None:
+        w = np.empty(len(cross))
+        trace = float(symmetric.ridge_solution(second, cross, ridge, noise, w))
+    else:
+        w, trace = solve_towards(start, second, cross, ridge, noise, cross_noise)
     spread = rate * (1.0 - rate)
     explained = min(max(float(vectors.dot(w, cross)) / spread, 0.0), 0.999)
     distance = explained / (1.0 - explained) / spread
@@ -689,6 +749,12 @@ _LENGTHS = (0.1, 1.0)
 # Least share of a first model's covariances that is taken for signal, so that the model is not 0.
 _SURE = 0.05
 
+# Least norm of the part of regression weights along a start vector: it ranks where there is no other.
+_LEAST_GAIN = 1e-6
+
+# `(z + sqrt(z^2 + c)) / 2` is at 0 what `z + phi(z) / Phi(z)` is: c is 8 / pi.
+_POSITIVE = 8.0 / math.pi
+
 # Largest released mean of the labels, in size: beyond it a class is too rare to be estimated.
 MOST_CENTRE = 0.98
 
@@ -732,6 +798,7 @@ class MomentsState(MechanismState):
         self._numbers = np.zeros(3)  # running slots, `_known`, start of the open block
         self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
         self._w = np.zeros(plan.features)
+        self._origin: Floats | None = None  # weights of the start model
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
         self.fits_model = True  # an audit turns it off: it looks at the releases alone
         self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
@@ -785,6 +852,12 @@ class MomentsState(MechanismState):
         """Compute a first model from the warm-up's release, which later models also use."""
         self._start[:] = cross
         self._solve()
+
+    def begin_at(self, weights: Floats) -> None:
+        """Use the weights of a start model until the first release, and in every later model."""
+        if weights.any():
+            self._origin, self._w = weights.copy(), weights.copy()
+            self._link = Link(unit_link(weights, self.spread).slope, self.prior)
 
     def _put_centre(self, centre: float) -> None:
         self._centre = centre
@@ -904,8 +977,11 @@ class MomentsState(MechanismState):
         start, noise = self._start
         if known == 0.0:
             # Standardised records without correlations, and noisy covariances with the labels.
-            length = float(vectors.dot(start, start))
-            sure = 1.0 - float(vectors.dot(noise, np.ones(d))) / length if length > 0.0 else 0.0
+            length, total = float(vectors.dot(start, start)), float(vectors.dot(noise, np.ones(d)))
+            if self._origin is not None:  # `solve_towards` shrinks them
+                left = self._weight * self._weight * total / d
+                return np.diag(np.full(d, 1.0 / d)), self._weight * start, left
+            sure = 1.0 - total / length if length > 0.0 else 0.0
             return np.diag(np.full(d, 1.0 / d)), max(sure, _SURE) * self._weight * start, 0.0
         second, cross = unpacked(self._weighted[: self._packed()] / known, d)
         if not len(noise) or not noise[0] > 0.0:
@@ -926,11 +1002,12 @@ class MomentsState(MechanismState):
         second, cross, left = self._means()
         # The kernel's weight times (y - centre) is twice the weight times (b - rate).
         cross = cross / (2.0 * self._weight)
+        cross_noise = left / (4.0 * self._weight * self._weight)
         rate = 0.5 * (1.0 + self._centre)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known) if known else 0.0
-        matrix_noise = (1.0 / known,) if known else ()
-        w, noise = ridge_of(second, cross, rate, ridge, *matrix_noise)
+        matrix_noise = 1.0 / known if known else 0.0
+        w, noise = ridge_of(second, cross, rate, ridge, matrix_noise, self._origin, cross_noise)
         length = math.sqrt(float(vectors.dot(w, w)))
         if length > self.plan.radius:
             vectors.project_ball(w, self.plan.radius)
@@ -939,14 +1016,14 @@ class MomentsState(MechanismState):
         rows = np.array([vectors.dot(row, w) for row in second])
         variance = float(vectors.dot(w, rows)) + ridge * float(vectors.dot(w, w))
         # Subtract the agreement of the weights with the noise of `cross`, which is no class difference.
-        along = float(vectors.dot(w, cross)) - noise * left / (4.0 * self._weight * self._weight)
+        along = float(vectors.dot(w, cross)) - noise * cross_noise
         self._label_slope = max(along, 0.0) / variance if variance > 0.0 else 0.0
         link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
         return w, link
 
     def _noise_of_weights(self) -> Floats | None:
         known = self._numbers[1]
-        if not known:
+        if not known or self._origin is not None:
             return None
         second, cross, _ = self._means()
         return noise_of_weights(
@@ -1160,18 +1237,22 @@ class RankingMomentsState(MomentsState):
         Over all pairs that is twice the squared error of centred relevances regressed on centred records.
         """
         d, known = self.plan.features, self._numbers[1]
-        second, cross, _ = self._means()
+        second, cross, left = self._means()
         w = np.empty(d)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known) if known else 0.0
-        symmetric.ridge_solution(second, cross / self._weight, ridge, 0.0, w)
+        if self._origin is None:
+            symmetric.ridge_solution(second, cross / self._weight, ridge, 0.0, w)
+        else:
+            noise = left / (self._weight * self._weight)
+            w, _ = solve_towards(self._origin, second, cross / self._weight, ridge, 0.0, noise)
         vectors.project_ball(w, self.plan.radius)
         # A ranking has no probabilities.
         return w, self._link
 
     def _noise_of_weights(self) -> Floats | None:
         known = self._numbers[1]
-        if not known:
+        if not known or self._origin is not None:
             return None
         second, cross, _ = self._means()
         return noise_of_weights(
