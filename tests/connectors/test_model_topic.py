@@ -278,6 +278,46 @@ def test_when_a_model_is_due() -> None:
     assert not ModelPublisher(inline, Topic()).due(lane)  # type: ignore[arg-type]
 
 
+def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It says up to where scores are, which is what tells that Kafka has forgotten it."""
+    scored, reads = {0: 3, 1: 6}, 0
+
+    async def read(settings: Any, group: str, places: Sequence[Partition], *, stable: bool) -> Any:
+        nonlocal reads
+        reads += 1
+        return {place: SimpleNamespace(offset=scored[place.partition]) for place in places}
+
+    async def body() -> None:
+        clock, topic, sent = Clock(), Topic(), []
+        publisher = ModelPublisher(config_of(), topic, clock=clock)  # type: ignore[arg-type]
+        lane = lane_of(auc.PairOGD(), 5, sent, p0=5, p1=6)
+        await publisher.begin(lane)
+        await publisher.publish(lane)
+
+        async def due_later() -> bool:
+            clock.now += 5.1
+            publisher.due(lane)
+            if publisher._reading is not None:
+                await publisher._reading
+            return publisher.due(lane)
+
+        assert not publisher.due(lane)
+        assert not await due_later(), "no scorer has gone on"
+        scored[0] = 5
+        assert await due_later()
+        await publisher.publish(lane)
+        assert publisher._scored == {0: 5, 1: 6}
+        before = reads
+        assert not await due_later()
+        assert reads == before, "all is scored"
+        await publisher.stop()
+
+    monkeypatch.setattr("streampair_connectors.worker.model_topic.read_register", read)
+    asyncio.run(body())
+
+
 def test_where_scorers_begin_is_kept_over_restarts() -> None:
     async def body() -> None:
         topic, config = Topic(), config_of()
