@@ -36,8 +36,8 @@ def run() -> list[dict[str, Any]]:
         regret=RegretConfig(pairs=64, exact=16),
     )
     out = []
-    for at in range(0, 600, 100):
-        lane.process([Record(at + i, b"") for i in range(100)])
+    for start in range(0, 600, 100):
+        lane.process([Record(start + i, b"") for i in range(100)])
         out.append(plots.reading(lane.gauges(solve=True)))
     return out
 
@@ -142,9 +142,11 @@ def test_without_matplotlib_the_error_names_the_extra() -> None:
         "try: plots.auc([{'events': 1, 'prequential_auc': 0.5}])\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told.startswith("ConfigError")
-    assert "pip install '.[plot]'" in told
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert output.startswith("ConfigError")
+    assert "pip install '.[plot]'" in output
 
 
 # ---- notebooks -------------------------------------------------------------------------------------------
@@ -220,8 +222,8 @@ def test_a_key_is_never_shown() -> None:
 @pytest.mark.parametrize("kind", ["holds", "void", "unvouched"])
 def test_a_report_says_first_what_holds(kind: Any) -> None:
     report: privacy.PrivacyReport = auc.PairFTRL(1.0, 1e-3, 500, features=["a"]).privacy
-    told = report.replace(kind=kind, guarantee="<script>alert(1)</script>")._repr_html_()
-    page = checked(told)
+    html = report.replace(kind=kind, guarantee="<script>alert(1)</script>")._repr_html_()
+    page = checked(html)
     first = page.text.split("\n")[0]
     assert (
         first
