@@ -118,11 +118,11 @@ def test_a_backlog_is_told_until_it_is_gone(stream: io.StringIO) -> None:
     now = 9.0
     assert backlog.update(9_000, 96_000) is None  # no line is due
     now = 10.0
-    told = backlog.update(10_000, 95_000)  # 500 more come each second
-    assert told == {"events_per_second": 1000.0, "lag": 95_000, "seconds_to_catch_up": 190.0}
+    problem = backlog.update(10_000, 95_000)  # 500 more come each second
+    assert problem == {"events_per_second": 1000.0, "lag": 95_000, "seconds_to_catch_up": 190.0}
     now = 20.0
-    told = backlog.update(20_000, 105_000)
-    assert told == {"events_per_second": 1000.0, "lag": 105_000, "seconds_to_catch_up": None}
+    problem = backlog.update(20_000, 105_000)
+    assert problem == {"events_per_second": 1000.0, "lag": 105_000, "seconds_to_catch_up": None}
     now = 30.0
     assert backlog.update(120_000, 5_000) is None  # what is left takes half a second
     now = 40.0

@@ -107,6 +107,6 @@ def test_a_text_that_moved_is_told(run: ModuleType, old: str) -> None:
     ],
 )
 def test_a_test_that_is_gone_is_told(tests: list[str]) -> None:
-    told = absent(tests)
+    missing = absent(tests)
     for test in tests:
-        assert test.partition("[")[0] + "\n" in told
+        assert test.partition("[")[0] + "\n" in missing
