@@ -169,7 +169,7 @@ def test_two_members_with_one_name(apache_kafka: Cluster, unique: Unique) -> Non
     asyncio.run(body())
 
 
-def test_a_member_that_is_replaced_once_is_told_so_and_no_more(apache_kafka: Cluster, unique: Unique) -> None:
+def test_a_member_that_is_replaced_once_is_warned_and_no_more(apache_kafka: Cluster, unique: Unique) -> None:
     """A takeover is remembered over connections, and one that is followed by a farewell is none too many."""
     topic = apache_kafka.create_topic(unique("in"))
     takeovers = StaticMemberConflicts("same")

@@ -176,7 +176,7 @@ def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, scope
 
 
 @pytest.mark.parametrize("what", ["register", "rollback", "damage", "span"])
-def test_what_is_refused_can_be_accepted_and_is_charged_and_told(app: App, what: str) -> None:
+def test_what_is_refused_can_be_accepted_and_is_charged_and_reported(app: App, what: str) -> None:
     app.produce(events(100))
     if what == "rollback":
         run(app, 100)

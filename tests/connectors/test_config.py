@@ -146,7 +146,7 @@ def test_declared_values_are_features_with_public_bounds() -> None:
     assert parse_config(plain).fingerprint() == "1a2c37a81173b32a465703ab017f6ab3"
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     problem = refusal(minimal(app="", metrics={"port": -1}, output={"topc": "x"}))
     assert "app" in problem
     assert "metrics.port" in problem

@@ -40,7 +40,7 @@ def state(telemetry: Telemetry) -> str:
     return str(telemetry.health_report()[1]["fraud"]["state"])
 
 
-def test_trouble_is_told_once_and_so_is_its_end(stream: io.StringIO) -> None:
+def test_trouble_is_reported_once_and_so_is_its_end(stream: io.StringIO) -> None:
     telemetry = Telemetry()
     health = Health("fraud", telemetry)
     health.starting()
@@ -110,7 +110,7 @@ def test_a_log_for_people_has_the_same_fields_on_one_line() -> None:
     assert second.split(" ", 1)[1] == "INFO    stopped"
 
 
-def test_a_backlog_is_told_until_it_is_gone(stream: io.StringIO) -> None:
+def test_a_backlog_is_reported_until_it_is_gone(stream: io.StringIO) -> None:
     """Rate, lag, and the time to catch up: from what waits, not from the rate alone."""
     now = 0.0
     backlog = Backlog("fraud", clock=lambda: now)

@@ -339,7 +339,7 @@ def test_what_the_state_dates_is_for_operators_and_what_a_worker_saw_for_everybo
     assert str(BEGAN // 1000) not in json.dumps({**everybody, "values": 0})
 
 
-def test_a_hundred_lanes_are_told_in_little(telemetry: Telemetry) -> None:
+def test_the_data_of_a_hundred_lanes_are_small(telemetry: Telemetry) -> None:
     metrics = Telemetry()
     gauges = telemetry.gauges("fraud")[LABELS]
     for number in range(100):

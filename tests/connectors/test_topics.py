@@ -115,7 +115,7 @@ def test_topics_that_exist_stay_as_they_are(tmp_path: Path, broker: EmbeddedBrok
 
 @pytest.mark.embedded
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_a_cluster_that_cannot_create_topics_is_told_apart(
+def test_a_cluster_that_cannot_create_topics_is_distinguished(
     tmp_path: Path, broker: EmbeddedBroker, command: str
 ) -> None:
     broker.create_topic("payments", 3)

@@ -130,7 +130,7 @@ class Odd:
 @pytest.mark.parametrize(
     "convert", [np.bool_, int, float, lambda y: 5 * y, lambda y: -y, lambda y: 300 * y, str]
 )
-def test_labels_that_compare_to_anything_are_told_as_bytes(convert: Any) -> None:
+def test_labels_that_compare_to_anything_are_read_as_bytes(convert: Any) -> None:
     """Kernels take them as the numbers of strata."""
     flags = [True, False, False, True]
     results = [(y or "") if convert is str else convert(y) for y in flags]

@@ -507,7 +507,7 @@ def test_a_lane_without_an_account_goes_on_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("kind", ["register", "rollback", "span"])
-def test_what_is_accepted_is_charged_and_told(kind: Any) -> None:
+def test_what_is_accepted_is_charged_and_reported(kind: Any) -> None:
     driver = Driver(lambda: make(forks=20), snapshot_every=100)
     driver.feed(EVENTS[:10])
     driver.commit()  # with the first snapshot

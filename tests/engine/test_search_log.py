@@ -159,7 +159,7 @@ def what_voids_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant
-def what_voids_is_told_by_attempts_alone(patch: pytest.MonkeyPatch) -> None:
+def what_voids_is_known_by_attempts_alone(patch: pytest.MonkeyPatch) -> None:
     """A log that begins anew with a snapshot has no attempt any more."""
     fold = RecoveredState.fold
 

@@ -759,7 +759,7 @@ def test_nothing_that_axe_knows_is_wrong(run: Run, visit: Open, kind: str) -> No
             assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 
-def test_too_many_readers_are_told_so(run: Run, visit: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_readers_are_refused(run: Run, visit: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streampair_connectors.observability.dashboard.page.STREAMS", 0)
     run.six()
     page = visit(run.url, expect="a stream that is refused")

@@ -216,7 +216,7 @@ def test_the_noise_has_the_size_and_the_independence_that_the_account_says() -> 
         assert off(normals(plan(24), skew))
 
 
-def test_the_variance_that_the_ridge_is_told_is_that_of_the_noise() -> None:
+def test_the_variance_that_the_ridge_gets_is_that_of_the_noise() -> None:
     rule_plan = plan(40)
     n = 300
     b = faded(rule_plan.keep, n) @ np.linalg.inv(dense(rule_plan.strategy.column(n)))

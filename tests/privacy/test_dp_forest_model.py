@@ -266,7 +266,7 @@ def test_rows_are_weighed_until_they_agree(std: float, agrees: bool) -> None:
     assert (weights == tried[index][0]).all()
 
 
-def test_columns_of_one_field_are_told_by_their_names() -> None:
+def test_columns_of_one_field_are_distinguished_by_their_names() -> None:
     one_hot = OneHot({"card": ["credit", "debit"], "country": ["NL", "BE", "FR"], "sole": ["yes"]})
     names = sorted(["amount", *one_hot.columns, "hour", "x", 3], key=str)
     assert fields_of(names) == (1, 1, 2, 3, 1, 1, 1)

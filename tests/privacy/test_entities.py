@@ -204,7 +204,7 @@ def test_a_full_table_admits_less_and_never_more(capacity: int, seed: int) -> No
     assert len(small._keys) <= 2**13
 
 
-def test_entities_that_differ_are_told_apart_and_others_refused() -> None:
+def test_entities_that_differ_are_distinguished_and_others_refused() -> None:
     admission = Admission(EntityLimit(1))
     assert [admission.admit(who, 1) for who in ("1", b"1", 1, "1", np.int64(1))] == [True] * 3 + [False] * 2
     for who in (1.5, None, ("a",)):

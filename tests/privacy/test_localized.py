@@ -308,7 +308,7 @@ def test_epsilon_by_the_law_of_the_draws() -> None:
         ({"learning_rate": math.inf, "loss": losses.Hinge()}, "learning_rate is inf. Fix"),
     ],
 )
-def test_bad_parameters_are_told(options: dict[str, Any], message: str) -> None:
+def test_bad_parameters_are_refused(options: dict[str, Any], message: str) -> None:
     X = np.array([[0.1], [0.2], [-0.1], [0.4]])
     with pytest.raises(ConfigError, match=message):
         offline.LocalizedPairSGD(**options).fit(X, [0, 1, 0, 1])

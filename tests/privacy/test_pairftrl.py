@@ -351,7 +351,7 @@ def test_a_snapshot_holds_plain_values_and_no_key() -> None:
 # ---- configuration -------------------------------------------------------------------------------------
 
 
-def test_bounds_outside_an_undeclared_feature_set_are_told_and_belong_to_it() -> None:
+def test_bounds_outside_an_undeclared_feature_set_are_reported_and_belong_to_it() -> None:
     """Refused, one bad first record would stop a lane for ever: it would meet it again after each restart."""
     one, many = (auc.PairFTRL(bounds={"z": (0, 1)}, seed=1) for _ in range(2))
     with pytest.warns(UserWarning, match="bounds names 'z', which the first record lacks"):
@@ -374,7 +374,7 @@ def test_other_losses_and_buffers_run() -> None:
     assert learned(10, clip=100.0).run.state.plan.diameter == 4.0  # type: ignore[union-attr]
 
 
-def test_an_overspent_account_is_told_and_never_cut_to_the_budget() -> None:
+def test_an_overspent_account_is_reported_and_never_cut_to_the_budget() -> None:
     run = auc.PairFTRL(
         epsilon=1.0, delta=1e-5, horizon=100, features=["a"], mechanism=privacy.PairGradients()
     ).run

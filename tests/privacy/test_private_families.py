@@ -63,7 +63,7 @@ def test_relevance_zero_is_a_label_and_not_a_null_record(make: Learner) -> None:
     assert float(released(declared)[0]) == outs[0][0]
 
 
-def test_classes_are_told_apart_by_any_label() -> None:
+def test_classes_are_distinguished_by_any_label() -> None:
     outs = []
     for labels in (("a", "b", "c"), (1, 2, 3), (True, False, "x")):
         model = metric.PairFTRL(1e3, 1e-3, 30, features=["a"], warmup=0, seed=1)

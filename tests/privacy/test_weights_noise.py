@@ -51,7 +51,7 @@ def moments(d: int, gap: float, longest: float) -> Floats:
     return np.concatenate((packed, cross))
 
 
-def spread_and_told(case: str, estimate: Estimate, draws: int = 400) -> tuple[Floats, Floats]:
+def spread_and_estimates(case: str, estimate: Estimate, draws: int = 400) -> tuple[Floats, Floats]:
     """Standard deviation of the weights over draws of the noise, and the mean of what is told after each."""
     d, std, radius, gap, longest = CASES[case]
     rng, exact = np.random.default_rng(7), moments(d, gap, longest)
@@ -76,13 +76,13 @@ def agrees(case: str, estimate: Estimate) -> bool:
 
     Along the weights themselves the ball lets noise in at second order only, and what is told is of first.
     """
-    spread, said = spread_and_told(case, estimate)
+    spread, said = spread_and_estimates(case, estimate)
     return bool((abs(said - spread) < 0.25 * spread + 0.05 * spread.max()).all())
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_told_is_what_many_draws_show(case: str) -> None:
-    assert agrees(case, right), spread_and_told(case, right)
+def test_the_estimate_is_what_many_draws_show(case: str) -> None:
+    assert agrees(case, right), spread_and_estimates(case, right)
 
 
 def no_matrix(second: Floats, cross: Floats, ridge: float, matrix: float, vector: Floats, r: float) -> Floats:
@@ -149,7 +149,7 @@ def metric_agrees(case: str, estimate: Estimate) -> bool:
 
 
 @pytest.mark.parametrize("case", METRICS)
-def test_what_is_told_of_a_metric_is_what_many_draws_show(case: str) -> None:
+def test_the_estimate_of_a_metric_is_what_many_draws_show(case: str) -> None:
     assert metric_agrees(case, noise_of_metric)
 
 
@@ -216,7 +216,7 @@ def test_learners_tell_the_spread_of_their_weights(model: Any) -> None:
     assert (estimated < 1.5 * spread).all(), (estimated, spread)
 
 
-def test_where_it_is_not_known_nothing_is_told() -> None:
+def test_where_it_is_not_known_nothing_is_reported() -> None:
     for name, make in PRIVATE.items():
         model = make(seed=1)
         assert model.weights_noise is None
@@ -258,7 +258,7 @@ def as_it_was_put_in(model: Any) -> float:
     return float(plan.sigma * np.sqrt(moved @ moved))
 
 
-def test_of_gradients_nothing_is_told_for_what_could_be_is_false() -> None:
+def test_of_gradients_nothing_is_reported_for_what_could_be_is_false() -> None:
     """Later gradients push back what noise does; by how much depends on the records, and is not released.
 
     Where every record is null nobody pushes, and the noise is what was put in: so that is what could be told.

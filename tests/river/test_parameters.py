@@ -152,7 +152,7 @@ def test_bad_parameters(make: Callable[..., Any], options: dict[str, Any], messa
         (metric.NoisyOGD, {"buffers": None}, "did you mean 'buffer'?"),
     ],
 )
-def test_an_unknown_keyword_is_told_with_the_one_that_may_be_meant(
+def test_an_unknown_keyword_is_refused_with_the_one_that_may_be_meant(
     make: Any, options: Any, named: str
 ) -> None:
     with pytest.raises(TypeError, match=re.escape(named)):

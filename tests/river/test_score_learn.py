@@ -190,7 +190,7 @@ def test_in_front_of_a_private_learner_a_bad_cell_costs_its_row_alone(mechanism:
         many.score_learn_many(X, pd.Series([True]))
 
 
-def test_entities_are_told_row_by_row() -> None:
+def test_entities_are_named_row_by_row() -> None:
     learner = auc.PairFTRL(horizon=100, delta=1e-3, entity=EntityLimit(2), features=[0, 1], seed=0)
     with pytest.raises(ConfigError, match="does not know entities"):
         learner.score_learn_many(np.zeros((2, 2)), np.array([True, False]))

@@ -501,7 +501,7 @@ def test_frames_of_several_classes_are_records_one_by_one(backend: Any, seed: in
     assert set(one.classes) == {"no", "yes", "late", "later"}
 
 
-def test_several_classes_are_told_apart() -> None:
+def test_several_classes_are_distinguished() -> None:
     records = list(datasets.ImageSegments().take(1000))
     model, wrong = auc.MulticlassForest(seed=1), 0
     broken, astray = auc.MulticlassForest(seed=1), 0  # which tells every class from the first alone

@@ -139,7 +139,7 @@ def unscaled(n: int = 4000) -> tuple[Any, Any, tuple[Any, Any]]:
     return (X + centre) * size, y, ((centre - 8.0) * size, (centre + 8.0) * size)
 
 
-def test_an_unscaled_table_needs_bounds_and_is_told_so() -> None:
+def test_an_unscaled_table_needs_bounds_and_the_error_says_so() -> None:
     X, y, bounds = unscaled()
     with pytest.warns(
         UserWarning, match=r"(?s)longer than 1.*drown the others. Fix: give bounds=\(low, high\)"
@@ -152,7 +152,7 @@ def test_an_unscaled_table_needs_bounds_and_is_told_so() -> None:
     assert "standardised by moments that are released first" in shared.privacy.details
 
 
-def test_other_scales_that_leave_little_are_told() -> None:
+def test_other_scales_that_leave_little_are_reported() -> None:
     X, y, bounds = unscaled(400)
     narrow = (bounds[0], np.asarray(bounds[0]) + 1e-3)
     with pytest.warns(UserWarning, match="beyond their bounds: they are shortened"):
@@ -261,7 +261,7 @@ WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
     ],
 )
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_bad_input_is_told_with_what_to_do(
+def test_bad_input_is_refused_with_a_fix(
     learner: Any, options: dict[str, Any], rows: Any, labels: Any, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"(?s){message}"):

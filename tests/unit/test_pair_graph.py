@@ -293,7 +293,7 @@ WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
         ({"epsilon": 1e-14, "delta": 0.0}, (X, ALIKE, PAIRS), r"64-bit sums can hold. Fix: raise epsilon"),
     ],
 )
-def test_bad_input_is_told_with_what_to_do(options: Any, fitted: Any, message: str) -> None:
+def test_bad_input_is_refused_with_a_fix(options: Any, fitted: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"(?s){message}"):
         offline.DPPMetricLearner(**options).fit(*fitted)
 

@@ -180,7 +180,7 @@ def test_nothing_is_promised() -> None:
         ({"loss": losses.MinimumErrorEntropy(1.0)}, "for relevances. Fix"),
     ],
 )
-def test_bad_input_is_told_with_what_to_do(options: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused_with_a_fix(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         offline.PairSGD(**options).fit(*table())
     with pytest.raises(ConfigError, match="one class"):

@@ -188,7 +188,7 @@ def test_strips_have_a_graph_without_a_cycle() -> None:
     assert (same.sum(), (~same).sum()) == (100, 50)
 
 
-def test_what_is_proved_of_a_constant_is_told_beside_its_promise() -> None:
+def test_what_is_proved_of_a_constant_is_reported_beside_its_promise() -> None:
     """Where D = 2G, the constant of DPGDC2 has more than it promises: for a metric with the hinge."""
     X, y = made().rows, made().positive
     model = offline.DPGDC2(2.0, 1e-5, task="metric", loss=losses.Hinge(), calibration="paper", random_state=1)

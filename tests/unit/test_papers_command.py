@@ -140,7 +140,7 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert oam["settings"] == [[1.0, 1.0]] * 10
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     assert "give --data" in call("yang2021", code=2).stderr
     assert "use huai2020" in call("yang2020", "--data", tmp_path, code=2).stderr
     assert "not in the table" in call("--data", tmp_path, "--sets", "iris", code=2).stderr
@@ -240,7 +240,7 @@ def test_the_other_outputs(tmp_path: Path, few: list[Any]) -> None:
     assert "give md or html" in call(*arguments, "--output", "pdf", code=2).stderr
 
 
-def test_a_cache_that_cannot_be_used_is_told(tmp_path: Path, few: list[Any]) -> None:
+def test_a_cache_that_cannot_be_used_is_reported(tmp_path: Path, few: list[Any]) -> None:
     (tmp_path / "file").write_text("")
     failed = call("xue2021", "--data", tmp_path, "--quick", "--cache", tmp_path / "file" / "c", code=1)
     assert "--cache" in failed.stderr

@@ -111,7 +111,7 @@ def test_scores_with_labels_have_an_auc(tmp_path: Path) -> None:
     assert latest[-1] == pytest.approx(roc_auc_score(truth[-10:], scores[-10:]), abs=1e-12)
 
 
-def test_axes_may_be_given_and_a_void_guarantee_is_told(run: list[dict[str, Any]]) -> None:
+def test_axes_may_be_given_and_a_void_guarantee_is_reported(run: list[dict[str, Any]]) -> None:
     from matplotlib import pyplot
 
     _, axes = pyplot.subplots(1, 3)
@@ -122,7 +122,7 @@ def test_axes_may_be_given_and_a_void_guarantee_is_told(run: list[dict[str, Any]
     assert plots.privacy(run).get_title() == ""
 
 
-def test_a_run_without_what_is_asked_for_is_told(run: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_drawn_is_reported(run: list[dict[str, Any]], tmp_path: Path) -> None:
     for draw in (plots.regret, plots.privacy, plots.auc):
         with pytest.raises(ConfigError, match="no reading of the run has"):
             draw([{"events": 5}])
