@@ -184,12 +184,12 @@ def test_the_broker_compares_generations_of_members_with_a_name(
                     consumer.member, Partition(topic, 0)
                 ):
                     await consumer.poll(None, 0.1)
-            member, own = consumer.member, Partition(topic, 0)
-            assert not await commits(member._replace(generation=member.generation - 1), own)
-            assert not await commits(member._replace(generation=member.generation + 1), own)
-            assert not await commits(member._replace(member_id="another"), own)
+            member, partition = consumer.member, Partition(topic, 0)
+            assert not await commits(member._replace(generation=member.generation - 1), partition)
+            assert not await commits(member._replace(generation=member.generation + 1), partition)
+            assert not await commits(member._replace(member_id="another"), partition)
             assert await commits(member, Partition(other, 0)), "scorers must know what is theirs"
-            assert await commits(Member(-1, ""), own), "scorers must never commit as nobody"
+            assert await commits(Member(-1, ""), partition), "scorers must never commit as nobody"
         finally:
             await consumer.stop()
 
@@ -387,7 +387,7 @@ def test_a_request_of_a_scorer_that_arrives_in_its_next_transaction(
             proxy.hold(name)
             one.feed(30)
             one.await_done(scorer, learner)
-            assert proxy.held == name
+            assert proxy.held_request == name
             proxy.deliver_before("EndTxn")
             one.feed(30)
             wait_for("its late copy", lambda: proxy.answer is not None, explain=scorer.log)

@@ -220,12 +220,12 @@ def test_the_newest_whole_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_learner_that_cannot_be_exported_is_refused() -> None:
     check_exportable(auc.PairOGD())
 
-    class Own(auc.PairOGD):
+    class Unexportable(auc.PairOGD):
         def score_one(self, x: Any) -> float:
             return 1.0
 
     with pytest.raises(ConfigError, match="the model cannot be published") as caught:
-        check_exportable(Own())
+        check_exportable(Unexportable())
     assert "learner.scoring" in str(caught.value)
 
 
@@ -397,10 +397,10 @@ def test_the_lane_sends_what_scorers_do_not(scoring: str) -> None:
     output = LaneOutput([*scored, Scored(4, None, None, 0.5, "learned")], letters, 5)
     asyncio.run(outputs.send(lane, records, output))
     found = {target.topic: messages for target, messages in sent}
-    told = [dict(m.headers)["streampair.stage"].decode() for m in found["a-dead-letters"]]
+    sent_stages = [dict(m.headers)["streampair.stage"].decode() for m in found["a-dead-letters"]]
     assert len(found.get("a-scores", [])) == (5 if scoring == "inline" else 0)
-    assert told == (stages if scoring == "inline" else ["label", "learn"])
-    assert lane.bad_count == len(told)
+    assert sent_stages == (stages if scoring == "inline" else ["label", "learn"])
+    assert lane.bad_count == len(sent_stages)
 
 
 # Configuration

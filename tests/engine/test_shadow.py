@@ -25,19 +25,19 @@ def shadow(learner: Any = None) -> Shadow:
     return Shadow(auc.PairOGD(seed=3) if learner is None else learner, decode_json, **WHERE)
 
 
-def logged(beside: Shadow | None) -> LoggedLane:
+def logged(challenger: Shadow | None) -> LoggedLane:
     learner = auc.PairFTRL(**OPTIONS, noise_key=NoiseKey(bytes(range(32))))
-    made = LoggedLane(learner, decode_json, **WHERE, shadow=beside)
+    made = LoggedLane(learner, decode_json, **WHERE, shadow=challenger)
     made.read(b"")
     made.start(ExternalState(registers=False))
     return made
 
 
-def life(beside: Shadow | None) -> list[Any]:
+def life(challenger: Shadow | None) -> list[Any]:
     """All that leaves a lane: scores, dead letters, lines, commits with their snapshots."""
-    made, out = logged(beside), []
-    for at in range(0, 60, 15):
-        output = made.process(RECORDS[at : at + 15])
+    made, out = logged(challenger), []
+    for start in range(0, 60, 15):
+        output = made.process(RECORDS[start : start + 15])
         out += [output.scores, output.dead_letters, output.line, made.commit(snapshot=True)]
         made.committed()
     return out
@@ -65,10 +65,10 @@ def test_the_comparison_can_tell() -> None:
 
         _state_of_shadow: Any = None
 
-    beside = Loud(auc.PairOGD(seed=3), decode_json, **WHERE)
+    challenger = Loud(auc.PairOGD(seed=3), decode_json, **WHERE)
     learner = auc.PairFTRL(**OPTIONS, noise_key=NoiseKey(bytes(range(32))))
-    made = Leaky(learner, decode_json, **WHERE, shadow=beside)
-    beside.of = made
+    made = Leaky(learner, decode_json, **WHERE, shadow=challenger)
+    challenger.of = made
     made.read(b"")
     made.start(ExternalState(registers=False))
     made.process(RECORDS[:15])
@@ -109,13 +109,13 @@ def test_a_private_one_is_refused_for_nobody_would_account_for_it() -> None:
 
 
 def test_one_that_fails_stops_nothing() -> None:
-    beside = shadow()
-    beside._lane.process = None  # type: ignore[method-assign, assignment, union-attr]
-    made = logged(beside)
+    challenger = shadow()
+    challenger._lane.process = None  # type: ignore[method-assign, assignment, union-attr]
+    made = logged(challenger)
     with pytest.warns(UserWarning, match="is disabled until"):
         output = made.process(RECORDS[:15])
     assert len(output.scores) == 15
     made.commit()
     made.committed()
     made.process(RECORDS[15:30])
-    assert beside.auc is None
+    assert challenger.auc is None

@@ -110,7 +110,10 @@ class LabelTrial(Trial):
         places = {(p, offset) for p, values in self.values.items() for offset in range(len(values))}
         _equal("offsets with a score", sorted(found.scores), sorted(places))
         dead = {
-            (p, at) for p, values in self.values.items() for at, v in enumerate(values) if v == b"not JSON"
+            (p, index)
+            for p, values in self.values.items()
+            for index, v in enumerate(values)
+            if v == b"not JSON"
         }
         _equal("dead letters", sorted(found.dead), sorted(dead))
         log, state = self.stored(WHOLE_TOPIC)

@@ -43,7 +43,7 @@ def second_moment_sums(
 
 def second_moment_slot(
     cells: Sequence[float],
-    how: Sequence[Sequence[float]],
+    coefficients: Sequence[Sequence[float]],
     cap: float,
     centre: float,
     weight: float,
@@ -54,7 +54,7 @@ def second_moment_slot(
     if not all(math.isfinite(value) for value in raw):
         raw, label = [0.0] * len(raw), math.nan
     x = []
-    for value, scale, shift, mean, factor in zip(raw, *how, strict=True):
+    for value, scale, shift, mean, factor in zip(raw, *coefficients, strict=True):
         standard = (min(max(value * scale + shift, -1.0), 1.0) - mean) * factor
         x.append(min(max(standard, -cap), cap))
     length = max(math.sqrt(sum(value * value for value in x)), 1.0)

@@ -1,4 +1,4 @@
-"""Lemmas of docs/privacy that no other test checks: a search for a counter-example, and twins."""
+"""Lemmas of docs/privacy that no other test checks: a search for a counter-example, and mutants."""
 
 from __future__ import annotations
 
@@ -159,11 +159,11 @@ def test_the_pairing_of_the_proof() -> None:
             mirror = 2 * j + p - i
             pairs.append(((i, j + p), ("fewer", mirror if mirror in fewer else i)))
             pairs.append(((i, j + q), ("more", q - 1 - i)))
-        taken = [own for _, own in pairs]
+        taken = [place_of for _, place_of in pairs]
         assert len(set(taken)) == len(taken) == p + q
-        for (row, place), (_, own) in pairs:
-            assert abs(own - j) <= abs(row - place)
-            assert max(own, j) <= max(row, place)
+        for (row, place), (_, place_of) in pairs:
+            assert abs(place_of - j) <= abs(row - place)
+            assert max(place_of, j) <= max(row, place)
 
 
 @pytest.mark.parametrize("size", [1, 32, 700])

@@ -102,15 +102,15 @@ class Tape:
 
     def __init__(self) -> None:
         self.released: list[np.ndarray] = []
-        self.at: int | None = None  # None: recording
+        self.position: int | None = None  # None: recording
 
-    def next(self, own: np.ndarray) -> np.ndarray:
-        """The value to release in the place of `own`."""
-        if self.at is None:
-            self.released.append(own.copy())
-            return own
-        self.at += 1
-        return self.released[self.at - 1]
+    def next(self, value: np.ndarray) -> np.ndarray:
+        """The value to release in the place of `value`."""
+        if self.position is None:
+            self.released.append(value.copy())
+            return value
+        self.position += 1
+        return self.released[self.position - 1]
 
 
 def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
@@ -126,8 +126,8 @@ def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
         self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
     ) -> None:
         grid, cells = self.release.grid, self.cells(rows, labels, t).copy()
-        own = self.total + cells + np.floor(noise[0] / grid + 0.5).astype(np.int64)
-        wanted = tape.next(own)
+        value = self.total + cells + np.floor(noise[0] / grid + 0.5).astype(np.int64)
+        wanted = tape.next(value)
         summed(self, rows, labels, grid * (wanted - self.total - cells)[None, :].astype(float), rates, t)
         assert np.array_equal(self.total, wanted)
 
@@ -187,9 +187,9 @@ def agrees(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]) -> bool:
     thread(monkeypatch, tape)
     first = run(make, 0)
     assert tape.released
-    tape.at = 0
+    tape.position = 0
     second = run(make, 1)
-    assert tape.at == len(tape.released)
+    assert tape.position == len(tape.released)
     return first == second
 
 
@@ -274,7 +274,7 @@ def raw_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def raw_step(gate: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
     """A step size by the norm of the exact gradient."""
 
-    def twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mutant(monkeypatch: pytest.MonkeyPatch) -> None:
         true = gate.privatize
 
         def privatize(
@@ -285,7 +285,7 @@ def raw_step(gate: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
 
         monkeypatch.setattr(gate, "privatize", privatize)
 
-    return twin
+    return mutant
 
 
 def raw_weight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +313,7 @@ def raw_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WithPrivateAUCState, "_release_if_due", went)
 
 
-TWINS = [
+MUTANTS = [
     ("moments, evaluated", raw_counts),
     ("output, evaluated", raw_counts),
     *[(name, raw_variances) for name in LEARNERS],
@@ -333,9 +333,9 @@ TWINS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "twin"), TWINS)
+@pytest.mark.parametrize(("name", "mutant"), MUTANTS)
 def test_a_look_past_a_door_is_seen(
-    monkeypatch: pytest.MonkeyPatch, name: str, twin: Callable[[pytest.MonkeyPatch], None]
+    monkeypatch: pytest.MonkeyPatch, name: str, mutant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    twin(monkeypatch)
+    mutant(monkeypatch)
     assert not agrees(monkeypatch, LEARNERS[name])

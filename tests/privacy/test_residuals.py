@@ -74,9 +74,9 @@ def scaled(factor: float) -> Breaker:
     return lambda plan: dataclasses.replace(plan, sensitivity=factor * plan.sensitivity)
 
 
-@pytest.mark.parametrize("twin", [scaled(2 / 3), scaled(3 / 2)])
-def test_a_wrong_size_is_rejected(broken: Callable[[Breaker], None], twin: Breaker) -> None:
-    broken(twin)
+@pytest.mark.parametrize("mutant", [scaled(2 / 3), scaled(3 / 2)])
+def test_a_wrong_size_is_rejected(broken: Callable[[Breaker], None], mutant: Breaker) -> None:
+    broken(mutant)
     model = auc.PairFTRL(features=[*"abcdef"], warmup=0, horizon=300)
     assert residuals_fail(residuals(model, 300))
 
