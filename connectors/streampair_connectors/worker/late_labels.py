@@ -32,7 +32,7 @@ from streampair_connectors.codecs.labels import LabelDecoder, event_ids
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
 from streampair_connectors.kafka.consumer import TopicReader
-from streampair_connectors.kafka.ordering import BUCKET_MS, TakenRecords, TopicOrder
+from streampair_connectors.kafka.ordering import BUCKET_MS, TakenRecords, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.worker.early_labels import EarlyLabels, OffsetSet
@@ -349,6 +349,7 @@ class LateLabelSource(TopicSource):
                 decode=self._label_reader.decode,
                 lookup=lookup,
                 on_lost=self._on_lost,
+                broker_time=self._broker_time,
             )
 
     async def start(self) -> None:
@@ -487,7 +488,9 @@ class LateLabelSource(TopicSource):
         if self._scores is not None:
             await self._scores.load(known.scores)
         if self._early is not None:
-            await self._early.load(offsets, source, self._learned_early())
+            committed = order_starts(lane.spans, source.due, ())
+            first = {number: offset for number, (offset, _) in committed.items()}
+            await self._early.load(first, offsets, source, self._learned_early())
         await self._label_reader.load(table, source.expired - table.lateness, source.labels)
         await self._due_reader.seek(offsets)
         self._due_feed.begin()
@@ -521,6 +524,9 @@ class LateLabelSource(TopicSource):
 
     async def _read_due(self, order: TopicOrder) -> None:
         found = await self._due_reader.poll(0.0)
+        for records in found.values():
+            if has_append_times(records):
+                self._broker_clock.saw(records[-1].timestamp)
         if order is self._due_order:
             self._due_feed.push(order, found, broker_time=self._broker_time)
 
@@ -552,6 +558,9 @@ class LateLabelSource(TopicSource):
         arrivals.ordinal = order.ordinal
         if taken.records:
             self._ready += taken.ordered(self._join(taken))
+        if self._early is not None:
+            for partition, record in zip(taken.partitions, taken.records, strict=True):
+                self._early.passed(partition, record.offset + 1)
         return len(taken.records)
 
     def _take_by_labels(
@@ -592,10 +601,14 @@ class LateLabelSource(TopicSource):
     def _broker_time(self, host_ms: int) -> int:
         """The brokers' time at a time of the host: never later than it was.
 
-        A store in Kafka compares the clocks with each commit. With a directory the host's clock counts: where
-        it is ahead, events are learned before their labels could come.
+        A store in Kafka compares the clocks with each commit. With a directory the timestamps of events tell,
+        if brokers set them: not those of labels, since what a private learner does must not depend on whether
+        labels come. Else the host's clock counts: where it is ahead, events are learned before their labels
+        could come.
         """
         ahead = None if self._open is None else self._open.store.clock_ahead
+        if ahead is None:
+            ahead = self._broker_clock.ahead
         return min(host_ms, round(time.time() * 1000)) - (ahead or 0)
 
     def _labels_read(self) -> int | None:
