@@ -490,9 +490,9 @@ def _use_batches(consumer: AIOKafkaConsumer) -> None:
     """
 
     def prepare(records: Any) -> None:
-        if isinstance(records._records, _Batches):  # fetched before, and not taken yet
+        if isinstance(records._records, _FetchedBatches):  # fetched before, and not taken yet
             return
-        records._records = _Batches(records._records)
+        records._records = _FetchedBatches(records._records)
         start = records.next_fetch_offset  # the first batch may begin before it
         records._consumer_record = lambda _, batch: batch.unpack(start)
 
@@ -513,7 +513,7 @@ def _prepare_fetched(consumer: AIOKafkaConsumer, prepare: Callable[[Any], None])
     fetcher._proc_fetch_request = prepared
 
 
-class _Batch:
+class _ProducerBatch:
     """A batch of a producer, which the client takes for a batch of one record: its last one."""
 
     def __init__(self, batch: Any) -> None:
@@ -523,7 +523,7 @@ class _Batch:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
 
-    def __iter__(self) -> Iterator[_Batch]:
+    def __iter__(self) -> Iterator[_ProducerBatch]:
         yield self
 
     def __next__(self) -> Any:
@@ -539,7 +539,7 @@ class _Batch:
         ]
 
 
-class _Batches:
+class _FetchedBatches:
     """The batches of a fetch, as the client reads them."""
 
     def __init__(self, records: Any) -> None:
@@ -548,8 +548,8 @@ class _Batches:
     def has_next(self) -> bool:
         return bool(self._records.has_next())
 
-    def next_batch(self) -> _Batch:
-        return _Batch(self._records.next_batch())
+    def next_batch(self) -> _ProducerBatch:
+        return _ProducerBatch(self._records.next_batch())
 
 
 def _by_partition(
