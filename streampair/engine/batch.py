@@ -421,8 +421,11 @@ class RecordProcessor:
             expected = -1 if self.next_offset is None else self.next_offset
             fresh = cast("list[OrderedRecord]", [each for each in records if each.offset >= expected])
             self.events["ignored"] += len(records) - len(fresh)
-            for kind, part in itertools.groupby(fresh, key=_kind):
-                _TAKE[kind](self, list(part), output)
+            start = 0
+            for kind, part in itertools.groupby(_kinds(fresh)):
+                end = start + len(list(part))
+                _TAKE[kind](self, fresh[start:end], output)
+                start = end
         output.next_offset = self.next_offset
         return output
 
@@ -443,20 +446,20 @@ class RecordProcessor:
             self._is_due = False
         self.due += len(records)
         known = self._labels or ()
-        codes, positive = [record.label for record in records], self._positive
+        codes = [record.label for record in records]
         self.labelled += sum(
             count for code, count in Counter(codes).items() if code > 0 and known[code] is not None
         )
         assert self.arrivals is not None
-        labels: list[int] = []
-        scores: list[float] = []
         found = self.arrivals.pop_many(records)
-        for code, score, scored in zip(codes, found, output.scores[begin:], strict=True):
-            if score is not None and scored.outcome == "learned":
-                labels.append(known[code] == positive)
-                scores.append(score)
-        if self._model.ranks:
-            self._auc.extend(labels, scores)
+        positive = [label == self._positive for label in known]
+        sampled = [
+            (positive[code], score)
+            for code, score, scored in zip(codes, found, output.scores[begin:], strict=True)
+            if score is not None and scored.outcome == "learned"
+        ]
+        if self._model.ranks and sampled:
+            self._auc.extend(*zip(*sampled, strict=True))
 
     def _score(self, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
         """Score events whose labels come later; nothing is learned."""
@@ -582,8 +585,8 @@ class RecordProcessor:
                 outcomes[index] = self._refuse(records[index], *taken.refused[index], output.dead_letters)
         if self._is_due:
             outcomes = ["skipped" if outcome in _NOT_LEARNED else outcome for outcome in outcomes]
-        for outcome in self.events:
-            self.events[outcome] += outcomes.count(outcome)
+        for outcome, count in Counter(outcomes).items():
+            self.events[outcome] += count
         keys = [record.key for record in records]
         output.scores.extend(map(Scored, batch.offsets, keys, batch.ids, scores, outcomes))
         self.seen = before + done
@@ -910,10 +913,10 @@ class RecordProcessor:
             ) from error
 
 
-def _kind(record: OrderedRecord) -> int:
-    """Of an event: `LABEL_LATER`, `LABEL_LEARNED`, or 0: it is due."""
-    label = record.label
-    return label if label < 0 or label == LABEL_LEARNED else 0
+def _kinds(records: Sequence[OrderedRecord]) -> list[int]:
+    """Of each event: `LABEL_LATER`, `LABEL_LEARNED`, or 0: it is due."""
+    labels = [record.label for record in records]
+    return [label if label < 0 or label == LABEL_LEARNED else 0 for label in labels]
 
 
 _TAKE: Final = {

@@ -292,6 +292,22 @@ def test_ranking_needs_more_than_two_labels() -> None:
     assert config.fingerprint() != Config.model_validate({**data, "input": {"label": "grade"}}).fingerprint()
 
 
+def test_labels_that_come_later_are_of_two_classes() -> None:
+    late = {
+        "app": "fraud",
+        "input": {"features": ["a", "b"]},
+        "labels": {"topic": "grades", "id": "key", "label": "grade", "after": "1d"},
+        "learner": {"class": "streampair.auc.MulticlassForest"},
+    }
+    assert build_learner(parse_config(late)) is not None
+    several = {**late, "input": {"features": ["a", "b"], "labels": "any"}}
+    with pytest.raises(ConfigError, match="labels that come later are of two classes"):
+        parse_config(several)
+    ranks = parse_config({**late, "learner": {"class": "streampair.ranking.PairOGD"}})
+    with pytest.raises(ConfigError, match=r"learns from relevances.*Fix: name a learner of two classes"):
+        build_learner(ranks)
+
+
 def test_options_may_hold_objects() -> None:
     options = {
         "loss": {"class": "streampair.losses.Logistic"},

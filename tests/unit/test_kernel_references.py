@@ -837,6 +837,29 @@ def label_take(kernel: Any, rng: Rng) -> None:
         assert used.tolist() == unused
 
 
+@against(label_table.label_first)
+def label_first(kernel: Any, rng: Rng) -> None:
+    parts = []
+    for count in (16, 9):  # two segments
+        digests, times, _ = some_labels(rng, count)
+        following, index = indexed(label_kernels.label_index, digests, np.zeros(count, np.uint8))
+        places = rng.permutation(1000)[:count].astype(np.uint64)
+        parts.append((digests, times, places, following, index))
+    digests, times, places = (list(itertools.chain(*(part[i].tolist() for part in parts))) for i in range(3))
+    for expired in (0, 10, 30):
+        wanted = some_labels(rng, 6)[0]
+        earliest = np.maximum(rng.integers(0, 40, 6), expired)
+        latest = earliest + rng.integers(0, 20, 6)
+        first_times, first_places = np.full(6, 2**63 - 1), np.full(6, 2**64 - 1, np.uint64)
+        for part in parts:
+            kernel(*part, wanted, earliest, latest, expired, first_times, first_places)
+        known = label_table.label_first(
+            digests, times, places, *(a.tolist() for a in (wanted, earliest, latest))
+        )
+        found = zip(first_times.tolist(), first_places.tolist(), strict=True)
+        assert [None if place == 2**64 - 1 else (time, place) for time, place in found] == known
+
+
 @against(label_table.label_resolve)
 def label_resolve(kernel: Any, rng: Rng) -> None:
     events, codes = rng.integers(0, 8, 30), rng.integers(1, 4, 30).astype(np.uint8)

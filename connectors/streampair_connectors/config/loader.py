@@ -138,7 +138,9 @@ class Config(Table):
             raise ValueError(f"input.id is {declared.id!r} and labels.id {field!r}: name the same field")
         if declared.labels == "any":
             raise ValueError(
-                'labels = "any" needs its labels in the events; with [labels] there are two: remove it'
+                'input.labels = "any" with [labels]: labels that come later are of two classes, '
+                "input.positive and input.negative. Remove it; or send the labels in the events, and remove "
+                "[labels]"
             )
         for name, value in (("absent", labels.absent), ("value", labels.value)):
             if value is not None and value not in (declared.positive, declared.negative_label()):

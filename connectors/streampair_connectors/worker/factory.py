@@ -137,7 +137,10 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
         if last and kind.__module__ == "streampair.ranking" and config.input.labels == "two":
             raise ConfigError(
                 f"{where}.class = {path!r} learns from relevances, but the input has two labels",
-                fix='add labels = "any" to [input]',
+                fix='add labels = "any" to [input]'
+                if config.labels is None
+                else "name a learner of two classes, such as streampair.auc.PairOGD; or send relevances in "
+                'the events: remove [labels], name input.label, and add labels = "any" to [input]',
             )
         if last and kind.__module__.split(".")[0] == "streampair":
             _add_declared_options(kind, values, config, noise_key, alone=len(steps) == 1)
