@@ -277,13 +277,13 @@ def test_a_private_lane_begins_with_a_released_model_and_adds_its_spend(tmp_path
     assert lane.lane.privacy == spent
     assert lane.lane.learner.slots == 500
     lane.close()
-    own = learned(auc.PairFTRL(1.0, 1e-4, 500, features=NAMES, noise_key=bytes(32)), PHISHING[600:1100])
-    total = compose([before, own.privacy.mu_spent])
+    alone = learned(auc.PairFTRL(1.0, 1e-4, 500, features=NAMES, noise_key=bytes(32)), PHISHING[600:1100])
+    total = compose([before, alone.privacy.mu_spent])
     assert spent.mu_spent == pytest.approx(total, rel=1e-12)
-    shown = json.loads(run("budget", "show", str(config), "--json"))
-    account = shown["accounts"][0]
+    budget = json.loads(run("budget", "show", str(config), "--json"))
+    account = budget["accounts"][0]
     assert (account["mu_spent"], account["epsilon_spent"]) == (spent.mu_spent, spent.epsilon_spent)
-    assert shown["epsilon_spent"] == epsilon_from(spent.mu_spent, 1e-4)
+    assert budget["epsilon_spent"] == epsilon_from(spent.mu_spent, 1e-4)
     assert "of the model of auc.PairFTRL that it began with" in account["guarantee"]
     card = json.loads(run("budget", "card", str(config), "--json"))
     assert epsilon_from(total, 1e-4) == pytest.approx(card["privacy_loss"]["epsilon spent"], rel=1e-9)

@@ -235,17 +235,17 @@ def test_budgets_add(released: models.Model) -> None:
     before = released.privacy["mu_spent"]
     assert before > 0.1
     learner = released.to_online(auc.PairFTRL(1.0, 1e-5, horizon=200, warmup=WARM, noise_key=KEY))
-    own = auc.PairFTRL(1.0, 1e-5, horizon=200, warmup=WARM, noise_key=KEY)
+    alone = auc.PairFTRL(1.0, 1e-5, horizon=200, warmup=WARM, noise_key=KEY)
     report = learner.privacy
     assert report.mu_spent == before
     assert report.epsilon_spent == epsilon_from(before, 1e-5)
-    assert report.mu_budget == compose([before, own.privacy.mu_budget])
+    assert report.mu_budget == compose([before, alone.privacy.mu_budget])
     assert report.epsilon_budget == epsilon_from(report.mu_budget, 1e-5)
     for x, y in stream(200, seed=5):
         learner.learn_one(x, y)
-        own.learn_one(x, y)
+        alone.learn_one(x, y)
     report = learner.privacy
-    assert report.mu_spent == compose([before, own.privacy.mu_spent])
+    assert report.mu_spent == compose([before, alone.privacy.mu_spent])
     assert report.epsilon_spent == epsilon_from(report.mu_spent, 1e-5) <= report.epsilon_budget
     assert report.kind == "holds"
     assert f"it includes epsilon {epsilon_from(before, 1e-5):.4g}" in report.guarantee
@@ -359,8 +359,8 @@ def test_a_copy_goes_on_with_the_same_bits(name: str, slots: int, released: mode
 
 def _without_seed(name: str) -> dict[str, Any]:
     made = LEARNERS[name]()
-    given = ("epsilon", "delta", "horizon", "l2", "releases", "mechanism")
-    return {field: getattr(made, field) for field in given if hasattr(made, field)}
+    names = ("epsilon", "delta", "horizon", "l2", "releases", "mechanism")
+    return {field: getattr(made, field) for field in names if hasattr(made, field)}
 
 
 def test_a_state_of_a_learner_that_began_otherwise_is_refused(
