@@ -50,16 +50,16 @@ FLOORS = (
 # A plot of scores shows their AUC.
 ALSO = {
     "engine": {"privacy.ledger", "privacy.provenance", "privacy.pipeline_check"},
-    "evaluation": {"records.labels"},
+    "evaluation": {"records.features"},
     "plots": {"evaluation"},
 }
 # The floors inside a room.
 INSIDE = {
     "privacy": (
         (
-            "keys _repr_html",
+            "_repr_html",
             "provenance",
-            "accounting contraction correlated ledger noise pipeline_check sensitivity",
+            "accounting contraction ledger noise pipeline_check sensitivity",
             "user_level",
             "mechanisms",
             "report",

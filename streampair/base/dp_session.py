@@ -22,7 +22,7 @@ from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Strea
 from streampair.privacy.provenance import Origin, Origins, PackedIdentities
 from streampair.privacy.user_level import Admission
 from streampair.records import features
-from streampair.records.design import Design, check_finite, check_scored
+from streampair.records.features import Design, check_finite, check_scored
 
 __all__ = [
     "BoundsWatch",
@@ -395,9 +395,9 @@ class PrivateSession:
         self.identity = identity
         self.counts = counts
         self.admission = admission
+        seed, saved = identity.buffer_seed(), None if plan is None else plan["mechanism"]
         self.design: Design = settings.mechanism.design(names, settings.bounds)
-        saved = None if plan is None else plan["mechanism"]
-        self.state: MechanismState = settings.start(seed=identity.buffer_seed(), saved=saved)
+        self.state: MechanismState = settings.start(seed=seed, saved=saved)
         self.design.cap = self.state.cap
         self.state.scaling = self.design.scaling
         again = self.state.plan.fork_mu2(settings.window) if settings.forks else None

@@ -262,12 +262,10 @@ class PrivateLearner(Learner):
         self._task = self._make_task()
         self._warned = False
         # Whether `take` may score and learn in one: both calls are those of this class.
-        cls, base = type(self), PrivateLearner
-        same = (
-            getattr(cls, name) is getattr(base, name)
-            for name in ("score_one", "learn_one", "take", "take_or_raise")
+        cls, own = type(self), PrivateLearner
+        self._one_packing = (cls.score_one, cls.learn_one, cls.take, cls.take_or_raise) == (
+            *(own.score_one, own.learn_one, own.take, own.take_or_raise),
         )
-        self._one_packing = all(same)
         self._standing = AccountStatus()
         # What `load_plan` was given.
         self._planned: Mapping[str, Any] | None = None
@@ -309,8 +307,10 @@ class PrivateLearner(Learner):
                 fix="select or hash the features first",
             )
         settings = self._validated.with_features(len(names))
-        settings = settings_from_plan(settings, plan, declared=self.warmup is not None)
-        check_bounds_known(settings.bounds, names, "the features")
+        if plan is not None:
+            # Else the names are the declared features, whose bounds were checked, or have those with bounds.
+            settings = settings_from_plan(settings, plan, declared=self.warmup is not None)
+            check_bounds_known(settings.bounds, names, "the features")
         run = PrivateSession(settings, names, self._identity, self._counts, self._admission, plan)
         if self._deferred is not None:
             run.state.defer_fits(self._deferred)

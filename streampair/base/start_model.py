@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streampair.kernels import vectors
 from streampair.privacy.mechanisms.base import Link
 from streampair.privacy.report import StartAccount
-from streampair.records.design import Design, StartVectors
+from streampair.records.features import Design, StartVectors
 
 __all__ = ["StartModel"]
 

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import FULL, RELEASED, RESERVOIR, row_to_replace
-from streampair.kernels.design import prepare_rows
 from streampair.kernels.losses import loss_slope
 from streampair.kernels.numerics import sigmoid
 from streampair.kernels.random import blt_noise, normals_from_bits
 from streampair.kernels.symmetric import ROOT2
-from streampair.kernels.vectors import dot, project_ball
+from streampair.kernels.vectors import dot, prepare_rows, project_ball
 
 
 @kernel

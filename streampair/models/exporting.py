@@ -11,8 +11,7 @@ from river import compose
 
 from streampair.auc import MulticlassForest
 from streampair.base.forest import ForestLearner
-from streampair.base.learner import Learner
-from streampair.base.mixins import ClassifierMixin, RegressorMixin, TransformerMixin
+from streampair.base.learner import ClassifierMixin, Learner, RegressorMixin, TransformerMixin
 from streampair.base.online import OnlinePairLearner
 from streampair.base.private import PrivateLearner
 from streampair.base.start_model import StartModel
@@ -38,7 +37,7 @@ from streampair.models.format import (
     plain_names,
 )
 from streampair.privacy.pipeline_check import class_name
-from streampair.records.design import RandomTreeDesign
+from streampair.records.random_trees import RandomTreeDesign
 
 __all__ = ["document_of", "scaling_of"]
 

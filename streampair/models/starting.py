@@ -9,7 +9,7 @@ import numpy as np
 
 from streampair.auc import PrivateForest
 from streampair.base.forest import ForestLearner
-from streampair.base.mixins import ClassifierMixin, TransformerMixin
+from streampair.base.learner import ClassifierMixin, TransformerMixin
 from streampair.base.online import OGDRule, OnlinePairLearner
 from streampair.base.private import PrivateLearner
 from streampair.base.start_model import StartModel

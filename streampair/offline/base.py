@@ -19,14 +19,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streampair import losses
 from streampair.errors import ConfigError, RecordError
-from streampair.kernels import design, symmetric
+from streampair.kernels import symmetric, vectors
 from streampair.offline.risk import LinearRisk, MetricRisk, packed, unpacked
 from streampair.offline.warm_start import begin, by_name, scale_of
 from streampair.privacy.accounting import warn_if_doubtful
 from streampair.privacy.mechanisms.base import Link, normal_link, unit_link
 from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorGate, plan_table, report_of
-from streampair.privacy.mechanisms.standardization import shrunk_variances
-from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
+from streampair.privacy.mechanisms.standardization import SQUARE_WEIGHT, moment_sensitivity, shrunk_variances
 from streampair.records import features
 from streampair.records.frames import FeatureTable
 
@@ -203,7 +202,7 @@ def designs(
     scaling = np.array([scale, shift, *((np.zeros(d), np.ones(d)) if standard is None else standard)])
     out, whole = np.empty_like(X), np.empty(len(X))
     rows = np.ascontiguousarray(X)
-    design.prepare_rows(rows, scaling, standard is not None, math.inf, out, whole)
+    vectors.prepare_rows(rows, scaling, standard is not None, math.inf, out, whole)
     return out
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from streampair import auc, privacy, ranking
 from streampair.base.mini_batch import PreparedBatch
-from streampair.engine import Event, EventRows, Lane, Record, RegretConfig, batch
+from streampair.engine import Event, EventRows, Lane, Record, RegretConfig, batch, pipeline
 from streampair.errors import RecordError
 from streampair.preprocessing import Bounds, UnitBall
 from streampair.privacy import EntityLimit
@@ -32,7 +32,7 @@ MODELS["Bounds|UnitBall|PairOGD"] = lambda: Bounds({"a": (-1, 1)}) | UnitBall() 
 def one_by_one() -> Iterator[None]:
     """Lanes that know nothing of batches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "prepare_many", lambda learner: None)
+        patch.setattr(pipeline, "prepare_many", lambda learner: None)
         patch.setattr(batch, "decode_many", lambda decode: None)
         yield
 

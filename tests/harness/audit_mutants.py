@@ -27,7 +27,8 @@ from streampair.privacy.mechanisms import (
     standardization,
 )
 from streampair.privacy.mechanisms.base import NoisySums
-from streampair.records.design import BINS, Design
+from streampair.records.features import Design
+from streampair.records.random_trees import BINS
 
 Break = Callable[[pytest.MonkeyPatch], None]
 Prepare = Callable[[Design, np.ndarray, np.ndarray, np.ndarray], None]

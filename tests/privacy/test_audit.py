@@ -20,14 +20,13 @@ from streampair.assurance import audit
 from streampair.base import dp_session
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit, epsilon_from
-from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms import ftrl, gradient_perturbation, second_moments
 from streampair.privacy.mechanisms.base import NoisySums
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
 from streampair.privacy.mechanisms.gradient_perturbation import plan_gradient_perturbation
 from streampair.privacy.mechanisms.second_moments import plan_second_moments
 from streampair.privacy.noise import NormalStream
-from streampair.privacy.sensitivity import pattern_sensitivity
+from streampair.privacy.sensitivity import BLT, pattern_sensitivity
 from streampair.privacy.user_level import EntityInfluence
 
 MU, DELTA = 3.0, 1e-3

@@ -14,7 +14,6 @@ from scipy import stats
 from streampair import auc, privacy
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit
-from streampair.privacy.correlated import square_root_coefficients
 from streampair.privacy.mechanisms.decayed_moments import (
     BLOCKS,
     TERMS,
@@ -25,6 +24,7 @@ from streampair.privacy.mechanisms.decayed_moments import (
 )
 from streampair.privacy.mechanisms.second_moments import second_moments_diameter
 from streampair.privacy.noise import NormalStream
+from streampair.privacy.sensitivity import square_root_coefficients
 
 D = 3
 

@@ -24,7 +24,7 @@ from streampair.privacy.mechanisms.dp_forest import (
     worthwhile,
 )
 from streampair.privacy.mechanisms.second_moments import MomentsState
-from streampair.records.design import BINS, DEPTH, TREES, RandomTreeDesign, Trees
+from streampair.records.random_trees import BINS, DEPTH, TREES, RandomTreeDesign, Trees
 
 D = 2
 NAMES = [0, 1]

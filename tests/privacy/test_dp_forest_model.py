@@ -27,7 +27,7 @@ from streampair.privacy.mechanisms.dp_forest import (
     weights_of,
 )
 from streampair.privacy.mechanisms.synthetic_sample import ReleasedStatistics, SyntheticRows, synthetic_rows
-from streampair.records.design import BINS, RandomTreeDesign, Trees, fields_of, marks_of
+from streampair.records.random_trees import BINS, RandomTreeDesign, Trees, fields_of, marks_of
 
 D, COUNT, DEPTH = 4, 24, 4
 

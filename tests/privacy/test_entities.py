@@ -17,10 +17,16 @@ from streampair import auc, buffers, metric, privacy, ranking
 from streampair.errors import ConfigError, SnapshotError
 from streampair.kernels import hashing
 from streampair.privacy import EntityLimit, Influence, Origin
-from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
 from streampair.privacy.mechanisms.gradient_perturbation import plan_gradient_perturbation
-from streampair.privacy.sensitivity import fifo_pattern, pattern_sensitivity, window_sensitivity
+from streampair.privacy.sensitivity import (
+    BLT,
+    Toeplitz,
+    fifo_pattern,
+    fit_blt,
+    pattern_sensitivity,
+    window_sensitivity,
+)
 from streampair.privacy.user_level import Admission, EntityInfluence, EntitySpend, entity_pattern
 
 MEMORY = BLT(np.array([0.3, 0.15]), np.array([0.02, 0.4]), None)

@@ -12,8 +12,14 @@ import pytest
 
 from streampair import auc, privacy
 from streampair.privacy.mechanisms import second_moments
-from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan, plan_warmup
-from streampair.privacy.sensitivity import CROSS_WEIGHT, SQUARE_WEIGHT, moment_sensitivity
+from streampair.privacy.mechanisms.standardization import (
+    CROSS_WEIGHT,
+    SQUARE_WEIGHT,
+    Warmup,
+    WarmupPlan,
+    moment_sensitivity,
+    plan_warmup,
+)
 
 KEY = bytes(range(32))
 NAMES = ["a", "b", "c"]

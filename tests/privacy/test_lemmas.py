@@ -14,12 +14,11 @@ from scipy import special
 
 from streampair import losses
 from streampair.privacy import Influence, compose, delta_from, mu_from
-from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
 from streampair.privacy.mechanisms.second_moments import plan_second_moments
 from streampair.privacy.mechanisms.standardization import plan_warmup
 from streampair.privacy.noise import BLTNoise, NormalStream
-from streampair.privacy.sensitivity import fifo_pattern
+from streampair.privacy.sensitivity import BLT, Toeplitz, fifo_pattern, fit_blt
 
 Array = np.ndarray
 

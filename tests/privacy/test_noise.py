@@ -18,8 +18,8 @@ from scipy import stats
 from streampair.errors import SnapshotError
 from streampair.kernels import numerics
 from streampair.kernels import random as random_kernels
-from streampair.privacy.correlated import square_root_coefficients
 from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
+from streampair.privacy.sensitivity import square_root_coefficients
 
 word = st.one_of(
     st.integers(0, 2**64 - 1),

@@ -18,8 +18,8 @@ from streampair import auc, losses, metric, privacy
 from streampair.base import validation
 from streampair.errors import SnapshotError
 from streampair.privacy import EntityLimit
-from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms import ftrl, output_perturbation, second_moments, standardization
+from streampair.privacy.sensitivity import BLT
 
 KEY = bytes(range(32))
 MAKES = {

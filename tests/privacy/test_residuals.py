@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from streampair import auc, privacy
-from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
+from streampair.privacy.sensitivity import BLT
 
 Breaker = Callable[[FTRLPlan], FTRLPlan]
 

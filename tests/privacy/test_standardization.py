@@ -15,9 +15,15 @@ from scipy import stats
 from streampair import auc, privacy
 from streampair.privacy.mechanisms import standardization as warmup_module
 from streampair.privacy.mechanisms.second_moments import MomentsState
-from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan, plan_warmup, shrunk_variances
+from streampair.privacy.mechanisms.standardization import (
+    SQUARE_WEIGHT,
+    Warmup,
+    WarmupPlan,
+    moment_sensitivity,
+    plan_warmup,
+    shrunk_variances,
+)
 from streampair.privacy.noise import NormalStream
-from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
 
 MU, SLOTS, DIM = 0.8, 1000, 500
 

@@ -20,7 +20,7 @@ from streampair import auc, losses, metric, ranking
 from streampair.assurance.canary import _two_labels
 from streampair.errors import ConfigError, RecordError
 from streampair.evaluation import RollingAUC
-from streampair.records.labels import TwoLabels
+from streampair.records.features import TwoLabels
 
 PLAIN: dict[str, Callable[..., Any]] = {
     "PairOGD": lambda **options: auc.PairOGD(seed=0, **options),

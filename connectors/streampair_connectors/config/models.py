@@ -514,6 +514,11 @@ class LearnerConfig(Table):
         path = self.class_ if self.class_ is not None else self.steps[-1].class_
         return path.rpartition(".")[2]
 
+    @property
+    def names_noise_key(self) -> bool:
+        """Whether a file or an environment variable is named that holds the noise key."""
+        return self.noise_key_file is not None or self.noise_key_env is not None
+
     def noise_key(self) -> bytes | None:
         """Return the declared noise key (hexadecimal in its file); None: the store generates one."""
         secret = read_secret("noise_key", self.noise_key_file, self.noise_key_env)

@@ -103,7 +103,7 @@ def draws_key(config: Config) -> bool:
     """Whether the learner draws noise and no key is configured: the store then generates and keeps one."""
     learner = config.learner
     options = learner.options if learner.class_ is not None else learner.steps[-1].options
-    declared = learner.noise_key_file is not None or learner.noise_key_env is not None or "seed" in options
+    declared = learner.names_noise_key or "seed" in options
     return not declared and is_private(config)
 
 
@@ -580,7 +580,7 @@ def _add_declared_options(
         declared["features"] = config.input.feature_names()
         declared["bounds"] = config.input.bounds()
     if "noise_key" in known and values.get("seed") is None:
-        key = config.learner.noise_key()
+        key = config.learner.noise_key() if config.learner.names_noise_key else None
         declared["noise_key"] = noise_key if key is None else NoiseKey(key)
     for name, value in declared.items():
         if name in known and name not in values and value is not None:

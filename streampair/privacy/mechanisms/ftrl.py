@@ -13,7 +13,6 @@ import numpy as np
 from streampair import losses
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
-from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Mechanism,
@@ -29,7 +28,15 @@ from streampair.privacy.mechanisms.base import (
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.second_moments import MOST_CENTRE, Moments
 from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise
-from streampair.privacy.sensitivity import Influence, grid_step, pattern_sensitivity, window_sensitivity
+from streampair.privacy.sensitivity import (
+    BLT,
+    Influence,
+    Toeplitz,
+    fit_blt,
+    grid_step,
+    pattern_sensitivity,
+    window_sensitivity,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -691,7 +698,7 @@ class AnchorFTRL(FTRL):
     released_partner: ClassVar[bool] = True
     run: ClassVar[type[FTRLState]] = AnchorFTRLState
 
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int:
         """As for moments, whose warm-up has the same release."""
         return Moments().default_warmup(mu, horizon, features)
 

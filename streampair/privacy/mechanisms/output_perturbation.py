@@ -786,9 +786,9 @@ class OutputPerturbation(Mechanism):
         """1; infinity with the paper's calibration."""
         return math.inf if self.paper else 1.0
 
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int:
         """No warm-up with the paper's calibration."""
-        return 0 if self.paper else None
+        return 0 if self.paper else super().default_warmup(mu, horizon, features)
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
         """A smooth loss; None is the logistic one."""

@@ -7,7 +7,7 @@ import copy
 import functools
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from streampair import losses
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, symmetric, vectors
-from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Link,
@@ -34,7 +33,7 @@ from streampair.privacy.mechanisms.base import (
     with_numbers,
 )
 from streampair.privacy.noise import BLTNoise, ChainedNoise
-from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
+from streampair.privacy.sensitivity import BLT, grid_step, pattern_sensitivity
 from streampair.privacy.user_level import EntityLimit, pairs_apart
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     from streampair.privacy.mechanisms.base import Link
     from streampair.privacy.noise import Stream
-    from streampair.records.design import Design
+    from streampair.records.features import Design
 
 __all__ = [
     "LEAST_HORIZON",
@@ -125,8 +124,27 @@ UNITS = 64
 """Steps that the weights of blocks in the last release are rounded down to."""
 
 
-def _strategy(share: float, releases: int | None) -> BLT:
-    return BLT(np.array([share]), np.array([1.0 - share]), releases)
+def _weights(keep: float, share: float, running: int) -> NDArray[np.int64]:
+    """Weights of blocks in the last release: the root of a record's share of mu^2 that is left.
+
+    Parameters
+    ----------
+    keep
+        Factor by which a block counts less in each release after its own.
+    share
+        Share of mu^2 for the releases before the horizon.
+    running
+        Number of these.
+    """
+    # Products in a fixed order: a library's powers differ in the last digits between processors.
+    square = keep * keep
+    rows, sums = 1.0, [0.0]
+    for _ in range(running):
+        sums.append(sums[-1] + rows)
+        rows *= square
+    total = sums[-1] or 1.0
+    left = [math.sqrt(max(1.0 - share * paid / total, 0.0)) for paid in reversed(sums)]
+    return np.array([math.floor(UNITS * part) for part in left], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,29 +228,29 @@ class SecondMomentsPlan:
                 fix="leave it out",
             )
         running = None if self.horizon is None else len(self._ends_before(self.horizon))
-
-        def put(**values: object) -> None:
-            for name, value in values.items():
-                object.__setattr__(self, name, value)
-
-        a = self.anytime
+        put = functools.partial(object.__setattr__, self)
+        a, rounded = self.anytime, self.rounded
         keep = 1.0 / RATIO if a is None else 0.99 - 0.06 * a
-        put(strategy=_strategy(keep, running))
-        put(grid=grid_step(_strategy(keep, None), _PATTERN, _DIAMETER, self.rounded))
+        strategy = BLT(np.array([keep]), np.array([1.0 - keep]), running)
+        put("strategy", strategy)
+        put("grid", grid_step(replace(strategy, horizon=None), _PATTERN, _DIAMETER, rounded))
         before = RUNNING_SHARE if a is None else math.sqrt(a)
         share = 1.0 if running is None else before if running else 0.0
-        put(weights=np.ones(1, dtype=np.int64) if a is None else self._weights(share, running or 0))
+        weights = np.ones(1, dtype=np.int64)
+        put("weights", weights if a is None else _weights(float(strategy.theta[0]), share, running or 0))
         left = 1.0 - share if a is None else 1.0
         last = self._last_move / (self.mu * math.sqrt(left)) if left > 0.0 else None
         first = self._running_move(running) / (self.mu * math.sqrt(share)) if share > 0.0 else last
         assert first is not None
-        put(sigma=first, sigma_last=first if last is None else last)
+        put("sigma", first)
+        put("sigma_last", first if last is None else last)
         if self.forks:
             # One factor scales all noise: the releases and each fork must fit the budget.
             factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
-            put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
+            put("sigma", factor * self.sigma)
+            put("sigma_last", factor * self.sigma_last)
+        put("spread", self._spread())
         check_overflow(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
-        put(spread=self._spread())
 
     @functools.cached_property
     def dim(self) -> int:
@@ -263,18 +281,6 @@ class SecondMomentsPlan:
     @property
     def _one_move(self) -> float:
         return self.diameter + self.grid * math.sqrt(self.rounded)
-
-    def _weights(self, share: float, running: int) -> NDArray[np.int64]:
-        """Root of a record's share of mu^2 that is left after the releases before the horizon."""
-        # Products in a fixed order: a library's powers differ in the last digits between processors.
-        square = float(self.strategy.theta[0]) * float(self.strategy.theta[0])
-        rows, sums = 1.0, [0.0]
-        for _ in range(running):
-            sums.append(sums[-1] + rows)
-            rows *= square
-        total = sums[-1] or 1.0
-        left = [math.sqrt(max(1.0 - share * paid / total, 0.0)) for paid in reversed(sums)]
-        return np.array([math.floor(UNITS * part) for part in left], dtype=np.int64)
 
     @property
     def units(self) -> int:
@@ -783,11 +789,12 @@ class MomentsState(MechanismState):
         self._deferred = False  # whether models are computed elsewhere
         self._wanted: frozenset[int] = frozenset()  # releases whose models will be adopted
         self._inputs: dict[int, MomentsState] = {}  # copies of earlier releases whose models may be adopted
-        self._put_centre(0.0)
         # Of the warm-up: covariances of labels and features, and the variances of their noise.
         self._start: Floats = np.zeros((2, plan.features if plan.uses_warmup else 0))
         self._card = plan.card()
+        self._due = self._next_end()  # slot of the next release
         steps = self._grids()
+        self._put_centre(0.0)
         self.block = NoisySums(self._card[0], (plan.dim,), steps)
         # The sums of all blocks, for the release at the horizon.
         last = None if steps is None or plan.horizon is None else steps / plan.units
@@ -802,7 +809,6 @@ class MomentsState(MechanismState):
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
         self.fits_model = True  # an audit turns it off: it looks at the releases alone
         self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
-        self._due = self._next_end()  # slot of the next release
         # `second_moment_slot` is for the sums of this class.
         self._compiled_sums = type(self)._sum_up is MomentsState._sum_up
 
@@ -1181,7 +1187,7 @@ class Moments(Mechanism):
         """Least squares; the selection of the mechanism refuses any other loss."""
         return losses.Square()
 
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int:
         """Slots by the noise of the means, which is `2 sqrt(d + 1) / mu` over their number."""
         root = math.sqrt(features or 1)
         if horizon is None:
