@@ -262,9 +262,9 @@ class PrivateLearner(Learner):
         self._task = self._make_task()
         self._warned = False
         # Whether `take` may score and learn in one: both calls are those of this class.
-        cls, own = type(self), PrivateLearner
+        cls, base = type(self), PrivateLearner
         self._one_packing = (cls.score_one, cls.learn_one, cls.take, cls.take_or_raise) == (
-            *(own.score_one, own.learn_one, own.take, own.take_or_raise),
+            *(base.score_one, base.learn_one, base.take, base.take_or_raise),
         )
         self._standing = AccountStatus()
         # What `load_plan` was given.
