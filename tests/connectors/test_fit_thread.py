@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness import lanes
-from streampair_connectors.worker.fits import FitThread
+from streampair_connectors.worker.lane_manager import FitThread
 
 from streampair import auc
 from streampair.engine.testing import Driver
