@@ -506,6 +506,13 @@ class LateLabelSource(TopicSource):
 
     # Reading
 
+    async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+        """Read, and return what is in order: as many events to be learned as to be scored.
+
+        Each kind makes batches of its own: half of `most` would make them half as large.
+        """
+        return await super().poll(most if self._learns_only else 2 * most, seconds)
+
     async def _read(self, order: TopicOrder, wait: float) -> None:
         await super()._read(order, wait)
         loading = self._loading
