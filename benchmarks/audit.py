@@ -66,7 +66,7 @@ def of_streams(options: Namespace) -> Iterator[_timing.Row]:
                 "caught": "  VIOLATED" if part.failures else "  holds",
             }
             yield row if name in LOOSE else _timing.judged(row, "exact", least=0.9)
-        for mutant, parts in case.twins.items():
+        for mutant, parts in case.mutants.items():
             with pytest.MonkeyPatch.context() as patch:
                 mutant(patch)
                 report = privacy.audit(case.model, slots=case.slots, runs=4)

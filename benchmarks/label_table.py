@@ -142,8 +142,8 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    given = {
+    more_options = {
         "--labels": {"type": int, "default": 10**7, "help": "how many wait"},
         "--directory": {"type": Path, "default": None, "help": "keep them in files of this directory"},
     }
-    sys.exit(_timing.main(__doc__, measure, page, given))
+    sys.exit(_timing.main(__doc__, measure, page, more_options))

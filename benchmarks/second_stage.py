@@ -42,7 +42,7 @@ NAMES = (
 )
 UNSEEN = {"breast_cancer": 0, "diabetic_retinopathy": 1}  # and their positive labels
 FIRST_SPLIT = 9000
-SHARE, BESIDE, AFTER = 0.25, 0.5, 0.7
+SHARE, TOGETHER, AFTER = 0.25, 0.5, 0.7
 
 
 def load(name: str, folder: Path) -> _sets.Set:
@@ -91,7 +91,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
             plain = _sets.private(data, auc.PairFTRL, train, epsilon=1.0, horizon=n)
             base.append(_sets.judged(data, plain, test))
             for way, horizon, first, spent in (
-                ("beside", n, int(BESIDE * n), SHARE),
+                ("beside", n, int(TOGETHER * n), SHARE),
                 ("after", int(AFTER * n), int(AFTER * n), 1.0),
             ):
                 kept = mu if way == "after" else mu * math.sqrt(1.0 - spent)

@@ -106,8 +106,8 @@ class Client(asyncio.Protocol):
         end = self._data.find(b"\r\n\r\n")
         if end < 0:
             return
-        at = self._data.find(b"Content-Length: ", 0, end)
-        if len(self._data) < end + 4 + int(self._data[at + 16 : self._data.find(b"\r\n", at)]):
+        position = self._data.find(b"Content-Length: ", 0, end)
+        if len(self._data) < end + 4 + int(self._data[position + 16 : self._data.find(b"\r\n", position)]):
             return
         assert self._data.startswith(b"HTTP/1.1 200"), bytes(self._data)
         self._data.clear()

@@ -260,8 +260,8 @@ async def run(
         scores[row["partition"], row["offset"]] = row["score"], record.timestamp
     half = len(values) // 2
     places = [(n % partitions, n // partitions) for n in range(len(values))]
-    given = np.array([scores[place][0] for place in places[half:]])
-    auc = float(roc_auc_score(np.asarray(data.y[half:], dtype=bool), given))
+    half_scores = np.array([scores[place][0] for place in places[half:]])
+    auc = float(roc_auc_score(np.asarray(data.y[half:], dtype=bool), half_scores))
     latencies: list[float] = []
     if rate:
         appended = {(e.partition, e.offset): e.timestamp for e in await read(bootstrap, source, partitions)}

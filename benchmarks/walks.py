@@ -4,9 +4,10 @@
     python benchmarks/walks.py --json     # for machines
 
 Counts, not times: the same on every machine. Each walk is taken once before it is counted, so that imports,
-caches and compiled kernels are not in it. Only Python functions that are defined in a file of `streampair` or
-`streampair_connectors` count; a compiled kernel is no Python function, and what a dataclass generates is in
-no file.
+caches and compilation are not in it. What counts are functions that are defined in a file of `streampair` or
+`streampair_connectors` and called from Python. Compiled kernels are among them: numba reports them to a
+profiler. What they call in turn is compiled with them and not seen; what a dataclass generates is in no file.
+`tests/test_walks.py` holds the figures: a walk may only become shorter.
 
 `files`
     distinct files in which a function was called;
@@ -14,7 +15,7 @@ no file.
     how often the next call was in a file that the walk had been in and had left: what a reader who follows
     the calls has to open again;
 `calls`
-    calls of Python functions, comprehensions too.
+    calls of these functions, comprehensions too.
 
 The walks:
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from streampair import buffers, losses, schedules
 from streampair.base import validation
-from streampair.base.mixins import TransformerMixin
+from streampair.base.learner import TransformerMixin
 from streampair.base.online import MetricRule, OnlinePairLearner
 from streampair.base.private import PrivateLearner
 from streampair.privacy.mechanism_options import MechanismOptions

@@ -12,7 +12,7 @@ import numpy as np
 from streampair import buffers, losses, schedules
 from streampair.base import validation
 from streampair.base.forest import ForestLearner
-from streampair.base.mixins import RegressorMixin
+from streampair.base.learner import RegressorMixin
 from streampair.base.online import OGDRule, OnlinePairLearner
 from streampair.base.private import PrivateLearner
 from streampair.base.targets import RelevanceTarget

@@ -83,21 +83,21 @@ def pytest_collection() -> Iterator[Any]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the process that started this one, if one did, what was used here."""
-    told = getattr(session.config, "workeroutput", None)
-    if told is not None:
-        told["used"] = json.dumps({kind: sorted(what) for kind, what in support.used.items()})
-        told["missing"] = json.dumps(support.missing)
-        told["verified"] = json.dumps(support.verified)
+    report = getattr(session.config, "workeroutput", None)
+    if report is not None:
+        report["used"] = json.dumps({kind: sorted(what) for kind, what in support.used.items()})
+        report["missing"] = json.dumps(support.missing)
+        report["verified"] = json.dumps(support.verified)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Take in what a process of tests has used."""
-    told = getattr(node, "workeroutput", {})
-    for kind, what in json.loads(told.get("used", "{}")).items():
+    report = getattr(node, "workeroutput", {})
+    for kind, what in json.loads(report.get("used", "{}")).items():
         support.used.setdefault(kind, set()).update(what)
-    support.missing.update(json.loads(told.get("missing", "{}")))
-    for fault, counts in json.loads(told.get("verified", "{}")).items():
+    support.missing.update(json.loads(report.get("missing", "{}")))
+    for fault, counts in json.loads(report.get("verified", "{}")).items():
         support.note_fault(fault, counts)
 
 

@@ -114,8 +114,8 @@ def test_property_tests_try_the_same_examples_and_a_search_new_ones(tmp_path: Pa
     assert lines is not None
     # The lines to paste are tried for ever after.
     file.write_text(PROPERTIES.replace("# here", lines[0]))
-    told, again = properties(tmp_path)
-    assert "explicit" in told
+    output, again = properties(tmp_path)
+    assert "explicit" in output
     assert again == always
 
 

@@ -72,17 +72,17 @@ def cited(text: str) -> set[str]:
     """
     numbers = set()
     for match in CITED.finditer(text):
-        at = match.end()
+        position = match.end()
         while True:
-            lemma = re.compile(r"Lemmas? ").match(text, at)
-            number = NUMBER.match(text, lemma.end() if lemma else at)
+            lemma = re.compile(r"Lemmas? ").match(text, position)
+            number = NUMBER.match(text, lemma.end() if lemma else position)
             if number is None:
                 break
             numbers.add(f"Lemma {number[0]}" if lemma else number[0])
             more = re.compile(r"(?:, | to | and )(?=\d|Lemma)").match(text, number.end())
             if more is None:
                 break
-            at = more.end()
+            position = more.end()
     return numbers
 
 

@@ -32,7 +32,7 @@ class Cell:
     algorithm, learner
         As it is called there, and the class here: ``"offline.DPGDSC"``; without a module one of the task's.
     task, measure
-        ``"auc"``, ``"metric"`` or ``"relations"``; what the number is.
+        ``"auc"``, ``"metric"`` or ``"pair_graph"``; what the number is.
     data, n
         The set, and how many of its records are learned; 0: as the protocol of the measure has it.
     epsilon, pure
@@ -92,7 +92,7 @@ class Cell:
         }
         if variant == "default" and self.measure != "time to AUC":
             return {**same, "variant": variant}  # one learner, whatever the algorithm beside it
-        algorithm = self.algorithm if self.task == "relations" or self.paper == "yang2021" else ""
+        algorithm = self.algorithm if self.task == "pair_graph" or self.paper == "yang2021" else ""
         return {
             **same,
             "variant": variant,

@@ -7,7 +7,7 @@ from typing import Any
 
 from streampair.errors import StreampairError
 
-from . import curves, protocol, relations
+from . import curves, pair_graph, protocol
 
 __all__ = ["measure"]
 
@@ -29,7 +29,7 @@ def measure(job: Mapping[str, Any], data: protocol.Sample, seed: int) -> protoco
     Outcome
         A learner that refuses gives its words as the reason.
     """
-    function = relations.related if job["task"] == "relations" else curves.MEASURES.get(job["measure"])
+    function = pair_graph.related if job["task"] == "pair_graph" else curves.MEASURES.get(job["measure"])
     try:
         return (function or protocol.learned)(job, data, seed)
     except StreampairError as error:

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import streampair
 from streampair.errors import ConfigError, SourceError, StreampairError
 
-from . import manifest, measuring, protocol, relations, yang2021
+from . import manifest, measuring, pair_graph, protocol, yang2021
 from .data_sets import read_set, rows_of
 from .results import Result, result
 
@@ -134,7 +134,7 @@ def _digest(folder: Path, name: str) -> str:
 @functools.lru_cache(maxsize=8)
 def _sample(folder: Path, name: str, tuned: bool) -> protocol.Sample:
     if name == "strips":
-        return relations.strips()
+        return pair_graph.strips()
     if tuned:
         table = read_set(folder, name)
         return protocol.Sample(name, table.rows, table.positive)
@@ -236,7 +236,7 @@ def _quick(cell: manifest.Cell) -> str:
     slow = (
         cell.n > sizes.get(cell.task, cell.n)
         or (cell.measure == "excess risk" and cell.n > _QUICK_RISK)
-        or (cell.task == "relations" and cell.data != "strips")
+        or (cell.task == "pair_graph" and cell.data != "strips")
         or (cell.measure in _TUNED and cell.data not in _QUICK_TABLES)
     )
     return _LEFT_OUT if slow else ""

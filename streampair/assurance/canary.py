@@ -24,7 +24,7 @@ from streampair.privacy.mechanisms.dp_forest import DPForest
 from streampair.privacy.mechanisms.private_auc import WithPrivateAUCState
 from streampair.privacy.mechanisms.second_moments import Moments
 from streampair.privacy.provenance import Origin, Origins
-from streampair.records.labels import TwoLabels
+from streampair.records.features import TwoLabels
 
 __all__ = ["PUSH", "Content", "Impulses", "Scene", "Trial", "slots_of"]
 

@@ -22,7 +22,7 @@ from streampair.base.forest import (
     restore,
     restore_block,
 )
-from streampair.base.mixins import ClassifierMixin, MulticlassClassifierMixin
+from streampair.base.learner import ClassifierMixin, MulticlassClassifierMixin
 from streampair.errors import RecordError
 from streampair.kernels import forest, numerics
 from streampair.records import features

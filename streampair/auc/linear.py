@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from streampair import buffers, losses, schedules
-from streampair.base.mixins import ClassifierMixin
+from streampair.base.learner import ClassifierMixin
 from streampair.base.online import OAMRule, OGDRule, OnlinePairLearner, SPAUCRule
 
 __all__ = ["OAM", "SPAUC", "PairOGD"]

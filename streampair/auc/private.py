@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from streampair import buffers, losses
 from streampair.base import validation
-from streampair.base.mixins import ClassifierMixin
+from streampair.base.learner import ClassifierMixin
 from streampair.base.private import PrivateLearner
 from streampair.privacy.mechanism_options import MechanismOptions
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from streampair.base import validation
 from streampair.base.dp_session import PrivateSession
-from streampair.base.mixins import ClassifierMixin
+from streampair.base.learner import ClassifierMixin
 from streampair.base.private import PrivateLearner
-from streampair.records.design import DEPTH, fields_of
 from streampair.records.features import in_order
+from streampair.records.random_trees import DEPTH, fields_of
 
 __all__ = ["PrivateForest"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.base.start_model import StartModel
 from streampair.errors import PrivacyWarning
 from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.mechanisms import base
@@ -21,7 +22,7 @@ from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Strea
 from streampair.privacy.provenance import Origin, Origins, PackedIdentities
 from streampair.privacy.user_level import Admission
 from streampair.records import features
-from streampair.records.design import Design, check_finite, check_scored
+from streampair.records.features import Design, check_finite, check_scored
 
 __all__ = [
     "BoundsWatch",
@@ -374,6 +375,8 @@ class PrivateSession:
         Slots taken.
     stream
         The noise; None before the first record.
+    start
+        The model that it began with; None: it began with none.
     """
 
     #: Number of null slots that wait for the feature names: 0 in a session.
@@ -392,9 +395,9 @@ class PrivateSession:
         self.identity = identity
         self.counts = counts
         self.admission = admission
+        seed, saved = identity.buffer_seed(), None if plan is None else plan["mechanism"]
         self.design: Design = settings.mechanism.design(names, settings.bounds)
-        saved = None if plan is None else plan["mechanism"]
-        self.state: MechanismState = settings.start(seed=identity.buffer_seed(), saved=saved)
+        self.state: MechanismState = settings.start(seed=seed, saved=saved)
         self.design.cap = self.state.cap
         self.state.scaling = self.design.scaling
         again = self.state.plan.fork_mu2(settings.window) if settings.forks else None
@@ -419,6 +422,8 @@ class PrivateSession:
         # The record in the design's scratch.
         self._record = [b""]
         self._one = SlotBatch(self.design.ready, self.design.label, records=self._record)
+        self.start: StartModel | None = None
+        self._start_weights: Array | None = None  # while records are scored with the start model
         self.slots = 0
         self._splits = process_splits()
         self.stream: NormalStream | ChainedNoise | Stream | None = None
@@ -432,13 +437,19 @@ class PrivateSession:
 
     @property
     def weights(self) -> Array:
-        """Published weights, in the mechanism's coordinates: a view."""
-        return self.state.average
+        """Published weights, in the coordinates of the designs: a view."""
+        return self.state.average if self._start_weights is None else self._start_weights
 
     @property
     def link(self) -> Link:
-        """Link from a score to a probability, from releases alone."""
-        return self.state.link
+        """Link from a score to a probability, from releases and a start model alone."""
+        start = self.scoring_start
+        return self.state.link if start is None or start.link is None else start.link
+
+    @property
+    def scoring_start(self) -> StartModel | None:
+        """The start model, while records are scored with it: until the warm-up has ended."""
+        return None if self._start_weights is None else self.start
 
     @property
     def warmed(self) -> bool:
@@ -523,7 +534,7 @@ class PrivateSession:
                 score = math.nan
             self.take(x, label, origin)
             return score
-        score = float(vectors_kernels.dot(self.state.average, design.ready[0]))
+        score = float(vectors_kernels.dot(self.weights, design.ready[0]))
         self.counts.ignored_features += len(x) - len(design.names)
         design.label[0] = label
         self._take_slot(self._origin(x) if origin is None else origin, prepared=True)
@@ -624,6 +635,30 @@ class PrivateSession:
         """Standardise by the warm-up's release."""
         self.state.centre(label)
         self.design.standardise(mean, self.state.spread * factor)
+        self._begin_at_start()
+
+    # ---- start model -----------------------------------------------------------------------------------
+
+    def begin_from(self, start: StartModel) -> None:
+        """Score with a model until the warm-up has ended, and begin the learning at its weights.
+
+        Parameters
+        ----------
+        start
+            A model of features that are all in `names`.
+        """
+        self.start = start
+        if self.settings.warmup:
+            self._start_weights = start.weights_of(self.names)
+            self.design.start = start.vectors_of(self.names)
+        else:
+            self._begin_at_start()
+
+    def _begin_at_start(self) -> None:
+        """Begin the learning at the weights of the start model, now that the designs of records are final."""
+        if self.start is not None:
+            self._start_weights = None
+            self.state.begin_at(self.start.begin_weights(self.names, self.design.slope, self.settings.radius))
 
     # ---- many records ----------------------------------------------------------------------------------
 
@@ -673,7 +708,7 @@ class PrivateSession:
             if learning or part_scores is not None:
                 design.prepare(part, ready, usable)
             if not learning and part_scores is not None:
-                vectors_kernels.score_many(state.average, ready, part_scores)
+                vectors_kernels.score_many(self.weights, ready, part_scores)
             queries = {} if part_scores is None else {"scored": ready, "scores": part_scores}
             blank = None if null is None else null[start:stop]
             if blank is not None and blank.any():
@@ -698,7 +733,7 @@ class PrivateSession:
                 self._take_warmup(ready, usable, labels, stream, records)
             start = stop
         if scores is not None and end < n:
-            design.scores(state.average, raw[end:], scores[end:])
+            design.scores(self.weights, raw[end:], scores[end:])
         return admitted
 
     def _blank(
@@ -765,7 +800,7 @@ class PrivateSession:
 
     def score(self, x: Any) -> float:
         """`weights . vector(x)`."""
-        return float(vectors_kernels.dot(self.state.average, self.design.of(x)))
+        return float(vectors_kernels.dot(self.weights, self.design.of(x)))
 
     def vectors(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
         """Design vectors (n, d) of records with exactly the features; None if one has others."""
@@ -789,7 +824,7 @@ class PrivateSession:
         design = self.design
         check_finite(columns, rows, [j for j, name in enumerate(columns) if name in design.index])
         out = np.zeros(len(rows))
-        design.scores(self.state.average, design.arranged(columns, rows), out)
+        design.scores(self.weights, design.arranged(columns, rows), out)
         return out
 
     # ---- state -----------------------------------------------------------------------------------------
@@ -820,8 +855,9 @@ class PrivateSession:
             raise ValueError("features or moments of another shape")
         if self.warmup is not None:
             self.warmup.sums.load_state(saved["sums"])
-        self.state.load_state(saved["mechanism"])
         if saved["standardised"]:
             design.standardise(mean, factor)
+            self._begin_at_start()
+        self.state.load_state(saved["mechanism"])
         self.slots = int(saved["slots"])
         self._watch = None  # it watches a run from its beginning

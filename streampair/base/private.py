@@ -17,6 +17,7 @@ from streampair import losses
 from streampair.base.dp_session import Counts, Identity, PrivateSession, UninitializedSession
 from streampair.base.learner import Learner
 from streampair.base.mini_batch import PreparedBatch, refuse_rows, score_error
+from streampair.base.start_model import StartModel
 from streampair.base.targets import is_unknown
 from streampair.base.validation import ValidatedParameters, check_bounds_known, settings_from_plan
 from streampair.errors import ConfigError, RecordError, SnapshotError
@@ -64,6 +65,7 @@ def export_state(learner: PrivateLearner) -> dict[str, Any]:
         "entities": None if learner._admission is None else learner._admission.to_state(),
         "y_name": learner._y_name if isinstance(learner._y_name, str) else None,
         "folded": learner._identity.folded,
+        **({} if learner._start is None else {"start": learner._start.to_state()}),
     }
 
 
@@ -77,6 +79,10 @@ def current_standing(learner: PrivateLearner) -> AccountStatus:
 def restore_state(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
     """Take what `export_state` gave; ValueError and the like if it cannot be that."""
     _check(saved)
+    start = StartModel.from_state(saved["start"]) if "start" in saved else None
+    if learner._start is not None and not learner._start.same(start):
+        raise ValueError("it began with another model, or none, or the model was declared otherwise")
+    learner._set_start(start)
     if saved["names"] is not None:
         plan = _plan_of(learner, saved)
         run = learner._begin(saved["names"], plan)
@@ -86,7 +92,7 @@ def restore_state(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
             raise ValueError("slots that are not those of the mechanism")
         if run.warmed != (0 < warmup <= run.slots):
             raise ValueError("moments before the warm-up has ended, or none after it")
-    elif learner.features is None:
+    elif learner.features is None and start is None:
         # Also where a plan says what the features will be: slots wait for the record that names them.
         learner._wait().pending = int(saved["pending"])
     counts, standing = learner._counts, learner._standing
@@ -142,14 +148,18 @@ def load_atomically(
     SnapshotError
     """
     before = copy.deepcopy(learner._standing), learner._identity, learner._planned
+    start = learner._start
     try:
         learner._checked_import(saved, load)
     except SnapshotError:
         learner.__init__(**learner._parameters())  # type: ignore[misc]
         learner._standing, identity, learner._planned = before
         learner.bind_noise(identity.name, identity.digests)
+        learner._set_start(start)
         if learner._planned is not None:
             learner._begin(learner._planned["names"], learner._planned["plan"])
+        elif start is not None:
+            learner._begin(learner._names_with(start))
         raise
 
 
@@ -253,14 +263,13 @@ class PrivateLearner(Learner):
         self._warned = False
         # Whether `take` may score and learn in one: both calls are those of this class.
         cls, base = type(self), PrivateLearner
-        same = (
-            getattr(cls, name) is getattr(base, name)
-            for name in ("score_one", "learn_one", "take", "take_or_raise")
+        self._one_packing = (cls.score_one, cls.learn_one, cls.take, cls.take_or_raise) == (
+            *(base.score_one, base.learn_one, base.take, base.take_or_raise),
         )
-        self._one_packing = all(same)
         self._standing = AccountStatus()
         # What `load_plan` was given.
         self._planned: Mapping[str, Any] | None = None
+        self._start: StartModel | None = None
         # What `defer_fits` was given; None: it was not called.
         self._deferred: Collection[int] | None = None
         self._counts = Counts()
@@ -298,13 +307,63 @@ class PrivateLearner(Learner):
                 fix="select or hash the features first",
             )
         settings = self._validated.with_features(len(names))
-        settings = settings_from_plan(settings, plan, declared=self.warmup is not None)
-        check_bounds_known(settings.bounds, names, "the features")
+        if plan is not None:
+            # Else the names are the declared features, whose bounds were checked, or have those with bounds.
+            settings = settings_from_plan(settings, plan, declared=self.warmup is not None)
+            check_bounds_known(settings.bounds, names, "the features")
         run = PrivateSession(settings, names, self._identity, self._counts, self._admission, plan)
         if self._deferred is not None:
             run.state.defer_fits(self._deferred)
+        if self._start is not None:
+            run.begin_from(self._start)
         self._run = run
         return run
+
+    def _begin_from(self, start: StartModel) -> None:
+        """Begin with a model; `models.Model.to_online` says how.
+
+        Raises
+        ------
+        ConfigError
+            If the learner is not new, or does not know a feature of the model.
+        """
+        if self.slots or self._start is not None:
+            raise ConfigError(
+                f"a {type(self).__name__} begins with a model only once, before its first record",
+                fix="make a new learner, and let it begin with the model before it learns",
+            )
+        names = self._names_with(start)
+        known = set(names)
+        unknown = [str(name) for name in start.names if name not in known]
+        if unknown:
+            raise ConfigError(
+                f"the model has features that features= does not name: {', '.join(unknown[:5])}",
+                fix="add them to features=, or begin with a model of these features",
+            )
+        try:
+            self._set_start(start)
+            if self._planned is not None:
+                self._begin(self._planned["names"], self._planned["plan"])
+            else:
+                self._begin(names)
+        except ConfigError:  # too many features: as it was
+            self._set_start(None)
+            raise
+
+    def _names_with(self, start: StartModel) -> Sequence[Hashable]:
+        """The feature set of a learner that begins with this model: without `features` it is the model's.
+
+        Names in `bounds` are part of it, too. Both are public, so no record decides about the set.
+        """
+        return (
+            list(dict.fromkeys([*self._validated.bounds, *start.names]))
+            if self.features is None
+            else self.features
+        )
+
+    def _set_start(self, start: StartModel | None) -> None:
+        self._start = start
+        self._standing.start = None if start is None else start.account
 
     def _wait(self) -> UninitializedSession:
         """Be as before the features are known."""
@@ -824,7 +883,8 @@ class PrivateLearner(Learner):
     @property
     def privacy(self) -> PrivacyReport:
         """Privacy report: the guarantee, the unit of protection, and the spend of the releases so far."""
-        return build_report(**self._spending(), card=self._run.card(), declared=self.features is not None)
+        declared = self.features is not None or self._start is not None
+        return build_report(**self._spending(), card=self._run.card(), declared=declared)
 
     @property
     def privacy_summary(self) -> PrivacySummary:

@@ -15,7 +15,7 @@ from streampair import losses
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import dp_steps
 from streampair.records import features
-from streampair.records.labels import TwoLabels
+from streampair.records.features import TwoLabels
 
 __all__ = [
     "BinaryTarget",
@@ -167,7 +167,7 @@ class BinaryTarget(Target):
         )
         # Compared as any label is: a text that reads as a number is that number.
         self._high, self._low = self._two.high, self._two.low
-        self.wide_labels = _is_wide(self._high)
+        self.wide_labels = features.is_wide(self._high)
         # Identity with these two settles nearly every label without a comparison.
         self.high = positive
         self.low = _NO_LABEL if self.negative is None else self.negative
@@ -307,11 +307,6 @@ class RelevanceTarget(Target):
         return super().labels(y)
 
 
-def _is_wide(y: Any) -> bool:
-    number = features.real(y)
-    return number is not None and abs(number) >= features.EXACT
-
-
 def is_unknown(y: Any) -> bool:
     """Whether a label is absent: None, NaN or masked; or no single value. Never raises."""
     try:
@@ -388,7 +383,7 @@ class ClassTarget(Target):
         if not 2 <= len(set(numbers)) == len(numbers) <= MOST_CLASSES:
             raise ConfigError(f"classes is {classes!r}", fix=fix)
         self.classes = numbers
-        self.wide_labels = any(map(_is_wide, labels))
+        self.wide_labels = any(map(features.is_wide, labels))
 
     @staticmethod
     def coordinates(d: int) -> int:

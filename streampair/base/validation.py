@@ -21,7 +21,7 @@ from streampair.privacy.mechanism_options import (
 )
 from streampair.privacy.mechanisms import decayed_moments
 from streampair.privacy.mechanisms.base import Companion, Mechanism, Settings, check_close
-from streampair.privacy.mechanisms.buffer import BufferPlan
+from streampair.privacy.mechanisms.buffer import DEFAULT_BUFFER, BufferPlan
 from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, DPForest, worthwhile
 from streampair.privacy.mechanisms.ftrl import FTRL, AnchorFTRL, check_strategy
 from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbationMechanism
@@ -47,11 +47,6 @@ __all__ = [
     "settings_from_plan",
 ]
 
-# Below this horizon the moments cost more than they give (docs/privacy 4.4).
-_WARMUP_FROM = 5000
-_WARMUP_SHARE = 0.1
-_WARMUP_OPEN = 2000
-
 
 def check_int(name: str, value: Any, least: int) -> int:
     """A parameter as an integer from `least` to 2^53, or ConfigError."""
@@ -68,11 +63,7 @@ def check_positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def _warmup(value: Any, horizon: int | None) -> int:
-    if value is None:
-        if horizon is None:
-            return _WARMUP_OPEN
-        return round(_WARMUP_SHARE * horizon) if horizon >= _WARMUP_FROM else 0
+def _checked_warmup(value: Any, horizon: int | None) -> int:
     slots = check_int("warmup", value, 0)
     if horizon is not None and slots >= horizon:
         raise ConfigError(
@@ -84,7 +75,7 @@ def _warmup(value: Any, horizon: int | None) -> int:
 
 def _default_warmup(
     mechanism: Mechanism, mu: float, horizon: int | None, features: int | None, entity: EntityLimit | None
-) -> int | None:
+) -> int:
     """Default warm-up of the mechanism; with an entity, for the noise that all of its records need."""
     if entity is None:
         return mechanism.default_warmup(mu, horizon, features)
@@ -92,7 +83,7 @@ def _default_warmup(
     while True:
         # Half of mu^2 is for the warm-up, and mu is divided among the records that fit into it.
         warmup = mechanism.default_warmup(mu / (math.sqrt(2.0) * records), horizon, features)
-        within = 1 if warmup is None else entity.within(warmup)
+        within = entity.within(warmup) if warmup else 1
         if within <= records:
             return warmup
         records = within
@@ -191,12 +182,13 @@ class ValidatedParameters:
     ----------
     entity
         Whose records are protected together; None: one record.
+    bounds
+        The declared bounds.
     """
 
     def __init__(self, learner: Any, task: Target) -> None:
         self._learner = learner
         self._task = task
-        self._mu = mu_from(learner.epsilon, learner.delta)
         self._horizon = None if learner.horizon is None else check_int("horizon", learner.horizon, 1)
         if self._horizon == 1:
             raise ConfigError(
@@ -207,14 +199,15 @@ class ValidatedParameters:
         _check_features(learner.features)
         self.entity = _checked_entity(learner)
         self._pairs = _pair_options(learner)
-        self._loss = task.checked_loss(self._pairs.loss)
         clip = self._pairs.clip
         self._clip = None if clip is None else check_positive("clip", clip)
         self._radius = None if learner.radius is None else check_positive("radius", learner.radius)
         _check_noise(learner.noise_key, learner.seed)
-        self._bounds = _checked_bounds(learner.bounds, learner.features)
+        self.bounds = _checked_bounds(learner.bounds, learner.features)
         self._forks = check_int("forks", learner.forks, 0)
         self._window = check_int("window", learner.window, 1)
+        self._loss = task.checked_loss(self._pairs.loss)
+        self._mu = mu_from(learner.epsilon, learner.delta)
 
     def with_features(self, features: int | None) -> Settings:
         """Select the mechanism, and fill in the defaults.
@@ -232,10 +225,10 @@ class ValidatedParameters:
         learner, task, horizon, entity = self._learner, self._task, self._horizon, self.entity
         mechanism = learner._select(features)
         companions = _companions(mechanism, self._pairs.positive_rate, getattr(learner, "auc_share", None))
-        requested = learner.warmup
-        if requested is None:
-            requested = _default_warmup(mechanism, self._mu, horizon, features, entity)
-        warmup = _warmup(requested, horizon)
+        if learner.warmup is None:
+            warmup = _default_warmup(mechanism, self._mu, horizon, features, entity)
+        else:
+            warmup = _checked_warmup(learner.warmup, horizon)
         loss = mechanism.checked_loss(self._loss, task.form)
         if not loss.convex:
             raise ConfigError(
@@ -244,10 +237,13 @@ class ValidatedParameters:
             )
         if mechanism.released_partner:
             buffer = BufferPlan.released()
+        elif self._pairs.buffer is None:
+            buffer = DEFAULT_BUFFER
         else:
             buffer = BufferPlan.of(self._pairs.buffer, horizon=horizon, bounded=mechanism.bounded_uses)
         if entity is not None:
             buffer = replace(buffer, influence=EntityInfluence.of(buffer.influence, entity))
+        dim = None if features is None else task.coordinates(features)
         return Settings(
             mechanism=mechanism,
             companions=companions,
@@ -266,16 +262,16 @@ class ValidatedParameters:
             # Standardised records lie around 0, where the tangent ball lets more of a gradient through; its
             # proof is for two classes and decreasing losses.
             tangent=bool(warmup) and loss.decreasing and task.two_classes,
-            bounds=self._bounds,
+            bounds=self.bounds,
             forks=self._forks,
             window=self._window,
             entity=entity,
             features=features,
-            dim=None if features is None else task.coordinates(features),
+            dim=dim,
         )
 
 
-def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, declared: bool) -> Settings:
+def settings_from_plan(settings: Settings, plan: Mapping[str, Any], *, declared: bool) -> Settings:
     """The settings of a learner under a plan that was written down.
 
     Parameters
@@ -283,7 +279,7 @@ def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, de
     settings
         As they follow from its parameters.
     plan
-        See `PrivateSession.written`; None: nothing was written down.
+        See `PrivateSession.written`.
     declared
         Whether the length of the warm-up is a parameter; else it is computed, and may have been rounded to
         the other side.
@@ -293,8 +289,6 @@ def settings_from_plan(settings: Settings, plan: Mapping[str, Any] | None, *, de
     ValueError
         If the plan is not of such settings.
     """
-    if plan is None:
-        return settings
     warmup = plan["warmup"]
     if type(warmup) is not int or not warmup >= 0 or abs(warmup - settings.warmup) > (not declared):
         raise ValueError(f"warmup of the plan is {warmup!r}, and these parameters give {settings.warmup}")

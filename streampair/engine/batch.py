@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import operator
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from streampair.engine.delays import ScoreSample
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import PipelineAdapter
-from streampair.engine.protocols import decode_many, prepare_many, prepare_rows, score_rows, takes_nulls
+from streampair.engine.protocols import decode_many, takes_nulls
 from streampair.engine.records import (
     LABEL_LATER,
     LABEL_LEARNED,
@@ -31,7 +32,6 @@ from streampair.engine.records import (
     Scored,
     stage_and_text,
 )
-from streampair.engine.reservations import context_of, contexts_of
 from streampair.errors import ConfigError, LaneStoppedError, PrivacyError, RecordError
 from streampair.evaluation import PairRegret, Records
 from streampair.privacy.provenance import Origin, Origins
@@ -42,8 +42,37 @@ __all__ = [
     "Outside",
     "Read",
     "RecordProcessor",
+    "context_of",
+    "contexts_of",
+    "payload_digest",
     "refuse_nan",
 ]
+
+_PLACE = struct.Struct(">iq").pack
+_LENGTH = struct.Struct(">cQ").pack
+# A copy costs half of a new hash, because it has absorbed the key.
+_no_value = hashlib.blake2b(digest_size=32, key=b"streampair record").copy
+_value = hashlib.blake2b(b"v", digest_size=32, key=b"streampair record").copy
+
+
+def payload_digest(key: bytes | None, value: bytes | None) -> bytes:
+    """Digest (32 bytes) of a record's key and value; a missing one differs from an empty one."""
+    payload = _no_value() if value is None else _value()
+    if value is not None:
+        payload.update(value)
+    if key is not None:
+        payload.update(_LENGTH(b"k", len(key)) + key)
+    return payload.digest()
+
+
+def context_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
+    """Identity of a record of a topic: its position, and a digest of its bytes (docs/privacy 8)."""
+    return _PLACE(partition, offset) + payload_digest(key, value)
+
+
+def contexts_of(partition: int, records: Sequence[Record]) -> list[bytes]:
+    """`context_of` of each."""
+    return [_PLACE(partition, record.offset) + payload_digest(record.key, record.value) for record in records]
 
 
 class Outside:
@@ -166,7 +195,7 @@ class BatchDecoder:
         self._labels = labels
         self._decode = decode
         # Whether the learner takes whole arrays of raw records.
-        rows = model.transform is None and prepare_rows(model.learner) is not None
+        rows = model.transform is None and model.prepare_rows is not None
         self._many = decode_many(decode) if rows else None
         # Whether the learner accepts null records within a batch.
         self._marks = not model.fragile and takes_nulls(model.learner)
@@ -449,8 +478,11 @@ class RecordProcessor:
             expected = -1 if self.next_offset is None else self.next_offset
             fresh = cast("list[OrderedRecord]", [each for each in records if each.offset >= expected])
             self.events["ignored"] += len(records) - len(fresh)
-            for kind, part in itertools.groupby(fresh, key=_kind):
-                _TAKE[kind](self, list(part), output)
+            start = 0
+            for kind, part in itertools.groupby(_kinds(fresh)):
+                end = start + len(list(part))
+                _TAKE[kind](self, fresh[start:end], output)
+                start = end
         output.next_offset = self.next_offset
         return output
 
@@ -471,21 +503,20 @@ class RecordProcessor:
             self._is_due = False
         self.due += len(records)
         known = self._labels or ()
-        codes, positive = [record.label for record in records], self._positive
+        codes = [record.label for record in records]
         self.labelled += sum(
             count for code, count in Counter(codes).items() if code > 0 and known[code] is not None
         )
         assert self.arrivals is not None
-        labels: list[int] = []
-        scores: list[float] = []
         found = self.arrivals.pop_many(records)
-        offsets: list[int] = []
-        for code, score, scored in zip(codes, found, output.scores[begin:], strict=True):
-            if score is not None and scored.outcome == "learned":
-                labels.append(known[code] == positive)
-                scores.append(score)
-                offsets.append(scored.offset)
-        self._evaluate(offsets, labels, scores)
+        positive = [label == self._positive for label in known]
+        sampled = [
+            (scored.offset, positive[code], score)
+            for code, score, scored in zip(codes, found, output.scores[begin:], strict=True)
+            if score is not None and scored.outcome == "learned"
+        ]
+        if sampled:
+            self._evaluate(*map(list, zip(*sampled, strict=True)))
 
     def _evaluate(self, offsets: list[int], labels: list[int], scores: list[float]) -> None:
         """Add labelled events that were scored to the AUC."""
@@ -513,8 +544,8 @@ class RecordProcessor:
 
     def _score_rows(self, records: Sequence[OrderedRecord], output: LaneOutput) -> bool:
         """Score a batch as an array, if all of its events can be; whether it was."""
-        learner = self._model.learner
-        score = None if self._model.several or self._model.transform is not None else score_rows(learner)
+        model = self._model
+        score = None if model.several or model.transform is not None else model.score_rows
         try:
             table = None if score is None else self._reader.rows(records)
             if score is None or table is None or table.refused:
@@ -627,8 +658,8 @@ class RecordProcessor:
                 outcomes[index] = self._refuse(records[index], *taken.refused[index], output.dead_letters)
         if self._is_due:
             outcomes = ["skipped" if outcome in _NOT_LEARNED else outcome for outcome in outcomes]
-        for outcome in self.events:
-            self.events[outcome] += outcomes.count(outcome)
+        for outcome, count in Counter(outcomes).items():
+            self.events[outcome] += count
         keys = [record.key for record in records]
         output.scores.extend(map(Scored, batch.offsets, keys, batch.ids, scores, outcomes))
         self.seen = before + done
@@ -658,14 +689,14 @@ class RecordProcessor:
 
     def _take_at_once(self, batch: Read, records: Sequence[Record]) -> _BatchResult | None:
         """Let the learner score and learn the whole batch; None, with nothing changed, if it cannot."""
-        table, learner, regret = batch.table, self._model.learner, self._regret
-        origins = () if self._model.private is None else (self._origins(records),)
+        table, model, regret = batch.table, self._model, self._regret
+        origins = () if model.private is None else (self._origins(records),)
         marks = {"nulls": batch.nulls} if batch.nulls else {}
         if table is not None:
-            rows = prepare_rows(learner)
+            rows = model.prepare_rows
             ready = None if rows is None else rows(table.names, table.values, batch.ys, *origins, **marks)
         else:
-            many = prepare_many(learner)
+            many = model.prepare_many
             ready = None if many is None else many(batch.xs, batch.ys, *origins, **marks)
         if ready is None:
             return None
@@ -956,10 +987,10 @@ class RecordProcessor:
             ) from error
 
 
-def _kind(record: OrderedRecord) -> int:
-    """Of an event: `LABEL_LATER`, `LABEL_LEARNED`, or 0: it is due."""
-    label = record.label
-    return label if label < 0 or label == LABEL_LEARNED else 0
+def _kinds(records: Sequence[OrderedRecord]) -> list[int]:
+    """Of each event: `LABEL_LATER`, `LABEL_LEARNED`, or 0: it is due."""
+    labels = [record.label for record in records]
+    return [label if label < 0 or label == LABEL_LEARNED else 0 for label in labels]
 
 
 _TAKE: Final = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from streampair.engine.records import OFFSET_BITS, OrderedRecord
 
@@ -170,7 +170,7 @@ class LateSample:
         return 0.5**self._level
 
     def extend(
-        self, digests: NDArray[np.uint64], times: Sequence[int], labelled: Sequence[bool], *, after: int
+        self, digests: NDArray[np.uint64], times: ArrayLike, labelled: ArrayLike, *, after: int
     ) -> None:
         """Add events that are learned now.
 
@@ -179,19 +179,17 @@ class LateSample:
         digests
             Shape (n, 2): of their ids.
         times
-            Of the events, in milliseconds.
+            Shape (n,): of the events, in milliseconds.
         labelled
-            Whether each is learned with a label that came.
+            Shape (n,): whether each is learned with a label that came.
         after
             How long after its event a label may come, in milliseconds.
         """
-        chosen = np.flatnonzero(self._chosen(digests[:, 0])).tolist()
-        words = digests[:, 0].tolist()
-        for index in chosen:
-            if labelled[index]:
-                self.in_time += 1
-            else:
-                self._times[words[index]] = int(times[index])
+        chosen, come = self._chosen(digests[:, 0]), np.asarray(labelled, np.bool_)
+        self.in_time += int(np.count_nonzero(chosen & come))
+        without = np.flatnonzero(chosen & ~come)
+        moments = np.asarray(times, np.int64)[without].tolist()
+        self._times.update(zip(digests[without, 0].tolist(), moments, strict=True))
         if len(self._times) <= self._size:
             return
         newest = max(self._times.values())

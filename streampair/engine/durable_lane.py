@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from streampair import __version__
+from streampair.engine.batch import payload_digest
 from streampair.engine.fits import Fits, PendingModel
 from streampair.engine.lane import Lane
 from streampair.engine.protocols import deferred_fits, privacy_summary
@@ -40,7 +41,7 @@ from streampair.engine.recovery import (
     refuse_key,
     replay_impossible,
 )
-from streampair.engine.reservations import Reservations, payload_digest
+from streampair.engine.reservations import Reservations
 from streampair.engine.snapshot import Snapshot, since_of, summary
 from streampair.engine.source import ORDER_NOT_COVERED, Positions
 from streampair.engine.wal import (

@@ -58,7 +58,7 @@ def digest_ids(ids: Sequence[bytes]) -> NDArray[np.uint64]:
 
 
 def place_of_label(place: int) -> tuple[int, int]:
-    """Partition and offset of a place as `JoinedLabels` has it."""
+    """Partition and offset of a place as `LabelTable.first` has it."""
     return place >> OFFSET_BITS, place & _MAX_OFFSET
 
 
@@ -75,8 +75,6 @@ class JoinedLabels(NamedTuple):
         How many further labels of these events were used with another code than that of the event's label.
     repeats
         How many further labels were used with the same code.
-    chosen
-        Shape (n,): the place of the label of each event; 0 for none.
     events, places
         Shape (m,): each label that was used, as the index of its event and its place (see `LabelTable.used`).
     """
@@ -85,7 +83,6 @@ class JoinedLabels(NamedTuple):
     times: NDArray[np.int64]
     contradictions: int
     repeats: int
-    chosen: NDArray[np.uint64]
     events: NDArray[np.int64]
     places: NDArray[np.uint64]
 
@@ -410,9 +407,50 @@ class LabelTable:
         contradictions, repeats = label_table.label_resolve(
             taken.events, taken.codes, taken.times, taken.places, best, codes, joined_times
         )
-        chosen = np.zeros(n, dtype=np.uint64)
-        chosen[best >= 0] = taken.places[best[best >= 0]]
-        return JoinedLabels(codes, joined_times, contradictions, repeats, chosen, taken.events, taken.places)
+        return JoinedLabels(codes, joined_times, contradictions, repeats, taken.events, taken.places)
+
+    def first(
+        self, digests: ArrayLike, times: ArrayLike
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.uint64]]:
+        """Return the label that each event would have by itself, in a table without used labels.
+
+        Parameters
+        ----------
+        digests, times
+            As in `join`.
+
+        Returns
+        -------
+        tuple of numpy.ndarray
+            Each of shape (n,): whether there is one, its time, and its place (`place_of_label`).
+        """
+        words, moments = _column(digests, np.uint64), _column(times, np.int64)
+        n = len(moments)
+        if words.shape != (n, 2) or moments.shape != (n,):
+            raise ValueError("digests and times are not of the same events: give n of each")
+        found_times, places = np.full(n, _MOST), np.full(n, 2**64 - 1, np.uint64)
+        earliest, latest = self._in_time(moments)
+        for segment in self._segments:
+            label_table.label_first(
+                segment.digests,
+                segment.times,
+                segment.places,
+                segment.following,
+                segment.index,
+                words,
+                earliest,
+                latest,
+                self._expired,
+                found_times,
+                places,
+            )
+        return places != 2**64 - 1, found_times, places
+
+    def _in_time(self, moments: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The earliest and the latest time of a label that an event of each time may use."""
+        # Clipped first: the difference must not wrap around.
+        earliest = np.maximum(np.maximum(moments, _LEAST + self.lateness) - self.lateness, self._expired)
+        return earliest, np.minimum(moments, _MOST - self.after) + self.after
 
     def _take(self, words: NDArray[np.uint64], moments: NDArray[np.int64]) -> _TakenLabels:
         """Use the labels of events."""
@@ -420,9 +458,7 @@ class LabelTable:
         parts = [_TakenLabels(*(np.empty(0, dtype=kind) for kind in kinds))]
         if not len(moments):
             return parts[0]
-        # Clipped first: the difference must not wrap around.
-        earliest = np.maximum(np.maximum(moments, _LEAST + self.lateness) - self.lateness, self._expired)
-        latest = np.minimum(moments, _MOST - self.after) + self.after
+        earliest, latest = self._in_time(moments)
         low, high, room = int(earliest.min()), int(latest.max()), len(moments) + 64
         for segment in self._segments:
             event = 0 if segment.low <= high and segment.high >= low else len(moments)
@@ -537,12 +573,6 @@ class LabelTable:
         if len(ahead):
             places = np.setdiff1d(places, ahead, assume_unique=True)
         return _encoded(places)
-
-    @staticmethod
-    def encode_used(places: Sequence[tuple[int, int]]) -> bytes:
-        """What `load_used` takes, of places (partition, offset)."""
-        found = [partition << OFFSET_BITS | offset for partition, offset in places]
-        return _encoded(np.sort(np.array(found, dtype=np.uint64)))
 
     def load_used(self, data: bytes) -> None:
         """Restore which labels are used, before labels are read again from their topic: `add` marks them.

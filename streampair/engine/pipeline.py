@@ -19,7 +19,16 @@ from typing import Any
 
 from river import base, compose
 
-from streampair.engine.protocols import PrivateModel, Scorer, SerializableStep, missing, probabilities_of
+from streampair.engine.protocols import (
+    PrivateModel,
+    Scorer,
+    SerializableStep,
+    missing,
+    prepare_many,
+    prepare_rows,
+    probabilities_of,
+    score_rows,
+)
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy.pipeline_check import (
     check_pipeline,
@@ -68,6 +77,10 @@ class PipelineAdapter:
             raise ConfigError("the pipeline has no steps", fix="add a learner as its last step")
         self.positive = positive
         self._last = list(self.steps)[-1]
+        #: The last step.
+        self.learner: Any = self.steps[self._last]
+        #: Whether its scores rank events; a metric's scores are distances, which do not.
+        self.ranks = not isinstance(self.learner, base.Transformer)
         #: The learner, if it keeps a privacy account; never exchanged, as it is one of ours.
         self.private: PrivateModel | None = _private(self.learner)
         #: Void because of a step that learns in front of a private learner.
@@ -107,16 +120,6 @@ class PipelineAdapter:
                 ) from error
 
     @property
-    def learner(self) -> Any:
-        """The last step."""
-        return self.steps[self._last]
-
-    @property
-    def ranks(self) -> bool:
-        """Whether its scores rank events; a metric's scores are distances, which do not."""
-        return not isinstance(self.learner, base.Transformer)
-
-    @property
     def probabilities(self) -> Callable[[Any], Any] | None:
         """Function from scores to the learner's current probabilities; None: it gives none."""
         if self._score_name == "predict_proba_one":
@@ -132,7 +135,7 @@ class PipelineAdapter:
 
     def bind(self) -> None:
         """Build the functions of the hot loop; again after every exchange of a step."""
-        learner = self.learner
+        learner = self.learner = self.steps[self._last]
         front = [step for name, step in self.steps.items() if name != self._last]
         self.transform: Callable[[Any], Any] | None = _transformer(front)
         if self.private is not None and self.transform is not None and not all(map(is_total, front)):
@@ -140,6 +143,9 @@ class PipelineAdapter:
         self.score: Callable[[Any], float] = _scorer(learner, self._score_name, self.positive)
         learn_one = learner.learn_one
         self.learn: Callable[[Any, Any], object] = learn_one if self._takes_y else lambda x, y: learn_one(x)
+        self.prepare_many = prepare_many(learner)
+        self.prepare_rows = prepare_rows(learner)
+        self.score_rows = score_rows(learner)
         self._front = front
 
     def score_with_probabilities(self, z: Any) -> tuple[float, dict[Any, float] | None]:

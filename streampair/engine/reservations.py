@@ -6,44 +6,15 @@ The rules are those of `streampair.privacy.ledger`; this module connects them to
 from __future__ import annotations
 
 import copy
-import hashlib
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streampair.engine.protocols import PrivateModel, noise_digest
-from streampair.engine.records import Record
 from streampair.engine.wal import Digests, join_digests, split_digests
 from streampair.errors import PrivacyError
 from streampair.privacy.ledger import DIGEST_BYTES, Ledger, Line, repeats
 
-__all__ = ["Reservations", "context_of", "contexts_of", "payload_digest"]
-
-_PLACE = struct.Struct(">iq").pack
-_LENGTH = struct.Struct(">cQ").pack
-# A copy costs half of a new hash, because it has absorbed the key.
-_no_value = hashlib.blake2b(digest_size=32, key=b"streampair record").copy
-_value = hashlib.blake2b(b"v", digest_size=32, key=b"streampair record").copy
-
-
-def payload_digest(key: bytes | None, value: bytes | None) -> bytes:
-    """Digest (32 bytes) of a record's key and value; a missing one differs from an empty one."""
-    payload = _no_value() if value is None else _value()
-    if value is not None:
-        payload.update(value)
-    if key is not None:
-        payload.update(_LENGTH(b"k", len(key)) + key)
-    return payload.digest()
-
-
-def context_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> bytes:
-    """Identity of a record of a topic: its position, and a digest of its bytes (docs/privacy 8)."""
-    return _PLACE(partition, offset) + payload_digest(key, value)
-
-
-def contexts_of(partition: int, records: Sequence[Record]) -> list[bytes]:
-    """`context_of` of each."""
-    return [_PLACE(partition, record.offset) + payload_digest(record.key, record.value) for record in records]
+__all__ = ["Reservations"]
 
 
 class Reservations:

@@ -29,7 +29,7 @@ __all__ = [
     "ranges_of",
 ]
 
-_CLOCK: Final = attrgetter("clock")
+_COLUMNS: Final = [attrgetter(name) for name in ("partition", "position", "label", "early")]
 
 ORDER_NOT_COVERED = (
     "the order over partitions is not covered, since producers set the timestamps by which it is made "
@@ -81,10 +81,10 @@ def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:
     records = list(records)
     if not records:
         return []
-    partitions = np.array([record.partition for record in records])
-    positions = np.array([record.position for record in records])
-    labels = np.array([record.label for record in records])
-    early = np.array([record.early for record in records])
+    partitions, positions, labels, early = (
+        np.fromiter(map(column, records), np.int64, len(records)) for column in _COLUMNS
+    )
+    early = early != 0
     steps = np.diff(positions)
     # Events that are learned early come in any order, and what lies between two of them is not learned.
     torn = np.where(early[1:], steps != 1, steps <= 0)
@@ -191,7 +191,7 @@ class Positions:
             start += each.count
             if not each.early:
                 positions = self._due if each.labels else self._next
-                clock, before = max(map(_CLOCK, part)), positions.get(each.partition)
+                clock, before = part[-1].clock, positions.get(each.partition)
                 if before is not None:
                     clock = max(before.clock, clock)
                 positions[each.partition] = Position(each.partition, each.end, clock)

@@ -9,11 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from streampair.evaluation.comparison import AUCDifference, ScoreTable, delong
-from streampair.evaluation.estimate import RegretEstimate
 from streampair.evaluation.label_delay import delayed_labels, delayed_progressive_val_score
 from streampair.evaluation.pair_reservoir import Drawn, Records
 from streampair.evaluation.quality import AUCWindow, Quality, quality_of
-from streampair.evaluation.regret import MetricRegret, PairRegret, RelevanceRegret
+from streampair.evaluation.regret import MetricRegret, PairRegret, RegretEstimate, RelevanceRegret
 
 if TYPE_CHECKING:
     from streampair.evaluation.rolling_auc import RollingAUC

@@ -10,7 +10,7 @@ from river import base, metrics
 
 from streampair.errors import RecordError
 from streampair.evaluation.quality import AUCWindow
-from streampair.records.labels import TwoLabels
+from streampair.records.features import TwoLabels
 
 __all__ = ["RollingAUC"]
 

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import FULL, RELEASED, RESERVOIR, row_to_replace
-from streampair.kernels.design import prepare_rows
 from streampair.kernels.losses import loss_slope
 from streampair.kernels.numerics import sigmoid
 from streampair.kernels.random import blt_noise, normals_from_bits
 from streampair.kernels.symmetric import ROOT2
-from streampair.kernels.vectors import dot, project_ball
+from streampair.kernels.vectors import dot, prepare_rows, project_ball
 
 
 @kernel
@@ -431,10 +430,11 @@ def ftrl_move(
     w = vectors[0]
     average = vectors[1]
     g = vectors[2]
+    origin = vectors[3]
     share = 2.0 / (steps + 2.0)
     for i in range(w.shape[0]):
         total[i] += np.int64(g[i]) + np.int64(math.floor(noise[i] / gamma + 0.5))
-        w[i] = -eta * (gamma * np.float64(total[i]))
+        w[i] = origin[i] - eta * (gamma * np.float64(total[i]))
     project_ball(w, numbers[RADIUS])
     for i in range(w.shape[0]):
         average[i] += share * (w[i] - average[i])
@@ -455,10 +455,10 @@ def ftrl_steps(
     """Slots `start + 1, ...` of FTRL with correlated noise (docs/privacy 4.3, 7).
 
     For each row: gradient at the current iterate; then, in whole steps of the grid,
-    `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(-eta gamma T)`, its
+    `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(w_0 - eta gamma T)`, its
     t-weighted average, and the record (null ones too) into the buffer.
 
-    vectors (3, p): iterate, average, gradient of the last slot.
+    vectors (4, p): iterate, average, gradient of the last slot, and w_0.
     """
     g = vectors[2]
     for r in range(rows.shape[0]):

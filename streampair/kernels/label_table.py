@@ -110,6 +110,48 @@ def label_take(
 
 
 @kernel
+def label_first(
+    digests: Words,
+    times: Times,
+    places: Words,
+    following: Cells,
+    index: Cells,
+    wanted: Words,
+    earliest: Times,
+    latest: Times,
+    expired: int,
+    first_times: Times,
+    first_places: Words,
+) -> None:
+    """The first row of each wanted digest (n, 2) whose time is from `earliest` to `latest`, used or not.
+
+    It goes by time, then by place. `first_times` and `first_places` hold the first ones of other segments, or
+    the largest numbers, and are replaced by earlier ones. Rows before `expired` leave their list.
+    """
+    for i in range(wanted.shape[0]):
+        cell = np.int64(index[_cell(index, digests, wanted[i, 0], wanted[i, 1])])
+        if cell == 0:
+            continue
+        head = (cell & MAX_ROWS) - 1
+        row = head
+        before = head
+        while row >= 0:
+            after = np.int64(following[row]) - 1
+            time = times[row]
+            if earliest[i] <= time <= latest[i] and (
+                time < first_times[i] or (time == first_times[i] and places[row] < first_places[i])
+            ):
+                first_times[i] = time
+                first_places[i] = places[row]
+            if row != head:
+                if time < expired:
+                    following[before] = after + 1
+                else:
+                    before = row
+            row = after
+
+
+@kernel
 def label_resolve(
     events: Times, codes: Codes, times: Times, places: Words, best: Times, joined: Codes, joined_times: Times
 ) -> tuple[int, int]:

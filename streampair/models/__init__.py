@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.auc import MulticlassForest
+from streampair.base.forest import Explanation
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.models.difference import difference
 from streampair.models.exporting import document_of
@@ -245,18 +246,50 @@ class Model:
         relevance = getattr(self._document, "relevance", None)
         return score if relevance is None else relevance.middle + relevance.half * score
 
-    def to_online(self, learner: Any, records: int | None = None) -> Any:
+    def explain_one(self, x: Mapping[Any, Any]) -> Explanation:
+        """Contribution of each feature to the score of a record, as the learner's `explain_one` gives it.
+
+        Raises
+        ------
+        RecordError
+            If a feature cannot be used.
+        ConfigError
+            If the learner gives no reasons.
+
+        Examples
+        --------
+        >>> from streampair import auc, models
+        >>> learner = auc.Forest(seed=1)
+        >>> for a, y in [(1.0, True), (0.0, False)] * 100:
+        ...     learner.learn_one({"a": a}, y)
+        >>> models.export(learner).explain_one({"a": 1.0}) == learner.explain_one({"a": 1.0})
+        True
+        """
+        if not isinstance(self._scorer, ForestScorer):
+            raise ConfigError(
+                f"a model of {self.class_name} gives no reasons",
+                fix="use an auc.Forest, auc.MulticlassForest or ranking.Forest",
+            )
+        return self._scorer.learner.explain_one(x)
+
+    def to_online(self, learner: Any, records: int | None = None, *, public: bool = False) -> Any:
         """Let a new learner begin with this model (warm start).
 
-        Its scores and probabilities then have the bits of the model's, and it learns on from there.
+        Its first scores and probabilities are the model's, and it learns on from there.
 
         Parameters
         ----------
         learner
             A new `auc.PairOGD`, with the labels of the model; or `ranking.PairOGD` for a model of
-            relevances. It may have another loss, buffer or step size.
+            relevances. It may have another loss, buffer or step size. Or a private linear learner:
+            `auc.PairFTRL`, `NoisyOGD`, `OnPairStrC`, `OnPairC`, and those of `ranking`.
         records
             As of `PairOGD.begin_at`: how many records the model counts for. None: as many as it has learned.
+            For a private learner None: its releases show how much the model is worth.
+        public
+            For a private learner: declares that the model was learned without any record that the learner
+            protects. The model then adds nothing to the account, and the report says so. If it is not
+            declared, the spend of the model is added, and a model without one is refused.
 
         Returns
         -------
@@ -270,8 +303,14 @@ class Model:
 
         Notes
         -----
-        The model is to be linear, and of a learner that is not private. A forest, a metric and a private
-        learner do not begin with a model: a file holds what they score by, and not what they learn by.
+        The model is to be linear. For a learner that is not private it is to be of one that is not, either. A
+        forest and a metric do not begin with a model: a file holds what they score by, and not what they
+        learn by.
+
+        A private learner scores with the model until its warm-up has ended. Then its learning begins at the
+        model's weights, in its own coordinates (docs/privacy, Lemma 97). Without `features=` its features are
+        those of the model. Budgets add: `mu^2` of the model's releases and of the learner's own, for it is
+        not known whether both learned from the same people.
 
         Examples
         --------
@@ -285,8 +324,11 @@ class Model:
         >>> online.score_one(x) == model.score_one(x)
         True
         >>> online.learn_one(x, y)
+        >>> private = model.to_online(auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1250), public=True)
+        >>> bool(abs(private.score_one(x) - model.score_one(x)) < 1e-12)
+        True
         """
-        begin_from(self._document, learner, records)
+        begin_from(self._document, learner, records, public)
         return learner
 
 
@@ -429,14 +471,8 @@ def diff(before: Model, after: Model) -> dict[str, Any]:
     return difference(before._document, after._document)
 
 
-def to_onnx(
-    model: Any,
-    slots: int | None = None,
-    time: int | None = None,
-    *,
-    metadata: Mapping[str, Any] | None = None,
-) -> onnx.ModelProto:
-    """The ONNX graph of a model, or of the model of a learner.
+def to_onnx(model: Model) -> onnx.ModelProto:
+    """The ONNX graph of a model.
 
     Its input ``features`` are doubles (n, d) in the order of `Model.features`, NaN where a record has no
     number. A model that has learned texts has a second input, ``texts``: integers (n, t), hashes of the texts
@@ -447,15 +483,13 @@ def to_onnx(
     Parameters
     ----------
     model
-        A `Model`, or a learner.
-    slots, time, metadata
-        Of the model of a learner, as of `export`.
+        What `export` and `load` return.
 
     Raises
     ------
     ConfigError
-        As `export`; or if the package onnx is not installed, or the model has learned nothing that a graph
-        could compute.
+        If it is no model, if the package onnx is not installed, or if the model has learned nothing that a
+        graph could compute.
 
     Notes
     -----
@@ -467,11 +501,13 @@ def to_onnx(
     >>> from streampair import auc, models
     >>> learner = auc.PairOGD()
     >>> learner.learn_one({"a": 1.0}, True)
-    >>> [output.name for output in models.to_onnx(learner).graph.output]
+    >>> [output.name for output in models.to_onnx(models.export(learner)).graph.output]
     ['score', 'probabilities']
     """
     if not isinstance(model, Model):
-        model = export(model, slots, time, metadata=metadata)
+        raise ConfigError(
+            f"a {type(model).__name__} is no model", fix="give models.export(learner), or use models.save"
+        )
     facts = plain_metadata(model.metadata)
     return onnx_of(msgspec.structs.replace(model._document, metadata=facts), _version("streampair"))
 
@@ -539,7 +575,8 @@ def save(model: Any, path: str | Path) -> None:
     """
     target = Path(path)
     if target.suffix.lower() == ".onnx":
-        data = to_onnx(model).SerializeToString(deterministic=True)
+        whole = model if isinstance(model, Model) else export(model)
+        data = to_onnx(whole).SerializeToString(deterministic=True)
     else:
         data = dumps(model)
     part = target.with_name(f".{target.name}.part")
@@ -558,7 +595,7 @@ def load(path: str | Path) -> Model:
     Raises
     ------
     SnapshotError
-        As `loads`, or if it is an ONNX graph.
+        As `loads`, with the name of the file; or if it is an ONNX graph.
     OSError
         If the file cannot be read.
     """
@@ -567,4 +604,8 @@ def load(path: str | Path) -> Model:
             f"{path} is an ONNX graph, which cannot be loaded as a model",
             fix="load the model's JSON file; ONNX Runtime scores with a graph",
         )
-    return loads(Path(path).read_bytes())
+    data = Path(path).read_bytes()
+    try:
+        return loads(data)
+    except SnapshotError as error:
+        raise SnapshotError(f"{path}: {error.problem}", fix=error.fix) from None

@@ -11,10 +11,10 @@ from river import compose
 
 from streampair.auc import MulticlassForest
 from streampair.base.forest import ForestLearner
-from streampair.base.learner import Learner
-from streampair.base.mixins import ClassifierMixin, RegressorMixin, TransformerMixin
+from streampair.base.learner import ClassifierMixin, Learner, RegressorMixin, TransformerMixin
 from streampair.base.online import OnlinePairLearner
 from streampair.base.private import PrivateLearner
+from streampair.base.start_model import StartModel
 from streampair.base.targets import RelevanceTarget
 from streampair.errors import ConfigError
 from streampair.kernels import platt
@@ -37,7 +37,7 @@ from streampair.models.format import (
     plain_names,
 )
 from streampair.privacy.pipeline_check import class_name
-from streampair.records.design import RandomTreeDesign
+from streampair.records.random_trees import RandomTreeDesign
 
 __all__ = ["document_of", "scaling_of"]
 
@@ -70,6 +70,8 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
         "privacy": _promise_of(learner),
         "metadata": metadata,
     }
+    run = learner.run if isinstance(learner, PrivateLearner) else None
+    start = None if run is None else run.scoring_start
     scaling = scaling_of(learner) if isinstance(learner, PrivateLearner) else None
     if isinstance(learner, TransformerMixin):
         root = learner._map()
@@ -86,7 +88,12 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
         "scaling": scaling,
         "weights": tuple(learner.weights_vector.tolist()),
     }
-    run = learner.run if isinstance(learner, PrivateLearner) else None
+    if start is not None:  # the model is still that which it began with
+        linear |= {
+            "features": plain_names(start.names),
+            "weights": tuple(start.weights.tolist()),
+            "scaling": _start_scaling(start),
+        }
     if run is not None and isinstance(run.design, RandomTreeDesign):
         return RandomForestModel(**linear, **_tree_parts(run.design, run.weights))
     return LinearModel(**linear)
@@ -166,6 +173,13 @@ def scaling_of(learner: PrivateLearner) -> Scaling:
         factor=tuple(design.factor.tolist()) if design.standardised else None,
         cap=float(design.cap) if math.isfinite(design.cap) else None,
     )
+
+
+def _start_scaling(start: StartModel) -> Scaling | None:
+    if start.bounds is None:
+        return None
+    mean, factor = (None if part is None else tuple(part.tolist()) for part in (start.mean, start.factor))
+    return Scaling(start.bounds, mean, factor, start.cap if math.isfinite(start.cap) else None)
 
 
 def _pair(bounds: Any) -> tuple[float, float]:

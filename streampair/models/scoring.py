@@ -25,7 +25,8 @@ from streampair.models.format import (
     Scaling,
 )
 from streampair.records import features
-from streampair.records.design import Design, RandomTreeDesign, check_finite, check_scored
+from streampair.records.features import Design, check_finite, check_scored
+from streampair.records.random_trees import RandomTreeDesign
 
 __all__ = ["ForestScorer", "ModelScorer", "design_of", "probabilities", "scorer_of"]
 

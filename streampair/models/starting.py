@@ -5,19 +5,26 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from streampair.auc import PrivateForest
 from streampair.base.forest import ForestLearner
-from streampair.base.mixins import ClassifierMixin, TransformerMixin
+from streampair.base.learner import ClassifierMixin, TransformerMixin
 from streampair.base.online import OGDRule, OnlinePairLearner
 from streampair.base.private import PrivateLearner
+from streampair.base.start_model import StartModel
 from streampair.errors import ConfigError
 from streampair.kernels import platt
 from streampair.kernels import state as layout
 from streampair.models.format import Curve, Document, Labels, LinearModel
+from streampair.privacy.mechanisms.base import Link
+from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
+from streampair.privacy.report import DECLARED_PUBLIC, StartAccount
 
 __all__ = ["begin_from"]
 
 
-def begin_from(document: Document, learner: Any, records: int | None) -> None:
+def begin_from(document: Document, learner: Any, records: int | None, public: bool) -> None:
     """Let a new learner begin with a model.
 
     Parameters
@@ -25,9 +32,9 @@ def begin_from(document: Document, learner: Any, records: int | None) -> None:
     document
         The model.
     learner
-        A new `auc.PairOGD` or `ranking.PairOGD`.
-    records
-        As of `PairOGD.begin_at`; None: as many as the model has learned.
+        A new `auc.PairOGD` or `ranking.PairOGD`, or a private linear learner.
+    records, public
+        As of `Model.to_online`.
 
     Raises
     ------
@@ -35,11 +42,21 @@ def begin_from(document: Document, learner: Any, records: int | None) -> None:
         If this learner cannot begin with this model. Then it is as it was.
     """
     _check_learner(learner)
+    name, private = type(learner).__name__, isinstance(learner, PrivateLearner)
     if type(document) is not LinearModel:  # not isinstance: the model of a private forest is one, too
+        also = ", or of a private linear learner" if private else ""
         raise ConfigError(
-            f"a PairOGD is linear, and cannot begin with the model of a learner that is not: "
+            f"a {name} is linear, and cannot begin with the model of a learner that is not: "
             f"{document.class_name}",
-            fix="give the model of an auc.PairOGD, auc.OAM, auc.SPAUC or ranking.PairOGD",
+            fix=f"give the model of an auc.PairOGD, auc.OAM, auc.SPAUC or ranking.PairOGD{also}",
+        )
+    if private:
+        _begin_private(document, learner, records, public)
+        return
+    if public:
+        raise ConfigError(
+            f"the model is declared public, and a {name} is not private, so it promises nothing",
+            fix="remove the declaration (public=, learner.public_start)",
         )
     if document.scaling is not None:
         raise ConfigError(
@@ -47,16 +64,7 @@ def begin_from(document: Document, learner: Any, records: int | None) -> None:
             "weights are those of scaled values",
             fix="give the model of a learner that is not private",
         )
-    if isinstance(learner, ClassifierMixin) != (document.labels is not None):
-        wanted, family = ("auc", "ranking") if document.labels is not None else ("ranking", "auc")
-        raise ConfigError(
-            f"the model ({document.class_name}) has other labels than {family}.PairOGD learns",
-            fix=f"make a new {wanted}.PairOGD",
-        )
-    if not document.features:
-        raise ConfigError("the model has learned nothing", fix="begin without it")
-    if document.labels is not None:
-        _check_labels(document.labels, learner)
+    _check_fit(document, learner)
     weights = dict(zip(document.features, document.weights, strict=True))
     learner.begin_at(weights, document.slots if records is None else records)
     if document.labels is not None and document.probability is not None:
@@ -65,15 +73,109 @@ def begin_from(document: Document, learner: Any, records: int | None) -> None:
         _begin_curve(learner, document.probability, document.slots if records is None else records)
 
 
-def _check_learner(learner: Any) -> None:
-    """Refuse all but a `PairOGD` of linear scores, and say what else to do."""
-    name = type(learner).__name__
-    if isinstance(learner, PrivateLearner):
+def _check_fit(document: LinearModel, learner: Any) -> None:
+    """Refuse a model of other labels, or one that has learned nothing."""
+    if isinstance(learner, ClassifierMixin) != (document.labels is not None):
+        wanted, family = ("auc", "ranking") if document.labels is not None else ("ranking", "auc")
+        name = type(learner).__name__
         raise ConfigError(
-            f"a {name} cannot begin with a model: it is private, and its report has no place for the budget "
-            "of another model",
-            fix="begin without the model, or let a new auc.PairOGD begin with it, which is not private",
+            f"the model ({document.class_name}) has other labels than {family}.{name} learns",
+            fix=f"make a new {wanted}.{name}",
         )
+    private = isinstance(learner, PrivateLearner)
+    # A private learner scales the weights as it learns; those of 0 rank nothing.
+    if not document.features or (private and not any(document.weights)):
+        raise ConfigError("the model has learned nothing", fix="begin without it")
+    if document.labels is not None:
+        _check_labels(document.labels, learner)
+
+
+def _begin_private(document: LinearModel, learner: PrivateLearner, records: int | None, public: bool) -> None:
+    """Let a private learner begin with a linear model, and its account with that of the model."""
+    name = type(learner).__name__
+    if records is not None:
+        raise ConfigError(
+            f"records={records!r}: how much a {name} relies on a model follows from what it releases",
+            fix="leave records out",
+        )
+    _check_fit(document, learner)
+    scaling, curve = document.scaling, document.probability
+    link = None
+    if curve is not None:
+        # With a spread of 0 all records have had one score.
+        slope = curve.slope / curve.spread if curve.spread > 0.0 else platt.LEAST
+        link = Link(slope, curve.offset - slope * curve.centre)
+    moments = (None, None) if scaling is None else (scaling.mean, scaling.factor)
+    learner._begin_from(
+        StartModel(
+            names=document.features,
+            weights=np.array(document.weights),
+            bounds=None if scaling is None else scaling.bounds,
+            mean=None if moments[0] is None else np.array(moments[0]),
+            factor=None if moments[1] is None else np.array(moments[1]),
+            cap=math.inf if scaling is None or scaling.cap is None else scaling.cap,
+            link=link,
+            account=_account_of(document, learner, public),
+        )
+    )
+
+
+def _account_of(document: LinearModel, learner: PrivateLearner, public: bool) -> StartAccount:
+    """What the model adds to the account of the learner.
+
+    Raises
+    ------
+    ConfigError
+        If it is not known.
+    """
+    promise = document.privacy
+    if public:
+        return StartAccount(document.class_name)
+    fix = (
+        "if the model was learned without any record that the learner protects, declare it public "
+        "(public=True, or learner.public_start = true); else begin with the model of a private learner, or "
+        "with none"
+    )
+    if promise is None:
+        raise ConfigError(
+            f"the model ({document.class_name}) is not private: what it discloses of the records that it was "
+            "learned from is in no account",
+            fix=fix,
+        )
+    if promise.kind == "void":
+        raise ConfigError(
+            f"the guarantee of the model ({document.class_name}) is void, so its spend is not known", fix=fix
+        )
+    if learner.settings.entity is not None and "entity" not in promise.unit:
+        raise ConfigError(
+            f"the model protects {promise.unit}, and the learner all records of an entity: the sum of both "
+            "protects no entity",
+            fix="begin with the model of a learner with entity=; or make the learner without entity=",
+        )
+    if not 0.0 <= promise.mu_spent < math.inf:
+        raise ConfigError(f"the model has spent mu {promise.mu_spent}", fix=fix)
+    before = DECLARED_PUBLIC in promise.guarantee
+    return StartAccount(document.class_name, promise.mu_spent, promise.kind, before)
+
+
+def _check_learner(learner: Any) -> None:
+    """Refuse all but a `PairOGD` of linear scores and private linear learners, and say what else to do."""
+    name = type(learner).__name__
+    if isinstance(learner, PrivateForest):
+        raise ConfigError(
+            f"a {name} cannot begin with a model: its leaves are learned beside its linear part, and no "
+            "model file holds the sums of both",
+            fix="make a new auc.PairFTRL, which begins with a linear model; or begin without the model",
+        )
+    if isinstance(learner, PrivateLearner) and not isinstance(learner, TransformerMixin):
+        mechanism = learner.settings.mechanism
+        if isinstance(mechanism, OutputPerturbation) and mechanism.paper:
+            raise ConfigError(
+                f"a {name} with the paper's calibration cannot begin with a model: it begins at random "
+                "points",
+                fix="leave calibration out",
+            )
+        return
     if isinstance(learner, ForestLearner):
         raise ConfigError(
             f"a {name} cannot begin with a model: a model holds what a forest scores by, and not the sums "

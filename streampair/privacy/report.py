@@ -6,10 +6,60 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from streampair.privacy.accounting import Kind, PrivacyReport, epsilon_from
+from streampair.privacy.accounting import Kind, PrivacyReport, compose, epsilon_from
 from streampair.privacy.mechanisms.base import MechanismState, Release, Settings
 
-__all__ = ["AccountStatus", "PrivacySummary", "build_report", "build_summary"]
+__all__ = [
+    "DECLARED_PUBLIC",
+    "AccountStatus",
+    "PrivacySummary",
+    "StartAccount",
+    "build_report",
+    "build_summary",
+]
+
+
+DECLARED_PUBLIC = "that is declared public"
+
+
+@dataclass(frozen=True)
+class StartAccount:
+    """What the model that a learner began with adds to the account (docs/privacy, Lemma 97).
+
+    Parameters
+    ----------
+    model
+        Class of the learner that the model is of.
+    mu
+        mu of its releases. None: the model is declared public, and adds nothing.
+    kind
+        The state of its guarantee: `"holds"` or `"unvouched"`.
+    public_before
+        Whether the model, or one before it, itself began with a model that is declared public.
+    """
+
+    model: str
+    mu: float | None = None
+    kind: Kind = "holds"
+    public_before: bool = False
+
+    def words(self, delta: float) -> str:
+        """What it means for the guarantee."""
+        if self.mu is None:
+            return (
+                f"it began with a model of {self.model} {DECLARED_PUBLIC}: for the records which that "
+                "model was learned from nothing is guaranteed here"
+            )
+        before = (
+            f", which goes back to a model {DECLARED_PUBLIC}, for whose records nothing is guaranteed here"
+            if self.public_before
+            else ""
+        )
+        return (
+            f"it includes epsilon {epsilon_from(self.mu, delta):.4g} at delta {delta:.3g} (mu {self.mu:.4g}) "
+            f"of the model of {self.model} that it began with{before}; whether both learned from the same "
+            "people is not known, so it is assumed"
+        )
 
 
 @dataclass
@@ -32,6 +82,8 @@ class AccountStatus:
     accepted
         Statements of an operator, with dates, that no more was released than is charged, where the account
         alone cannot show it.
+    start
+        What the model that the learner began with adds; None: it began with none.
     """
 
     continued: bool = False
@@ -41,14 +93,23 @@ class AccountStatus:
     void_reasons: list[str] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
     forked: bool = False
+    start: StartAccount | None = None
 
     def mark(self, void: Iterable[str], accepted: Iterable[str]) -> None:
         """Add reasons and statements that are new."""
         for known, reasons in ((self.void_reasons, void), (self.accepted, accepted)):
             known.extend(text for text in dict.fromkeys(reasons) if text not in known)
 
-    def vouched(self, seeded: bool) -> tuple[Kind, str]:
-        """Return kind and guarantee of a report; `seeded`: whether the noise has a fixed seed."""
+    def vouched(self, seeded: bool, delta: float) -> tuple[Kind, str]:
+        """Return kind and guarantee of a report.
+
+        Parameters
+        ----------
+        seeded
+            Whether the noise has a fixed seed.
+        delta
+            Of the report.
+        """
         reasons = [*self.void_reasons, *(["fixed seed"] if seeded else [])]
         if reasons:
             return "void", f"void ({'; '.join(reasons)})"
@@ -69,9 +130,13 @@ class AccountStatus:
                 f"vouched by the operator on {'; on '.join(self.accepted)}: that no more was released than "
                 "is charged is the operator's statement and cannot be verified"
             )
+        start = [] if self.start is None else [self.start.words(delta)]
+        if self.start is not None and self.start.kind == "unvouched":
+            doubts.append("unvouched (the model that it began with is): its spend may lack releases")
         if doubts:
-            return "unvouched", "; ".join(doubts)
-        return "holds", "exact accounting of every release, in Gaussian differential privacy"
+            return "unvouched", "; ".join([*doubts, *start])
+        exact = "exact accounting of every release, in Gaussian differential privacy"
+        return "holds", "; ".join([exact, *start])
 
 
 @dataclass(frozen=True)
@@ -116,13 +181,17 @@ def build_summary(
     mu = math.hypot(mu, math.sqrt(charged * second))
     if mu <= settings.mu * (1.0 + 1e-9):
         mu = min(mu, settings.mu)  # rounding errors alone; a larger excess is reported
-    kind, guarantee = standing.vouched(seeded)
+    epsilon, budget = settings.epsilon, settings.mu
+    if standing.start is not None and standing.start.mu is not None:
+        mu, budget = (compose([part, standing.start.mu]) for part in (mu, budget))
+        epsilon = epsilon_from(budget, settings.delta)
+    kind, guarantee = standing.vouched(seeded, settings.delta)
     return PrivacySummary(
         epsilon_spent=epsilon_from(mu, settings.delta),
-        epsilon_budget=settings.epsilon,
+        epsilon_budget=epsilon,
         delta=settings.delta,
         mu_spent=mu,
-        mu_budget=settings.mu,
+        mu_budget=budget,
         releases=(0 if run is None else run.releases) + warmed,
         horizon=settings.horizon,
         horizon_left=horizon_left,

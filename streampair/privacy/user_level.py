@@ -22,7 +22,7 @@ from streampair.privacy.sensitivity import Influence
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from streampair.privacy.correlated import BLT
+    from streampair.privacy.sensitivity import BLT
 
     Floats = NDArray[np.float64]
 
@@ -317,7 +317,7 @@ class EntitySpend:
     Examples
     --------
     >>> import numpy as np
-    >>> from streampair.privacy.correlated import BLT
+    >>> from streampair.privacy.sensitivity import BLT
     >>> from streampair.privacy.user_level import EntitySpend
     >>> spend = EntitySpend(BLT(np.array([0.5]), np.array([0.5]), None), size=1)
     >>> spend.learned(1)

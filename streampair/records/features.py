@@ -1,4 +1,4 @@
-"""Features of records: names, hashes of names and texts, categories, and conversion of values to arrays."""
+"""What is in a record: features and labels as numbers, hashes of texts, categories, and design vectors."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import ConfigError, RecordError
-from streampair.kernels import random
+from streampair.kernels import random, vectors
 from streampair.kernels.vectors import MAX_ABS
 
 __all__ = [
     "EXACT",
     "UNREADABLE",
     "Categories",
+    "Design",
+    "StartVectors",
+    "TwoLabels",
     "are_rounded",
     "arrange",
     "as_code",
     "as_number",
+    "check_finite",
+    "check_scored",
     "checked_seed",
     "checked_size",
     "code_or_number",
@@ -36,6 +41,7 @@ __all__ = [
     "getter",
     "hashes",
     "in_order",
+    "is_wide",
     "label",
     "number",
     "packed",
@@ -182,6 +188,12 @@ def real(cell: Any) -> float | None:
     return found if abs(found) < np.inf else None
 
 
+def is_wide(cell: Any) -> bool:
+    """Whether it is a number so large that floats cannot distinguish it from its neighbours. Never raises."""
+    found = real(cell)
+    return found is not None and abs(found) >= EXACT
+
+
 def label(y: Any) -> Any:
     """Convert a label for comparison: a text of a number or a boolean is that number or boolean.
 
@@ -196,6 +208,125 @@ def label(y: Any) -> Any:
     text = _text(y)
     found = _of_text(text)
     return text if found is None else found
+
+
+def _kind(label: Any) -> str | None:
+    """Type of a label in words; None: not a label."""
+    if isinstance(label, str):
+        return "text"
+    if isinstance(label, bytes):
+        return "bytes"
+    if isinstance(label, bool | np.bool_):
+        return "a boolean"
+    return "a number" if isinstance(label, int | float | np.integer | np.floating) else None
+
+
+def _opposite(label: Any) -> Any:
+    """The other of two labels, such as False for True and 0 for 1; None if the type has more values."""
+    if _kind(label) not in ("a boolean", "a number") or label not in (0, 1):
+        return None
+    return not label if _kind(label) == "a boolean" else 1 - label
+
+
+class TwoLabels:
+    """The positive and the negative label of a binary task.
+
+    Labels are compared by `==` after the conversion of `label`, so 1, 1.0, True and "1" are equal.
+
+    Parameters
+    ----------
+    positive
+        The label that ranks high: text, a number, True or False.
+    negative
+        The label that ranks low; any third label is then an error. None: the opposite of True, False, 1 or 0;
+        for any other `positive`, all other labels of its type.
+
+    Raises
+    ------
+    ConfigError
+        If one of them is not a label, or both are the same.
+
+    Attributes
+    ----------
+    positive
+        As given.
+    negative
+        The label that ranks low; None: all other labels of the type of `positive`.
+    high, low
+        Both after conversion.
+
+    Examples
+    --------
+    >>> from streampair.records.features import TwoLabels
+    >>> TwoLabels(True).negative, TwoLabels(1).negative, TwoLabels("fraud").negative
+    (False, 0, None)
+    >>> TwoLabels(True).sign(0.0), TwoLabels("fraud").sign("fine")
+    (-1.0, -1.0)
+    """
+
+    def __init__(self, positive: Any, negative: Any = None) -> None:
+        high, low = label(positive), label(negative)
+        if high is None or (isinstance(high, float) and math.isnan(high)):
+            raise ConfigError(
+                f"positive is {positive!r}, which marks an unknown label",
+                fix="name the label that ranks high, for example True, 1 or 'fraud'",
+            )
+        for name, value in (("positive", positive), ("negative", negative)):
+            if value is not None and (_kind(value) is None or value != value):
+                raise ConfigError(
+                    f"{name} is {short(value)}, which is not a label",
+                    fix="give text, a number, True or False",
+                )
+        if negative is not None and low == high:
+            raise ConfigError(f"positive and negative are both {positive!r}", fix="give two different labels")
+        self.positive = positive
+        # The negative label of "1" is not 0: predictions have the stream's labels.
+        self.negative = _opposite(positive) if negative is None else negative
+        self.high, self.low = high, label(self.negative)
+
+    def sign(self, y: Any) -> float:
+        """+1 for the label that ranks high, -1 for one that ranks low.
+
+        Raises
+        ------
+        RecordError
+            If the label is unknown (None, NaN or masked), cannot be compared, or is neither.
+        """
+        value, y = y, label(y)
+        try:
+            differs = y != y
+            unknown = y is None or differs is np.ma.masked or bool(differs)
+            high = bool(y == self.high)
+            low = not high and self._is_low(y)
+        except (TypeError, ValueError):  # an array, or pandas.NA
+            raise RecordError(
+                f"the label is not a single known value: {short(value)}",
+                fix="give one label, for example True or False",
+                stage="label",
+            ) from None
+        if unknown:
+            raise RecordError(
+                f"the label is {value!r}, so it is unknown",
+                fix="learn the record when its label is there, or leave it out",
+                stage="label",
+            )
+        if high or low:
+            return 1.0 if high else -1.0
+        raise RecordError(
+            f"the label is {short(value)}, and {self._named()}",
+            fix="name the label that ranks high as positive=, and the other one as negative=, "
+            "for example positive='yes', negative='no'",
+            stage="label",
+        )
+
+    def _is_low(self, y: Any) -> bool:
+        return _kind(y) == _kind(self.high) if self.low is None else bool(y == self.low)
+
+    def _named(self) -> str:
+        """Describe the known labels, for an error."""
+        if self.negative is None:
+            return f"positive={self.positive!r} is {_kind(self.high)}"
+        return f"there are only positive={self.positive!r} and negative={self.negative!r}"
 
 
 def are_rounded(values: NDArray[Any] | list[Any]) -> bool:
@@ -506,3 +637,235 @@ class Categories:
             return self.places[field].get(self._read(value))
         except Exception:  # a value without a hash, such as a list, is not declared
             return None
+
+
+def check_scored(x: Any, names: Sequence[Hashable] | None = None) -> list[float]:
+    """Values of a record to be scored, for these names or all of its features; missing ones are NaN.
+
+    Raises
+    ------
+    RecordError
+        If the record is empty or not a mapping, cannot be read, or a value is not a finite number.
+    """
+    try:
+        return _values(x, names)
+    except RecordError:
+        raise
+    except Exception as error:  # a mapping or a value may raise anything
+        raise RecordError(
+            f"the record cannot be read: it raises {type(error).__name__}",
+            fix="give a dict of numbers",
+            stage="features",
+        ) from None
+
+
+def _values(x: Any, names: Sequence[Hashable] | None) -> list[float]:
+    if not isinstance(x, Mapping) or not x:
+        read_record(x)
+    values = []
+    for name in x if names is None else names:
+        if name not in x:
+            values.append(math.nan)
+            continue
+        try:
+            value = number(x[name])
+        except (TypeError, ValueError, OverflowError):
+            raise unusable_value(name, x[name]) from None
+        if not math.isfinite(value):
+            raise unusable_value(name, x[name])
+        values.append(value)
+    return values
+
+
+def check_finite(columns: list[Hashable], rows: Array, known: list[int]) -> None:
+    """RecordError for the first known feature that is not finite."""
+    if vectors.unusable_row(rows, vectors.MAX_FINITE):  # perhaps only in a feature that is not known
+        bad = np.argwhere(~np.isfinite(rows[:, known]))
+        if len(bad):
+            i, j = int(bad[0][0]), known[int(bad[0][1])]
+            raise unusable_value(columns[j], float(rows[i, j]), row=i)
+
+
+class StartVectors:
+    """From raw rows to the vectors that the weights of a start model multiply.
+
+    Parameters
+    ----------
+    scaling
+        Scale, shift, mean and factor of each feature, (4, d), 0 for one that the model does not know. None:
+        the weights multiply raw values, of which missing ones are 0.
+    standardised
+        Whether mean and factor are used.
+    cap
+        Bound of standardised values.
+    """
+
+    def __init__(self, scaling: Array | None, standardised: bool = False, cap: float = math.inf) -> None:
+        self.scaling = scaling
+        self.standardised = standardised
+        self.cap = cap
+
+    def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
+        """As `Design.prepare`."""
+        if self.scaling is not None:
+            vectors.prepare_rows(raw, self.scaling, self.standardised, self.cap, ready, usable)
+            return
+        finite = np.abs(raw) <= vectors.MAX_FINITE
+        usable[:] = finite.all(axis=1)
+        np.clip(np.where(finite, raw, 0.0), -vectors.MAX_ABS, vectors.MAX_ABS, out=ready)
+
+
+class Design:
+    """A fixed feature set with declared bounds, and with released moments after the warm-up.
+
+    Parameters
+    ----------
+    names
+        Feature names. The columns are in their sorted order, whatever the order given.
+    bounds
+        Declared (low, high) of some of them; the others are assumed to be in [-1, 1].
+
+    Attributes
+    ----------
+    names, index
+        The columns in order, and the column of each name.
+    raw, ready, usable, label
+        Buffers for one record: raw values (1, d), its design (1, d), whether all values are finite (1,), and
+        its label (1,).
+    cells
+        Raw values and label, (d + 1,): `raw` and `label` are views of it.
+    mean, factor
+        Released mean, and factor, of scaled values, (d,), used if `standardised`: views of `scaling`.
+    scaling
+        Scale, shift, `mean` and `factor` of the values: (4, d).
+    cap
+        Bound that standardised values are clipped to.
+    clipped
+        Buffer for one record of the warm-up, (1, d).
+    start
+        Vectors of the model that records are scored with until the moments are released; None: of itself.
+    width, chunk
+        Number of coordinates of a design, d or more, and number of rows prepared at a time.
+    """
+
+    chunk = 1024
+
+    def __init__(self, names: Sequence[Hashable], bounds: Mapping[Hashable, tuple[float, float]]) -> None:
+        self.names: tuple[Hashable, ...] = tuple(in_order(names))
+        self.index = {name: i for i, name in enumerate(self.names)}
+        d = len(self.names)
+        low, high = np.array([bounds.get(name, (-1.0, 1.0)) for name in self.names]).T
+        self.scaling = np.array([2.0 / (high - low), -(high + low) / (high - low), np.zeros(d), np.ones(d)])
+        self.mean, self.factor = self.scaling[2:]
+        self.cap = math.inf
+        self.standardised = False
+        self.start: StartVectors | None = None
+        self.cells = np.empty(d + 1)
+        self.raw, self.label = self.cells[:d].reshape(1, d), self.cells[d:]
+        self.clipped = self.ready = np.empty((1, d))
+        self.width = d
+        self.usable = np.empty(1)
+        self._buf = memoryview(self.cells)  # type: ignore[arg-type]
+        self._take = getter(self.names)
+        self._pack = struct.Struct(f"{d + 1}d").pack_into
+
+    def read_learned(self, x: Any, label: float = math.nan) -> int:
+        """Pack a record to be learned into `cells`; returns the number of its features outside the set.
+
+        Missing values, and values that are not numbers, become NaN. Never raises: an error would disclose
+        that a record cannot be used.
+        """
+        try:
+            values = self._take(x)
+            self._pack(self._buf, 0, *values, label)
+            return len(x) - len(values)
+        except Exception:
+            raw, self.label[0] = self.raw[0], label
+            for i, name in enumerate(self.names):
+                try:
+                    raw[i] = number(x[name])
+                except Exception:
+                    raw[i] = math.nan
+            try:
+                return sum(name not in self.index for name in x) if isinstance(x, Mapping) else 0
+            except Exception:  # a mapping that cannot be read
+                raw.fill(math.nan)
+                return 0
+
+    def record_id(self, context: bytes | None) -> bytes:
+        """Identity of the record in `cells`: the caller's context, or else its own bytes."""
+        return b"own" + self.cells.tobytes() if context is None else b"told" + context
+
+    def whole(self, x: Any) -> bool:
+        """Prepare a dict that has all features, each a finite number; False if it has not.
+
+        If True, `raw` and `ready` are as after `read_learned` and `of`; if False, they are undefined.
+        """
+        try:
+            values = self._take(x)
+            if x.__class__ is not dict:
+                return False
+            self._pack(self._buf, 0, *values, math.nan)
+        except Exception:
+            return False
+        self.prepare(self.raw, self.ready, self.usable)
+        return bool(self.usable[0])
+
+    def of(self, x: Any) -> Array:
+        """Return the design (d,) of a record to be scored, valid until the next call; missing features are 0.
+
+        Raises
+        ------
+        RecordError
+            If the record is empty, or a feature in the set is not a finite number.
+        """
+        if not self.whole(x):
+            self._pack(self._buf, 0, *check_scored(x, self.names), math.nan)
+            self.prepare(self.raw, self.ready, self.usable)
+        row: Array = self.ready[0]
+        return row
+
+    def arranged(self, columns: Sequence[Hashable], rows: Array) -> Array:
+        """Rows (n, columns) in the order of the features, (n, d); absent columns are NaN."""
+        if tuple(columns) == self.names:
+            return np.ascontiguousarray(rows)
+        out = np.full((len(rows), len(self.names)), math.nan)
+        for j, column in enumerate(columns):
+            index = self.index.get(column)
+            if index is not None:
+                out[:, index] = rows[:, j]
+        return out
+
+    def standardise(self, mean: Array, factor: Array) -> None:
+        """Standardise later records with released moments."""
+        self.mean[:], self.factor[:], self.standardised = mean, factor, True
+        self.start = None
+
+    @property
+    def slope(self) -> Array:
+        """Derivative of each design coordinate in its feature, where nothing is clipped, (d,)."""
+        out: Array = self.scaling[0] * self.factor
+        return out
+
+    def prepare(self, raw: Array, ready: Array, usable: Array) -> None:
+        """Write designs of raw rows into `ready`, and 1 into `usable` for rows that are all finite or 0."""
+        if self.start is not None:
+            self.start.prepare(raw, ready, usable)
+            return
+        vectors.prepare_rows(raw, self.scaling, self.standardised, self.cap, ready, usable)
+
+    def prepared(self, raw: Array) -> Array:
+        """Designs (n, width) of raw rows."""
+        ready = np.empty((len(raw), self.width))
+        self.prepare(raw, ready, np.empty(len(raw)))
+        return ready
+
+    def scores(self, weights: Array, raw: Array, out: Array) -> None:
+        """Write linear scores (n,) of raw rows into `out`, in chunks: designs can be far longer than rows."""
+        for start in range(0, len(raw), self.chunk):
+            part = raw[start : start + self.chunk]
+            vectors.score_many(weights, self.prepared(part), out[start : start + len(part)])
+
+    def clip(self, raw: Array, ready: Array, usable: Array) -> None:
+        """Write raw rows, scaled and clipped to [-1, 1], into `ready`, and 0 for rows not all finite."""
+        vectors.clip_rows(raw, self.scaling, ready, usable)

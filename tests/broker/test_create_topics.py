@@ -37,8 +37,8 @@ def topics(app: App) -> dict[str, int]:
     return {what: found[name] for what, name in names.items() if name in found}
 
 
-def findings(told: str) -> dict[str, dict[str, Any]]:
-    return {finding["check"]: finding for finding in json.loads(told)["findings"]}
+def findings(output: str) -> dict[str, dict[str, Any]]:
+    return {finding["check"]: finding for finding in json.loads(output)["findings"]}
 
 
 def test_outputs_get_the_partitions_of_the_input(
@@ -48,11 +48,13 @@ def test_outputs_get_the_partitions_of_the_input(
     apache_kafka.create_topic(app.input, partitions=3)
     streampair("check", app.path, code=1)
     assert topics(app) == {"input": 3}, "without the flag nothing is made"
-    told = findings(streampair("check", app.path, "--create-topics", "--json", code=0))
+    findings_made = findings(streampair("check", app.path, "--create-topics", "--json", code=0))
     assert topics(app) == {"input": 3, "output": 3, "dead": 3}
-    assert told["input.topic"]["text"].startswith(f"'{app.input}' has 3 partition(s)")
-    assert told["output.topic"]["text"] == f"'{app.output}' was created with 3 partition(s)"
-    assert told["output.dead_letter_topic"]["text"] == f"'{app.dead}' was created with 3 partition(s)"
+    assert findings_made["input.topic"]["text"].startswith(f"'{app.input}' has 3 partition(s)")
+    assert findings_made["output.topic"]["text"] == f"'{app.output}' was created with 3 partition(s)"
+    assert (
+        findings_made["output.dead_letter_topic"]["text"] == f"'{app.dead}' was created with 3 partition(s)"
+    )
     again = streampair("check", app.path, "--create-topics", code=0)
     assert "created" not in again
     assert "ready to run" in again
@@ -109,9 +111,9 @@ def test_a_misspelt_input_makes_nothing(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, command: str
 ) -> None:
     app = App(apache_kafka, tmp_path, unique("app"))
-    told = streampair(command, app.path, "--create-topics", code=1)
-    assert f"topic '{app.input}' (input.topic) does not exist" in told
-    assert "correct the name, or set topics.input_partitions" in told
+    output = streampair(command, app.path, "--create-topics", code=1)
+    assert f"topic '{app.input}' (input.topic) does not exist" in output
+    assert "correct the name, or set topics.input_partitions" in output
     assert topics(app) == {}
 
 
@@ -121,11 +123,11 @@ def test_a_replication_factor_that_the_cluster_cannot_keep(
 ) -> None:
     app = App(apache_kafka, tmp_path, unique("app"), settings="[topics]\nreplication_factor = 30")
     apache_kafka.create_topic(app.input)
-    told = streampair(command, app.path, "--create-topics", code=1)
-    assert f"does not create topic '{app.output}' (1 partition(s), replication factor 30)" in told
-    assert "fix: set topics.replication_factor to at most 1, the number of brokers" in told
+    output = streampair(command, app.path, "--create-topics", code=1)
+    assert f"does not create topic '{app.output}' (1 partition(s), replication factor 30)" in output
+    assert "fix: set topics.replication_factor to at most 1, the number of brokers" in output
     if command == "check":  # which names everything that is wrong
-        assert f"does not create topic '{app.dead}'" in told
+        assert f"does not create topic '{app.dead}'" in output
     assert topics(app) == {"input": 1}
 
 
@@ -173,9 +175,9 @@ def test_a_user_who_may_not_create_topics(guarded: KafkaBroker, tmp_path: Path) 
     ):
         guarded.tool("org.apache.kafka.tools.AclCommand", [*everybody, *rule])
     for verb in ("check", "run"):
-        told = streampair(verb, app.path, "--create-topics", code=1)
-        assert f"does not create topic '{app.output}'" in told
-        assert "give this user the permission Create on this topic" in told
+        output = streampair(verb, app.path, "--create-topics", code=1)
+        assert f"does not create topic '{app.output}'" in output
+        assert "give this user the permission Create on this topic" in output
         command = f"kafka-topics.sh --create --bootstrap-server {guarded.bootstrap} --topic {app.output}"
-        assert f"{command} --partitions 1" in told
+        assert f"{command} --partitions 1" in output
     assert topics(app) == {"input": 1}

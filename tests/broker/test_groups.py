@@ -62,7 +62,7 @@ class Member:
             group_instance_id=name,
         )
         self.topic = topic
-        self.held: set[int] = set()
+        self.assigned: set[int] = set()
         self.assignments: list[set[int]] = []
         self.error: BaseException | None = None
         self.busy = False
@@ -78,11 +78,11 @@ class Member:
         self._polling: asyncio.Task[None] | None = None
 
     async def _revoked(self, partitions: list[Partition]) -> None:
-        self.held.clear()
+        self.assigned.clear()
 
     async def _assigned(self, partitions: list[Partition]) -> None:
-        self.held = {p.partition for p in partitions}
-        self.assignments.append(set(self.held))
+        self.assigned = {p.partition for p in partitions}
+        self.assignments.append(set(self.assigned))
         for partition in partitions:
             self.consumer.seek(partition, 0)
 
@@ -127,18 +127,18 @@ def test_a_member_that_was_killed_comes_back(
     async def body() -> None:
         names = ("a", "b") if static else (None, None)
         one = await Member(apache_kafka, topic, names[0]).start()
-        await until("both partitions", lambda: one.held == {0, 1})
+        await until("both partitions", lambda: one.assigned == {0, 1})
         other = await Member(apache_kafka, topic, names[1]).start()
-        await until("one each", lambda: len(one.held) == len(other.held) == 1)
-        seen, had = len(other.assignments), set(one.held)
+        await until("one each", lambda: len(one.assigned) == len(other.assigned) == 1)
+        seen, had = len(other.assignments), set(one.assigned)
         await one.die()
         begin = time.monotonic()
         again = await Member(apache_kafka, topic, names[0]).start()
-        await until("its partition", lambda: len(again.held) == 1)
+        await until("its partition", lambda: len(again.assigned) == 1)
         record_property("seconds", round(time.monotonic() - begin, 2))
         print(f"back after {time.monotonic() - begin:.2f} s, static={static}")
         if static:
-            assert again.held == had
+            assert again.assigned == had
             assert len(other.assignments) == seen
         else:
             await until("the other one notices", lambda: len(other.assignments) > seen)
@@ -159,17 +159,17 @@ def test_two_members_with_one_name(apache_kafka: Cluster, unique: Unique) -> Non
         (winner,) = (member for member in members if not member.error)
         assert "two workers have the same kafka.group_instance_id" in str(loser.error)
         await loser.stop()
-        await until("the other has them", lambda: winner.held == {0, 1})
+        await until("the other has them", lambda: winner.assigned == {0, 1})
         taken = len(winner.assignments)
-        told = await describe_group(winner.settings, f"{topic}-group", topic)
-        assert told.members == (member_of(winner.consumer._consumer),)
+        state = await describe_group(winner.settings, f"{topic}-group", topic)
+        assert state.members == (member_of(winner.consumer._consumer),)
         assert (winner.error, len(winner.assignments)) == (None, taken)
         await winner.stop()
 
     asyncio.run(body())
 
 
-def test_a_member_that_is_replaced_once_is_told_so_and_no_more(apache_kafka: Cluster, unique: Unique) -> None:
+def test_a_member_that_is_replaced_once_is_warned_and_no_more(apache_kafka: Cluster, unique: Unique) -> None:
     """A takeover is remembered over connections, and one that is followed by a farewell is none too many."""
     topic = apache_kafka.create_topic(unique("in"))
     takeovers = StaticMemberConflicts("same")
@@ -177,11 +177,11 @@ def test_a_member_that_is_replaced_once_is_told_so_and_no_more(apache_kafka: Clu
 
     async def body() -> None:
         old = await Member(apache_kafka, topic, "same", takeovers=takeovers).start()
-        await until("its partition", lambda: old.held == {0})
+        await until("its partition", lambda: old.assigned == {0})
         new = await Member(apache_kafka, topic, "same").start()
         try:
             # It goes as soon as it has the partition: the two would take it from each other again and again.
-            await until("the new one has it", lambda: new.held == {0})
+            await until("the new one has it", lambda: new.assigned == {0})
             await new.stop()
             await until("the takeover", lambda: takeovers._times[-1] > 0.0 or old.error)
             await until("the old one is back", lambda: len(old.assignments) == 2 or old.error)
@@ -211,14 +211,14 @@ def test_a_busy_member_is_not_taken_for_a_stolen_one(
         async def preempted(*args: Any, **options: Any) -> Any:
             nonlocal polls
             found = await getmany(*args, **options)
-            polls += bool(member.held)
+            polls += bool(member.assigned)
             threading.Event().wait(delay)  # the whole thread, as when another process has the processor
             return found
 
         member.consumer._consumer.getmany = preempted
         await member.start()
         try:
-            await until("its partition, and a poll", lambda: member.held == {0} and polls)
+            await until("its partition, and a poll", lambda: member.assigned == {0} and polls)
             name = member_of(member.consumer._consumer)
             member.busy = True
             await until("it is out of the group", lambda: member_of(member.consumer._consumer) != name)
@@ -241,9 +241,9 @@ def test_a_stuck_member_is_noticed_in_a_group_without_offsets(apache_kafka: Clus
         member = Member(apache_kafka, topic, max_poll_interval=1.0)
         member.consumer.seek = lambda *_: None  # type: ignore[method-assign]  # so that the poll has to fail
         await member.consumer.start()
-        await until("its partition", lambda: member.held == {0})
-        held = Partition(topic, 0)
-        assert await read_register(member.settings, f"{topic}-group", [held]) == {held: None}
+        await until("its partition", lambda: member.assigned == {0})
+        lane = Partition(topic, 0)
+        assert await read_register(member.settings, f"{topic}-group", [lane]) == {lane: None}
         for _ in range(5):
             assert await member.consumer.poll(10, 0.1) == {}
         name = member_of(member.consumer._consumer)
@@ -260,10 +260,10 @@ def test_added_partitions_are_noticed(apache_kafka: Cluster, unique: Unique, sta
     async def body() -> None:
         names = ("a", "b") if static else (None, None)
         members = [await Member(apache_kafka, topic, name).start() for name in names]
-        await until("one each", lambda: all(len(m.held) == 1 for m in members))
+        await until("one each", lambda: all(len(m.assigned) == 1 for m in members))
         assert [m.consumer.partition_count() for m in members] == [2, 2]
         await add_partitions(apache_kafka, topic, 4)
-        await until("two each", lambda: set.union(*(m.held for m in members)) == {0, 1, 2, 3})
+        await until("two each", lambda: set.union(*(m.assigned for m in members)) == {0, 1, 2, 3})
         await until("both know", lambda: all(m.consumer.partition_count() == 4 for m in members))
         for member in members:
             await member.stop()
@@ -307,13 +307,13 @@ def test_two_workers_go_on_when_partitions_are_added(
     for partition in (0, 1):
         app.produce(values[partition][:40], partition)
 
-    def held() -> list[int]:
+    def open_lanes() -> list[int]:
         return sorted(first.lanes() + second.lanes())
 
     with Inside(app) as first, Inside(app) as second:
         wait_for("a lane each", lambda: len(first.lanes()) == len(second.lanes()) == 1)
         asyncio.run(add_partitions(apache_kafka, app.input, 4))
-        wait_for("four lanes", lambda: first.error or second.error or held() == [0, 1, 2, 3])
+        wait_for("four lanes", lambda: first.error or second.error or open_lanes() == [0, 1, 2, 3])
         for partition, fed in values.items():
             app.produce(fed if partition > 1 else fed[40:], partition)
         rows = app.await_scores(dict.fromkeys(values, 60), first)
@@ -350,21 +350,21 @@ def test_static_members_that_were_away_get_the_added_partitions(
 
     async def body() -> None:
         members = [await Member(apache_kafka, topic, name).start() for name in names]
-        await until("both", lambda: set.union(*(m.held for m in members)) == {0, 1})
+        await until("both", lambda: set.union(*(m.assigned for m in members)) == {0, 1})
         for member in members:
             await member.stop()
         await add_partitions(apache_kafka, topic, 3)
         # The trap: nobody watches.
         members = [await Member(apache_kafka, topic, name, watch_seconds=3600).start() for name in names]
         await until("what they had", lambda: all(m.assignments for m in members))
-        assert set.union(*(m.held for m in members)) == {0, 1}
-        told = await describe_group(members[0].settings, f"{topic}-group", topic)
-        assert (told.stable, len(told.members), told.assigned) == (True, count, {0, 1})
+        assert set.union(*(m.assigned for m in members)) == {0, 1}
+        state = await describe_group(members[0].settings, f"{topic}-group", topic)
+        assert (state.stable, len(state.members), state.assigned) == (True, count, {0, 1})
         for member in members:
             await member.stop()
         # And they do.
         members = [await Member(apache_kafka, topic, name).start() for name in names]
-        await until("all three", lambda: set.union(*(m.held for m in members)) == {0, 1, 2})
+        await until("all three", lambda: set.union(*(m.assigned for m in members)) == {0, 1, 2})
         for member in members:
             assert member.error is None
             await member.stop()
@@ -386,7 +386,7 @@ def test_a_learner_slower_than_the_poll_interval(apache_kafka: Cluster, unique: 
         consumer, learned, thrown_out = member.consumer, list[int](), False
         await consumer.start()
         try:
-            await until("its partition", lambda: member.held == {0})
+            await until("its partition", lambda: member.assigned == {0})
             name = member_of(consumer._consumer)
             pace = Pace(1000, 1.0) if paced else None
             async with asyncio.timeout(60):
@@ -494,21 +494,21 @@ def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
     What was polled then is of an earlier epoch, and dropped: who does not seek again never scores it.
     """
     ask, opened = Opener.open, Worker._open
-    asked: list[Worker] = []
-    told = threading.Event()  # that the rebalance is over, but for the worker, which still opens
+    rejoined: list[Worker] = []
+    rebalanced = threading.Event()  # that the rebalance is over, but for the worker, which still opens
 
     async def assigned(self: Worker, partitions: list[Partition]) -> None:
-        if asked:
-            told.set()
+        if rejoined:
+            rebalanced.set()
         await notes(self, partitions)
 
     async def open_slowly(self: Opener, *args: Any) -> OpenLane:
         lane = await ask(self, *args)
         assert inside.worker is not None
-        if not asked:
-            asked.append(inside.worker)
+        if not rejoined:
+            rejoined.append(inside.worker)
             rejoin(inside.worker._consumer._consumer)
-            await until("the end of the rebalance", told.is_set)
+            await until("the end of the rebalance", rebalanced.is_set)
         return lane
 
     async def open_and_poll(self: Worker, partitions: list[Partition]) -> None:
@@ -524,6 +524,6 @@ def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
     monkeypatch.setattr(Worker, "_open", open_and_poll)
     with Inside(app) as inside:
         app.await_scores({0: 40}, inside)
-        assert asked
+        assert rejoined
         assert inside.stop() is None
     assert app.position() == 40

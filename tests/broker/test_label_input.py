@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
     Attributes
     ----------
-    at
+    timestamp
         Timestamp of the event, from the begin.
     labels
         Delay and value of each; the id is that of the event.
@@ -41,7 +41,7 @@ class Case(NamedTuple):
         Of the event; None: that of the case.
     """
 
-    at: int
+    timestamp: int
     labels: list[tuple[int, bytes | None]]
     outcome: int
     sent_on: Sequence[str] = ()
@@ -77,14 +77,14 @@ def messages() -> tuple[list[Any], list[Any], list[int], list[tuple[str, str]]]:
     events, labels, outcomes, sent_on = [], [], [], []
     for number, (name, case) in enumerate(CASES.items()):
         identity = name if case.id is None else case.id
-        at = BEGIN + 3 * SECOND * number + case.at
+        time = BEGIN + 3 * SECOND * number + case.timestamp
         value = {"f0": 0.1, "f1": 0.2, "f2": 0.3, "f3": number / 10}
         if identity:
             value["payment"] = identity  # type: ignore[assignment]
-        events.append((0, at, json.dumps(value).encode(), None))
+        events.append((0, time, json.dumps(value).encode(), None))
         for delay, text in case.labels:
             body = None if text is None else b'{"payment": "%s", %s}' % (identity.encode(), text)
-            labels.append((0, at + delay, body, identity.encode()))
+            labels.append((0, time + delay, body, identity.encode()))
         outcomes.append(case.outcome)
         sent_on += [(identity, reason) for reason in case.sent_on]
     labels += [
@@ -98,8 +98,8 @@ def messages() -> tuple[list[Any], list[Any], list[int], list[tuple[str, str]]]:
 def due_records(events: list[Any], outcomes: list[int]) -> list[OrderedRecord]:
     """The events of one partition, in their order, as a lane takes them with these labels."""
     return [
-        OrderedRecord(number, value, None, at, partition=0, position=number, label=code)
-        for number, ((_, at, value, _), code) in enumerate(zip(events, outcomes, strict=True))
+        OrderedRecord(number, value, None, time, partition=0, position=number, label=code)
+        for number, ((_, time, value, _), code) in enumerate(zip(events, outcomes, strict=True))
     ]
 
 

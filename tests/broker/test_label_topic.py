@@ -237,9 +237,15 @@ def test_a_private_learner_needs_ids_outside_of_the_value(
 def test_an_event_is_learned_when_its_label_comes(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
 ) -> None:
-    """Those without a label are learned when they are due, between the labels that come then."""
+    """Those without a label are learned when they are due, between the labels that come then.
+
+    So are those whose label came first: at its time nobody knows whether its event will come.
+    """
     app = make_app(apache_kafka, tmp_path, unique("app"), store=store, more='order = "arrival"')
     events, labels = stream(400, 2)
+    known = {label.id for label in labels}
+    labels += [Label(0, each.time - 30_000, each.id, True) for each in events[::5] if each.id not in known]
+    labels.sort(key=lambda label: label.time)
     send_labels(app, labels)
     send_events(app, events)
     with Inside(app) as worker:

@@ -153,7 +153,7 @@ def places(events: Sequence[Event]) -> list[tuple[int, int]]:
     return found
 
 
-TWINS = {
+MUTANTS = {
     "joins too soon": "what was learned differs",
     "forgets what was used": "what was learned differs",
     "reads due events twice": "what was learned differs|slots",
@@ -164,7 +164,7 @@ TWINS = {
 @pytest.mark.verifier(short=True, store="kafka")
 def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> None:
     caught = {}
-    for broken in TWINS:
+    for broken in MUTANTS:
         one = trial(learner=PAIR_OGD)
         try:
             for _ in range(4):
@@ -178,6 +178,6 @@ def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> N
             one.verify(f"mutant: {broken}")
         except Wrong as wrong:
             caught[broken] = str(wrong)
-    assert caught.keys() == TWINS.keys()
+    assert caught.keys() == MUTANTS.keys()
     for broken, said in caught.items():
-        assert re.search(TWINS[broken], said), f"{broken}: {said}"
+        assert re.search(MUTANTS[broken], said), f"{broken}: {said}"

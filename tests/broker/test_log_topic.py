@@ -40,8 +40,8 @@ def test_it_is_made_with_the_settings_that_keep_everything(apache_kafka: Cluster
     topic = LogTopic(settings(apache_kafka), unique("log"))
     asyncio.run(topic.ensure(2, replication_factor=None, strict=True))
     asyncio.run(topic.ensure(2, replication_factor=None, strict=True))
-    told = asyncio.run(topic.settings())
-    assert told == {
+    topic_settings = asyncio.run(topic.settings())
+    assert topic_settings == {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "retention.bytes": "-1",

@@ -44,7 +44,7 @@ class Probes:
         """The answer of a page, once it has this status."""
         found = wait_for(
             f"{page}: {status}",
-            lambda: (told := self.ask(page))[0] == status and told,
+            lambda: (answer := self.ask(page))[0] == status and answer,
             explain=lambda: f"{self.ask('healthz')}\n{self.log()}",
         )
         return found[1]
@@ -72,11 +72,11 @@ def app(unique: Unique, tmp_path: Path, scope: str) -> Iterator[App]:
 def both_say(probes: Probes, reason: str, step: str) -> None:
     """Both pages fail, the stricter one first, and say why and what to do."""
     for page in ("readyz", "livez"):
-        told = probes.wait(page, 503)
-        assert not told["ok"]
-        assert [problem["app"] for problem in told["problems"]]
-        assert reason in told["problems"][0]["reason"]
-        assert step in told["problems"][0]["next_step"]
+        answer = probes.wait(page, 503)
+        assert not answer["ok"]
+        assert [problem["app"] for problem in answer["problems"]]
+        assert reason in answer["problems"][0]["reason"]
+        assert step in answer["problems"][0]["next_step"]
     whole = probes.ask("healthz")
     assert whole[0] == 503
     (state,) = whole[1]["apps"].values()

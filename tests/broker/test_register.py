@@ -46,14 +46,14 @@ async def member(
     async def revoked(_: list[Partition]) -> None:
         assigned.clear()
 
-    async def given(partitions: list[Partition]) -> None:
+    async def on_assigned(partitions: list[Partition]) -> None:
         for partition in partitions:
             consumer.seek(partition, 0)
         if partitions:
             assigned.set()
 
     config = config_of(kafka).model_copy(update={"group_instance_id": name})
-    consumer = Consumer(config, topic, group, on_revoked=revoked, on_assigned=given)
+    consumer = Consumer(config, topic, group, on_revoked=revoked, on_assigned=on_assigned)
     await consumer.start()
     try:
         async with asyncio.timeout(30):
@@ -244,9 +244,9 @@ def test_a_broker_that_is_away_is_not_none(stoppable_kafka: Cluster, unique: Uni
         read_register(config, group, [partition]),
         write_register_offline(config, group, {partition: (5, "there")}),
     ):
-        with pytest.raises(SourceError, match="no Kafka broker answers") as away:
+        with pytest.raises(SourceError, match="no Kafka broker answers") as unreachable:
             asyncio.run(call)
-        assert away.value.retriable
+        assert unreachable.value.retriable
     stoppable_kafka.start()
     assert asyncio.run(read_register(config, group, [partition])) == {partition: Committed(4, "here")}
 
@@ -313,7 +313,7 @@ def test_a_broker_that_says_nothing(stoppable_kafka: Cluster, unique: Unique) ->
 # What no broker here can be made to say, as the bytes that the client would decode.
 
 HERE = KafkaConfig(bootstrap_servers="localhost:9092")
-ASKED = [Partition("t", 0), Partition("t", 1)]
+PARTITIONS = [Partition("t", 0), Partition("t", 1)]
 
 
 def fetched(*partitions: tuple[int, int, str, int], error: int = 0) -> OffsetFetchResponse_v3:
@@ -323,27 +323,30 @@ def fetched(*partitions: tuple[int, int, str, int], error: int = 0) -> OffsetFet
 
 def test_an_answer_is_taken_whole_or_not_at_all() -> None:
     good = fetched((0, 5, "x", 0), (1, -1, "", 0))
-    assert module._parse_committed(HERE, ASKED, good) == {ASKED[0]: Committed(5, "x"), ASKED[1]: None}
+    assert module._parse_committed(HERE, PARTITIONS, good) == {
+        PARTITIONS[0]: Committed(5, "x"),
+        PARTITIONS[1]: None,
+    }
     with pytest.raises(SourceError, match="an answer without t/1") as missing:
-        module._parse_committed(HERE, ASKED, fetched((0, 5, "x", 0)))
+        module._parse_committed(HERE, PARTITIONS, fetched((0, 5, "x", 0)))
     assert missing.value.retriable
     with pytest.raises(SourceError, match="offset -2 of t/0"):
-        module._parse_committed(HERE, ASKED, fetched((0, -2, "", 0), (1, -1, "", 0)))
+        module._parse_committed(HERE, PARTITIONS, fetched((0, -2, "", 0), (1, -1, "", 0)))
 
 
 @pytest.mark.parametrize("code", [-1, 3, 14, 15, 16, 29, 30, 88, 113, 9999])
 def test_an_error_in_an_answer_is_never_none(code: int) -> None:
     for answer in (fetched((0, -1, "", 0), (1, -1, "", code)), fetched(error=code)):
         with pytest.raises((module.kafka_errors.KafkaError, module._RetryError)):
-            module._parse_committed(HERE, ASKED, answer)
+            module._parse_committed(HERE, PARTITIONS, answer)
 
 
 def test_an_answer_to_a_commit_names_every_partition() -> None:
     def answer(*partitions: tuple[int, int]) -> OffsetCommitResponse_v3:
         return OffsetCommitResponse_v3.decode(OffsetCommitResponse_v3(0, [("t", list(partitions))]).encode())
 
-    module._check_stored(HERE, "g", ASKED, answer((0, 0), (1, 0)))
+    module._check_stored(HERE, "g", PARTITIONS, answer((0, 0), (1, 0)))
     with pytest.raises(SourceError, match="an answer without t/1"):
-        module._check_stored(HERE, "g", ASKED, answer((0, 0)))
+        module._check_stored(HERE, "g", PARTITIONS, answer((0, 0)))
     with pytest.raises(module.kafka_errors.KafkaError):
-        module._check_stored(HERE, "g", ASKED, answer((0, 0), (1, 12)))
+        module._check_stored(HERE, "g", PARTITIONS, answer((0, 0), (1, 12)))

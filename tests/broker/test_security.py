@@ -59,8 +59,8 @@ class Secured:
         file = self.directory / f"password-{abs(hash(password))}"
         file.touch(mode=0o600)
         file.write_text(password)
-        given: dict[str, Any] = {"ssl_cafile": str(self.ca), "sasl_mechanism": "SCRAM-SHA-256", **keys}
-        return self.config("SCRAM", "SASL_SSL", username=user, password_file=str(file), **given)
+        options: dict[str, Any] = {"ssl_cafile": str(self.ca), "sasl_mechanism": "SCRAM-SHA-256", **keys}
+        return self.config("SCRAM", "SASL_SSL", username=user, password_file=str(file), **options)
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap})
@@ -118,8 +118,8 @@ Make = Callable[[Secured], KafkaConfig]
 
 
 def mutual(secured: Secured, pair: tuple[Path, Path] | None, **keys: Any) -> KafkaConfig:
-    given = {} if pair is None else {"ssl_keyfile": str(pair[0]), "ssl_certfile": str(pair[1])}
-    return secured.config("MUTUAL", "SSL", ssl_cafile=str(secured.ca), **given, **keys)
+    options = {} if pair is None else {"ssl_keyfile": str(pair[0]), "ssl_certfile": str(pair[1])}
+    return secured.config("MUTUAL", "SSL", ssl_cafile=str(secured.ca), **options, **keys)
 
 
 LOCKED = {"ssl_key_password_env": "KEY_SECRET"}

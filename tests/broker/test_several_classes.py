@@ -51,17 +51,17 @@ def test_probabilities_of_all_classes_are_sent(
     rows = events(120, whole=learner == RIVER)
     app.produce([json.dumps(row).encode() for row in rows])
     with Running(app) as worker:
-        told = app.await_scores({0: len(rows)}, worker)
-    twin, known = build_learner(load_config(app.path)), set()
-    for row, got in zip(rows, sorted(told, key=lambda row: row["offset"]), strict=True):
+        scores = app.await_scores({0: len(rows)}, worker)
+    reference, known = build_learner(load_config(app.path)), set()
+    for row, got in zip(rows, sorted(scores, key=lambda row: row["offset"]), strict=True):
         x = {name: row[name] for name in ("f0", "f1") if row.get(name) is not None}
-        wanted = twin.predict_proba_one(x)
+        wanted = reference.predict_proba_one(x)
         assert got["outcome"] == "learned"
         assert got["probabilities"] == pytest.approx(wanted)
         if learner == FOREST:
-            assert got["score"] == twin.score_one(x)
+            assert got["score"] == reference.score_one(x)
         else:
             assert got["score"] == pytest.approx(wanted.get("high", 0.0))
-        twin.learn_one(x, row["y"])
+        reference.learn_one(x, row["y"])
         known |= set(wanted)
     assert known == {"high", "low", "other"}

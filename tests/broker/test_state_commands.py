@@ -176,7 +176,7 @@ def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, scope
 
 
 @pytest.mark.parametrize("what", ["register", "rollback", "damage", "span"])
-def test_what_is_refused_can_be_accepted_and_is_charged_and_told(app: App, what: str) -> None:
+def test_what_is_refused_can_be_accepted_and_is_charged_and_reported(app: App, what: str) -> None:
     app.produce(events(100))
     if what == "rollback":
         run(app, 100)
@@ -193,19 +193,19 @@ def test_what_is_refused_can_be_accepted_and_is_charged_and_told(app: App, what:
     error = refused(app)
     assert what == "damage" or option in str(error), error
     nobody(app)
-    (shown,) = call("state", "show", app.path)["lanes"]
-    assert shown["refused"] == error.problem
+    (lane,) = call("state", "show", app.path)["lanes"]
+    assert lane["refused"] == error.problem
     other = "--accept-rollback" if what == "register" else "--ignore-register"
     call("state", "recover", app.path, other, "--yes", code=1)
     assert call("state", "recover", app.path, option, code=2)["fix"].endswith("add --yes")
     (again,) = call("state", "show", app.path)["lanes"]
-    assert again == shown  # what was refused has written nothing
+    assert again == lane  # what was refused has written nothing
     (done,) = call("state", "recover", app.path, option, "--yes")["recovered"]
     assert done["forks_charged"] >= {"rollback": 4}.get(what, 1)
     assert 0 < done["mu"][0] < done["mu"][1]
     assert done["epsilon"][0] < done["epsilon"][1] <= 1.0
-    (shown,) = call("state", "show", app.path)["lanes"]
-    assert (shown["refused"], shown["register"]) == (None, "agrees")
+    (lane,) = call("state", "show", app.path)["lanes"]
+    assert (lane["refused"], lane["register"]) == (None, "agrees")
     app.produce(events(20, seed=3))
     said = run(app, 170 if what == "rollback" else 120)
     assert f"}} {float(done['forks'][1])}" in next(
@@ -225,14 +225,14 @@ def test_a_worker_that_runs_is_shown_and_left_alone(app: App) -> None:
         (lane,) = call("state", "show", app.path)["lanes"]
         assert lane["register"] in ("agrees", "older")
         assert (lane["offset"], lane["damage"]) == (60, None)
-        told = call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
-        assert "has 1 member" in told["error"]
+        output = call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
+        assert "has 1 member" in output["error"]
         call("state", "export", app.path, app.path.with_name("x.state"), code=1)
         app.produce(events(20, seed=2))
         app.await_scores({0: 80}, worker)
         assert worker.stop() is None
-    told = call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
-    assert "the group's register is there" in told["error"]
+    output = call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
+    assert "the group's register is there" in output["error"]
 
 
 @pytest.mark.parametrize("learner", [PAIR_OGD, PRIVATE], ids=["PairOGD", "PairFTRL"])
@@ -267,8 +267,8 @@ def test_a_state_moves_between_stores(
         third.state.mkdir(mode=0o700)
         shutil.copy(first.state / f"{name}.noise-key", third.state)
     file = tmp_path / "moved.state"
-    told = call("state", "export", first.path, file)
-    assert told["partitions"] == list(map(partition_key, first.lanes))
+    output = call("state", "export", first.path, file)
+    assert output["partitions"] == list(map(partition_key, first.lanes))
     assert file.stat().st_mode & 0o777 == 0o600
     call("state", "export", first.path, file, code=1)  # nothing is written over
     before = call("state", "show", first.path)["lanes"][0]
@@ -379,16 +379,16 @@ def test_the_account_of_an_input_that_was_renamed_stays(
     text = app.path.read_text()
     for scope in ("partition", "application"):  # it may have another scope now, too
         app.path.write_text(text.replace('scope = "application"', f'scope = "{scope}"'))
-        told = call("budget", "show", app.path)
-        assert told["accounts"] == [before]
+        output = call("budget", "show", app.path)
+        assert output["accounts"] == [before]
     assert before["topic"] == app.input
     if store == "kafka":
         for owner, source in ((app.name, "other"), (f"{app.name}-eu", "events")):
             apache_kafka.create_topic(f"{owner}-{source}-log")
             asyncio.run(_write_junk(app, f"{owner}-{source}-log", f"frame|{owner}|{source}|{app.lane()}"))
         # The log of an application whose name begins alike is nothing of this one's.
-        told = call("budget", "show", app.path)
-        assert (told["accounts"], told["unread"]) == ([before], [f"{app.name}-other-log"])
+        output = call("budget", "show", app.path)
+        assert (output["accounts"], output["unread"]) == ([before], [f"{app.name}-other-log"])
     old, app.input = app.input, renamed
     app.produce(events(30))
     with Inside(app) as worker:

@@ -248,7 +248,7 @@ def test_after_a_takeover_nothing_of_the_old_owner_comes(apache_kafka: Cluster, 
     log, app, group = Partition(apache_kafka.create_topic(unique("log")), 0), unique("app"), unique("group")
     config = config_of(apache_kafka)
 
-    async def own(producer: TransactionalProducer, number: int, acknowledged: list[int]) -> None:
+    async def commit_numbers(producer: TransactionalProducer, number: int, acknowledged: list[int]) -> None:
         """Commit one number after the other, until somebody else takes over."""
         for n in itertools.count(number):
             try:
@@ -283,7 +283,7 @@ def test_after_a_takeover_nothing_of_the_old_owner_comes(apache_kafka: Cluster, 
                 assert [value for _, value in entries] == [str(n) for n in range(done)]
                 assert set(acknowledged) <= set(range(done)), "what was acknowledged is there"
                 count = len(acknowledged)
-                running = asyncio.create_task(own(producer, done, acknowledged))
+                running = asyncio.create_task(commit_numbers(producer, done, acknowledged))
                 await until(lambda count=count: len(acknowledged) >= count + 3, running)
                 await asyncio.sleep(coin.random() * 0.05)
         finally:
@@ -306,12 +306,12 @@ def test_a_broker_that_is_away_is_waited_for(stoppable_kafka: Cluster, unique: U
             await producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
             await asyncio.to_thread(stoppable_kafka.kill)
             for _ in range(2):
-                with pytest.raises(SourceError, match="no Kafka broker answers") as away:
+                with pytest.raises(SourceError, match="no Kafka broker answers") as unreachable:
                     await producer.transaction(
                         [(out, messages("b"))], group=group, offsets={source: (2, "b")}, seconds=1.0
                     )
-                assert away.value.retriable
-                assert not isinstance(away.value, FencedError | CommitOutcomeUnknownError)
+                assert unreachable.value.retriable
+                assert not isinstance(unreachable.value, FencedError | CommitOutcomeUnknownError)
                 assert producer.usable, "nothing was begun, so there is nothing to undo"
             await asyncio.to_thread(stoppable_kafka.start)
             await producer.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
@@ -329,7 +329,7 @@ def test_kills_of_the_broker_lose_nothing_and_double_nothing(
     source = Partition(stoppable_kafka.create_topic(unique("in")), 0)
     out, group = Partition(stoppable_kafka.create_topic(unique("out")), 0), unique("group")
     config = config_of(stoppable_kafka)
-    told: set[str] = set()
+    problems: set[str] = set()
 
     async def body() -> None:
         coin = random.Random(11)
@@ -337,7 +337,7 @@ def test_kills_of_the_broker_lose_nothing_and_double_nothing(
         done = asyncio.Event()
         stored = 0
 
-        async def own() -> None:
+        async def commit_numbers() -> None:
             nonlocal stored
             n = 0
             while not done.is_set():
@@ -352,10 +352,10 @@ def test_kills_of_the_broker_lose_nothing_and_double_nothing(
                     n += 1
                     stored = n
                 except SourceError as error:
-                    told.add(type(error).__name__)
+                    problems.add(type(error).__name__)
                     await asyncio.sleep(0.05)
 
-        task = asyncio.create_task(own())
+        task = asyncio.create_task(commit_numbers())
         try:
             for _ in range(2):
                 count = stored
@@ -404,12 +404,12 @@ def test_a_start_that_is_tried_again_leaves_no_connection_open(
         starts.append(client)
         await bootstrap(client)
 
-    async def noted(connection: AIOKafkaConnection) -> Any:
+    async def recorded(connection: AIOKafkaConnection) -> Any:
         connections.append(connection)
         return await connect(connection)
 
     monkeypatch.setattr(AIOKafkaClient, "bootstrap", counted)
-    monkeypatch.setattr(AIOKafkaConnection, "connect", noted)
+    monkeypatch.setattr(AIOKafkaConnection, "connect", recorded)
     monkeypatch.setattr(ClusterMetadata, "brokers", lambda self: brokers(self) if len(starts) > 3 else set())
 
     async def body() -> None:
@@ -608,7 +608,7 @@ def late_request(kafka: Cluster, unique: Unique, request_name: str, before: str,
                 proxy.hold(name)
             async with asyncio.timeout(60):
                 await step()
-                assert proxy.held == name
+                assert proxy.held_request == name
                 assert proxy.seen.count(name) > 1
                 deliver_late()
                 while n < 5:

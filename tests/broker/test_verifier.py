@@ -133,7 +133,7 @@ def test_killed_at_any_time(trial: MakeTrial, nursery: Nursery, store: str, lear
 # ---- checks that cannot fail check nothing -------------------------------------------------------
 
 
-TWINS = {
+MUTANTS = {
     # what is broken: store, learner, where it is killed, at which time
     "offsets before outputs": ("kafka", PAIR_FTRL, "commit 2: begun", 3),
     "outputs outside of the transaction": ("kafka", PAIR_FTRL, "commit 2: begun", 2),
@@ -146,7 +146,7 @@ TWINS = {
 @pytest.mark.verifier(short="application")
 def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> None:
     caught = {}
-    for broken, (where, learner, step, count) in TWINS.items():
+    for broken, (where, learner, step, count) in MUTANTS.items():
         if where not in (store, "both"):
             continue
         one = trial(learner=learner)
@@ -155,7 +155,7 @@ def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> N
             # Without a snapshot that a slow machine makes due, there is something to replay.
             seconds = math.inf if broken == "no replay" else None
             killed_at(nursery, one, step, count=count, broken=broken, snapshot_seconds=seconds)
-            finish(nursery, one, f"twin: {broken}", broken=broken)
+            finish(nursery, one, f"mutant: {broken}", broken=broken)
         except Wrong as wrong:
             caught[broken] = str(wrong)
     expected = {
@@ -165,7 +165,7 @@ def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> N
         "no line before a release": "the register knows",
         "no flush": "offsets with a score|dead letters",
     }
-    assert caught.keys() == {broken for broken, (where, *_) in TWINS.items() if where in (store, "both")}
+    assert caught.keys() == {broken for broken, (where, *_) in MUTANTS.items() if where in (store, "both")}
     for broken, said in caught.items():
         assert re.search(expected[broken], said), f"{broken}: {said}"
 
@@ -188,8 +188,8 @@ def test_a_zombie_commits_nothing(trial: MakeTrial, nursery: Nursery) -> None:
             now = one.look(found)
             assert (now.scores, now.dead, now.seen) == (found.scores, found.dead, found.seen)
             # The register may be another one: who took over commits when the zombie joins the group again.
-            assert {p: at for p, (at, _) in now.offsets.items()} == {
-                p: at for p, (at, _) in found.offsets.items()
+            assert {p: offset for p, (offset, _) in now.offsets.items()} == {
+                p: offset for p, (offset, _) in found.offsets.items()
             }
             one.feed(60)
             one.await_done(other, zombie)
@@ -308,7 +308,7 @@ def test_a_request_that_arrives_in_the_next_transaction(
                 proxy.hold(name)
                 one.feed(60)
                 one.await_done(worker)
-            assert proxy.held == name
+            assert proxy.held_request == name
             proxy.deliver_before("EndTxn", worker.kill if dies else lambda: None)
             one.feed(60)
             wait_for("its late copy", lambda: proxy.answer is not None, explain=worker.log)
@@ -436,9 +436,9 @@ def test_two_workers_with_one_static_id(trial: MakeTrial, nursery: Nursery) -> N
         (loser,) = ended()
         assert loser.code == 1, loser.log()
         # Who waits for a directory's lock may be fenced meanwhile: then the lock says it first.
-        told = ["two workers have the same kafka.group_instance_id"]
-        told += ["stop the other worker of this application"] * (one.app.store == "directory")
-        assert any(text in loser.log() for text in told), loser.log()
+        problem = ["two workers have the same kafka.group_instance_id"]
+        problem += ["stop the other worker of this application"] * (one.app.store == "directory")
+        assert any(text in loser.log() for text in problem), loser.log()
         winner = second if loser is first else first
         one.feed(100)
         one.await_done(winner)
@@ -537,10 +537,10 @@ def test_a_log_that_is_not_what_it_was_is_refused(trial: MakeTrial, nursery: Nur
         "flipped": ({**new, name: log[:-50] + bytes([log[-50] ^ 4]) + log[-49:]}, "the log is damaged"),
         "lost": ({n: data for n, data in new.items() if n != name}, "no log of this lane"),
     }
-    for lie, (files, told) in lies.items():
+    for lie, (files, problem) in lies.items():
         put(one, files)
         error = refusal(one)
-        assert told in str(error), lie
+        assert problem in str(error), lie
         assert isinstance(error, PrivacyError | SnapshotError), lie
     put(one, new)
     finish(nursery, one, "damaged logs")
@@ -604,7 +604,7 @@ def test_what_an_operator_does_to_the_group_is_named(
     def reset() -> None:
         tool("--topic", one.app.input, "--reset-offsets", "--to-earliest", "--execute")
 
-    for act, told in (
+    for act, problem in (
         (expire, "the group's offsets have expired"),
         (wipe, "has no register"),
         (reset, "a tool has reset the offset"),
@@ -612,7 +612,7 @@ def test_what_an_operator_does_to_the_group_is_named(
         act()
         error = refusal(one)
         assert isinstance(error, PrivacyError)
-        assert told in str(error)
+        assert problem in str(error)
         assert "state recover" in str(error)
         asyncio.run(write_register_offline(config, one.app.name, committed))
     one.feed(60)
@@ -661,8 +661,8 @@ def test_a_topic_that_was_made_again_is_refused(trial: MakeTrial, nursery: Nurse
     asyncio.run(delete_topics(one, one.app.input, make=one.app.partitions))
     one.feed(80)
     error = refusal(one)
-    told = "or the group or the topic was deleted" if learner == PAIR_FTRL else "the topic was deleted"
-    assert told in str(error)
+    problem = "or the group or the topic was deleted" if learner == PAIR_FTRL else "the topic was deleted"
+    assert problem in str(error)
 
 
 # ---- other processors ----------------------------------------------------------------------------

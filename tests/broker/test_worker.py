@@ -78,10 +78,10 @@ def test_kill_9_learns_nothing_twice_and_loses_nothing(app: App) -> None:
     worker = Running(app)
     app.await_scores({0: 60}, worker)
     worker.kill()
-    at = app.position()
+    position = app.position()
     app.produce(values[150:])
     worker = Running(app)
-    assert worker.await_log("lane_opened")["offset"] == at
+    assert worker.await_log("lane_opened")["offset"] == position
     app.await_scores({0: 200}, worker)
     worker.kill()
     with Inside(app) as last:
@@ -133,8 +133,8 @@ def test_a_private_worker_notices_that_its_topic_is_compacted(
     """Records may vanish from it, so that no replay can be trusted to be one."""
     app = App(kafka, tmp_path, unique("app"), learner=PAIR_FTRL).create_topics(cleanup_policy="compact")
     settings = KafkaConfig(bootstrap_servers=kafka.bootstrap)
-    told = [asyncio.run(is_compacted(settings, topic)) for topic in (app.input, app.output)]
-    assert told == [True, False] or (told == [None, None] and not kafka.real)
+    compacted = [asyncio.run(is_compacted(settings, topic)) for topic in (app.input, app.output)]
+    assert compacted == [True, False] or (compacted == [None, None] and not kafka.real)
     if kafka.real:
         process = Running(app)
         assert process.await_log("topic_is_compacted")["topic"] == app.input

@@ -130,10 +130,10 @@ def test_a_backlog_is_in_the_log(
         wait_for("the commit", lambda: worker.learned() == 400)
         wait_for("the end of the backlog", lambda: "caught_up" in caplog.text)
         assert worker.stop() is None
-    told = [record.fields for record in caplog.records if record.message == "progress"]  # type: ignore[attr-defined]
-    assert told
-    assert all(0 < one["lag"] <= 400 for one in told)
-    assert {one["app"] for one in told} == {app.name}
+    logged = [record.fields for record in caplog.records if record.message == "progress"]  # type: ignore[attr-defined]
+    assert logged
+    assert all(0 < one["lag"] <= 400 for one in logged)
+    assert {one["app"] for one in logged} == {app.name}
 
 
 @pytest.mark.parametrize("timestamps", ["event", "now"])
@@ -191,9 +191,9 @@ def test_a_value_beyond_its_declared_bounds_is_counted_and_its_feature_named(
         metrics = worker.metrics()
         assert worker.stop() is None
     assert re.search(r"^streampair_values_outside_bounds_total\{.*\} 2\.0$", metrics, re.M)
-    told = [r.fields for r in caplog.records if r.message == "values_outside_bounds"]  # type: ignore[attr-defined]
-    assert [one["features"].keys() for one in told] == [{"f1"}]
-    assert "1234" not in str(told)
+    logged = [r.fields for r in caplog.records if r.message == "values_outside_bounds"]  # type: ignore[attr-defined]
+    assert [one["features"].keys() for one in logged] == [{"f1"}]
+    assert "1234" not in str(logged)
 
 
 def test_an_event_without_its_label_is_scored_only(app: App) -> None:
@@ -226,13 +226,13 @@ def test_a_missing_topic_is_named_with_the_command_that_makes_it(
         apache_kafka.create_topic(topic)
     for command in ("run", "check"):
         code, out, err = streampair(command, app.path)
-        told = out + err
-        assert code == 1, told
-        assert f"topic '{app.name}-{missing}'" in told
-        assert "add --create-topics" in told
+        output = out + err
+        assert code == 1, output
+        assert f"topic '{app.name}-{missing}'" in output
+        assert "add --create-topics" in output
         assert (
             f"kafka-topics.sh --create --bootstrap-server {app.kafka.bootstrap} --topic {app.name}-{missing}"
-            in told
+            in output
         )
 
 

@@ -74,12 +74,12 @@ def call(*arguments: object, code: int = 0, columns: int = 200) -> str:
 def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     path = write(tmp_path)
     for partition, count in ((0, 60), (1, 100)):
-        held = hold(path, partition)
-        held.take(count)
-        held.commit()
+        lane = hold(path, partition)
+        lane.take(count)
+        lane.commit()
         if partition == 0:
-            held.take(7)  # killed before the commit
-        held.close()
+            lane.take(7)  # killed before the commit
+        lane.close()
     opened = hold(path, 2)  # and nothing taken yet
     opened.close()
     began = json.loads(call("budget", "show", path, "--json"))["accounts"].pop()
@@ -106,10 +106,10 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     assert "together, for one record" in text
     # Another application on the same records adds to it.
     other = write(tmp_path, "churn")
-    held = hold(other, 1)
-    held.take(100)
-    held.commit(clean=True)
-    held.close()
+    lane = hold(other, 1)
+    lane.take(100)
+    lane.commit(clean=True)
+    lane.close()
     assert len(json.loads(call("budget", "show", path, "--json"))["accounts"]) == 2
     both = json.loads(call("budget", "show", path, other, path, "--json"))
     assert both["mu_spent"] == pytest.approx(one["mu_spent"] * 2**0.5)
@@ -121,12 +121,12 @@ def test_what_fades_has_no_running_total(tmp_path: Path) -> None:
         'mechanism = {class = "streampair.privacy.DecayedMoments", half_life = 40}}'
     )
     path = write(tmp_path, options=options)
-    held, spent = hold(path), []
+    lane, spent = hold(path), []
     for _ in range(2):
-        held.take(200)
-        held.commit()
+        lane.take(200)
+        lane.commit()
         spent.append(json.loads(call("budget", "show", path, "--json"))["accounts"][0])
-    held.close()
+    lane.close()
     early, late = spent
     assert (early["releases"], late["releases"]) == (1 + 30, 1 + 70)
     assert early["horizon_left"] is late["horizon_left"] is None
@@ -159,12 +159,12 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
     short = OPTIONS.replace("horizon = 400", "horizon = 60").replace("window = 100", "window = 60")
     paths = [write(tmp_path), write(tmp_path, long, options=fixed), write(tmp_path, "small", options=short)]
     for path in paths:
-        held = hold(path, 7)
-        held.take(60)
-        held.commit()
+        lane = hold(path, 7)
+        lane.take(60)
+        lane.commit()
         if path is paths[0]:
-            held.take(7)
-        held.close()
+            lane.take(7)
+        lane.close()
     summary = json.loads(call("budget", "show", *paths, "--json"))
     totals = {"epsilon_spent", "mu_spent", "delta", "unit", "over_lanes", "why", "unread"}
     assert summary.keys() == {"accounts"} | totals
@@ -306,10 +306,10 @@ def test_a_learner_of_the_whole_topic_has_one_account(tmp_path: Path) -> None:
         OrderedRecord(r.offset, r.value, partition=r.offset % 6, position=r.offset // 6)
         for r in records(0, 100)
     ]
-    held = LaneOnDisk(path, made, WHOLE_TOPIC)
-    held.take(100)
-    held.commit(clean=True)
-    held.close()
+    lane = LaneOnDisk(path, made, WHOLE_TOPIC)
+    lane.take(100)
+    lane.commit(clean=True)
+    lane.close()
     summary = json.loads(call("budget", "show", path, "--json"))
     (one,) = summary["accounts"]
     assert (one["partition"], summary["unit"], summary["over_lanes"]) == ("all", "entity", "maximum")
@@ -345,10 +345,10 @@ def test_the_total_of_an_entity(tmp_path: Path) -> None:
     """Two lanes, nobody says that a key stays in one: the root of the sum of squares, and the reason."""
     path = write(tmp_path, options=ENTITY)
     for partition in (0, 1):
-        held = hold(path, partition)
-        held.take(100)
-        held.commit(clean=True)
-        held.close()
+        lane = hold(path, partition)
+        lane.take(100)
+        lane.commit(clean=True)
+        lane.close()
     summary = json.loads(call("budget", "show", path, "--json"))
     mus = [a["mu_spent"] for a in summary["accounts"]]
     assert summary["mu_spent"] == pytest.approx(math.hypot(*mus))
@@ -408,8 +408,8 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
 def test_a_store_without_a_private_lane(tmp_path: Path) -> None:
     path = write(tmp_path, learner="PairOGD", options="")
     assert "no private lane" in call("budget", "show", path, code=1)
-    held = hold(path)
-    held.close()
+    lane = hold(path)
+    lane.close()
     assert "no private lane" in call("budget", "show", path, code=1)
     assert "Example: streampair budget show" in call("budget", "show", "--help")
 
@@ -467,10 +467,10 @@ def test_a_killed_worker_repeats_itself_and_spends_nothing(tmp_path: Path, snaps
         assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
         key.write_text(kept)
         key.chmod(0o600)
-    held = hold(path)
-    held.take(20)
-    assert held.lane.gauges().forks == 0
-    held.close()
+    lane = hold(path)
+    lane.take(20)
+    assert lane.lane.gauges().forks == 0
+    lane.close()
 
 
 def test_the_secret_of_a_store(tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ def gauges(config: Path) -> LaneGauges:
     running = lane(config)
     running.process(records(200))
     running.snapshot()
-    shown: LaneGauges = running.gauges()
-    return shown
+    gauges_now: LaneGauges = running.gauges()
+    return gauges_now
 
 
 def run(*arguments: object) -> Any:
@@ -129,9 +129,9 @@ def test_the_page_has_no_script_and_lets_nothing_in(gauges: LaneGauges) -> None:
 def test_why_a_guarantee_is_void_is_not_for_everybody(gauges: LaneGauges) -> None:
     void = replace(gauges, privacy=gauges.privacy.replace(kind="void", guarantee="void (event 7 was bad)"))
     assert "event 7" in json.dumps(lane_card(LABELS, void, public=False))
-    shown = lane_card(LABELS, void, public=True)
-    assert "event 7" not in json.dumps(shown)
-    assert "No guarantee holds" in card_html(shown)
+    public_card = lane_card(LABELS, void, public=True)
+    assert "event 7" not in json.dumps(public_card)
+    assert "No guarantee holds" in card_html(public_card)
 
 
 def test_it_is_served_on_both_ports(gauges: LaneGauges) -> None:
@@ -158,11 +158,11 @@ def test_it_is_served_on_both_ports(gauges: LaneGauges) -> None:
                 status, text, headers = await asyncio.to_thread(fetch, f"{url}/card?{query}")
                 assert (status, text) == (200, card_html(wanted))
                 assert headers["Content-Security-Policy"].startswith("default-src 'none'")
-                for given in (query, "app=fraud", ""):
-                    status, text, _ = await asyncio.to_thread(fetch, f"{url}/card.json?{given}")
+                for parameters in (query, "app=fraud", ""):
+                    status, text, _ = await asyncio.to_thread(fetch, f"{url}/card.json?{parameters}")
                     assert (status, json.loads(text)) == (200, wanted)
-                for given in ("partition=1", "app=other", "learner=x"):
-                    assert (await asyncio.to_thread(fetch, f"{url}/card.json?{given}"))[0] == 404
+                for parameters in ("partition=1", "app=other", "learner=x"):
+                    assert (await asyncio.to_thread(fetch, f"{url}/card.json?{parameters}"))[0] == 404
         finally:
             await server.stop()
 
@@ -175,10 +175,10 @@ def test_the_command_before_and_after_a_run(config: Path, tmp_path: Path) -> Non
     card = json.loads(before.stdout)
     assert card["privacy_loss"]["epsilon spent"] == 0.0
     assert card["status"]["lanes"].startswith("none has begun")
-    held = LaneOnDisk(config, records(120))
-    held.take(120)
-    held.commit()
-    held.close()
+    stored_lane = LaneOnDisk(config, records(120))
+    stored_lane.take(120)
+    stored_lane.commit()
+    stored_lane.close()
     page = tmp_path / "card.html"
     after = run(config, "--html", page, "--json")
     assert after.exit_code == 0, after.output
@@ -199,9 +199,9 @@ def test_an_audit_is_on_it_if_it_is_of_this_learner(config: Path, tmp_path: Path
     audited = CliRunner().invoke(app, ["audit", str(config), "--runs", "8", "--slots", "8", "--json"])
     file = tmp_path / "audit.json"
     file.write_text(audited.stdout)
-    shown = run(config, "--audit", file, "--json")
-    assert shown.exit_code == 0, shown.output
-    parts = json.loads(shown.stdout)["audit"]["parts"]
+    card = run(config, "--audit", file, "--json")
+    assert card.exit_code == 0, card.output
+    parts = json.loads(card.stdout)["audit"]["parts"]
     assert [part["part"] for part in parts] == ["warm-up", "learning", "auc"]
     file.write_text(audited.stdout.replace('"epsilon": 30.0', '"epsilon": 1.0'))
     assert run(config, "--audit", file).exit_code == 2
@@ -258,12 +258,13 @@ def test_the_audit_that_the_configuration_names_is_served(config: Path, gauges: 
     assert "metrics.audit_file" in checked.output
     audited = CliRunner().invoke(app, ["audit", str(config), "--runs", "8", "--slots", "8", "--json"])
     file.write_text(audited.stdout)
-    told = json.loads(audited.stdout)
-    assert card()["verdict"] == told["verdict"]
-    assert card()["date"] == told["date"] == datetime.now(UTC).date().isoformat()
+    audited_card = json.loads(audited.stdout)
+    assert card()["verdict"] == audited_card["verdict"]
+    assert card()["date"] == audited_card["date"] == datetime.now(UTC).date().isoformat()
     assert json.loads(run(config, "--json").stdout)["audit"] == card()
     assert (
-        f"ok   metrics.audit_file: {told['date']}" in CliRunner().invoke(app, ["check", str(config)]).output
+        f"ok   metrics.audit_file: {audited_card['date']}"
+        in CliRunner().invoke(app, ["check", str(config)]).output
     )
     file.write_text(audited.stdout.replace("PairFTRL", "OnPairC"))
     assert "the audit is of streampair.auc.OnPairC" in card() or "the audit is of OnPairC" in card()
@@ -281,12 +282,12 @@ def test_every_card_says_that_there_is_a_challenger_that_is_not_private(config: 
         assert result.exit_code == 0, result.output
         assert (NOT_PRIVATE in json.loads(result.output)["notes"]) is said
         assert (NOT_PRIVATE in lane(config).privacy.notes) is said
-    held = LaneOnDisk(config, records(40), 0)
-    held.take(40)
-    held.commit()
-    held.close()
-    (told,) = asyncio.run(stored_run(load_config(config)))["lanes"]
-    assert told["report"]["notes"] == (NOT_PRIVATE,)
+    stored_lane = LaneOnDisk(config, records(40), 0)
+    stored_lane.take(40)
+    stored_lane.commit()
+    stored_lane.close()
+    (stored,) = asyncio.run(stored_run(load_config(config)))["lanes"]
+    assert stored["report"]["notes"] == (NOT_PRIVATE,)
 
 
 LATE = (
@@ -337,14 +338,14 @@ def test_a_challenger_learns_from_labels_that_come_later(config: Path) -> None:
 
 def test_a_plan_says_how_much_later_learning_is(config: Path) -> None:
     config.write_text(LATE)
-    asked = ["budget", "plan", "--n", "2000", "--config", str(config)]
-    output = CliRunner().invoke(app, asked, env={"COLUMNS": "400"}).output
+    command = ["budget", "plan", "--n", "2000", "--config", str(config)]
+    output = CliRunner().invoke(app, command, env={"COLUMNS": "400"}).output
     assert "each record is learned 30 days after it came" in output
-    found = json.loads(CliRunner().invoke(app, [*asked, "--json"]).output)
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
     assert found["learning_lag_seconds"] == 30 * 86_400 + 60
     config.write_text(TOML)
-    assert "learned" not in CliRunner().invoke(app, asked, env={"COLUMNS": "400"}).output
-    assert "learning_lag_seconds" not in json.loads(CliRunner().invoke(app, [*asked, "--json"]).output)
+    assert "learned" not in CliRunner().invoke(app, command, env={"COLUMNS": "400"}).output
+    assert "learning_lag_seconds" not in json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
 
 
 def test_the_card_has_the_sum_of_private_learners(config: Path) -> None:

@@ -114,8 +114,8 @@ def test_the_help_of_check_has_a_configuration_that_it_accepts() -> None:
 
 def test_modules_and_scripts_are_called_by_one_name() -> None:
     command = [sys.executable, "-m", "streampair_connectors", "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told.startswith("Usage: streampair [OPTIONS] COMMAND")
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.startswith("Usage: streampair [OPTIONS] COMMAND")
 
 
 def test_the_version() -> None:
@@ -136,9 +136,9 @@ def test_a_wrong_configuration_ends_with_2_and_names_the_fix(config: Path, comma
     more = ["events.csv"] if command == "replay" else []
     result = call(command, config, *more, code=2)
     assert result.stderr.endswith("unknown key input.feature\n  fix: write features instead of feature\n")
-    told = json.loads(call(command, config, *more, "--json", code=2).stdout)
-    assert told["kind"] == "ConfigError"
-    assert "write features" in told["fix"]
+    findings = json.loads(call(command, config, *more, "--json", code=2).stdout)
+    assert findings["kind"] == "ConfigError"
+    assert "write features" in findings["fix"]
 
 
 def test_run_needs_a_kafka_table(config: Path) -> None:
@@ -185,9 +185,9 @@ def test_check_and_plan_warn_of_a_promise_that_protects_nobody(config: Path) -> 
     assert "WARN" not in call("check", config, code=1).stdout
     config.write_text(PRIVATE + options.replace("2000", "1"))
     assert "one record makes no pair" in call("check", config, code=1).stdout
-    told = call("budget", "plan", "--n", 2000, "--d", 2, "--epsilon", 50, "--delta", 0.01).stdout
-    assert "warning: epsilon is 50" in told
-    assert "warning: delta is 0.01" in told
+    output = call("budget", "plan", "--n", 2000, "--d", 2, "--epsilon", 50, "--delta", 0.01).stdout
+    assert "warning: epsilon is 50" in output
+    assert "warning: delta is 0.01" in output
 
 
 @pytest.mark.filterwarnings("default::streampair.errors.PrivacyWarning")
@@ -207,8 +207,8 @@ def test_replay_logs_that_records_lie_outside_their_bounds(config: Path, tmp_pat
 
 def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:
     """192.0.2.1 is for documents, nobody's."""
-    own = 'metrics.port = 0\nmetrics.public_host = "192.0.2.1"\nmetrics.public_port = 0'
-    config.write_text(TOML.replace("metrics.port = 0", own))
+    separate = 'metrics.port = 0\nmetrics.public_host = "192.0.2.1"\nmetrics.public_port = 0'
+    config.write_text(TOML.replace("metrics.port = 0", separate))
     findings = json.loads(call("check", config, "--json", code=1).stdout)["findings"]
     ports = {f["check"]: f for f in findings if f["check"].startswith("metrics.")}
     assert ports["metrics.port"] == {"check": "metrics.port", "ok": True, "text": "127.0.0.1:a free port"}
@@ -290,7 +290,7 @@ def test_replay_sets_bad_events_aside(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "problem"),
     [
         ("missing.jsonl", None, "cannot be read: No such file"),
         ("short.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-20], "cannot be read"),
@@ -304,13 +304,13 @@ def test_replay_sets_bad_events_aside(config: Path) -> None:
     ],
 )
 def test_replay_of_a_file_that_cannot_be_used(
-    config: Path, name: str, content: bytes | None, told: str
+    config: Path, name: str, content: bytes | None, problem: str
 ) -> None:
     file = config.with_name(name)
     if content is not None:
         file.write_bytes(content)
     result = call("replay", config, file, code=1)
-    assert told in result.stderr
+    assert problem in result.stderr
     assert "fix:" in result.stderr
 
 
@@ -398,14 +398,14 @@ def test_replay_serves_metrics_until_interrupted(config: Path) -> None:
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        told = []
+        outputs = []
         for line in process.stderr:
-            told.append(line)
+            outputs.append(line)
             if "metrics stay up at" in line:
                 break
-        assert told[0].startswith("metrics: http://127.0.0.1:")
-        assert "events: 60" in "".join(told)
-        with urllib.request.urlopen(told[0].split()[1], timeout=10) as answer:
+        assert outputs[0].startswith("metrics: http://127.0.0.1:")
+        assert "events: 60" in "".join(outputs)
+        with urllib.request.urlopen(outputs[0].split()[1], timeout=10) as answer:
             text = answer.read().decode()
         assert 'outcome="learned",partition="0",topic="events.jsonl"} 60.0' in text
         process.send_signal(signal.SIGINT)
@@ -419,9 +419,9 @@ def test_audit(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     # The key is thrown away after an audit: here it is fixed, and with it the noise.
     monkeypatch.setattr(audit.secrets, "token_bytes", lambda count: bytes(count))
-    told = call("audit", config, "--runs", 60).stdout
-    assert "verdict: nothing contradicts the claim" in told
-    assert "the best attack, exactly" in told
+    output = call("audit", config, "--runs", 60).stdout
+    assert "verdict: nothing contradicts the claim" in output
+    assert "the best attack, exactly" in output
     report = json.loads(call("audit", config, "--runs", 60, "--slots", 20, "--json").stdout)
     assert report["holds"]
     (part,) = report["parts"]
@@ -435,10 +435,10 @@ def test_audit(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_budget_plan() -> None:
-    told = call("budget", "plan", "--n", "2e4", "--d", 10, "--positive-rate", 0.2).stdout
-    assert "recommended: auc.PairFTRL(epsilon=1.0, delta=5e-05, horizon=20000)" in told
-    assert "epsilon\n" in told
-    assert all(name in told for name in ("OnPairStrC", "OnPairC", "NoisyOGD", "mechanism=PairGradients"))
+    output = call("budget", "plan", "--n", "2e4", "--d", 10, "--positive-rate", 0.2).stdout
+    assert "recommended: auc.PairFTRL(epsilon=1.0, delta=5e-05, horizon=20000)" in output
+    assert "epsilon\n" in output
+    assert all(name in output for name in ("OnPairStrC", "OnPairC", "NoisyOGD", "mechanism=PairGradients"))
     found = json.loads(call("budget", "plan", "--n", "2e4", "--d", 10, "--json").stdout)
     assert found["recommended"].startswith("auc.PairFTRL(")
     said = [forecast["settings"].get("mechanism") for forecast in found["forecasts"]]
@@ -450,9 +450,9 @@ def test_budget_plan() -> None:
 
 
 def test_budget_plan_of_a_short_stream() -> None:
-    told = call("budget", "plan", "--n", 50, "--d", 20).stdout
-    assert told.startswith("50 records, 20 features")
-    assert "recommended: auc." in told
+    output = call("budget", "plan", "--n", 50, "--d", 20).stdout
+    assert output.startswith("50 records, 20 features")
+    assert "recommended: auc." in output
     assert json.loads(call("budget", "plan", "--n", 50, "--d", 20, "--json").stdout)["n"] == 50
 
 
@@ -461,9 +461,9 @@ def test_budget_plan_of_rankings_and_metrics() -> None:
     found = json.loads(call(*small, "metric", "--level", 0.8, "--json").stdout)
     assert found["recommended"].startswith("metric.")
     assert found["stated"] == 0.8
-    told = call(*small, "ranking", "--entity", 2, "--separation", 50).stdout
-    assert "pairs in order" in told
-    assert "EntityLimit(records=2" in told.replace("\n", "")
+    output = call(*small, "ranking", "--entity", 2, "--separation", 50).stdout
+    assert "pairs in order" in output
+    assert "EntityLimit(records=2" in output.replace("\n", "")
     assert "family is 'all'" in call(*small, "all", code=2).stderr
 
 
@@ -473,11 +473,11 @@ def test_budget_plan_counts_what_a_configuration_declares(config: Path) -> None:
     found = json.loads(call("budget", "plan", "--n", "2e4", "--config", config, "--json").stdout)
     assert found["d"] == 3
     assert "3 features, 2 of them for the declared values of zone" in call("check", config, code=1).stdout
-    for given, told in (
+    for section, output in (
         ((), "is not given"),
         (("--d", 3, "--config", config), "given twice"),
     ):
-        assert told in call("budget", "plan", "--n", "2e4", *given, code=2).stderr
+        assert output in call("budget", "plan", "--n", "2e4", *section, code=2).stderr
     config.write_text(TOML.replace('features = ["a", "b"]', ""))
     assert "declares no features" in call("budget", "plan", "--n", "2e4", "--config", config, code=2).stderr
 

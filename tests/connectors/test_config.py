@@ -75,13 +75,13 @@ def test_a_file_is_read_and_its_paths_start_at_it(tmp_path: Path) -> None:
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(
     data: dict[str, Any], problem: str, fix: str
 ) -> None:
-    told = refusal(data)
-    assert problem in told
-    assert fix in told
+    message = refusal(data)
+    assert problem in message
+    assert fix in message
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "problem"),
     [
         ({}, "app is missing"),
         (minimal(app="a b"), "cannot name an application"),
@@ -120,8 +120,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
         (minimal(topics={"replication_factor": 1.5}), "topics.replication_factor"),
     ],
 )
-def test_what_is_wrong_is_named(data: dict[str, Any], told: str) -> None:
-    assert told in refusal(data)
+def test_what_is_wrong_is_named(data: dict[str, Any], problem: str) -> None:
+    assert problem in refusal(data)
 
 
 def test_declared_values_are_features_with_public_bounds() -> None:
@@ -146,21 +146,21 @@ def test_declared_values_are_features_with_public_bounds() -> None:
     assert parse_config(plain).fingerprint() == "1a2c37a81173b32a465703ab017f6ab3"
 
 
-def test_all_problems_are_told_at_once() -> None:
-    told = refusal(minimal(app="", metrics={"port": -1}, output={"topc": "x"}))
-    assert "app" in told
-    assert "metrics.port" in told
-    assert "output.topc" in told
+def test_all_problems_are_reported_at_once() -> None:
+    problem = refusal(minimal(app="", metrics={"port": -1}, output={"topc": "x"}))
+    assert "app" in problem
+    assert "metrics.port" in problem
+    assert "output.topc" in problem
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("app = ", "is not TOML"), (b"\xff\xfe", "is not TOML"), (None, "cannot be read")]
+    ("text", "problem"), [("app = ", "is not TOML"), (b"\xff\xfe", "is not TOML"), (None, "cannot be read")]
 )
-def test_a_file_that_is_no_configuration(tmp_path: Path, text: str | bytes | None, told: str) -> None:
+def test_a_file_that_is_no_configuration(tmp_path: Path, text: str | bytes | None, problem: str) -> None:
     file = tmp_path / "x.toml"
     if text is not None:
         file.write_bytes(text.encode() if isinstance(text, str) else text)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=problem):
         load_config(file)
 
 
@@ -193,15 +193,15 @@ def test_a_password_comes_from_a_file_or_the_environment(
         password = config.require_kafka().password()
         assert password is not None
         assert password.get_secret_value() == expected
-        for shown in (repr(config), str(config), repr(password), str(password), config.model_dump_json()):
-            assert "hunter" not in shown
+        for text in (repr(config), str(config), repr(password), str(password), config.model_dump_json()):
+            assert "hunter" not in text
 
 
 def test_a_password_in_the_configuration_is_refused_without_showing_it() -> None:
-    told = refusal(minimal(kafka={**SASL, "password": "hunter2"}))
-    assert "kafka.password" in told
-    assert "password_file" in told
-    assert "hunter2" not in told
+    problem = refusal(minimal(kafka={**SASL, "password": "hunter2"}))
+    assert "kafka.password" in problem
+    assert "password_file" in problem
+    assert "hunter2" not in problem
 
 
 @pytest.mark.parametrize("content", [None, "", "\n"])
@@ -292,6 +292,22 @@ def test_ranking_needs_more_than_two_labels() -> None:
     assert config.fingerprint() != Config.model_validate({**data, "input": {"label": "grade"}}).fingerprint()
 
 
+def test_labels_that_come_later_are_of_two_classes() -> None:
+    late = {
+        "app": "fraud",
+        "input": {"features": ["a", "b"]},
+        "labels": {"topic": "grades", "id": "key", "label": "grade", "after": "1d"},
+        "learner": {"class": "streampair.auc.MulticlassForest"},
+    }
+    assert build_learner(parse_config(late)) is not None
+    several = {**late, "input": {"features": ["a", "b"], "labels": "any"}}
+    with pytest.raises(ConfigError, match="labels that come later are of two classes"):
+        parse_config(several)
+    ranks = parse_config({**late, "learner": {"class": "streampair.ranking.PairOGD"}})
+    with pytest.raises(ConfigError, match=r"learns from relevances.*Fix: name a learner of two classes"):
+        build_learner(ranks)
+
+
 def test_options_may_hold_objects() -> None:
     options = {
         "loss": {"class": "streampair.losses.Logistic"},
@@ -317,7 +333,7 @@ def test_steps_make_a_pipeline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("learner", "told"),
+    ("learner", "problem"),
     [
         ({"class": "PairOGD"}, "is not an import path"),
         ({"class": "streampair.nothing.PairOGD"}, "cannot be imported"),
@@ -333,9 +349,9 @@ def test_steps_make_a_pipeline() -> None:
         ({"class": "river.preprocessing.StandardScaler"}, "score"),
     ],
 )
-def test_a_learner_that_cannot_be_used(learner: dict[str, Any], told: str) -> None:
+def test_a_learner_that_cannot_be_used(learner: dict[str, Any], problem: str) -> None:
     config = parse_config(minimal(learner=learner))
-    with pytest.raises(ConfigError, match=told.replace("?", r"\?")):
+    with pytest.raises(ConfigError, match=problem.replace("?", r"\?")):
         build_lane(config, json_decoder(config.input), topic="events", partition=0)
 
 
@@ -377,9 +393,9 @@ def test_settings_are_named_as_in_the_file() -> None:
     settings = parse_config(data).model_settings()
     assert settings["input.label"] == '"fraud"'
     assert settings["learner.steps[1].options.radius"] == "2.0"
-    shown = settings["input.features"]
-    assert shown.startswith('["feature_0","feature_1"')
-    assert "... (1,291 bytes, digest " in shown
+    text = settings["input.features"]
+    assert text.startswith('["feature_0","feature_1"')
+    assert "... (1,291 bytes, digest " in text
     features[-1] = "another"
     assert (
         parse_config(data | {"input": {**data["input"], "features": features}}).model_settings() != settings

@@ -95,11 +95,11 @@ def test_a_batch_is_decoded_like_one_line_after_the_other(records: list[Record])
 
 
 @pytest.mark.parametrize("cell", ["-0", "-0e3", "1e-0", "-0.0", "-0.5", "0", "9007199254740993", "1" * 25])
-@pytest.mark.parametrize("at", [0, 4])
-def test_every_zero_keeps_its_sign_and_every_number_its_bits(cell: str, at: int) -> None:
+@pytest.mark.parametrize("column", [0, 4])
+def test_every_zero_keeps_its_sign_and_every_number_its_bits(cell: str, column: int) -> None:
     decode: Any = csv_decoder(CONFIGS["plain"], HEADER)
     cells = ["0", "7", "8", "1", "0"]
-    cells[at] = cell
+    cells[column] = cell
     records = [Record(0, ",".join(cells).encode()), Record(1, b"1,2,3,0,5")]
     events = one_by_one(decode, records)
     assert events is not None

@@ -346,19 +346,19 @@ def test_a_second_worker_on_the_same_state_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("worker", "told"),
+    ("worker", "problem"),
     [({"on_bad": "fail"}, "offset 3 cannot be used"), ({"breaker_window": 4, "breaker": "on"}, "are bad")],
     ids=["fail", "breaker"],
 )
 def test_a_lane_that_stops_itself_stops_the_worker(
-    topics: EmbeddedBroker, tmp_path: Path, worker: dict[str, Any], told: str
+    topics: EmbeddedBroker, tmp_path: Path, worker: dict[str, Any], problem: str
 ) -> None:
     config = app(topics, tmp_path, worker=worker)
 
     async def body() -> None:
         await fill(topics, "in", [*GOOD[:3], b"bad", b"bad", b"bad"])
         stopped = Worker(config)
-        with pytest.raises(Exception, match=told):
+        with pytest.raises(Exception, match=problem):
             await stopped.run()
         assert stopped.telemetry.health_report()[1]["a"]["state"] == "failed"
 

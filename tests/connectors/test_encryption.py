@@ -25,10 +25,10 @@ def test_what_is_sealed_opens_again(plain: bytes, context: bytes) -> None:
 def test_any_change_and_any_other_place_is_refused() -> None:
     seal = Seal([NEW])
     sealed = seal.seal(b"a row of somebody", b"lane 0")
-    for at in range(len(sealed)):
+    for position in range(len(sealed)):
         for bit in (1, 128):
             changed = bytearray(sealed)
-            changed[at] ^= bit
+            changed[position] ^= bit
             with pytest.raises(StoreError):
                 seal.open(bytes(changed), b"lane 0")
     for cut in range(len(sealed)):

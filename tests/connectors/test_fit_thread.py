@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness import lanes
-from streampair_connectors.worker.fits import FitThread
+from streampair_connectors.worker.lane_manager import FitThread
 
 from streampair import auc
 from streampair.engine.testing import Driver
@@ -51,10 +51,10 @@ def test_a_lane_with_threads_replays_its_log() -> None:
 
     driver = Driver(forest, snapshot_every=1000, submit=begin)
     events = lanes.stream(100, seed=4)
-    for at in range(0, 100, 5):
-        driver.feed(events[at : at + 5])
+    for start in range(0, 100, 5):
+        driver.feed(events[start : start + 5])
         driver.commit()
-        if at % 3 == 0:  # the others are done when they are done
+        if start % 3 == 0:  # the others are done when they are done
             for future in futures:
                 future.result()
     assert len(futures) > 3

@@ -27,16 +27,16 @@ def simulate(costs: list[float], batch_size: int, interval: float) -> tuple[int,
     """
     clock = Clock()
     pace = Pace(batch_size, interval, clock=clock)
-    at, between, call = 0, 0.0, 0.0
+    index, between, call = 0, 0.0, 0.0
 
     async def body() -> None:
-        nonlocal at, between, call
-        while at < len(costs):
+        nonlocal index, between, call
+        while index < len(costs):
             begin = clock.now
-            stop = min(at + pace.records, len(costs))
+            stop = min(index + pace.records, len(costs))
             pace.polled()
-            while at < stop and not pace.over:
-                part = costs[at : min(at + pace.slice, stop)]
+            while index < stop and not pace.over:
+                part = costs[index : min(index + pace.slice, stop)]
                 start = clock.now
 
                 def work(part: list[float] = part) -> None:
@@ -44,11 +44,11 @@ def simulate(costs: list[float], batch_size: int, interval: float) -> tuple[int,
 
                 await pace.run(work, len(part))
                 call = max(call, clock.now - start - max(part))
-                at += len(part)
+                index += len(part)
             between = max(between, clock.now - begin)
 
     asyncio.run(body())
-    return at, between, call
+    return index, between, call
 
 
 @pytest.mark.parametrize("interval", [600.0, 10.0])
@@ -114,15 +114,15 @@ def test_the_loop_goes_on_while_one_event_takes_long() -> None:
             turned.set()
 
         found = []
-        for twin in (False, True):
+        for is_mutant in (False, True):
             pace = Pace(1000)
             turned = threading.Event()
             turning = asyncio.create_task(turn(turned))
 
-            def event(turned: threading.Event = turned, seconds: float = 0.2 if twin else 60.0) -> bool:
+            def event(turned: threading.Event = turned, seconds: float = 0.2 if is_mutant else 60.0) -> bool:
                 return turned.wait(seconds)
 
-            pace.learned(1, 0.0 if twin else 60.0)  # the mutant is taken for a fast one
+            pace.learned(1, 0.0 if is_mutant else 60.0)  # the mutant is taken for a fast one
             found.append(await pace.run(event, 1))
             await turning
         return found[0], found[1]

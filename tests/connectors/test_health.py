@@ -40,7 +40,7 @@ def state(telemetry: Telemetry) -> str:
     return str(telemetry.health_report()[1]["fraud"]["state"])
 
 
-def test_trouble_is_told_once_and_so_is_its_end(stream: io.StringIO) -> None:
+def test_trouble_is_reported_once_and_so_is_its_end(stream: io.StringIO) -> None:
     telemetry = Telemetry()
     health = Health("fraud", telemetry)
     health.starting()
@@ -110,7 +110,7 @@ def test_a_log_for_people_has_the_same_fields_on_one_line() -> None:
     assert second.split(" ", 1)[1] == "INFO    stopped"
 
 
-def test_a_backlog_is_told_until_it_is_gone(stream: io.StringIO) -> None:
+def test_a_backlog_is_reported_until_it_is_gone(stream: io.StringIO) -> None:
     """Rate, lag, and the time to catch up: from what waits, not from the rate alone."""
     now = 0.0
     backlog = Backlog("fraud", clock=lambda: now)
@@ -118,11 +118,11 @@ def test_a_backlog_is_told_until_it_is_gone(stream: io.StringIO) -> None:
     now = 9.0
     assert backlog.update(9_000, 96_000) is None  # no line is due
     now = 10.0
-    told = backlog.update(10_000, 95_000)  # 500 more come each second
-    assert told == {"events_per_second": 1000.0, "lag": 95_000, "seconds_to_catch_up": 190.0}
+    problem = backlog.update(10_000, 95_000)  # 500 more come each second
+    assert problem == {"events_per_second": 1000.0, "lag": 95_000, "seconds_to_catch_up": 190.0}
     now = 20.0
-    told = backlog.update(20_000, 105_000)
-    assert told == {"events_per_second": 1000.0, "lag": 105_000, "seconds_to_catch_up": None}
+    problem = backlog.update(20_000, 105_000)
+    assert problem == {"events_per_second": 1000.0, "lag": 105_000, "seconds_to_catch_up": None}
     now = 30.0
     assert backlog.update(120_000, 5_000) is None  # what is left takes half a second
     now = 40.0

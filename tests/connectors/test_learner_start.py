@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from streampair import auc, models, ranking
 from streampair.engine import Record
 from streampair.errors import ConfigError, SnapshotError, StreampairError
+from streampair.privacy import compose, epsilon_from, mu_from
 
 PHISHING = [(x, bool(y)) for x, y in datasets.Phishing()]
 NAMES = sorted(PHISHING[0][0])
@@ -185,8 +186,9 @@ def test_a_model_of_other_features_or_of_another_class_is_refused(config: Path, 
     configured(tmp_path, features=NAMES[1:])
     assert f"features that the input does not declare: {NAMES[0]}" in refusal(config).problem
     for name, more, message in [
-        ("PairFTRL", "", "PairFTRL cannot begin with a model: it is private"),
-        ("PrivateForest", "", "PrivateForest cannot begin with a model: it is private"),
+        ("PairFTRL", "", "is not private: what it discloses of the records"),
+        ("PairOGD", "public_start = true", "a PairOGD is not private, so it promises nothing"),
+        ("PrivateForest", "", "PrivateForest cannot begin with a model: its leaves"),
         ("Forest", "", "Forest cannot begin with a model"),
         ("OAM", "", "OAM cannot begin with a model"),
         ("PairOGD", "options = { radius = 1e-3 }", "beyond the radius"),
@@ -218,8 +220,12 @@ def test_features_that_the_model_does_not_know_begin_at_0(config: Path, tmp_path
     assert learner.score_one({**x, "new": 9.0}) == model.score_one(x)
 
 
+def run(*arguments: str) -> str:
+    return CliRunner().invoke(app, [*arguments], env={"COLUMNS": "600"}).stdout
+
+
 def check(config: Path) -> str:
-    return CliRunner().invoke(app, ["check", str(config)], env={"COLUMNS": "400"}).stdout
+    return run("check", str(config))
 
 
 def test_check_says_what_the_lane_begins_with(config: Path, tmp_path: Path) -> None:
@@ -234,3 +240,94 @@ def test_check_says_what_the_lane_begins_with(config: Path, tmp_path: Path) -> N
     assert "FAIL learner: learner.start: " in check(config)
     file.unlink()
     assert f"FAIL learner: learner.start: the model {file} cannot be read" in check(config)
+
+
+# ---- private learners ---------------------------------------------------------------------------------
+
+PRIVATE = "options = { epsilon = 1.0, delta = 1e-4, horizon = 500 }\n"
+BOUNDS = "{ " + ", ".join(f"{each} = [-1, 1]" for each in NAMES) + " }"
+
+
+def private_model(folder: Path) -> models.Model:
+    source = auc.PairFTRL(1.0, 1e-4, 500, features=NAMES, noise_key=bytes(32))
+    models.save(learned(source), folder / "model.json")
+    return models.load(folder / "model.json")
+
+
+def test_a_private_lane_begins_with_a_released_model_and_adds_its_spend(tmp_path: Path) -> None:
+    """Scores, the account in the store, `budget show`, the card, and starts from log and snapshot."""
+    model = private_model(tmp_path)
+    before = model.privacy["mu_spent"]
+    config = configured(tmp_path, "PairFTRL", PRIVATE, BOUNDS)
+    lane = LaneOnDisk(config, records())
+    first = PHISHING[600][0]
+    assert lane.lane.learner.score_one(first) == model.score_one(first)
+    assert lane.lane.privacy.mu_spent == before
+    lane.take(90)
+    lane.commit()
+    scores = [output.score for output in lane.scores]
+    assert scores == [model.score_one(x) for x, _ in PHISHING[600:690]]
+    lane.close()
+    lane = LaneOnDisk(config, records())  # within the warm-up
+    lane.take(410)
+    lane.commit()
+    spent = lane.lane.privacy
+    lane.close()
+    lane = LaneOnDisk(config, records())  # behind it
+    assert lane.lane.privacy == spent
+    assert lane.lane.learner.slots == 500
+    lane.close()
+    alone = learned(auc.PairFTRL(1.0, 1e-4, 500, features=NAMES, noise_key=bytes(32)), PHISHING[600:1100])
+    total = compose([before, alone.privacy.mu_spent])
+    assert spent.mu_spent == pytest.approx(total, rel=1e-12)
+    budget = json.loads(run("budget", "show", str(config), "--json"))
+    account = budget["accounts"][0]
+    assert (account["mu_spent"], account["epsilon_spent"]) == (spent.mu_spent, spent.epsilon_spent)
+    assert budget["epsilon_spent"] == epsilon_from(spent.mu_spent, 1e-4)
+    assert "of the model of auc.PairFTRL that it began with" in account["guarantee"]
+    card = json.loads(run("budget", "card", str(config), "--json"))
+    assert epsilon_from(total, 1e-4) == pytest.approx(card["privacy_loss"]["epsilon spent"], rel=1e-9)
+
+
+def test_a_private_lane_begins_with_a_public_model_where_that_is_declared(tmp_path: Path) -> None:
+    models.save(learned(auc.PairOGD(seed=1)), tmp_path / "model.json")
+    model = models.load(tmp_path / "model.json")
+    config = configured(tmp_path, "NoisyOGD", "public_start = true\noptions = { warmup = 50 }\n")
+    lane = LaneOnDisk(config, records())
+    lane.take(50)
+    lane.commit()
+    expected = [model.score_one(x) for x, _ in PHISHING[600:650]]
+    assert [output.score for output in lane.scores] == pytest.approx(expected, rel=1e-12)
+    assert "declared public" in lane.lane.privacy.guarantee
+    lane.close()
+    # Another declaration is another account.
+    undeclared = config.read_text().replace("public_start = true\n", "")
+    config.write_text(undeclared)
+    with pytest.raises(ConfigError, match=r"learner.start: .*in no account. Fix: .*learner.public_start"):
+        LaneOnDisk(config, records())
+    config.write_text(undeclared.replace('start = "model.json"', "public_start = true"))
+    with pytest.raises(ConfigError, match="public_start says something of the model in start"):
+        load_config(config)
+
+
+def test_a_released_model_is_not_declared_public_later(tmp_path: Path) -> None:
+    private_model(tmp_path)
+    config = configured(tmp_path, "PairFTRL", PRIVATE, BOUNDS)
+    lane = LaneOnDisk(config, records())
+    lane.take(200)
+    lane.commit()
+    lane.close()
+    config.write_text(config.read_text().replace(PRIVATE, "public_start = true\n" + PRIVATE))
+    with pytest.raises(SnapshotError, match="declared otherwise"):
+        LaneOnDisk(config, records())
+
+
+def test_check_says_what_is_charged(tmp_path: Path) -> None:
+    before = private_model(tmp_path).privacy["mu_spent"]
+    config = configured(tmp_path, "PairFTRL", PRIVATE, BOUNDS)
+    said = check(config)
+    assert f"auc.PairFTRL, 500 records, whose mu of {before:.4g} is added to the account" in said
+    promised = epsilon_from(compose([before, mu_from(1.0, 1e-4)]), 1e-4)
+    assert f"ok   privacy: epsilon {promised:g} at delta 0.0001" in said
+    config.write_text(config.read_text().replace(PRIVATE, "public_start = true\n" + PRIVATE))
+    assert "500 records, declared public), which has" in check(config)

@@ -17,7 +17,7 @@ def naive(times: list[float], limit: int, seconds: float) -> int | None:
 
 
 def first_error(takeovers: StaticMemberConflicts, times: list[float]) -> int | None:
-    return next((number for number, at in enumerate(times) if takeovers.record(at) is not None), None)
+    return next((number for number, time in enumerate(times) if takeovers.record(time) is not None), None)
 
 
 def test_three_within_a_minute_are_too_many() -> None:
@@ -30,19 +30,19 @@ def test_three_within_a_minute_are_too_many() -> None:
             times.append(now)
         expected = naive(times, 3, 60.0)
         assert first_error(StaticMemberConflicts("a"), times) == expected
-        twins = {
+        mutants = {
             "two are enough": StaticMemberConflicts("a", limit=2),
             "never forgets": StaticMemberConflicts("a", seconds=1e9),
             "counts nothing": StaticMemberConflicts("a", limit=10**6),
         }
-        for name, twin in twins.items():
-            caught[name] += first_error(twin, times) != expected
+        for name, mutant in mutants.items():
+            caught[name] += first_error(mutant, times) != expected
     assert min(caught.values()) > 50, caught
 
 
 def test_the_error_names_both_the_cause_and_the_fix() -> None:
     takeovers = StaticMemberConflicts("worker-0")
-    assert [takeovers.record(at) for at in (5.0, 6.0)] == [None, None]
+    assert [takeovers.record(time) for time in (5.0, 6.0)] == [None, None]
     error = takeovers.record(7.0)
     assert error is not None
     assert not error.retriable

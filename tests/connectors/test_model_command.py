@@ -344,16 +344,16 @@ def test_damaged_files_are_shown_or_refused(
     name = data.draw(st.sampled_from(sorted(contents)))
     content = bytearray(contents[name])
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(content) - 1))
+        position = data.draw(st.integers(0, len(content) - 1))
         kind = data.draw(st.sampled_from(["cut", "byte", "drop", "insert"]))
         if kind == "cut":
-            del content[max(at, 1) :]
+            del content[max(position, 1) :]
         elif kind == "byte":
-            content[at] = data.draw(st.integers(0, 255))
+            content[position] = data.draw(st.integers(0, 255))
         elif kind == "drop":
-            del content[at : at + data.draw(st.integers(1, 9))]
+            del content[position : position + data.draw(st.integers(1, 9))]
         else:
-            content[at:at] = data.draw(st.binary(min_size=1, max_size=9))
+            content[position:position] = data.draw(st.binary(min_size=1, max_size=9))
         if not content:
             break
     file = tmp_path_factory.getbasetemp() / f"damaged.{name.rpartition('.')[2]}"

@@ -220,12 +220,12 @@ def test_the_newest_whole_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_learner_that_cannot_be_exported_is_refused() -> None:
     check_exportable(auc.PairOGD())
 
-    class Own(auc.PairOGD):
+    class Unexportable(auc.PairOGD):
         def score_one(self, x: Any) -> float:
             return 1.0
 
     with pytest.raises(ConfigError, match="the model cannot be published") as caught:
-        check_exportable(Own())
+        check_exportable(Unexportable())
     assert "learner.scoring" in str(caught.value)
 
 
@@ -276,6 +276,46 @@ def test_when_a_model_is_due() -> None:
     assert learned(1002), "at most 5 s"
     inline = parse_config({"app": "a", "input": {"topic": "t", "label": "y"}, "learner": {"class": "a.b"}})
     assert not ModelPublisher(inline, Topic()).due(lane)  # type: ignore[arg-type]
+
+
+def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It says up to where scores are, which is what tells that Kafka has forgotten it."""
+    scored, reads = {0: 3, 1: 6}, 0
+
+    async def read(settings: Any, group: str, places: Sequence[Partition], *, stable: bool) -> Any:
+        nonlocal reads
+        reads += 1
+        return {place: SimpleNamespace(offset=scored[place.partition]) for place in places}
+
+    async def body() -> None:
+        clock, topic, sent = Clock(), Topic(), []
+        publisher = ModelPublisher(config_of(), topic, clock=clock)  # type: ignore[arg-type]
+        lane = lane_of(auc.PairOGD(), 5, sent, p0=5, p1=6)
+        await publisher.begin(lane)
+        await publisher.publish(lane)
+
+        async def due_later() -> bool:
+            clock.now += 5.1
+            publisher.due(lane)
+            if publisher._reading is not None:
+                await publisher._reading
+            return publisher.due(lane)
+
+        assert not publisher.due(lane)
+        assert not await due_later(), "no scorer has gone on"
+        scored[0] = 5
+        assert await due_later()
+        await publisher.publish(lane)
+        assert publisher._scored == {0: 5, 1: 6}
+        before = reads
+        assert not await due_later()
+        assert reads == before, "all is scored"
+        await publisher.stop()
+
+    monkeypatch.setattr("streampair_connectors.worker.model_topic.read_register", read)
+    asyncio.run(body())
 
 
 def test_where_scorers_begin_is_kept_over_restarts() -> None:
@@ -357,10 +397,10 @@ def test_the_lane_sends_what_scorers_do_not(scoring: str) -> None:
     output = LaneOutput([*scored, Scored(4, None, None, 0.5, "learned")], letters, 5)
     asyncio.run(outputs.send(lane, records, output))
     found = {target.topic: messages for target, messages in sent}
-    told = [dict(m.headers)["streampair.stage"].decode() for m in found["a-dead-letters"]]
+    sent_stages = [dict(m.headers)["streampair.stage"].decode() for m in found["a-dead-letters"]]
     assert len(found.get("a-scores", [])) == (5 if scoring == "inline" else 0)
-    assert told == (stages if scoring == "inline" else ["label", "learn"])
-    assert lane.bad_count == len(told)
+    assert sent_stages == (stages if scoring == "inline" else ["label", "learn"])
+    assert lane.bad_count == len(sent_stages)
 
 
 # Configuration

@@ -62,16 +62,16 @@ def read(
     """Fetch at random, as brokers answer; what was taken, up to `stop` records."""
     now = min((r.timestamp for records in stored.values() for r in records), default=0)
     end = max((r.timestamp for records in stored.values() for r in records), default=0) + 1_000
-    at = {p: start[p][0] for p in stored}
+    position = {p: start[p][0] for p in stored}
     taken: list[OrderedRecord] = []
-    while now < end or any(r.offset >= at[p] for p, records in stored.items() for r in records):
+    while now < end or any(r.offset >= position[p] for p, records in stored.items() for r in records):
         now = min(now + coin.choice((0, 10, 60)), end)
         partition = coin.choice(list(stored))
-        visible = [r for r in stored[partition] if at[partition] <= r.offset and r.timestamp <= now]
+        visible = [r for r in stored[partition] if position[partition] <= r.offset and r.timestamp <= now]
         part = visible[: coin.choice((1, 3, 1_000))]
         order.push(partition, part)
         if part:
-            at[partition] = part[-1].offset + 1
+            position[partition] = part[-1].offset + 1
         if len(part) == len(visible):
             order.reached(partition, sent_ms=now)
         taken += order.take(coin.choice((1, 5, 1_000)) if stop is None else max(stop - len(taken), 0))

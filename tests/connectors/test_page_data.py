@@ -54,8 +54,8 @@ def lane(
     return made
 
 
-def feed(made: Any, values: list[bytes], at: int) -> LaneGauges:
-    made.process([Record(at + i, value, None, BEGAN + at + i) for i, value in enumerate(values)])
+def feed(made: Any, values: list[bytes], start: int) -> LaneGauges:
+    made.process([Record(start + i, value, None, BEGAN + start + i) for i, value in enumerate(values)])
     made.commit(snapshot=False)
     made.committed()
     gauges: LaneGauges = made.gauges(solve=True)
@@ -74,29 +74,29 @@ def ticking() -> MetricHistory:
 
 @pytest.fixture(scope="module")
 def telemetry() -> Telemetry:
-    told = Telemetry()
-    told.history = ticking()
-    told.health("fraud", "running")
+    metrics = Telemetry()
+    metrics.history = ticking()
+    metrics.health("fraud", "running")
     for labels, made in ((LABELS, lane(**PRIVATE)), (OPEN, lane("PairOGD"))):
-        for at in range(0, 40, 20):
-            gauges = feed(made, encoded([*EVENTS[at : at + 19], b"bad"]), at)
-            told.publish(labels, gauges, 7, dict.fromkeys(STAGES, 0.25))
-    told.committed("fraud", 0.01)
-    return told
+        for start in range(0, 40, 20):
+            gauges = feed(made, encoded([*EVENTS[start : start + 19], b"bad"]), start)
+            metrics.publish(labels, gauges, 7, dict.fromkeys(STAGES, 0.25))
+    metrics.committed("fraud", 0.01)
+    return metrics
 
 
 def scraped(telemetry: Telemetry, public: bool) -> dict[LaneLabels, dict[str, Any]]:
     """What an endpoint shows of each lane, read from its text."""
     found: dict[LaneLabels, dict[str, Any]] = {}
-    own = {"app", "topic", "partition", "learner"}
+    lane_labels = {"app", "topic", "partition", "learner"}
     for family in text_string_to_metric_families(telemetry.render(public=public).decode()):
         for sample in family.samples:
-            if not own <= sample.labels.keys() or family.type == "histogram":
+            if not lane_labels <= sample.labels.keys() or family.type == "histogram":
                 continue
             labels = tuple(sample.labels[name] for name in ("app", "topic", "partition", "learner"))
             name = sample.name.removeprefix("streampair_")
             row = found.setdefault(labels, {})  # type: ignore[arg-type]
-            more = [value for key, value in sample.labels.items() if key not in own]
+            more = [value for key, value in sample.labels.items() if key not in lane_labels]
             if more:
                 row.setdefault(name, {})[more[0]] = sample.value
             else:
@@ -106,21 +106,21 @@ def scraped(telemetry: Telemetry, public: bool) -> dict[LaneLabels, dict[str, An
 
 @pytest.mark.parametrize("public", [False, True], ids=["operator", "public"])
 def test_the_numbers_are_those_of_the_endpoint(telemetry: Telemetry, public: bool) -> None:
-    told = json.loads(frame_json(telemetry, public=public)[1])
-    shown = {(e["app"], e["topic"], e["partition"], e["learner"]): e["values"] for e in told["lanes"]}
-    assert shown == scraped(telemetry, public)
-    assert shown.keys() == ({LABELS} if public else {LABELS, OPEN})
+    answer = json.loads(frame_json(telemetry, public=public)[1])
+    by_lane = {(e["app"], e["topic"], e["partition"], e["learner"]): e["values"] for e in answer["lanes"]}
+    assert by_lane == scraped(telemetry, public)
+    assert by_lane.keys() == ({LABELS} if public else {LABELS, OPEN})
 
 
 def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
-    told = frame(telemetry, public=True)
+    shown_frame = frame(telemetry, public=True)
     public = {s.name.removeprefix("streampair_") for s in SERIES if s.public}
-    assert told.keys() == {
+    assert shown_frame.keys() == {
         *("boot", "seq", "roster", "now", "public", "card", "version", "process", "series", "lanes"),
     }
-    assert told["series"].keys() == public
-    assert told["process"].keys() == {"build_info"}
-    for entry in told["lanes"]:
+    assert shown_frame["series"].keys() == public
+    assert shown_frame["process"].keys() == {"build_info"}
+    for entry in shown_frame["lanes"]:
         assert entry.keys() == {
             *("app", "topic", "partition", "learner", "since", "releases", "values", "report", "history"),
         }
@@ -137,19 +137,19 @@ def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
 
 def view(events: list[Any], public: bool, open_one: bool = False) -> list[bytes]:
     """What a port shows after every commit of a stream, under one key for the noise: the card too."""
-    told, shown = Telemetry(), []
+    metrics, answers = Telemetry(), []
     made = lane(key=NoiseKey(bytes(range(32))), open_one=open_one, **PRIVATE)
-    told.history, letters = ticking(), 0
-    for at in range(0, len(events), 20):
-        gauges = feed(made, encoded(events[at : at + 20]), at)
-        told.publish(LABELS, gauges, len(events) - at, dict.fromkeys(STAGES, 0.0))
+    metrics.history, letters = ticking(), 0
+    for start in range(0, len(events), 20):
+        gauges = feed(made, encoded(events[start : start + 20]), start)
+        metrics.publish(LABELS, gauges, len(events) - start, dict.fromkeys(STAGES, 0.0))
         if sum(gauges.dead_letters.values()) > letters:  # as a worker tells of them, once a commit
             letters += 1
-            told.history.dead_letter(LABELS, "decode", at)
-        shown += [told.render(public=public), frame_json(told, public=public)[1]]
-        shown.append(frame_json(told, public=public, after=at // 20)[1])
-        shown.append(json.dumps(lane_card(LABELS, gauges, public=public)).encode())
-    return shown
+            metrics.history.dead_letter(LABELS, "decode", start)
+        answers += [metrics.render(public=public), frame_json(metrics, public=public)[1]]
+        answers.append(frame_json(metrics, public=public, after=start // 20)[1])
+        answers.append(json.dumps(lane_card(LABELS, gauges, public=public)).encode())
+    return answers
 
 
 @pytest.mark.parametrize("other", [{"a": 1, "b": -0.9, "y": True}, {"a": 1, "b": 0.5}, b"\xff"])
@@ -166,15 +166,15 @@ def test_neighbouring_streams_look_the_same_to_the_public(place: int, other: Any
 def test_a_challenger_changes_nothing_of_what_the_public_sees_of_neighbours(place: int, other: Any) -> None:
     """It is a function of raw data, at the same port as the page: that it exists is all that is told."""
     changed = [*EVENTS[:place], other, *EVENTS[place + 1 :]]
-    shown = view(EVENTS, public=True, open_one=True)
-    assert shown == view(changed, public=True, open_one=True)
+    answers = view(EVENTS, public=True, open_one=True)
+    assert answers == view(changed, public=True, open_one=True)
     # What is said of it, apart, is what is shown without it.
     said = f"\\n{NOT_PRIVATE}".encode()
-    plain = [text.replace(said, b"").replace(f', "{NOT_PRIVATE}"'.encode(), b"") for text in shown]
+    plain = [text.replace(said, b"").replace(f', "{NOT_PRIVATE}"'.encode(), b"") for text in answers]
     plain = [text.replace(f',"{NOT_PRIVATE}"'.encode(), b"") for text in plain]
     assert plain == view(EVENTS, public=True)
-    assert sum(NOT_PRIVATE.encode() in text for text in shown) >= len(shown) / 4
-    assert not any(b"challenger_auc" in text for text in shown)
+    assert sum(NOT_PRIVATE.encode() in text for text in answers) >= len(answers) / 4
+    assert not any(b"challenger_auc" in text for text in answers)
     assert any(b"challenger_auc" in text for text in view(EVENTS, public=False, open_one=True))
 
 
@@ -186,13 +186,13 @@ def test_the_card_says_that_there_is_a_challenger_even_where_no_guarantee_holds(
 
 
 def test_why_a_guarantee_is_void_is_not_for_everybody(telemetry: Telemetry) -> None:
-    told, gauges = Telemetry(), telemetry.gauges("fraud")[LABELS]
+    metrics, gauges = Telemetry(), telemetry.gauges("fraud")[LABELS]
     void = gauges.privacy.replace(kind="void", guarantee="void (event 7)", notes=("Event 7.",))
-    told.publish(LABELS, dataclasses.replace(gauges, privacy=void), 0)
-    assert b"vent 7" in frame_json(told, public=False)[1]
-    shown = frame_json(told, public=True)[1]
-    assert b"void" in shown
-    assert b"vent 7" not in shown
+    metrics.publish(LABELS, dataclasses.replace(gauges, privacy=void), 0)
+    assert b"vent 7" in frame_json(metrics, public=False)[1]
+    answer = frame_json(metrics, public=True)[1]
+    assert b"void" in answer
+    assert b"vent 7" not in answer
 
 
 def test_since_when_is_for_everybody(telemetry: Telemetry) -> None:
@@ -212,45 +212,45 @@ def test_restores_fences_and_what_changed_in_the_file_are_counted(tmp_path: Path
         '[learner]\nclass = "streampair.auc.PairOGD"\noptions = { l2 = 0.1 }\n[worker]\nbatch_size = 50\n'
     )
     file.write_text(text)
-    told, config = Telemetry(), load_config(file)
-    told.health("fraud", "running")
-    told.configured("fraud", Changes(config))
+    metrics, config = Telemetry(), load_config(file)
+    metrics.health("fraud", "running")
+    metrics.configured("fraud", Changes(config))
 
-    def shown() -> tuple[dict[str, float], dict[str, Any]]:
-        operator = frame(told, public=False)
-        scrape = told.render(public=False).decode()
+    def counts_shown() -> tuple[dict[str, float], dict[str, Any]]:
+        operator = frame(metrics, public=False)
+        scrape = metrics.render(public=False).decode()
         counts = {}
         for name in ("restores_total", "fences_total", "configuration_changes"):
             (row,) = operator["process"][name]
             assert row["app"] == "fraud"
             assert f'streampair_{name}{{app="fraud"}} {row["value"]}' in scrape
             counts[name] = row["value"]
-        public = frame_json(told, public=True)[1] + told.render(public=True)
+        public = frame_json(metrics, public=True)[1] + metrics.render(public=True)
         assert not re.search(b"restores|fences|configuration", public)
         return counts, operator["apps"]["fraud"]["configuration"]
 
     none = {"restores_total": 0.0, "fences_total": 0.0, "configuration_changes": 0.0}
-    assert shown() == (none, {"keys": [], "refused": ""})
-    told.restored("fraud")
-    told.fenced("fraud")
-    told.fenced("fraud")
+    assert counts_shown() == (none, {"keys": [], "refused": ""})
+    metrics.restored("fraud")
+    metrics.fenced("fraud")
+    metrics.fenced("fraud")
     file.write_text(text.replace("50", "60") + "[metrics]\nlinger_seconds = 9\n")
     keys = ["metrics.linger_seconds", "worker.batch_size"]
     counts = {"restores_total": 1.0, "fences_total": 2.0, "configuration_changes": 2.0}
-    assert shown() == (counts, {"keys": keys, "refused": ""})
+    assert counts_shown() == (counts, {"keys": keys, "refused": ""})
     file.write_text(text.replace("0.1", "0.25"))
-    _, changes = shown()
+    _, changes = counts_shown()
     assert changes["keys"] == ["learner.options.l2"]
     assert "learner" in changes["refused"]
     file.write_text("password = 'hunter2'")
-    counts, changes = shown()
+    counts, changes = counts_shown()
     assert counts["configuration_changes"] == 1.0
     assert "hunter2" not in json.dumps(changes)
     assert "no configuration" in changes["refused"]
     file.unlink()
-    assert shown()[1]["keys"] == ["the file"]
+    assert counts_shown()[1]["keys"] == ["the file"]
     file.write_text(text)
-    assert shown()[1] == {"keys": [], "refused": ""}
+    assert counts_shown()[1] == {"keys": [], "refused": ""}
 
 
 def test_what_changed_since(telemetry: Telemetry) -> None:
@@ -266,14 +266,14 @@ def test_what_changed_since(telemetry: Telemetry) -> None:
 
 
 def test_a_lane_that_goes_leaves_no_past() -> None:
-    told = Telemetry()
-    told.publish(OPEN, feed(lane("PairOGD"), encoded(EVENTS[:5]), 0), 0)
-    told.history.dead_letter(OPEN, "decode", 4)
-    assert frame(told, public=False)["lanes"][0]["dead_letter_offsets"] == {"decode": 4}
-    roster = frame(told, public=False)["roster"]
-    told.withdraw(OPEN)
-    assert told.history.tracks == told.history.letters == {}
-    assert frame(told, public=False)["roster"] == roster + 1
+    metrics = Telemetry()
+    metrics.publish(OPEN, feed(lane("PairOGD"), encoded(EVENTS[:5]), 0), 0)
+    metrics.history.dead_letter(OPEN, "decode", 4)
+    assert frame(metrics, public=False)["lanes"][0]["dead_letter_offsets"] == {"decode": 4}
+    roster = frame(metrics, public=False)["roster"]
+    metrics.withdraw(OPEN)
+    assert metrics.history.tracks == metrics.history.letters == {}
+    assert frame(metrics, public=False)["roster"] == roster + 1
 
 
 def test_the_past_is_bounded_and_keeps_its_ends() -> None:
@@ -293,16 +293,16 @@ def test_the_past_is_bounded_and_keeps_its_ends() -> None:
 
 def test_an_estimate_is_drawn_where_it_was_made_and_not_lost(telemetry: Telemetry) -> None:
     """One that is told again at later commits is not of their events; points that go leave theirs behind."""
-    told, gauges = Telemetry(), telemetry.gauges("fraud")[OPEN]
-    told.history = ticking()
+    metrics, gauges = Telemetry(), telemetry.gauges("fraud")[OPEN]
+    metrics.history = ticking()
     assert gauges.regret is not None
     for commit in range(3 * POINTS):
         if commit % 50 == 7:
             gauges = dataclasses.replace(
                 gauges, regret=dataclasses.replace(gauges.regret, average=commit / 8)
             )
-        told.publish(OPEN, gauges, 0)
-    track = told.history.tracks[OPEN]
+        metrics.publish(OPEN, gauges, 0)
+    track = metrics.history.tracks[OPEN]
     for most in (POINTS, POINTS // 4):
         found = [v for v in track.points(["regret_average"], most)["regret_average"] if v is not None]
         assert found[1:] == [commit / 8 for commit in range(7, 3 * POINTS, 50)]
@@ -310,49 +310,49 @@ def test_an_estimate_is_drawn_where_it_was_made_and_not_lost(telemetry: Telemetr
 
 
 def test_the_dates_of_releases_stay_when_points_go(telemetry: Telemetry) -> None:
-    told, gauges = Telemetry(), telemetry.gauges("fraud")[LABELS]
+    metrics, gauges = Telemetry(), telemetry.gauges("fraud")[LABELS]
     seconds = itertools.count(1_000)
-    told.history = MetricHistory(lambda: float(next(seconds)))
+    metrics.history = MetricHistory(lambda: float(next(seconds)))
     dates = {}
     for commit in range(5 * POINTS):
         count = commit // 100  # twelve dates, of which the first is none
         report = gauges.privacy.replace(releases=count, mu_spent=count / 16, horizon_left=7)
-        told.publish(LABELS, dataclasses.replace(gauges, privacy=report), 0)
-        dates.setdefault(count, told.history.tracks[LABELS].times[-1])
+        metrics.publish(LABELS, dataclasses.replace(gauges, privacy=report), 0)
+        dates.setdefault(count, metrics.history.tracks[LABELS].times[-1])
     expected = [[dates[count], count, count / 16, 7] for count in range(12 - RELEASES, 12)]
     for public in (True, False):
-        assert frame(told, public=public)["lanes"][0]["releases"] == expected
-    told.publish(OPEN, telemetry.gauges("fraud")[OPEN], 0)
-    assert frame(told, public=False)["lanes"][1]["releases"] == []
+        assert frame(metrics, public=public)["lanes"][0]["releases"] == expected
+    metrics.publish(OPEN, telemetry.gauges("fraud")[OPEN], 0)
+    assert frame(metrics, public=False)["lanes"][1]["releases"] == []
 
 
 def test_what_the_state_dates_is_for_operators_and_what_a_worker_saw_for_everybody() -> None:
     """When a process got so far is no function of the plan: from before somebody looked nobody is told it."""
-    told, released = Telemetry(), ((BEGAN, 1, 0.25, 59, 1), (BEGAN + 5000, 2, 0.5, 58, 2))
-    told.history = ticking()
+    metrics, released = Telemetry(), ((BEGAN, 1, 0.25, 59, 1), (BEGAN + 5000, 2, 0.5, 58, 2))
+    metrics.history = ticking()
     gauges = dataclasses.replace(feed(lane(**PRIVATE), encoded(EVENTS[:20]), 0), release_dates=released)
-    told.publish(LABELS, dataclasses.replace(gauges, fork_dates=((BEGAN + 9000, 1),)), 0)
-    operators, everybody = (frame(told, public=public)["lanes"][0] for public in (False, True))
+    metrics.publish(LABELS, dataclasses.replace(gauges, fork_dates=((BEGAN + 9000, 1),)), 0)
+    operators, everybody = (frame(metrics, public=public)["lanes"][0] for public in (False, True))
     seconds = BEGAN / 1000
     assert operators["releases"] == [[seconds, 1, 0.25, 59, 1], [seconds + 5, 2, 0.5, 58, 2]]
     assert operators["fork_dates"] == [[seconds + 9, 1]]
     assert "fork_dates" not in everybody
-    assert [row[0] for row in everybody["releases"]] == [told.history.tracks[LABELS].since]
+    assert [row[0] for row in everybody["releases"]] == [metrics.history.tracks[LABELS].since]
     assert str(BEGAN // 1000) not in json.dumps({**everybody, "values": 0})
 
 
-def test_a_hundred_lanes_are_told_in_little(telemetry: Telemetry) -> None:
-    told = Telemetry()
+def test_the_data_of_a_hundred_lanes_are_small(telemetry: Telemetry) -> None:
+    metrics = Telemetry()
     gauges = telemetry.gauges("fraud")[LABELS]
     for number in range(100):
-        track = told.history.tracks
-        told.publish(("fraud", "events", str(number), "PairFTRL"), gauges, 0, dict.fromkeys(STAGES, 1.0))
+        track = metrics.history.tracks
+        metrics.publish(("fraud", "events", str(number), "PairFTRL"), gauges, 0, dict.fromkeys(STAGES, 1.0))
         one = next(iter(track.values()))
         for second in range(POINTS * 2):
             track["fraud", "events", str(number), "PairFTRL"].add(
                 one.since + second, dict.fromkeys(one.columns, second * 0.1234567)
             )
-    assert len(gzip.compress(frame_json(told, public=False)[1])) < 600_000
+    assert len(gzip.compress(frame_json(metrics, public=False)[1])) < 600_000
 
 
 def test_the_files_of_the_page_are_found_and_small() -> None:
@@ -387,8 +387,8 @@ def test_the_page_is_served_and_nothing_else_may_be_loaded(telemetry: Telemetry)
                         assert headers["X-Content-Type-Options"] == "nosniff"
                     for path in ("/page/page.py", "/page/page.html", "/page/..%2Fpage.py"):
                         assert (await get(session, url + path))[0] == 404
-                    told = json.loads((await get(session, f"{url}/page/data"))[2])
-                    assert told["public"] is public
+                    page_data = json.loads((await get(session, f"{url}/page/data"))[2])
+                    assert page_data["public"] is public
                     assert (b"prequential_auc" in (await get(session, f"{url}/page/data"))[2]) is not public
         finally:
             await server.stop()
@@ -420,10 +420,10 @@ def test_changes_are_streamed_to_so_many_readers_and_a_stop_waits_for_none(
                 beat = await anext(first)  # nothing has changed: it says that it lives
                 assert (beat["seq"], beat["lanes"]) == (seq, [])
                 telemetry.lag(OPEN, 41)
-                async for told in first:
-                    if told["lanes"]:
+                async for message in first:
+                    if message["lanes"]:
                         break
-                assert told["lanes"][0]["values"]["lag"] == 41
+                assert message["lanes"][0]["values"]["lag"] == 41
                 assert len((await anext(messages(two)))["lanes"]) == 2
                 await asyncio.wait_for(server.stop(), 20)  # with two that still read
 

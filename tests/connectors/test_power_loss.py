@@ -71,10 +71,10 @@ class Lane(Driver):
         self.disk.step("register")
         super()._register(append)
 
-    def again(self, how: str) -> None:
+    def again(self, loss: str) -> None:
         """The process has died; what the disk has kept is there."""
         self.store.close()
-        self.disk.lose(how)
+        self.disk.lose(loss)
         self.store = DirectoryLane(self.disk.root, "a")
 
     def result(self) -> Any:
@@ -146,9 +146,9 @@ def live(
 def first_deaths(operations: list[tuple[str, int]]) -> list[Death]:
     """At each operation, in each way; a write torn at every 97th byte."""
     deaths: list[Death] = []
-    for at, (_, size) in enumerate(operations):
-        deaths += [(at, how, 0) for how in LOSSES]
-        deaths += [(at, "ordered", kept) for kept in range(97, size, 97)]
+    for operation, (_, size) in enumerate(operations):
+        deaths += [(operation, loss, 0) for loss in LOSSES]
+        deaths += [(operation, "ordered", kept) for kept in range(97, size, 97)]
     return deaths
 
 
@@ -170,12 +170,12 @@ def test_power_that_fails_again_in_the_recovery_costs_nothing(tmp_path: Path) ->
     """
     root = tmp_path / "a"
     expected, operations, _ = live(root, "chain", [])
-    for at, (_, size) in enumerate(operations):
-        for how in ("killed", "ordered"):
-            for after in range(at % 3, 10, 3):
-                second = "unflushed" if how == "killed" else LOSSES[(at + after) % len(LOSSES)]
-                deaths = [(at, how, size // 2), (after, second, 0)]
-                assert live(root, "chain", deaths)[0] == expected, (deaths, operations[at])
+    for operation, (_, size) in enumerate(operations):
+        for loss in ("killed", "ordered"):
+            for after in range(operation % 3, 10, 3):
+                second = "unflushed" if loss == "killed" else LOSSES[(operation + after) % len(LOSSES)]
+                deaths = [(operation, loss, size // 2), (after, second, 0)]
+                assert live(root, "chain", deaths)[0] == expected, (deaths, operations[operation])
 
 
 # ---- mutants ----------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_an_unknown_label(label: str) -> None:
 
 @pytest.mark.parametrize("config", [DECLARED, FREE], ids=["declared", "free"])
 @pytest.mark.parametrize(
-    ("value", "stage", "told"),
+    ("value", "stage", "problem"),
     [
         (None, "decode", "tombstone"),
         (b"", "decode", "empty"),
@@ -103,10 +103,10 @@ def test_an_unknown_label(label: str) -> None:
         (b'{"a": 1, "b c": 2, "y": true, "note": "' + b"x" * 600_000 + b'"}', "decode", "max_event_bytes"),
     ],
 )
-def test_a_bad_event_is_explained(config: InputConfig, value: bytes | None, stage: str, told: str) -> None:
+def test_a_bad_event_is_explained(config: InputConfig, value: bytes | None, stage: str, problem: str) -> None:
     error = refusal(value, config)
     assert error.stage == stage
-    assert told in str(error)
+    assert problem in str(error)
 
 
 def test_a_missing_feature_is_named() -> None:
@@ -199,10 +199,10 @@ def test_csv_spells_true_in_many_ways(text: str) -> None:
 def test_scores_are_encoded_together_as_one_by_one(names: list[str], scored: list[Scored]) -> None:
     app, learner, topic = names
     encoder = Encoder(app=app, learner=learner, topic=topic, partition=3)
-    told = encoder.scores(scored)
-    assert encoder.lines(scored) == b"".join(line + b"\n" for line in told)
+    encoded = encoder.scores(scored)
+    assert encoder.lines(scored) == b"".join(line + b"\n" for line in encoded)
     start = {"app": app, "learner": learner, "topic": topic, "partition": 3}
-    assert told == [
+    assert encoded == [
         msgspec.json.encode({**start, "offset": s.offset, "id": s.id, "score": s.score, "outcome": s.outcome})
         for s in scored
     ]
@@ -300,8 +300,8 @@ def test_an_event_that_is_not_learned_keeps_its_place_in_a_batch(value: bytes | 
         assert values.pop(place) == ([0.0, 0.0] if error else [1.0, 2.0])
         assert ids.pop(place) is None
         assert (values, rows.labels, ids) == ([[1.0, 2.0]] * 2, [True] * 2, ["5"] * 2)
-        told = {at: (refused.stage, str(refused)) for at, refused in (rows.refused or {}).items()}
-        assert told == ({place: (error.stage, str(error))} if error else {})
+        refusals = {index: (refused.stage, str(refused)) for index, refused in (rows.refused or {}).items()}
+        assert refusals == ({place: (error.stage, str(error))} if error else {})
     assert one.many([other]).values.shape == (1, 2)
 
 
@@ -376,13 +376,13 @@ def test_what_is_bad_without_declared_values_is_bad_with_them(value: bytes | Non
     assert bool(rows.refused) == (not rows.values[1].any())  # where something is, it is what was sent
     assert list(rows.refused or ()) in ([], [1])
     rest: Any = CODED.without_categories()
-    told = []
+    outcomes = []
     for config in (CODED, rest):
         try:
-            told.append(repr(decode(value, config).y))
+            outcomes.append(repr(decode(value, config).y))
         except RecordError as error:
-            told.append(f"{error.stage}: {error}")
-    assert told[0] == told[1]
+            outcomes.append(f"{error.stage}: {error}")
+    assert outcomes[0] == outcomes[1]
 
 
 def test_an_event_of_declared_values_alone() -> None:

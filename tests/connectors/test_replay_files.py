@@ -65,7 +65,7 @@ def test_blocks_give_the_records_that_lines_give(data: bytes, block: int, size: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay, "_BLOCK", block)
         for csv in (False, True):
-            wanted = [Record(at, value) for at, value in enumerate(rows_one_by_one(data, csv=csv))]
+            wanted = [Record(index, value) for index, value in enumerate(rows_one_by_one(data, csv=csv))]
             for wait in (False, True):
                 blocks = replay._blocks(io.BytesIO(data))
                 lines = replay._rows(blocks) if csv else map(replay._lines, blocks)
@@ -83,7 +83,7 @@ def odd_file(draw: random.Random) -> str:
     """Mostly plain lines, some with quotes, ids, missing cells, other spellings and line breaks in a cell."""
     odd = ['1,"0.5",1,e', "1,,1,e", "nan,1,1,e", "1,1,,e", "1,2", '"1\n",2,1,"two\nlines"', "1_0,+2, 1 ,"]
     odd += ["x,1,1,e", "1,1,maybe,e", "", "-0,1e999,1,e", "-0,01,0,7", '1,2,1,"e""', '"', "1,2,1,é"]
-    usual = (f"{draw.gauss(0, 1):.6g},{draw.random()!r},{draw.randrange(2)},{at}" for at in range(300))
+    usual = (f"{draw.gauss(0, 1):.6g},{draw.random()!r},{draw.randrange(2)},{index}" for index in range(300))
     lines = [line if draw.random() < 0.97 else draw.choice(odd) for line in usual]
     return "\n".join(["a,b,y,id", *lines, '1,2,1,"x"', "1,2,1,9"])
 
@@ -111,7 +111,7 @@ def test_a_file_gives_the_same_in_batches_and_line_by_line(
         for size in (7, 1000):
             assert replayed(path, size) == one_by_one
         monkeypatch.setattr(
-            replay, "csv_decoder", lambda *given, **taking: lambda record: decoders(*given, **taking)(record)
+            replay, "csv_decoder", lambda *args, **taking: lambda record: decoders(*args, **taking)(record)
         )
         assert replayed(path, 1000) == one_by_one
         monkeypatch.undo()
@@ -145,12 +145,12 @@ def test_a_line_that_comes_through_a_pipe_is_scored_before_the_next_one_comes(
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
     """A terminal as standard error; at the end what it was sent."""
     ours, theirs = pty.openpty()
-    told: list[bytes] = []
+    written: list[bytes] = []
 
     def read() -> None:
         try:
             while part := os.read(ours, 4096):
-                told.append(part)
+                written.append(part)
         except OSError:  # nobody holds the other end
             pass
 
@@ -160,7 +160,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         monkeypatch.setattr("sys.stderr", stderr)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "120")
-        yield told
+        yield written
         monkeypatch.undo()
     reading_it.join()
     os.close(ours)
@@ -175,17 +175,17 @@ def test_a_bar_shows_how_much_of_a_file_is_done(
     file.write_text(line * 40)
     monkeypatch.setattr(replay, "_BLOCK", len(line) * 10)
     summaries: list[dict[str, Any]] = []
-    with terminal(monkeypatch) as told, file.open() as stdin:
+    with terminal(monkeypatch) as written, file.open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
         name = "-" if piped else str(file)
         replay.replay_file(
             config_of(10), name, output=output, dead_letters=None, serve=False, report=summaries.append
         )
     assert summaries[0]["learned"] == len(output.read_text().splitlines()) == 40
-    shown = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", b"".join(told)).decode()
-    assert "40 events" in shown
-    assert "events/s" in shown
-    assert ("100%" in shown, "left" in shown, "━" in shown) == ((False,) * 3 if piped else (True,) * 3)
+    text = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", b"".join(written)).decode()
+    assert "40 events" in text
+    assert "events/s" in text
+    assert ("100%" in text, "left" in text, "━" in text) == ((False,) * 3 if piped else (True,) * 3)
 
 
 def test_the_numbers_of_a_lane_are_published_now_and_then(

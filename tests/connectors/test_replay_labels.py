@@ -128,8 +128,8 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     lanes: list[Any] = []
     build = replay.build_lane
 
-    def kept(*given: Any, **named: Any) -> Any:
-        lanes.append(build(*given, **named))
+    def kept(*args: Any, **named: Any) -> Any:
+        lanes.append(build(*args, **named))
         return lanes[-1]
 
     monkeypatch.setattr(replay, "build_lane", kept)

@@ -46,8 +46,8 @@ def config_of(instance: str | None = None) -> Config:
 
 def published(slots: int = 0, positions: Mapping[int, int] | None = None, **until: int) -> PublishedModel:
     metadata = {
-        "positions": {str(p): at for p, at in (positions or {}).items()},
-        "scored_until": {name.removeprefix("p"): at for name, at in until.items()},
+        "positions": {str(p): position for p, position in (positions or {}).items()},
+        "scored_until": {name.removeprefix("p"): position for name, position in until.items()},
     }
     return PublishedModel(models.export(auc.PairOGD(), slots, metadata=metadata))
 
@@ -139,7 +139,9 @@ class Client:
     async def assign(self) -> None:
         self.paused.clear()
         # The client begins at the group's offsets by itself, before it is told where to.
-        self.positions = {p: at.offset for p, at in self.group.offsets.items() if p in self.assigned}
+        self.positions = {
+            p: position.offset for p, position in self.group.offsets.items() if p in self.assigned
+        }
         await self.on_assigned(self._partitions())
 
     async def poll(self, most: int | None, seconds: float) -> dict[Partition, list[Any]]:
@@ -219,7 +221,7 @@ class Producer:
         if member.member_id and member.generation != world.generation:
             self.usable = False
             raise FencedError("another generation", fix="none")
-        world.open[self.id] = {p.partition: Committed(*at) for p, at in offsets.items()}
+        world.open[self.id] = {p.partition: Committed(*offset) for p, offset in offsets.items()}
         await world.pause(6)
         loss = self.losses() if sends else None
         if loss == "before":
@@ -268,13 +270,13 @@ async def scorer_in(
     config = config_of()
     made, client = ScoringWorker(config, Telemetry()), Client(group, name)
     client.id, client.on_revoked, client.on_assigned = made._client, made._on_revoked, made._on_assigned
-    held: Any = made
-    held._consumer, held._lookup = client, Spans(group, starts or {})
-    held._models = SimpleNamespace(
+    worker: Any = made
+    worker._consumer, worker._lookup = client, Spans(group, starts or {})
+    worker._models = SimpleNamespace(
         newest=newest or published(10**6), received=time.monotonic(), changed=asyncio.Event()
     )
-    held._producer = made._new_producer()
-    held._messages = OutputMessages(config, Routes({"a-scores": 1, "a-dead-letters": 1}))
+    worker._producer = made._new_producer()
+    worker._messages = OutputMessages(config, Routes({"a-scores": 1, "a-dead-letters": 1}))
     await made._producer.start()
     return made, client
 
@@ -351,7 +353,9 @@ def test_each_event_has_one_score_in_every_order(world: Callable[..., Group], se
             each.stop()
         await asyncio.gather(*tasks)
         once(group, count)
-        assert {p: at.offset for p, at in group.offsets.items()} == dict.fromkeys(range(PARTITIONS), count)
+        assert {p: position.offset for p, position in group.offsets.items()} == dict.fromkeys(
+            range(PARTITIONS), count
+        )
 
     asyncio.run(body())
 
@@ -462,7 +466,7 @@ def test_scorers_begin_where_the_lane_has_ended_or_at_the_start(world: Callable[
         await until(lambda: len(group.scores) == 10 + 40 + 5 + 2, task)
         made.stop()
         await task
-        assert {min(at for q, at in group.scores if q == p) for p in range(4)} == {40, 10, 45, 48}
+        assert {min(position for q, position in group.scores if q == p) for p in range(4)} == {40, 10, 45, 48}
 
     asyncio.run(body())
 
@@ -529,10 +533,10 @@ def test_dead_letters_of_partitions_with_equal_offsets(world: Callable[..., Grou
         for p, offset in ((1, 0), (2, 0), (3, 2)):
             group.records[p][offset].value = f"no event {p} {offset}".encode()
         made, _ = await scorer_in(group, "a")
-        held: Any = made
+        worker: Any = made
         out: dict[Partition, list[Any]] = {}
         records = [record for p in range(PARTITIONS) for record in group.records[p]]
-        made._outputs(out, held._models.newest, records, [(r.partition, r.offset) for r in records])
+        made._outputs(out, worker._models.newest, records, [(r.partition, r.offset) for r in records])
         rows = [json.loads(message.value) for message in out[Partition("a-scores", 0)]]
         bad = [(row["partition"], row["offset"]) for row in rows if row["outcome"] == "dead_letter"]
         assert len(rows) == 12

@@ -46,8 +46,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def config_of(case: str) -> Config:
-    learner, given = CASES[case]
-    return parse_config({"app": "a", "input": {"label": "y", **given}, "learner": learner})
+    learner, options = CASES[case]
+    return parse_config({"app": "a", "input": {"label": "y", **options}, "learner": learner})
 
 
 def value_of(coin: random.Random, number: int, *, texts: bool) -> bytes | None:
@@ -85,10 +85,13 @@ def value_of(coin: random.Random, number: int, *, texts: bool) -> bytes | None:
 
 def records_of(case: str, count: int, seed: int = 1) -> list[Record]:
     coin, texts = random.Random(seed), case not in ("linear, not declared", "private, not declared")
-    return [Record(at, value_of(coin, at, texts=texts), b"key %d" % at, 1000 + at) for at in range(count)]
+    return [
+        Record(offset, value_of(coin, offset, texts=texts), b"key %d" % offset, 1000 + offset)
+        for offset in range(count)
+    ]
 
 
-def told(scored: list[Scored], letters: list[DeadLetter]) -> tuple[list[Any], list[DeadLetter]]:
+def comparable(scored: list[Scored], letters: list[DeadLetter]) -> tuple[list[Any], list[DeadLetter]]:
     """Outcomes without the difference between learned and not, and the dead letters that scorers send."""
     rows = [
         (s.offset, s.key, s.id, s.score, "scored" if s.outcome == "learned" else s.outcome, s.probabilities)
@@ -108,9 +111,9 @@ def test_scores_and_dead_letters_are_those_of_the_lane(case: str) -> None:
     outcomes = set()
     for record in records[100:]:
         model = models.loads(models.dumps(lane.learner, lane.seen))
-        found = told(*score_records(model, decode, [record], classes=classes))
+        found = comparable(*score_records(model, decode, [record], classes=classes))
         output = lane.process([record])
-        assert found == told(output.scores, output.dead_letters), record
+        assert found == comparable(output.scores, output.dead_letters), record
         outcomes.add(found[0][0][4])
     assert outcomes == {"scored", "dead_letter", "tombstone"}
 

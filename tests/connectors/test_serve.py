@@ -210,8 +210,8 @@ def test_a_client_of_the_protocol(linear: models.Model) -> None:
                 by_feature.append(triton.InferInput(name, [len(x), 1], "FP64"))
                 by_feature[-1].set_data_from_numpy(np.ascontiguousarray(column[:, None]), binary_data=binary)
             for inputs in ([whole], by_feature):
-                asked = [triton.InferRequestedOutput("score", binary_data=binary)]
-                for outputs in (asked, None):
+                requested = [triton.InferRequestedOutput("score", binary_data=binary)]
+                for outputs in (requested, None):
                     found = client.infer("fraud", inputs, outputs=outputs, request_id="r1")
                     assert found.as_numpy("score").tolist() == expected
                     assert found.get_response()["model_version"] == "300"
@@ -340,8 +340,8 @@ def test_tokens(linear: models.Model, tmp_path: Path) -> None:
         open_to_all = {route.path for route in ROUTES if not route.token}
         for route in ROUTES:
             path = route.path.replace("{model}", "fraud")
-            asked = serving.ask(route.method, path, b"{}" if route.method == "POST" else None)
-            assert (asked.status == 401) != (route.path in open_to_all), route
+            without_token = serving.ask(route.method, path, b"{}" if route.method == "POST" else None)
+            assert (without_token.status == 401) != (route.path in open_to_all), route
     assert open_to_all == {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}
 
 
@@ -414,10 +414,10 @@ def test_requests_in_flight_and_time_are_limited(linear: models.Model) -> None:
         host, port = serving.address.split(":")
         with socket.create_connection((host, int(port))) as slow:
             slow.sendall(b"POST /score HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
-            held = threading.Event()
-            while not held.wait(0.01):  # until the server has seen it
+            blocked = threading.Event()
+            while not blocked.wait(0.01):  # until the server has seen it
                 if serving.server._in_flight:
-                    held.set()
+                    blocked.set()
             refused = serving.post("/score", rows(1)[0])
             assert serving.get("/livez").status == 200
             assert slow.makefile("rb").readline().split()[1] == b"408"
@@ -432,13 +432,13 @@ def test_a_stop_answers_what_has_come(linear: models.Model) -> None:
         body = json.dumps(rows(1)[0]).encode()
         with socket.create_connection((host, int(port))) as slow:
             slow.sendall(b"POST /score HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
-            held = threading.Event()
-            while not held.wait(0.01):
+            blocked = threading.Event()
+            while not blocked.wait(0.01):
                 if serving.server._in_flight:
-                    held.set()
+                    blocked.set()
             serving._loop.call_soon_threadsafe(serving._stop.set)
             while not serving.server._stopping:
-                held.wait(0.01)
+                blocked.wait(0.01)
             for _ in range(100):  # turns of its loop, so that it goes as far as it will
                 asyncio.run_coroutine_threadsafe(asyncio.sleep(0), serving._loop).result(60)
             slow.sendall(body)

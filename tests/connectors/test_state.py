@@ -69,11 +69,11 @@ def test_a_directory_is_shown_without_a_broker_and_left_as_it_is(config: Path) -
     work(config, 30, partition=2)
     state = config.parent / "state"
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in state.iterdir()}
-    held = LaneOnDisk(config, [], 1)  # whose lock another process holds
-    shown = json.loads(call("state", "show", config, "--json"))["lanes"]
-    held.close()
-    assert [lane["partition"] for lane in shown] == [0, 1, 2]
-    lane = shown[0]
+    locked = LaneOnDisk(config, [], 1)  # whose lock another process holds
+    lanes = json.loads(call("state", "show", config, "--json"))["lanes"]
+    locked.close()
+    assert [lane["partition"] for lane in lanes] == [0, 1, 2]
+    lane = lanes[0]
     assert (lane["offset"], lane["slots"], lane["released"]) == (60, 60, 67)
     assert (lane["forks"], lane["forks_planned"], lane["register"]) == (0, 1, "not asked")
     assert lane["snapshot"]["offset"] == 60
@@ -93,8 +93,8 @@ def test_a_lane_of_the_whole_topic_is_shown_as_one(config: Path) -> None:
     lane.take(60)
     lane.commit()
     lane.close()
-    (shown,) = json.loads(call("state", "show", config, "--json"))["lanes"]
-    assert (shown["partition"], shown["slots"]) == ("all", 60)
+    (row,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    assert (row["partition"], row["slots"]) == ("all", 60)
     text = call("state", "show", config)
     assert text.startswith("fraud: payments[all]\n")
     assert "-1" not in text
@@ -107,10 +107,10 @@ def test_a_replay_that_may_refuse_the_start_is_named(config: Path) -> None:
     lane.take(20)
     lane.commit(snapshot=False)
     lane.close()
-    (shown,) = json.loads(call("state", "show", config, "--json"))["lanes"]
-    assert (shown["replay"], shown["refused"]) == ([60, 80], None)
-    told = "would start, unless the replay of events 60 to 79 comes out otherwise"
-    assert told in call("state", "show", config)
+    (row,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    assert (row["replay"], row["refused"]) == ([60, 80], None)
+    text = "would start, unless the replay of events 60 to 79 comes out otherwise"
+    assert text in call("state", "show", config)
 
 
 def test_damage_and_another_key_are_shown(config: Path) -> None:
@@ -130,7 +130,7 @@ def test_damage_and_another_key_are_shown(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "text"),
     [
         (["--yes"], "no override is chosen"),
         (["--accept-rollback", "--skip-span", "--yes"], "only one override at a time"),
@@ -139,8 +139,8 @@ def test_damage_and_another_key_are_shown(config: Path) -> None:
         (["--accept-rollback", "--yes"], r"no [kafka] table"),
     ],
 )
-def test_what_recover_asks_first(config: Path, options: list[str], told: str) -> None:
+def test_what_recover_asks_first(config: Path, options: list[str], text: str) -> None:
     work(config)
     before = {path: path.read_bytes() for path in (config.parent / "state").iterdir()}
-    assert told in call("state", "recover", config, *options, code=2)
+    assert text in call("state", "recover", config, *options, code=2)
     assert {path: path.read_bytes() for path in (config.parent / "state").iterdir()} == before

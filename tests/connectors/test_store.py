@@ -99,10 +99,10 @@ def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) 
     assert store.lanes("fraud") == []  # so that its noise key may be drawn
     save(lanes[1], b"2", b"two")
     assert store.lanes("fraud") == [names[1]]
-    for app, held in zip(apps, (1, 1, 0), strict=True):
+    for app, count in zip(apps, (1, 1, 0), strict=True):
         (found,) = [f for f in asyncio.run(check_config(app)).findings if f["check"] == "store"]
-        assert f"{held} lane(s) of this application and topic" in found["text"]
-        assert asyncio.run(OfflineDirectory(app).lanes()) == [0] * held
+        assert f"{count} lane(s) of this application and topic" in found["text"]
+        assert asyncio.run(OfflineDirectory(app).lanes()) == [0] * count
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
@@ -158,13 +158,13 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
     )
     nobody: Any = None
     store, where = DiskStore(config, nobody, nobody), Partition("t", 0)
-    held = DirectoryStore(tmp_path / "state").open("a@t-0")
+    opened = DirectoryStore(tmp_path / "state").open("a@t-0")
 
     async def hand_over() -> bytes:
         waiting = asyncio.create_task(store.open(where, {0: 0}))
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(waiting), 0.2)
-        held.close()
+        opened.close()
         lane = await waiting
         try:
             return await lane.read()
@@ -172,11 +172,11 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
             await lane.close()
 
     assert asyncio.run(hand_over()) == b""
-    held = DirectoryStore(tmp_path / "state").open("a@t-0")
+    opened = DirectoryStore(tmp_path / "state").open("a@t-0")
     monkeypatch.setattr(disk, "_HANDOVER_SECONDS", 0.1)
     with pytest.raises(StoreError, match="another process holds"):
         asyncio.run(store.open(where, {0: 0}))
-    held.close()
+    opened.close()
 
 
 def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:

@@ -29,19 +29,19 @@ PRIVATE = {
 TAKING = {"gaps": True, "texts": True}
 
 
-def config_of(learner: dict[str, Any], **given: Any) -> Config:
-    return parse_config({"app": "a", "input": {"label": "y", **given}, "learner": learner})
+def config_of(learner: dict[str, Any], **options: Any) -> Config:
+    return parse_config({"app": "a", "input": {"label": "y", **options}, "learner": learner})
 
 
 def rows(count: int, *, texts: bool = True) -> list[dict[str, Any]]:
     """Records, of which many lack a feature."""
     draw = random.Random(1)
     made = []
-    for at in range(count):
+    for index in range(count):
         x: dict[str, Any] = {"amount": draw.gauss(0.0, 1.0)}
         x["country"] = draw.choice(["NL", "BE", "two words"]) if texts else draw.random()
         gap = draw.choice([None, None, *NAMES])
-        if gap is not None and at:
+        if gap is not None and index:
             x.pop(gap)
         made.append({**x, "y": bool(draw.random() < 0.5)})
     return made
@@ -71,12 +71,12 @@ def test_what_a_forest_takes_is_passed_on(features: Any, value: dict[str, Any], 
 @pytest.mark.parametrize("cell", ["[1]", '{"a": 1}', "NaN", "Infinity", "1" * 400])
 def test_what_no_learner_takes_is_refused_as_ever(features: Any, cell: str) -> None:
     value = f'{{"amount": {cell}, "country": "NL", "y": true}}'.encode()
-    told = set()
+    stages = set()
     for taking in ({}, {"gaps": True}, TAKING):
         with pytest.raises(RecordError, match=r"amount|country") as caught:
             json_decoder(InputConfig(label="y", features=features), **taking)(Record(0, value))
-        told.add(caught.value.stage)
-    assert told == {"features"}
+        stages.add(caught.value.stage)
+    assert stages == {"features"}
 
 
 def test_a_feature_with_bounds_is_a_number() -> None:
@@ -148,12 +148,12 @@ def test_a_lane_learns_every_record_that_the_forest_learns(tmp_path: Path, featu
     scores, letters = io.BytesIO(), list[bytes]()
     Replay(config, str(path), scores.write, letters.append).run()
     assert not letters
-    told = list(map(msgspec.json.decode, scores.getvalue().splitlines()))
-    twin: Any = build_learner(config)
-    for row, got in zip(made, told, strict=True):
+    scored = list(map(msgspec.json.decode, scores.getvalue().splitlines()))
+    reference: Any = build_learner(config)
+    for row, got in zip(made, scored, strict=True):
         x = {name: row[name] for name in NAMES if name in row}
-        assert (got["outcome"], got["score"]) == ("learned", twin.score_one(x))
-        twin.learn_one(x, row["y"])
+        assert (got["outcome"], got["score"]) == ("learned", reference.score_one(x))
+        reference.learn_one(x, row["y"])
 
 
 def test_a_private_forest_learns_the_rest_of_a_record_with_a_gap() -> None:

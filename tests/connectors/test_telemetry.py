@@ -201,27 +201,27 @@ def test_the_process_has_its_usual_series_for_operators_alone(telemetry: Telemet
 def test_how_long_records_wait() -> None:
     """From the last one that is committed, or from when nothing waited: an idle topic is not late."""
     now = 1_000.0
-    telemetry, shown = Telemetry(clock=lambda: now), gauges()
+    telemetry, numbers = Telemetry(clock=lambda: now), gauges()
 
     def seconds() -> float | None:
         found = telemetry.values(LABELS).get("lag_seconds")
         return None if found is None else float(found)
 
-    telemetry.publish(LABELS, shown, 5)
+    telemetry.publish(LABELS, numbers, 5)
     assert seconds() is None  # nobody has said a date
-    telemetry.publish(LABELS, shown, 5, event_time=400.0)
+    telemetry.publish(LABELS, numbers, 5, event_time=400.0)
     assert seconds() == 600.0
     now = 1_100.0
     telemetry.lag(LABELS, 5)
     assert seconds() == 700.0
-    telemetry.publish(LABELS, shown, 0, event_time=900.0)
+    telemetry.publish(LABELS, numbers, 0, event_time=900.0)
     assert seconds() == 0.0
     now = 5_000.0
     telemetry.lag(LABELS, 0)
     now = 5_002.0
     telemetry.lag(LABELS, 1)
     assert seconds() == 2.0  # not 4,102: none came for an hour
-    telemetry.publish(LABELS, shown, 1, event_time=9_999.0)  # a clock that is ahead
+    telemetry.publish(LABELS, numbers, 1, event_time=9_999.0)  # a clock that is ahead
     assert seconds() == 0.0
 
 
@@ -238,13 +238,13 @@ def test_the_table() -> None:
 
 
 def test_a_private_auc_is_that_of_the_report() -> None:
-    telemetry, shown = Telemetry(), gauges(**EVALUATED)
-    telemetry.publish(LABELS, shown, 7)
+    telemetry, numbers = Telemetry(), gauges(**EVALUATED)
+    telemetry.publish(LABELS, numbers, 7)
     telemetry.publish(("few", *LABELS[1:]), gauges(auc_share=0.01), 7)
     for public in (False, True):
         text = telemetry.render(public=public)
-        assert value(text, "private_auc") == shown.privacy.auc["value"]
-        assert value(text, "private_auc_stderr") == shown.privacy.auc["stderr"] > 0.0
+        assert value(text, "private_auc") == numbers.privacy.auc["value"]
+        assert value(text, "private_auc_stderr") == numbers.privacy.auc["stderr"] > 0.0
 
 
 def test_the_numbers(telemetry: Telemetry) -> None:
@@ -397,7 +397,7 @@ def test_commits_are_counted_by_what_came_of_them() -> None:
 
     lane: Any = SimpleNamespace(commit=commit_of, committed=lambda: None)
 
-    def held(error: Exception | None) -> Any:
+    def outcome_of(error: Exception | None) -> Any:
         async def commit(_: object) -> None:
             if error is not None:
                 raise error
@@ -419,17 +419,17 @@ def test_commits_are_counted_by_what_came_of_them() -> None:
     async def commits() -> None:
         checkpoint = Checkpoint(store, lambda _: None, telemetry.counted("fraud"))  # type: ignore[arg-type]
         errors = [None, None, FencedError("x", fix="y"), CommitOutcomeUnknownError("x", fix="y")]
-        done = await checkpoint.run([held(e) for e in errors], clean=False, give_up=asyncio.Event())
+        done = await checkpoint.run([outcome_of(e) for e in errors], clean=False, give_up=asyncio.Event())
         assert (len(done.committed), len(done.fenced)) == (2, 2)
         with pytest.raises(StoreError):
-            await checkpoint.run([held(StoreError("x", fix="y"))], clean=False, give_up=asyncio.Event())
+            await checkpoint.run([outcome_of(StoreError("x", fix="y"))], clean=False, give_up=asyncio.Event())
 
     begin = time.time()
     asyncio.run(commits())
     assert len(dates) == 5
     assert all(begin - 1.0 <= date / 1000.0 <= time.time() + 1.0 for date in dates)  # a lane has no clock
-    told = {row["outcome"]: row["value"] for row in telemetry.process()["transactions_total"]}
-    assert told == {"committed": 2.0, "fenced": 1.0, "unknown": 1.0, "failed": 1.0}
+    counts = {row["outcome"]: row["value"] for row in telemetry.process()["transactions_total"]}
+    assert counts == {"committed": 2.0, "fenced": 1.0, "unknown": 1.0, "failed": 1.0}
     assert "transactions" not in telemetry.render(public=True).decode()
 
 
@@ -468,9 +468,9 @@ def test_the_age_of_a_model_is_in_the_time_of_events_and_ends_with_a_newer_model
 def test_a_lane_of_the_whole_topic_is_named_alike_everywhere() -> None:
     """ "all" in series, /healthz, the card and `run --json`: no partition has the number -1."""
     whole: LaneLabels = ("whole", "events", "all", "PairFTRL")
-    own, shown = Telemetry(), gauges()
-    own.health("whole", "running")
-    own.publish(whole, shown, 7)
-    assert own.health_report()[1]["whole"]["lanes"] == [{"topic": "events", "partition": "all", "lag": 7}]
-    assert lane_card(whole, shown, public=False)["deployment"]["partition"] == "all"
-    assert [_lane_json(label, shown)["partition"] for label in ("all", "3")] == ["all", 3]
+    metrics, numbers = Telemetry(), gauges()
+    metrics.health("whole", "running")
+    metrics.publish(whole, numbers, 7)
+    assert metrics.health_report()[1]["whole"]["lanes"] == [{"topic": "events", "partition": "all", "lag": 7}]
+    assert lane_card(whole, numbers, public=False)["deployment"]["partition"] == "all"
+    assert [_lane_json(label, numbers)["partition"] for label in ("all", "3")] == ["all", 3]

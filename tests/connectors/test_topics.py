@@ -70,15 +70,15 @@ def test_without_the_flag_the_fix_names_it(tmp_path: Path) -> None:
         assert error.fix.endswith(f"--bootstrap-server 127.0.0.1:1 --topic {name}")
         assert f"topic '{name}' ({key}) does not exist" in error.problem
         assert not error.retriable
-    told = missing_topic(without, "input.topic", "payments").fix
-    assert told.endswith("--topic payments --config message.timestamp.type=LogAppendTime")
-    assert told.startswith("correct the name, or set topics.input_partitions")
-    assert "--create-topics" in told
+    fix = missing_topic(without, "input.topic", "payments").fix
+    assert fix.endswith("--topic payments --config message.timestamp.type=LogAppendTime")
+    assert fix.startswith("correct the name, or set topics.input_partitions")
+    assert "--create-topics" in fix
     # Where the number of partitions is declared, the command has it too.
     whole = config(tmp_path, "[topics]\ninput_partitions = 6\noutput_partitions = 2")
-    told = missing_topic(whole, "input.topic", "payments").fix
-    assert told.startswith("correct the name, or add --create-topics, or")
-    assert told.endswith("--topic payments --partitions 6 --config message.timestamp.type=LogAppendTime")
+    fix = missing_topic(whole, "input.topic", "payments").fix
+    assert fix.startswith("correct the name, or add --create-topics, or")
+    assert fix.endswith("--topic payments --partitions 6 --config message.timestamp.type=LogAppendTime")
     # A lane of one partition needs no order over several.
     alone = missing_topic(config(tmp_path, 'scope = "partition"'), "input.topic", "payments").fix
     assert alone.endswith("--topic payments")
@@ -93,9 +93,9 @@ def test_an_input_that_may_not_be_made_stops_everything(
     """Its name may be misspelt: nothing is made, not even the outputs, whose partitions follow its own."""
     broker.create_topic("payment")
     path = write(tmp_path, broker.bootstrap_servers)
-    told = call(command, path, "--create-topics", code=1)
-    assert "topic 'payments' (input.topic) does not exist" in told
-    assert "correct the name, or set topics.input_partitions" in told
+    output = call(command, path, "--create-topics", code=1)
+    assert "topic 'payments' (input.topic) does not exist" in output
+    assert "correct the name, or set topics.input_partitions" in output
     assert asyncio.run(kafka.describe_topics(load_config(path).require_kafka())) == {"payment": 1}
 
 
@@ -106,8 +106,8 @@ def test_topics_that_exist_stay_as_they_are(tmp_path: Path, broker: EmbeddedBrok
         broker.create_topic(name, partitions)
     more = "[topics]\ninput_partitions = 9\noutput_partitions = 9\nreplication_factor = 9"
     path = write(tmp_path, broker.bootstrap_servers, more)
-    told = json.loads(call("check", path, "--create-topics", "--json", code=0))
-    texts = {f["check"]: f["text"] for f in told["findings"]}
+    output = json.loads(call("check", path, "--create-topics", "--json", code=0))
+    texts = {f["check"]: f["text"] for f in output["findings"]}
     assert texts["input.topic"].startswith("'payments' has 3 partition(s)")
     assert texts["output.topic"] == "'fraud-scores' has 2 partition(s)"
     assert texts["output.dead_letter_topic"] == "'fraud-dead-letters' has 1 partition(s)"
@@ -115,14 +115,14 @@ def test_topics_that_exist_stay_as_they_are(tmp_path: Path, broker: EmbeddedBrok
 
 @pytest.mark.embedded
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_a_cluster_that_cannot_create_topics_is_told_apart(
+def test_a_cluster_that_cannot_create_topics_is_distinguished(
     tmp_path: Path, broker: EmbeddedBroker, command: str
 ) -> None:
     broker.create_topic("payments", 3)
     path = write(tmp_path, broker.bootstrap_servers)
-    told = call(command, path, "--create-topics", code=1)
-    assert "reports no controller" in told
+    output = call(command, path, "--create-topics", code=1)
+    assert "reports no controller" in output
     for name in OUTPUTS:
-        assert f"kafka-topics.sh --create --bootstrap-server {broker.bootstrap_servers}" in told
-        assert f"--topic {name} --partitions 3" in told
+        assert f"kafka-topics.sh --create --bootstrap-server {broker.bootstrap_servers}" in output
+        assert f"--topic {name} --partitions 3" in output
     assert asyncio.run(kafka.describe_topics(load_config(path).require_kafka())) == {"payments": 3}

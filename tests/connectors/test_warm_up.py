@@ -104,7 +104,13 @@ PRIVATE = {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000, "warmup": 50}
 
 
 def compiled_late(
-    learner: str, options: dict[str, Any], how: str, *, count: int = 300, gaps: bool = False, minutes: int = 0
+    learner: str,
+    options: dict[str, Any],
+    start: str,
+    *,
+    count: int = 300,
+    gaps: bool = False,
+    minutes: int = 0,
 ) -> list[str]:
     """The kernels that a lane has to load or compile while it takes events, after a start of this kind."""
     coin = random.Random(1)
@@ -121,7 +127,7 @@ def compiled_late(
         )
     done = subprocess.run(
         [sys.executable, "-c", CODE],
-        input=json.dumps([config, values, how, minutes]),
+        input=json.dumps([config, values, start, minutes]),
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(support.ROOT / "tests"), *sys.path])},
         capture_output=True,
         text=True,
@@ -180,8 +186,8 @@ def test_a_worker_that_compiles_stops_when_it_is_asked_to(
         worker.await_log("compiling")
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0, worker.log()
-    told = [json.loads(line)["event"] for line in worker.lines]
-    assert told == ["started", "compiling", "stopping", "stopped"]
+    events = [json.loads(line)["event"] for line in worker.lines]
+    assert events == ["started", "compiling", "stopping", "stopped"]
 
 
 def test_the_image_compiles_for_every_learner() -> None:

@@ -199,8 +199,8 @@ def test_what_stands_still_is_named(live: Live) -> None:
 
 def test_the_counts_of_the_dashboard_are_those_of_the_run(live: Live) -> None:
     """Where it should move, and by how much: the events of the example, by outcome and by stage."""
-    at = str(live.ended)
-    seen = live.server.ask("query", query="sum by (outcome) (streampair_events_total)", time=at)["result"]
+    ended = str(live.ended)
+    seen = live.server.ask("query", query="sum by (outcome) (streampair_events_total)", time=ended)["result"]
     counts = {row["metric"]["outcome"]: float(row["value"][1]) for row in seen}
     assert (counts["learned"], counts["dead_letter"]) == (GOOD, BAD)
 
@@ -318,11 +318,11 @@ def faults(dashboard: dict[str, Any]) -> list[str]:
     """What one would see at once, were it drawn: panels over each other, outside, or without words."""
     found, cells = [], set()
     for panel in dashboard["panels"]:
-        at = panel["gridPos"]
-        x, y, wide, high = (at.get(name, 0) for name in "xywh")
+        position = panel["gridPos"]
+        x, y, wide, high = (position.get(name, 0) for name in "xywh")
         mine = {(column, row) for column in range(x, x + wide) for row in range(y, y + high)}
         if not mine or x + wide > 24 or not panel["title"]:
-            found.append(f"place of {panel['title']!r}: {at}")
+            found.append(f"place of {panel['title']!r}: {position}")
         if cells & mine:
             found.append(f"{panel['title']!r} lies over another")
         cells |= mine
@@ -366,5 +366,5 @@ def test_officers_are_shown_public_series_alone() -> None:
 
 def test_both_together_show_every_series() -> None:
     """But for bounds and parts: nothing that the worker says is lost between the two."""
-    shown = {series_of(use.name) for _, _, expression in queries() for use in uses(expression)}
-    assert {series.name for series in set(SERIES) - shown} == set()
+    drawn = {series_of(use.name) for _, _, expression in queries() for use in uses(expression)}
+    assert {series.name for series in set(SERIES) - drawn} == set()

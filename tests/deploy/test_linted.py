@@ -186,9 +186,9 @@ def test_the_keys_of_the_manifests_are_refused(config: Path, monkeypatch: pytest
 
 def test_the_probes_ask_what_the_worker_answers() -> None:
     (worker,) = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["spec"]["containers"]
-    asked = {kind: worker[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
-    assert {get["port"] for get in asked.values()} == {"operator"}
-    assert [get["path"] for get in asked.values()] == ["/livez", "/livez", "/readyz"]
+    paths = {kind: worker[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+    assert {get["port"] for get in paths.values()} == {"operator"}
+    assert [get["path"] for get in paths.values()] == ["/livez", "/livez", "/readyz"]
     # kernels are compiled at a first start: minutes, on a slow machine
     assert worker["startupProbe"]["periodSeconds"] * worker["startupProbe"]["failureThreshold"] >= 300
 
@@ -433,10 +433,10 @@ def component_problems(made: dict[str, Any]) -> list[str]:
         problems.append("kind")
     if set(made["spec"]) - {"predictor", "transformer", "explainer"} or "predictor" not in made["spec"]:
         problems.append("components")
-    own = {name: kind for name, kind in KSERVE_FIELDS.items() if name in made["spec"].get("predictor", {})}
+    fields = {name: kind for name, kind in KSERVE_FIELDS.items() if name in made["spec"].get("predictor", {})}
     predictor = made["spec"].get("predictor", {})
-    problems += [name for name, kind in own.items() if not isinstance(predictor[name], kind)]
-    pod = {name: value for name, value in predictor.items() if name not in own}
+    problems += [name for name, kind in fields.items() if not isinstance(predictor[name], kind)]
+    pod = {name: value for name, value in predictor.items() if name not in fields}
     if [container["name"] for container in pod.get("containers", [])] != ["kserve-container"]:
         problems.append("the container is found by its name")
     wrapped = {"apiVersion": "v1", "kind": "Pod", "metadata": made["metadata"], "spec": pod}
@@ -475,7 +475,7 @@ def test_an_inference_service_that_is_none_is_caught(old: str, new: str) -> None
 # Prometheus on this machine
 
 
-def asked(url: str) -> Any:
+def query(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=30) as answer:
         return json.load(answer)["data"]
 
@@ -499,9 +499,9 @@ def test_one_command_starts_prometheus_over_a_worker(tmp_path: Path) -> None:
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for("Prometheus", lambda: fetch(f"{url}/-/ready"), explain=log.read_text)
-        (target,) = wait_for("a target", lambda: asked(f"{url}/api/v1/targets")["activeTargets"])
+        (target,) = wait_for("a target", lambda: query(f"{url}/api/v1/targets")["activeTargets"])
         assert target["scrapeUrl"] == "http://127.0.0.1:9464/metrics"
-        (group,) = wait_for("the rules", lambda: asked(f"{url}/api/v1/rules")["groups"])
+        (group,) = wait_for("the rules", lambda: query(f"{url}/api/v1/rules")["groups"])
         rules = yaml.safe_load((DEPLOY / "prometheus/rules.yml").read_text())["groups"][0]["rules"]
         assert [rule["name"] for rule in group["rules"]] == [rule["alert"] for rule in rules]
     finally:

@@ -111,9 +111,9 @@ def table() -> list[str]:
     lane = LANE
     rows = []
     for series in SERIES:
-        own = [label for label in series.labels if label not in lane]
+        labels = ",".join(label for label in series.labels if label not in lane)
         rows.append(
-            f"| `{series.name}{'{' + ','.join(own) + '}' if own else ''}` | {series.title} | {series.unit} "
+            f"| `{series.name}{'{' + labels + '}' if labels else ''}` | {series.title} | {series.unit} "
             f"| {series.kind} | {'yes' if series.public else ''} | {series.help} |".replace(
                 "|  |", "| |"
             ).replace("|  |", "| |")
@@ -127,8 +127,8 @@ def test_the_documents_have_the_table_once_and_whole() -> None:
     assert len(having) == 1, "one document has the table of all series"
     lines = having[0].read_text().splitlines()
     start = lines.index(table()[0])
-    shown = lines[start : start + len(table())]
-    assert shown == table(), "put this in its place:\n" + "\n".join(table())
+    lines_shown = lines[start : start + len(table())]
+    assert lines_shown == table(), "put this in its place:\n" + "\n".join(table())
     assert not lines[start + len(table())].startswith("|")
 
 

@@ -63,9 +63,9 @@ def test_a_recipe_works_as_the_page_says(followed: tuple[str, Path]) -> None:
     steps = [block for block in recipe(name) if block.language in ("python", "console") and not block.title]
     paths = f"{copy}:{copy / 'connectors'}"
     environment = {"PYTHONPATH": paths, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-    told = follow(steps, copy, environment=environment, seconds=900)
+    outputs = follow(steps, copy, environment=environment, seconds=900)
     runs: list[int] = []
-    for step, output in zip(steps, told, strict=True):
+    for step, output in zip(steps, outputs, strict=True):
         if step.language == "python":
             assert step.following is not None
             assert agree(step.following.text, output), output

@@ -24,7 +24,7 @@ def run(notebook: Path, directory: Path) -> subprocess.CompletedProcess[str]:
     }
     path = os.pathsep.join(str(support.ROOT / part) for part in (".", "connectors", "tests"))
     return subprocess.run(
-        [sys.executable, "-m", "harness.notebooks", str(notebook), str(directory / "told.ipynb")],
+        [sys.executable, "-m", "harness.notebooks", str(notebook), str(directory / "run.ipynb")],
         cwd=directory,
         env={**os.environ, **folders, "PYTHONPATH": path, "MPLCONFIGDIR": str(directory)},
         capture_output=True,
@@ -45,12 +45,12 @@ def outputs(path: Path) -> list[tuple[str, str]]:
 
 
 def test_a_notebook_runs_and_shows_what_it_says(tmp_path: Path) -> None:
-    told = run(NOTEBOOK, tmp_path)
-    assert told.returncode == 0, told.stderr
-    shown, again = outputs(NOTEBOOK), outputs(tmp_path / "told.ipynb")
-    assert [kind for kind, _ in shown] == ["text", "html", "text", "image", "image", "image", "html"]
-    assert [kind for kind, _ in again] == [kind for kind, _ in shown]
-    for (kind, old), (_, new) in zip(shown, again, strict=True):
+    result = run(NOTEBOOK, tmp_path)
+    assert result.returncode == 0, result.stderr
+    printed, again = outputs(NOTEBOOK), outputs(tmp_path / "run.ipynb")
+    assert [kind for kind, _ in printed] == ["text", "html", "text", "image", "image", "image", "html"]
+    assert [kind for kind, _ in again] == [kind for kind, _ in printed]
+    for (kind, old), (_, new) in zip(printed, again, strict=True):
         if kind == "text":
             assert agree(old, new), f"the notebook says\n{old}\nit said\n{new}"
 
@@ -60,13 +60,13 @@ def test_a_notebook_says_nothing_of_where_it_was_run(where: str) -> None:
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     for cell in cells:
         for output in cell.get("outputs", ()):
-            told = str({k: v for k, v in output.get("data", {}).items() if k != "image/png"})
-            assert where not in told + output.get("text", "")
+            text = str({k: v for k, v in output.get("data", {}).items() if k != "image/png"})
+            assert where not in text + output.get("text", "")
 
 
 def test_a_cell_that_fails_is_caught(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
     nbformat.write(notebook, tmp_path / "bad.ipynb")
-    told = run(tmp_path / "bad.ipynb", tmp_path)
-    assert told.returncode != 0
-    assert "ZeroDivisionError" in told.stderr
+    result = run(tmp_path / "bad.ipynb", tmp_path)
+    assert result.returncode != 0
+    assert "ZeroDivisionError" in result.stderr

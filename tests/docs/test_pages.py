@@ -191,12 +191,14 @@ def benchmark_writer() -> Any:
 def test_headline_figures_are_those_of_the_benchmarks() -> None:
     writer = benchmark_writer()
     figures = writer.figures()
-    shown = writer.headlines(figures)
+    headlines = writer.headlines(figures)
     readme = pages.text_of("README.md")
-    assert writer.replaced(readme, "headlines", shown) == readme, "run: python benchmarks/readme.py headlines"
+    assert writer.replaced(readme, "headlines", headlines) == readme, (
+        "run: python benchmarks/readme.py headlines"
+    )
     # Another figure in the block gives another line.
     other = re.sub(r"\d+ of (\d+ cells within)", r"1 of \1", figures)
-    assert writer.headlines(other) != shown
+    assert writer.headlines(other) != headlines
 
 
 def test_every_block_of_figures_has_its_markers_once() -> None:

@@ -67,13 +67,13 @@ def test_every_key_is_documented_and_no_other(heading: str) -> None:
         named = {
             name: field for name, field in named.items() if not {f"[{name}]", f"[[{name}]]"} & tables().keys()
         }
-    shown = documented(heading)
-    assert list(shown) == list(named), f"the keys of {heading}, in the order of the model"
+    documented_keys = documented(heading)
+    assert list(documented_keys) == list(named), f"the keys of {heading}, in the order of the model"
     for name, field in named.items():
-        assert len(shown[name]) == 4, f"{name}: {shown[name]}"
-        assert shown[name][2] == as_toml(field.get_default()), f"default of {name}"
+        assert len(documented_keys[name]) == 4, f"{name}: {documented_keys[name]}"
+        assert documented_keys[name][2] == as_toml(field.get_default()), f"default of {name}"
         for choice in choices(field.annotation):
-            assert f'`"{choice}"`' in shown[name][3], f"{name} takes {choice!r} too"
+            assert f'`"{choice}"`' in documented_keys[name][3], f"{name} takes {choice!r} too"
 
 
 def test_every_table_has_a_heading() -> None:
@@ -116,8 +116,8 @@ def test_events_of_the_log_are_those_that_are_logged() -> None:
                 and isinstance(node.args[0], ast.Constant)
             ):
                 logged.add(node.args[0].value)
-    shown = pages.rows(pages.section(OPERATIONS, "## Running"))
-    assert set(re.findall(r"`(\w+)`", " ".join(row[0] for row in shown))) == logged
+    documented_events = pages.rows(pages.section(OPERATIONS, "## Running"))
+    assert set(re.findall(r"`(\w+)`", " ".join(row[0] for row in documented_events))) == logged
 
 
 def test_files_of_the_evidence_exist() -> None:
@@ -131,9 +131,9 @@ def test_files_of_the_evidence_exist() -> None:
 def test_what_the_reference_shows_is_public_and_all_of_it() -> None:
     import streampair
 
-    shown = {path.stem for path in (pages.DOCS / "api").glob("*.md")} - {"index", "cli"}
-    assert shown == {*streampair.__all__, "errors", "engine"}
-    for name in shown:
+    pages_shown = {path.stem for path in (pages.DOCS / "api").glob("*.md")} - {"index", "cli"}
+    assert pages_shown == {*streampair.__all__, "errors", "engine"}
+    for name in pages_shown:
         assert f"::: streampair.{name}" in pages.text_of(f"docs/api/{name}.md")
         assert f"({name}.md)" in pages.text_of("docs/api/index.md")
 
@@ -142,13 +142,13 @@ def test_every_learner_has_a_row() -> None:
     from streampair import auc, metric, ranking
 
     families = {"auc": auc, "ranking": ranking, "metric": metric}
-    shown: dict[str, list[str]] = {}
+    rows: dict[str, list[str]] = {}
     table = pages.text_of("docs/learners.md").partition("\n- ")[0]
     for names, where, private in pages.rows(table):
         for name in re.findall(r"`(\w+)`", names):
-            shown[name] = list(families) if where == "all three" else re.findall(r"`(\w+)`", where)
-            for family in shown[name]:
+            rows[name] = list(families) if where == "all three" else re.findall(r"`(\w+)`", where)
+            for family in rows[name]:
                 is_private = "epsilon" in vars(getattr(families[family], name))["__dataclass_fields__"]
                 assert private == ("yes" if is_private else "no"), name
     for family, module in families.items():
-        assert set(module.__all__) == {name for name, where in shown.items() if family in where}
+        assert set(module.__all__) == {name for name, where in rows.items() if family in where}

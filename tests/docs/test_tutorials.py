@@ -26,8 +26,8 @@ def free_ports(count: int) -> list[int]:
 
 def check(page: str, directory: Path, replace: dict[str, str] | None = None) -> None:
     steps = pages.blocks(page)
-    told = follow(steps, directory, replace=replace, leave_out=LEFT_OUT)
-    for step, output in zip(steps, told, strict=True):
+    outputs = follow(steps, directory, replace=replace, leave_out=LEFT_OUT)
+    for step, output in zip(steps, outputs, strict=True):
         after = step.following
         if step.language in ("python", "console") and after is not None and after.language == "text":
             assert agree(after.text, output), f"{after.id}: the page says\n{after.text}\nit said\n{output}"

@@ -26,23 +26,25 @@ def rows(count: int, classes: Any = "abc") -> list[tuple[dict[str, float], Any]]
     draw = random.Random(0)
     made = []
     for _ in range(count):
-        at = draw.randrange(len(classes))
-        made.append(({"x": draw.gauss(at, 0.5), "z": draw.random()}, classes[at]))
+        index = draw.randrange(len(classes))
+        made.append(({"x": draw.gauss(index, 0.5), "z": draw.random()}, classes[index]))
     return made
 
 
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_probabilities_are_those_before_the_record_is_learned(make: Any) -> None:
-    events, twin = rows(150), make()
+    events, reference = rows(150), make()
     driver = Driver(make, snapshots=False, positive="b", classes=True)
-    outputs = [scored for at in range(0, 150, 50) for scored in driver.feed(events[at : at + 50]).scores]
+    outputs = [
+        scored for start in range(0, 150, 50) for scored in driver.feed(events[start : start + 50]).scores
+    ]
     for (x, y), scored in zip(events, outputs, strict=True):
         if scored.score is not None:  # a scaler has seen too little for the first record
-            wanted = twin.predict_proba_one(x)
+            wanted = reference.predict_proba_one(x)
             assert scored.probabilities == wanted
-            own = hasattr(twin, "score_one") and isinstance(twin, auc.MulticlassForest)
-            assert scored.score == (twin.score_one(x) if own else wanted.get("b", 0.0))
-        twin.learn_one(x, y)
+            is_ours = hasattr(reference, "score_one") and isinstance(reference, auc.MulticlassForest)
+            assert scored.score == (reference.score_one(x) if is_ours else wanted.get("b", 0.0))
+        reference.learn_one(x, y)
     assert set(outputs[-1].probabilities or ()) == {"a", "b", "c"}
     assert sum((outputs[-1].probabilities or {}).values()) == pytest.approx(1.0)
 
@@ -80,9 +82,9 @@ def test_a_vote_is_a_probability_of_one() -> None:
         predict_proba_one = dummy.base.Classifier.predict_proba_one
 
     driver = Driver(Votes, snapshots=False, positive="b", classes=True)
-    told = driver.feed([({"x": 1.0}, y) for y in "abbc"]).scores
-    assert [scored.probabilities for scored in told] == [{}, {"a": 1.0}, {"b": 1.0}, {"b": 1.0}]
-    assert [scored.score for scored in told] == [0.0, 0.0, 1.0, 1.0]
+    outputs = driver.feed([({"x": 1.0}, y) for y in "abbc"]).scores
+    assert [scored.probabilities for scored in outputs] == [{}, {"a": 1.0}, {"b": 1.0}, {"b": 1.0}]
+    assert [scored.score for scored in outputs] == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_a_probability_that_is_no_number_is_a_dead_letter() -> None:

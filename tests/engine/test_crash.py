@@ -73,11 +73,11 @@ def test_batches_and_crashes_in_any_pattern_change_nothing(name: str, data: st.D
     every = data.draw(st.integers(1, 4))
     driver = Driver(lanes.MODELS[name], snapshot_every=every, **lanes.options(name))
     scores: dict[int, Scored] = {}
-    at = 0
-    while at < len(events):
+    start = 0
+    while start < len(events):
         size = data.draw(st.integers(1, 9))
-        output = driver.feed(events[at : at + size])
-        at += size
+        output = driver.feed(events[start : start + size])
+        start += size
         scores |= {scored.offset: scored for scored in output.scores}
         what = data.draw(st.sampled_from(["go on", "commit", "crash"]))
         if what == "commit":
@@ -95,16 +95,16 @@ def test_a_silent_replay_from_an_older_snapshot_changes_nothing(name: str) -> No
     events = mixed(32)
     expected, final = run(Driver(lanes.MODELS[name], **lanes.options(name)), events)
     driver = Driver(lanes.MODELS[name], snapshot_every=100, **lanes.options(name))
-    given: list[Scored] = []
-    for at in range(0, 32, 5):
-        given += driver.feed(events[at : at + 5]).scores
+    emitted_scores: list[Scored] = []
+    for offset in range(0, 32, 5):
+        emitted_scores += driver.feed(events[offset : offset + 5]).scores
         driver.commit()
         given_before = len(driver.scores)
         driver.crash()
         assert driver.lane.next_offset == len(driver.topic)
         assert len(driver.scores) == given_before
         assert driver.catch_up().scores == []
-    assert given == expected
+    assert emitted_scores == expected
     assert lanes.content(driver.lane.snapshot()) == final
     # With steps that nobody vouches for each commit has a snapshot all the same.
     ours = name in ("PairOGD", "ranking.PairOGD", "metric.PairOGD")
@@ -158,7 +158,7 @@ def test_death_at_any_durable_step_changes_nothing(name: str, every: int) -> Non
         assert driver.lane.next_offset == len(events)
         for scored in driver.scores:
             assert scores.setdefault(scored.offset, scored) == scored
-        assert [scores[at] for at in range(len(events))] == expected
+        assert [scores[offset] for offset in range(len(events))] == expected
         assert lanes.content(driver.lane.snapshot()) == final
     assert deaths > 20
 
@@ -243,8 +243,8 @@ def _with_a_gap(name: str, *, snapshot_before: bool) -> Driver:
     driver.commit(snapshot=True)
     driver.feed(lanes.stream(4, seed=1))
     driver.commit(snapshot=snapshot_before)
-    for at, event in enumerate(lanes.stream(12, seed=2)):  # written while nobody reads
-        driver.topic.append(Record(12 + at, msgspec.json.encode({"x": event[0], "y": event[1]})))
+    for offset, event in enumerate(lanes.stream(12, seed=2)):  # written while nobody reads
+        driver.topic.append(Record(12 + offset, msgspec.json.encode({"x": event[0], "y": event[1]})))
     driver.first = 20
     return driver
 
@@ -278,7 +278,9 @@ def test_a_replay_begins_at_the_first_record_behind_the_snapshot() -> None:
     driver.feed(lanes.stream(8))
     driver.commit(snapshot=True)
     later = [Record(r.offset + 4, r.value) for r in driver.topic[:6]]
-    driver.topic += [Record(at, None) for at in range(8, 12)]  # stand for markers: they are never read
+    driver.topic += [
+        Record(offset, None) for offset in range(8, 12)
+    ]  # stand for markers: they are never read
     driver.lane.process([Record(r.offset + 8, r.value) for r in later])
     driver.topic += [Record(r.offset + 8, r.value) for r in later]
     driver.commit(snapshot=False)

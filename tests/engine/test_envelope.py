@@ -83,18 +83,22 @@ def test_every_changed_byte_is_noticed() -> None:
     rng = np.random.default_rng(0)
     header = 11 + 2 + 1 + 32 + 32
     tag = range(header - 32, header)  # all zeros where there is no key: nothing depends on it
-    for at in [*range(header), *rng.integers(header, len(data), 300).tolist()]:
-        if at in tag:
+    for position in [*range(header), *rng.integers(header, len(data), 300).tolist()]:
+        if position in tag:
             continue
         with pytest.raises(SnapshotError):
-            restore(data[:at] + bytes([data[at] ^ 1 << int(rng.integers(8))]) + data[at + 1 :])
+            restore(
+                data[:position] + bytes([data[position] ^ 1 << int(rng.integers(8))]) + data[position + 1 :]
+            )
 
 
 def test_every_changed_byte_of_a_signed_snapshot_is_noticed() -> None:
     data = snapshot(signing_key=lanes.KEY)
-    for at in range(0, 200):
+    for position in range(0, 200):
         with pytest.raises(SnapshotError):
-            restore(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :], signing_key=lanes.KEY)
+            restore(
+                data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :], signing_key=lanes.KEY
+            )
 
 
 def test_a_truncated_snapshot_is_refused_wherever_it_ends() -> None:

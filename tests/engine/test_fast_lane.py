@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from streampair import auc, privacy, ranking
 from streampair.base.mini_batch import PreparedBatch
-from streampair.engine import Event, EventRows, Lane, Record, RegretConfig, batch
+from streampair.engine import Event, EventRows, Lane, Record, RegretConfig, batch, pipeline
 from streampair.errors import RecordError
 from streampair.preprocessing import Bounds, UnitBall
 from streampair.privacy import EntityLimit
@@ -32,7 +32,7 @@ MODELS["Bounds|UnitBall|PairOGD"] = lambda: Bounds({"a": (-1, 1)}) | UnitBall() 
 def one_by_one() -> Iterator[None]:
     """Lanes that know nothing of batches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "prepare_many", lambda learner: None)
+        patch.setattr(pipeline, "prepare_many", lambda learner: None)
         patch.setattr(batch, "decode_many", lambda decode: None)
         yield
 
@@ -102,14 +102,14 @@ def positive(model: Any) -> Any:
 def run(cuts: list[int], again: int, rows: list[Any], regret: bool, make: Any, tables: bool = False) -> Any:
     """What a lane gives for batches of these sizes, restored after `again` of them, and its state then."""
     lane = lane_of(make(), rows, regret, tables)
-    outputs, at = [], 0
+    outputs, start = [], 0
     for i, cut in enumerate(cuts):
         if i == again:
             saved = lane.snapshot()
             lane = lane_of(make(), rows, regret, tables)
             lane.restore(saved)
-        outputs.append(lane.process([Record(at + j, b"v") for j in range(cut)]))
-        at += cut
+        outputs.append(lane.process([Record(start + j, b"v") for j in range(cut)]))
+        start += cut
     flat = [(o.scores, [(d.offset, d.stage, d.error) for d in o.dead_letters]) for o in outputs]
     gauges = lane.gauges(solve=False)
     return repr((flat, gauges.events, gauges.dead_letters, gauges.auc)), lane.snapshot()
@@ -118,23 +118,23 @@ def run(cuts: list[int], again: int, rows: list[Any], regret: bool, make: Any, t
 class Odd:
     """A label whose comparison gives what is no truth value, but has one."""
 
-    def __init__(self, told: Any) -> None:
-        self._told = told
+    def __init__(self, result: Any) -> None:
+        self._result = result
 
     def __eq__(self, other: object) -> Any:
-        return self._told
+        return self._result
 
     __hash__ = None  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
-    "told", [np.bool_, int, float, lambda y: 5 * y, lambda y: -y, lambda y: 300 * y, str]
+    "convert", [np.bool_, int, float, lambda y: 5 * y, lambda y: -y, lambda y: 300 * y, str]
 )
-def test_labels_that_compare_to_anything_are_told_as_bytes(told: Any) -> None:
+def test_labels_that_compare_to_anything_are_read_as_bytes(convert: Any) -> None:
     """Kernels take them as the numbers of strata."""
     flags = [True, False, False, True]
-    given = [(y or "") if told is str else told(y) for y in flags]
-    lane = lane_of(auc.PairOGD(seed=1), [({"a": 0.1}, Odd(y)) for y in given], regret=True)
+    results = [(y or "") if convert is str else convert(y) for y in flags]
+    lane = lane_of(auc.PairOGD(seed=1), [({"a": 0.1}, Odd(y)) for y in results], regret=True)
     read = lane._batch._reader.read([Record(i, b"") for i in range(4)], 0)
     assert read is not None
     assert read.truth == bytes(flags)
@@ -178,9 +178,9 @@ def test_texts_are_taken_at_once(begins: int) -> None:
     true = batch.RecordProcessor._take_at_once
 
     def counted(self: Any, *args: Any) -> list[bool] | None:
-        told = true(self, *args)
-        taken.append(told is not None)
-        return told
+        taken_scores = true(self, *args)
+        taken.append(taken_scores is not None)
+        return taken_scores
 
     make = partial(auc.Forest, 3, 31, seed=1)
     with pytest.MonkeyPatch.context() as patch:
@@ -205,8 +205,8 @@ def test_batches_are_taken_at_once(regret: bool) -> None:
 
     rows = lanes.stream(300)
     lane = lane_of(Counting(seed=1), rows, regret)
-    for at in range(0, 300, 100):
-        lane.process([Record(at + i, b"v") for i in range(100)])
+    for start in range(0, 300, 100):
+        lane.process([Record(start + i, b"v") for i in range(100)])
     assert calls == [0, 96 if regret else 99, 100, 100]
 
 
@@ -224,8 +224,8 @@ def test_a_batch_is_never_cut_by_what_its_records_hold(name: str, tables: bool) 
     with pytest.MonkeyPatch.context() as patch:
         for way in ("_take_each", "_take_carefully"):
             patch.setattr(batch.RecordProcessor, way, lambda self, *args, way=way: ways.append(way))
-        for at in range(100, 600, 100):
-            output = lane.process([Record(at + i, b"v", b"k%d" % i) for i in range(100)])
+        for start in range(100, 600, 100):
+            output = lane.process([Record(start + i, b"v", b"k%d" % i) for i in range(100)])
             assert len(output.scores) == 100
             letters += len(output.dead_letters)
     assert letters
@@ -244,8 +244,8 @@ def test_tables_are_taken_as_they_are(regret: bool) -> None:
 
     rows = [({name: float(i) for name in "abcde"}, i % 2 == 0) for i in range(300)]
     lane = lane_of(Counting(seed=1), rows, regret, tables=True)
-    for at in range(0, 300, 100):
-        lane.process([Record(at + i, b"v") for i in range(100)])
+    for start in range(0, 300, 100):
+        lane.process([Record(start + i, b"v") for i in range(100)])
     assert calls == [0, 96 if regret else 99, 100, 100]
 
 
@@ -294,14 +294,16 @@ def slots(
             return taken
 
         patch.setattr(batch.RecordProcessor, "_take_at_once", counted)
-        lane, outputs, at = private_lane(), [], 0
+        lane, outputs, start = private_lane(), [], 0
         for i, cut in enumerate(cuts):
             if i == again:
                 saved, lane = lane.snapshot(), private_lane()
                 lane.restore(saved)
-            records = [Record(at + j, b"v%d" % j, b"k%d" % (j % 9) if j % 11 else None) for j in range(cut)]
+            records = [
+                Record(start + j, b"v%d" % j, b"k%d" % (j % 9) if j % 11 else None) for j in range(cut)
+            ]
             outputs.append(lane.process(records))
-            at += cut
+            start += cut
     flat = [(o.scores, [(d.offset, d.stage, d.error) for d in o.dead_letters]) for o in outputs]
     gauges = lane.gauges(solve=False)
     return (repr((flat, gauges.events, gauges.auc)), lane.snapshot(), digests), any(calls)
@@ -330,7 +332,7 @@ def test_slots_are_taken_at_once(name: str) -> None:
     """Else the test above would compare a thing with itself; and the order counts, as it must."""
     rows = [row for row in events(PRIVATE[name](), 400, 1) if row and row[1] is not None]
     rows = [row for row in rows if row[0].keys() == NAMES and max(map(abs, row[0].values())) < 9][:150]
-    one, many = (slots(name, [50, 100], 9, rows, False, False, at_once=how) for how in (False, True))
+    one, many = (slots(name, [50, 100], 9, rows, False, False, at_once=at_once) for at_once in (False, True))
     assert (one[1], many[1]) == (False, True)
     assert one[0] == many[0]
     rows[100:102] = rows[101:99:-1]

@@ -53,7 +53,7 @@ def test_a_log_that_a_release_has_left_goes_on(tmp_path: Path, folder: Path | No
     assert driver.lane.next_offset == make.BEFORE
     driver.topic = topic
     expected = json.loads((folder / "expected.json").read_text())[name]
-    assert make.shown(driver.catch_up(batch=1)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert make.scores_of(driver.catch_up(batch=1)) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     if driver.lane.private:
         assert (driver.lane.privacy.kind, driver.lane.gauges().forks) == ("holds", 0)
 
@@ -64,5 +64,5 @@ def test_another_stream_gives_other_scores() -> None:
     lane = make.driver(name)
     rows = make.stream(name)
     lane.feed([(x, not y) for x, y in rows[: make.BEFORE]])
-    scores = make.shown(lane.feed(rows[make.BEFORE :]))
+    scores = make.scores_of(lane.feed(rows[make.BEFORE :]))
     assert scores != pytest.approx(json.loads((folder / "expected.json").read_text())[name])

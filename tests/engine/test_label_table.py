@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from naive import label_table as naive
 from naive.label_table import Label
 
-from streampair.engine.labels import LabelTable, digest_ids
+from streampair.engine.labels import LabelTable, digest_ids, place_of_label
 from streampair.errors import ConfigError, LaneStoppedError, SnapshotError, StoreError
 
 IDS = [b"a", b"b", b"c", b""]
@@ -135,6 +135,28 @@ def test_a_label_changes_the_label_of_one_event_alone(
         found.append(join(table, events)[0])
     changed = {index for index, pair in enumerate(zip(*found, strict=True)) if pair[0] != pair[1]}
     assert changed <= {owner(labels[number], events, after, lateness)}
+
+
+@settings(max_examples=200)
+@given(labels=label_streams(), events=EVENTS, due=st.integers(0, 40))
+def test_the_first_label_is_the_one_that_an_event_would_use(
+    labels: list[Label], events: list[tuple[bytes, int]], due: int
+) -> None:
+    table = SmallTable(after=20, lateness=5)
+    add(table, labels)
+    table.expire(due)
+    found, times, places = table.first(digest_ids([id for id, _ in events]), [time for _, time in events])
+    known = {label.place: label for label in labels}
+    for event, is_there, time, place in zip(
+        events, found.tolist(), times.tolist(), places.tolist(), strict=True
+    ):
+        fresh = SmallTable(after=20, lateness=5)
+        add(fresh, labels)
+        fresh.expire(due)
+        code, wanted = join(fresh, [event])[0][0]
+        assert is_there == (code > 0)
+        if is_there:
+            assert (known[place_of_label(place)].code, time) == (code, wanted)
 
 
 @settings(max_examples=200)

@@ -113,26 +113,26 @@ def test_a_tombstone_is_no_dead_letter_and_leaves_no_trace(name: str, on_bad: An
     assert repr(driver.lane.learner.weights) == repr(without.lane.learner.weights)
 
 
-@pytest.mark.parametrize("how", ["whole batches", "rows", "one by one", "a foreign learner"])
-def test_values_beyond_their_bounds_are_counted(how: str) -> None:
+@pytest.mark.parametrize("way", ["whole batches", "rows", "one by one", "a foreign learner"])
+def test_values_beyond_their_bounds_are_counted(way: str) -> None:
     """Of what is a usable record; over a crash and in a snapshot as the other counts."""
     events: list[Any] = [(dict(x), y) for x, y in lanes.stream(40)]
-    for at in (3, 17, 18, 39):
-        events[at][0]["a"] = 7.0
+    for index in (3, 17, 18, 39):
+        events[index][0]["a"] = 7.0
     events[20][0]["b"] = -99.0
     events[5] = ({"a": 50.0, "b": "text", "c": 0.0}, True)
     events[6] = b"junk"
     events[7] = None
     events[8] = ({"a": 50.0, "b": 0.0, "c": 0.0}, None)
-    make: Any = linear_model.LogisticRegression if how == "a foreign learner" else lanes.pair_ogd
+    make: Any = linear_model.LogisticRegression if way == "a foreign learner" else lanes.pair_ogd
     decode: Any = functools.partial(decode_json)
-    if how == "rows":
+    if way == "rows":
         decode.many = rows_of
     source = Driver(lanes.pair_ogd)
     source.feed(events)
     options = {**lanes.OPTIONS, "bounds": {"a": (-5.0, 5.0), "b": (-5.0, 5.0)}}
     driver = Driver(make, decode, **options)
-    size = 1 if how == "one by one" else None
+    size = 1 if way == "one by one" else None
     for until, snapshot in ((19, True), (30, False)):
         driver.topic = source.topic[:until]
         driver.catch_up(size)
@@ -146,13 +146,13 @@ def test_values_beyond_their_bounds_are_counted(how: str) -> None:
 def rows_of(records: Any) -> Any:
     """As the decoders of connectors do: rows that are refused hold numbers that mean nothing."""
     values, labels, refused = np.full((len(records), 3), 1e9), [], {}
-    for at, record in enumerate(records):
+    for index, record in enumerate(records):
         try:
             event = decode_json(record)
-            values[at] = [event.x[name] for name in "abc"]
+            values[index] = [event.x[name] for name in "abc"]
             labels.append(event.y)
         except Exception as error:
-            refused[at] = RecordError(str(error), fix="none")
+            refused[index] = RecordError(str(error), fix="none")
             labels.append(None)
     return EventRows(list("abc"), values, labels, None, refused)
 
@@ -199,8 +199,8 @@ def test_a_foreign_model_is_copied_now_and_then() -> None:
 
     lane = Lane(Counting(), decode_json, **PLAIN, snapshots=False)
     value = msgspec.json.encode({"x": {"a": 0.0}, "y": True})
-    for at in range(0, 2000, 10):
-        lane.process([Record(at + i, value) for i in range(10)])
+    for start in range(0, 2000, 10):
+        lane.process([Record(start + i, value) for i in range(10)])
     assert len(copies) <= 5
 
 
@@ -211,8 +211,8 @@ def roll_back(values: list[int], size: int) -> None:
         for i, value in enumerate(values)
     ]
     scores, dead = [], []
-    for at in range(0, len(records), size):
-        output = lane.process(records[at : at + size])
+    for start in range(0, len(records), size):
+        output = lane.process(records[start : start + size])
         scores += output.scores
         dead += output.dead_letters
     good = 0

@@ -111,8 +111,10 @@ def test_events_are_scored_when_they_come_and_learned_when_they_are_due(name: st
     steps = stream(300)
     new = started(lane(name))
     scores = fed(new, [record for record, *_ in steps], size)
-    given = [scored.score for (record, *_), scored in zip(steps, scores, strict=True) if not record.due]
-    assert given == pytest.approx(reference(name, steps), abs=1e-12)
+    arrival_scores = [
+        scored.score for (record, *_), scored in zip(steps, scores, strict=True) if not record.due
+    ]
+    assert arrival_scores == pytest.approx(reference(name, steps), abs=1e-12)
     outcomes = {
         (record.due, x is None, y is None, scored.outcome)
         for (record, x, y), scored in zip(steps, scores, strict=True)
@@ -382,8 +384,8 @@ class Lives:
     def other(self) -> list[OrderedRecord]:
         """The records that were released, one with another label."""
         found = list(self.records[60:100])
-        at = next(n for n, record in enumerate(found) if n > 10 and record.label == 2)
-        found[at] = msgspec.structs.replace(found[at], label=1)
+        index = next(n for n, record in enumerate(found) if n > 10 and record.label == 2)
+        found[index] = msgspec.structs.replace(found[index], label=1)
         return found
 
 
@@ -426,11 +428,11 @@ def test_another_label_draws_other_noise() -> None:
     one, _ = lives.start()
     other, _ = lives.start()
     changed = lives.other()
-    at = next(n for n, record in enumerate(changed) if record != lives.records[60 + n])
+    index = next(n for n, record in enumerate(changed) if record != lives.records[60 + n])
     with pytest.MonkeyPatch.context() as silent:
         # What is learned of the record is the same: only what the noise is drawn from may differ.
         silent.setattr(one._batch._reader, "_labels", (None, True, True))
         silent.setattr(other._batch._reader, "_labels", (None, True, True))
-        one.process(lives.records[60 : 60 + at + 1])
-        other.process(changed[: at + 1])
+        one.process(lives.records[60 : 60 + index + 1])
+        other.process(changed[: index + 1])
     assert weights(one) != weights(other)

@@ -41,8 +41,8 @@ EVENTS: list[Any] = [*lanes.stream(60), b"junk", None, *lanes.stream(138, seed=2
 def worked(rounds: int = 6, *, every: int = 3, **options: Any) -> Driver:
     """A driver with some commits behind it, and uncommitted records."""
     driver = Driver(lambda: make(**options), snapshot_every=every)
-    for at in range(0, 10 * rounds, 10):
-        driver.feed(EVENTS[at : at + 10])
+    for start in range(0, 10 * rounds, 10):
+        driver.feed(EVENTS[start : start + 10])
         driver.commit()
     driver.feed(EVENTS[10 * rounds : 10 * rounds + 5])
     return driver
@@ -80,10 +80,10 @@ def frames(count: int = 6, key: LogKey | None = None) -> list[bytes]:
 def test_any_flipped_bit_is_found() -> None:
     data = b"".join(frames())
     whole, _, _ = Chain.read(LogKey(), data)
-    for at in range(len(data)):
+    for position in range(len(data)):
         for bit in (1, 128):
             flipped = bytearray(data)
-            flipped[at] ^= bit
+            flipped[position] ^= bit
             with pytest.raises(LogDamagedError, match="damaged"):
                 Chain.read(LogKey(), bytes(flipped))
     assert len(whole) == 6
@@ -149,12 +149,12 @@ def test_a_crash_at_every_durable_step_changes_nothing_and_costs_nothing(name: s
     model = MODELS[name]
 
     def run(driver: Driver, die_after: int | None) -> int:
-        driver.die_after, at, deaths = die_after, 0, 0
-        while at < 60:
+        driver.die_after, start, deaths = die_after, 0, 0
+        while start < 60:
             try:
-                driver.feed(EVENTS[at : at + 10] if len(driver.topic) == at else [])
+                driver.feed(EVENTS[start : start + 10] if len(driver.topic) == start else [])
                 driver.commit()
-                at += 10
+                start += 10
             except Died:
                 deaths += 1
                 driver.start()
@@ -246,12 +246,12 @@ def test_an_old_store_is_refused_or_is_the_newest(data: st.DataObject) -> None:
     """Any earlier copy of the store, put back at any time, after aborted starts too."""
     driver = Driver(lambda: make(), snapshot_every=data.draw(st.sampled_from([1, 2, 50])))
     kept = [copy.deepcopy(driver.store)]
-    at = 0
+    start = 0
     for _ in range(data.draw(st.integers(2, 10))):
         what = data.draw(st.sampled_from(["feed", "commit", "crash", "stop", "die"]))
         if what == "feed":
-            driver.feed(EVENTS[at : at + 3])
-            at += 3
+            driver.feed(EVENTS[start : start + 3])
+            start += 3
         elif what == "commit":
             driver.commit()
         elif what == "stop":
@@ -272,21 +272,21 @@ def test_an_old_store_is_refused_or_is_the_newest(data: st.DataObject) -> None:
         kept.append(copy.deepcopy(driver.store))
     old = data.draw(st.sampled_from(kept))
     driver.store = copy.deepcopy(old)
-    told = ""
+    problem = ""
     try:
         driver.start()
     except PrivacyError as error:
-        told = str(error)
-    if told:
-        assert "older than what was released" in told or "no log of this lane" in told
+        problem = str(error)
+    if problem:
+        assert "older than what was released" in problem or "no log of this lane" in problem
         return
     del driver.topic[driver.lane.next_offset or 0 :]
     try:
         driver.feed(EVENTS[100:110])
     except PrivacyError as error:
-        told = str(error)
+        problem = str(error)
     # Another view of what was released is charged before it leaves, and there is no room for one.
-    assert not told or "all 0 fork" in told
+    assert not problem or "all 0 fork" in problem
     assert contradictions(driver) == 0
 
 
@@ -312,8 +312,8 @@ def test_a_flipped_bit_or_a_cut_anywhere_is_refused() -> None:
     """Even with no fork set aside, and in the line that a crash could have torn."""
     driver = worked(rounds=1)
     whole = driver.store.log
-    for at in range(0, len(whole), 7):
-        driver.store.log = whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
+    for position in range(0, len(whole), 7):
+        driver.store.log = whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :]
         refused(driver, "damaged|with the noise key")
     for cut in range(0, len(whole)):
         driver.store.log = whole[:cut]
@@ -365,7 +365,7 @@ def test_a_store_that_is_gone_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "told"),
+    ("group", "problem"),
     [
         (CommittedOffset(None, None), "expired"),
         (CommittedOffset("", 60), "a tool has reset"),
@@ -373,10 +373,10 @@ def test_a_store_that_is_gone_is_refused() -> None:
     ],
     ids=["expired", "reset", "overwritten"],
 )
-def test_a_register_that_is_gone_is_refused_with_its_cause(group: CommittedOffset, told: str) -> None:
+def test_a_register_that_is_gone_is_refused_with_its_cause(group: CommittedOffset, problem: str) -> None:
     driver = worked()
     driver.group = group
-    refused(driver, told, PrivacyError)
+    refused(driver, problem, PrivacyError)
 
 
 def test_an_offset_beyond_the_log_is_refused() -> None:
@@ -506,8 +506,8 @@ def test_a_lane_without_an_account_goes_on_and_says_why() -> None:
 # ---- what an operator accepts ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["register", "rollback", "span"])
-def test_what_is_accepted_is_charged_and_told(how: Any) -> None:
+@pytest.mark.parametrize("kind", ["register", "rollback", "span"])
+def test_what_is_accepted_is_charged_and_reported(kind: Any) -> None:
     driver = Driver(lambda: make(forks=20), snapshot_every=100)
     driver.feed(EVENTS[:10])
     driver.commit()  # with the first snapshot
@@ -519,10 +519,10 @@ def test_what_is_accepted_is_charged_and_told(how: Any) -> None:
     assert known is not None
     assert known.tip is not None
     slots, window = known.tip.slots, 20
-    if how == "register":
+    if kind == "register":
         driver.group = CommittedOffset()
         expected = -(-(65 - slots + window) // window)
-    elif how == "rollback":
+    elif kind == "rollback":
         driver.store = old
         expected = -(-(65 - 10 + window) // window)
     else:
@@ -531,7 +531,7 @@ def test_what_is_accepted_is_charged_and_told(how: Any) -> None:
         expected = -(-(65 - 10 + window) // window)
     with pytest.raises(StreampairError, match="state recover"):
         driver.start()
-    driver.override(how, "2026-11-22")
+    driver.override(kind, "2026-11-22")
     driver.start()
     assert charged(driver) == expected
     report = driver.lane.privacy
@@ -559,9 +559,9 @@ def test_what_the_plan_has_no_room_for_is_not_accepted() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_warm_lane_goes_on_where_nobody_has_worked_since(name: str) -> None:
     straight, warm = Driver(MODELS[name]), Driver(MODELS[name])
-    for at in range(0, 40, 10):
+    for start in range(0, 40, 10):
         for driver in (straight, warm):
-            driver.feed(EVENTS[at : at + 10])
+            driver.feed(EVENTS[start : start + 10])
             driver.commit(clean=True)
         straight.start()
         lane = warm.lane

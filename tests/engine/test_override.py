@@ -86,32 +86,36 @@ class World(Driver):
                 self.start()
                 return True
             except StreampairError as error:
-                told = f"{error}"
-            how: Any = next(
-                (how for how in ("register", "rollback", "span") if f"-{how} " in told or f"-{how}`" in told),
+                problem = f"{error}"
+            kind: Any = next(
+                (
+                    kind
+                    for kind in ("register", "rollback", "span")
+                    if f"-{kind} " in problem or f"-{kind}`" in problem
+                ),
                 "rollback",
             )
             try:
-                self.override(how, "2026-11-22")
+                self.override(kind, "2026-11-22")
                 continue
             except (PrivacyError, SnapshotError, LogDamagedError) as error:
-                told = f"{error}"
-            if "application name" in told:
+                problem = f"{error}"
+            if "application name" in problem:
                 return False
-        raise AssertionError(f"it is refused again and again: {told}")
+        raise AssertionError(f"it is refused again and again: {problem}")
 
 
 def play(data: st.DataObject) -> int:
     """A script of work, crashes and lies; how many second views it has come to."""
     world = World(snapshot_every=data.draw(st.sampled_from([1, 2, 50])))
     kept = [copy.deepcopy(world.store)]
-    given = 0
+    sent = 0
 
     def other_records() -> None:
         """What is not committed comes in another order: every release of it is another view."""
-        nonlocal given
+        nonlocal sent
         del world.topic[world.lane.next_offset or 0 :]
-        given += 3
+        sent += 3
 
     for _ in range(data.draw(st.integers(3, 14))):
         what = data.draw(
@@ -121,8 +125,8 @@ def play(data: st.DataObject) -> int:
         )
         if what == "feed":
             count = data.draw(st.integers(1, 9))
-            world.feed(EVENTS[given % 300 :][:count])
-            given += count
+            world.feed(EVENTS[sent % 300 :][:count])
+            sent += count
         elif what == "commit":
             world.commit()
         elif what == "stop":
@@ -132,29 +136,29 @@ def play(data: st.DataObject) -> int:
             if what == "die":
                 world.die_after = data.draw(st.integers(0, 4))
                 with contextlib.suppress(Died):
-                    world.feed(EVENTS[given % 300 :][:5])
+                    world.feed(EVENTS[sent % 300 :][:5])
                     world.commit()
-                given += 5
+                sent += 5
                 world.die_after = None
             elif what == "old":
                 world.store = copy.deepcopy(kept[data.draw(st.integers(0, len(kept) - 1))])
             elif what == "flip":
                 log = world.store.log
-                at = data.draw(st.integers(0, len(log) - 1))
-                world.store.log = log[:at] + bytes([log[at] ^ 16]) + log[at + 1 :]
+                index = data.draw(st.integers(0, len(log) - 1))
+                world.store.log = log[:index] + bytes([log[index] ^ 16]) + log[index + 1 :]
             elif what == "forgotten":
                 world.group = CommittedOffset()
             elif what == "span":
                 span = None if (known := world.lane._log.known) is None else known.span
                 if span is not None and span[1] - (span[0] or 0) > 1:  # the last is looked at
-                    at = span[0] or 0
-                    record = world.topic[at]
-                    world.topic[at] = type(record)(at, world.topic[at - 1].value)
+                    index = span[0] or 0
+                    record = world.topic[index]
+                    world.topic[index] = type(record)(index, world.topic[index - 1].value)
             if not world.go_on():
                 return world.forks
             if data.draw(st.booleans()):
                 other_records()
-                world.feed(EVENTS[given % 300 :][: data.draw(st.integers(1, 9))])
+                world.feed(EVENTS[sent % 300 :][: data.draw(st.integers(1, 9))])
             else:
                 world.catch_up()
         kept.append(copy.deepcopy(world.store))
@@ -174,8 +178,8 @@ def aged(lie: str) -> World:
     world.feed(EVENTS[:WINDOW])
     world.commit(snapshot=True)
     old = copy.deepcopy(world.store)
-    for at in range(1, 6):
-        world.feed(EVENTS[at * WINDOW : (at + 1) * WINDOW])
+    for version in range(1, 6):
+        world.feed(EVENTS[version * WINDOW : (version + 1) * WINDOW])
         world.commit(snapshot=False)
     if lie == "rollback":
         world.store = old
@@ -194,8 +198,8 @@ def test_one_fork_whatever_the_age_is_too_few(lie: str, monkeypatch: pytest.Monk
     assert 5 <= world.forks <= world.charged
     honest = recovery.forks_to_charge
 
-    def one(*told: Any, **options: Any) -> tuple[int, int]:
-        return honest(*told, **options)[0], 1
+    def one(*args: Any, **options: Any) -> tuple[int, int]:
+        return honest(*args, **options)[0], 1
 
     monkeypatch.setattr(recovery, "forks_to_charge", one)
     world = aged(lie)
@@ -240,8 +244,8 @@ def test_what_the_lost_entries_charged_and_voided_is_not_lost() -> None:
     for _ in range(3):  # each another view of the same slots
         del world.topic[world.lane.next_offset or 0 :]
         world.start()
-        given = len(world.topic)
-        world.feed(EVENTS[50 + given * 2 :][:2])
+        sent = len(world.topic)
+        world.feed(EVENTS[50 + sent * 2 :][:2])
         EVENTS.append(EVENTS[0])
         world.topic[-1] = type(world.topic[-1])(world.topic[-1].offset, b"junk")
         world.start()
@@ -291,9 +295,9 @@ def test_damage_is_cut_off_and_charged_up_to_the_register() -> None:
 def test_only_what_is_refused_is_accepted() -> None:
     world = worked()
     store = copy.deepcopy(world.store)
-    for how, told in (("register", "the group's register is there"), ("rollback", "is not older")):
-        with pytest.raises(recovery.NothingToOverrideError, match=told):
-            world.override(how, "2026-11-22")  # type: ignore[arg-type]
+    for kind, problem in (("register", "the group's register is there"), ("rollback", "is not older")):
+        with pytest.raises(recovery.NothingToOverrideError, match=problem):
+            world.override(kind, "2026-11-22")  # type: ignore[arg-type]
     world.group.register = ""
     with pytest.raises(PrivacyError, match="has no register"):
         world.override("span", "2026-11-22")  # one thing at a time
@@ -324,16 +328,16 @@ def test_a_lane_without_an_account_gives_up_its_span_for_nothing() -> None:
 
 
 def test_what_it_says_is_spent_is_what_the_report_says_afterwards() -> None:
-    for how in ("register", "span"):
+    for kind in ("register", "span"):
         world = worked()
         world.commit(snapshot=False)
-        if how == "register":
+        if kind == "register":
             world.group = CommittedOffset()
         lane = world.new_lane()
         wanted = lane.read(world.store.read())
         assert wanted.content is not None
         snapshot = world.store.snapshot(wanted.content)
-        accepted = lane.override(how, world.found(wanted), "2026-11-22", snapshot)  # type: ignore[arg-type]
+        accepted = lane.override(kind, world.found(wanted), "2026-11-22", snapshot)  # type: ignore[arg-type]
         assert accepted.mu is not None
         assert accepted.mu[0] == pytest.approx(world.lane.privacy.mu_spent)
         world.append(accepted.append)

@@ -59,29 +59,29 @@ def measured() -> Any:
 @settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from([private, released, ranked, measured]),
-    at=st.integers(0, 39),
+    slot=st.integers(0, 39),
     content=st.sampled_from(CONTENTS),
     other=st.sampled_from(CONTENTS),
     batch=st.sampled_from([1, 7, 40]),
 )
 def test_counts_slots_and_reports_do_not_depend_on_content(
-    kind: Any, at: int, content: Any, other: Any, batch: int
+    kind: Any, slot: int, content: Any, other: Any, batch: int
 ) -> None:
     """Neighbouring streams (docs/privacy 9.7): all but scores and the own outcome is equal."""
-    told = []
+    observed = []
     for replaced in (content, other):
         events: list[Any] = list(lanes.stream(40))
-        events[at] = replaced
+        events[slot] = replaced
         driver = Driver(kind)
         outputs = [driver.feed(events[i : i + batch]) for i in range(0, 40, batch)]
         learner = driver.lane.learner
-        told.append(
+        observed.append(
             {
                 "scores a batch": [len(output.scores) for output in outputs],
                 "offsets": [scored.offset for output in outputs for scored in output.scores],
                 "next": [output.next_offset for output in outputs],
                 "outcomes of others": [
-                    scored.outcome for output in outputs for scored in output.scores if scored.offset != at
+                    scored.outcome for output in outputs for scored in output.scores if scored.offset != slot
                 ],
                 "slots": learner.slots,
                 "buffer": driver.lane.gauges().buffer_records,
@@ -89,10 +89,10 @@ def test_counts_slots_and_reports_do_not_depend_on_content(
                 "state": len(driver.lane.learner.to_state()),
             }
         )
-    assert told[0] == told[1]
+    assert observed[0] == observed[1]
     # A run without noise makes no step in its first slot, and releases nothing there.
-    assert told[0]["report"].releases == (29 if kind in (released, ranked) else 30)
-    assert told[0]["report"].horizon_left == 0
+    assert observed[0]["report"].releases == (29 if kind in (released, ranked) else 30)
+    assert observed[0]["report"].horizon_left == 0
 
 
 def test_a_lane_that_drops_bad_events_would_not_pass() -> None:
@@ -111,8 +111,8 @@ def test_past_the_horizon_it_goes_on_scoring() -> None:
         driver = Driver(private)
         events = lanes.stream(50)
         scores = []
-        for at in range(0, 50, batch):
-            scores += driver.feed(events[at : at + batch]).scores
+        for start in range(0, 50, batch):
+            scores += driver.feed(events[start : start + batch]).scores
         assert [scored.outcome for scored in scores] == ["learned"] * 30 + ["scored"] * 20
         assert None not in [scored.score for scored in scores]
         assert driver.lane.gauges().events["scored"] == 20
@@ -125,8 +125,8 @@ def test_bulk_and_one_by_one_give_the_same_model() -> None:
     for batch in (1, 3, 46):
         driver = Driver(private, regret=RegretConfig(pairs=16, exact=4))
         scores = []
-        for at in range(0, len(events), batch):
-            scores += driver.feed(events[at : at + batch]).scores
+        for start in range(0, len(events), batch):
+            scores += driver.feed(events[start : start + batch]).scores
         final.append((scores, driver.lane.learner.weights, driver.lane.regret()))
     assert final[0] == final[1] == final[2]
 
@@ -198,7 +198,7 @@ def test_a_record_on_which_a_step_raises_costs_itself_alone(content: Any) -> Non
     def front() -> Any:
         return compose.Select("a", "b", "c") | compose.FuncTransformer(greedy)
 
-    told = []
+    observed = []
     for replaced in (GOOD, content, ({"a": "secret", "b": 10**17, "c": 1}, True)):
         events: list[Any] = list(lanes.stream(20))
         events[4] = replaced
@@ -209,8 +209,10 @@ def test_a_record_on_which_a_step_raises_costs_itself_alone(content: Any) -> Non
         lane = Lane(front() | private(), decode, app="a", topic="t", partition=0)
         output = lane.process([Record(i, None) for i in range(20)])
         assert not any("secret" in letter.error for letter in output.dead_letters)
-        told.append((lane.learner.slots, [scored.outcome for scored in output.scores if scored.offset != 4]))
-    assert told[0] == told[1] == told[2]
+        observed.append(
+            (lane.learner.slots, [scored.outcome for scored in output.scores if scored.offset != 4])
+        )
+    assert observed[0] == observed[1] == observed[2]
 
 
 def greedy(x: dict[str, Any]) -> dict[str, Any]:
@@ -350,7 +352,7 @@ def test_an_entity_is_the_key_of_the_message_whatever_is_in_it(content: Any, mec
         limit = privacy.EntityLimit(records=2, separation=3)
         return auc.PairFTRL(horizon=40, features=list("abc"), entity=limit, seed=1, mechanism=mechanism)
 
-    told = []
+    observed = []
     for replaced in (GOOD, content):
         events: list[Any] = list(lanes.stream(40))
         events[4] = replaced
@@ -361,13 +363,15 @@ def test_an_entity_is_the_key_of_the_message_whatever_is_in_it(content: Any, mec
             writer.feed([event])
             values.append(writer.topic[0].value)
         records = [Record(i, value, key=f"p{i % 5}".encode()) for i, value in enumerate(values)]
-        for at in range(0, 40, 8):
-            driver.lane.process(records[at : at + 8])
+        for start in range(0, 40, 8):
+            driver.lane.process(records[start : start + 8])
         learner = driver.lane.learner
         table = learner.to_state()["entities"]
-        told.append((learner.slots, learner.refused_records, table["last"].tolist(), table["count"].tolist()))
-    assert told[0] == told[1]
-    assert told[0][1] == 40 - 5 * 2
+        observed.append(
+            (learner.slots, learner.refused_records, table["last"].tolist(), table["count"].tolist())
+        )
+    assert observed[0] == observed[1]
+    assert observed[0][1] == 40 - 5 * 2
 
 
 def test_a_lane_needs_keys_for_entities() -> None:
@@ -399,8 +403,8 @@ def test_an_entity_that_only_the_value_names_is_nobody(batch: int) -> None:
     """Read from the value, a change of content would move what is learned of others (docs/privacy 8)."""
     lane, write = entity_lane()
     records = [write(i, f"p{i}", i % 2 == 0, None) for i in range(20)]
-    for at in range(0, 20, batch):
-        lane.process(records[at : at + batch])
+    for start in range(0, 20, batch):
+        lane.process(records[start : start + batch])
     assert lane.learner.refused_records == lane.learner.null_slots == lane.learner.slots == 20
     assert len(lane.learner.to_state()["entities"]["keys"]) == 0
     # A direct user of the learner may name the entity in the record.
@@ -425,8 +429,8 @@ def test_a_record_that_its_entity_may_not_have_learned_is_scored(batch: int, reg
         lane, write = entity_lane(regret=regret)
         records = [write(i, "x", y if i == 3 else i % 2 == 0, key) for i, key in enumerate(keys)]
         scores = []
-        for at in range(0, 20, batch):
-            scores += lane.process(records[at : at + batch]).scores
+        for start in range(0, 20, batch):
+            scores += lane.process(records[start : start + batch]).scores
         assert [scored.outcome for scored in scores] == expected
         events = lane.gauges().events
         assert (events["learned"], events["scored"]) == (expected.count("learned"), expected.count("scored"))
@@ -448,8 +452,8 @@ def test_a_first_record_that_lacks_a_feature_with_bounds_stops_nothing(batch: in
     driver = Driver(lambda: auc.PairFTRL(1.0, 1e-4, 30, bounds=BOUNDS, seed=1))
     with pytest.warns(UserWarning, match="bounds names 'a', 'c', which the first record lacks"):
         driver.feed(events[:batch])
-    for at in range(batch, 12, batch):
-        driver.feed(events[at : at + batch])
+    for start in range(batch, 12, batch):
+        driver.feed(events[start : start + batch])
     learner = driver.lane.learner
     assert learner.feature_names == ("a", "b", "c", "d")
     assert (learner.slots, learner.null_slots) == (12, 1)

@@ -60,9 +60,9 @@ def test_a_crash_anywhere_is_replayed_to_the_byte_and_costs_nothing(
     """From the snapshot of the last commit, and by a silent replay from an older one."""
     straight = driver(**options)
     expected = scores(straight.feed(EVENTS[:40]))
-    for at in (40, 70):
+    for death in (40, 70):
         straight.commit()
-        expected += scores(straight.feed(EVENTS[at : at + 30]))
+        expected += scores(straight.feed(EVENTS[death : death + 30]))
     for point in (0, 1, 12, 13, 14, 40):
         crashing = driver(**options, snapshot_every=every)
         got = scores(crashing.feed(EVENTS[:point]))
@@ -75,8 +75,8 @@ def test_a_crash_anywhere_is_replayed_to_the_byte_and_costs_nothing(
             again = scores(crashing.catch_up(batch=3))
             assert again == lost
         got += again
-        for at in range(point + 7, 100, 10):
-            got += scores(crashing.feed(EVENTS[at : at + 10]))
+        for death in range(point + 7, 100, 10):
+            got += scores(crashing.feed(EVENTS[death : death + 10]))
             crashing.commit()
         assert got == expected
         report = crashing.lane.privacy
@@ -84,10 +84,10 @@ def test_a_crash_anywhere_is_replayed_to_the_byte_and_costs_nothing(
         assert report.mu_spent == straight.lane.privacy.mu_spent
 
 
-def swap(crashing: Driver, at: int) -> None:
+def swap(crashing: Driver, slot: int) -> None:
     """Another payload at an offset that was read before: another order, a compaction, another topic."""
-    one, two = crashing.topic[at], crashing.topic[at + 1]
-    crashing.topic[at : at + 2] = [Record(at, two.value), Record(at + 1, one.value)]
+    one, two = crashing.topic[slot], crashing.topic[slot + 1]
+    crashing.topic[slot : slot + 2] = [Record(slot, two.value), Record(slot + 1, one.value)]
 
 
 def test_swapped_records_get_other_noise_and_are_charged() -> None:
@@ -170,9 +170,9 @@ def test_nothing_is_released_beyond_the_reservation() -> None:
     assert lane.room == 0  # made, and not yet durable
     lane.committed()
     assert lane.room == 50
-    for at in (50, 100, 150):
-        lane.process(records[at : at + 50])
-        lane.commit(snapshot=at == 100)
+    for start in (50, 100, 150):
+        lane.process(records[start : start + 50])
+        lane.commit(snapshot=start == 100)
         lane.committed()
     assert lane.room is None  # past the horizon: nothing more is released
     lane.process(records[200:])
@@ -220,9 +220,9 @@ def test_a_silent_replay_of_another_stream_is_refused_before_anything_leaves() -
     """
     for mechanism, slot in ((privacy.PairGradients(), 41), (privacy.SecondMoments(), 50)):
         crashing = driver(snapshot_every=100, forks=9, mechanism=mechanism)
-        for at in range(0, 60, 20):
-            crashing.feed(EVENTS[at : at + 20])
-            crashing.commit(snapshot=at == 0)
+        for start in range(0, 60, 20):
+            crashing.feed(EVENTS[start : start + 20])
+            crashing.commit(snapshot=start == 0)
         log, left = crashing.store.log, len(crashing.scores)
         swap(crashing, 40)
         with pytest.raises(PrivacyError, match=f"the replay of slot {slot} differs from what was released"):
@@ -245,8 +245,8 @@ def turned_after_the_last_release() -> Driver:
     quiet.commit(snapshot=True)
     quiet.feed(EVENTS[20:55])
     quiet.commit()
-    told = b"".join(line.digests for line in entries(quiet) if isinstance(line, Digests))
-    released = [slot for slot, digest in enumerate(split_digests(told), 21) if digest != bytes(16)]
+    digests = b"".join(line.digests for line in entries(quiet) if isinstance(line, Digests))
+    released = [slot for slot, digest in enumerate(split_digests(digests), 21) if digest != bytes(16)]
     assert 30 < max(released) < 54
     assert len(released) < 10
     x, y = EVENTS[53]
@@ -259,7 +259,7 @@ def test_a_slot_that_releases_nothing_is_replayed_as_it_was(monkeypatch: pytest.
     with pytest.raises(SnapshotError, match="--skip-span"):
         quiet.crash()
     # The mutant: a tip that holds the scores alone.
-    monkeypatch.setattr(Reservations, "update_digest", lambda self, told: None)
+    monkeypatch.setattr(Reservations, "update_digest", lambda self, digests: None)
     turned_after_the_last_release().crash()
 
 
@@ -361,18 +361,18 @@ def test_what_leaves_is_in_the_log_first() -> None:
         failing.feed(EVENTS[:3])
     assert failing.scores == []
     assert failing.group.register is not None
-    told = Register.read(failing.lane._log.chain.key, failing.group.register)
-    assert told is not None
-    assert (told.sequence, told.slots) == (1, 0)
+    register = Register.read(failing.lane._log.chain.key, failing.group.register)
+    assert register is not None
+    assert (register.sequence, register.slots) == (1, 0)
     writing = driver()
     writing.feed(EVENTS[:3])
     line = entries(writing)[-1]
     assert isinstance(line, Digests)
     assert (line.first, line.steps, len(line.digests)) == (1, 3, 3 * 16)
     assert writing.group.register is not None
-    told = Register.read(writing.lane._log.chain.key, writing.group.register)
-    assert told is not None
-    assert (told.sequence, told.slots) == (2, 3)
+    register = Register.read(writing.lane._log.chain.key, writing.group.register)
+    assert register is not None
+    assert (register.sequence, register.slots) == (2, 3)
 
 
 def refused(crashing: Driver, match: str, kind: type[Exception] = PrivacyError) -> None:
@@ -447,8 +447,8 @@ def test_a_torn_end_is_cut_off_and_a_flipped_bit_is_refused() -> None:
         assert len(crashing.catch_up().scores) == 20
         assert charged(crashing.lane) == 0
         crashing.group = register
-    for at in (0, whole // 2, whole - 40, whole + 5, whole + 60, len(written) - 1):
-        crashing.store.log = written[:at] + bytes([written[at] ^ 4]) + written[at + 1 :]
+    for position in (0, whole // 2, whole - 40, whole + 5, whole + 60, len(written) - 1):
+        crashing.store.log = written[:position] + bytes([written[position] ^ 4]) + written[position + 1 :]
         refused(crashing, "the log is damaged", LogDamagedError)
 
 
@@ -513,15 +513,15 @@ def test_clean_stops_and_kills_without_work_cost_nothing() -> None:
 @given(data=st.data())
 def test_neighbouring_streams_have_equal_ledgers(data: st.DataObject) -> None:
     """Reservations, attempts, charges, the log's length and the register are functions of metadata (9.7)."""
-    at = data.draw(st.integers(0, 29))
+    index = data.draw(st.integers(0, 29))
     contents = data.draw(
         st.lists(st.sampled_from([EVENTS[0], EVENTS[1], b"junk", ({}, True), None]), min_size=2, max_size=2)
     )
     script = data.draw(st.lists(st.sampled_from(["feed", "commit", "crash", "stop"]), max_size=12))
-    told = []
+    observed = []
     for content in contents:
         events = list(EVENTS[:30])
-        events[at] = content
+        events[index] = content
         lane = driver()
         seen: list[Any] = []
         for what in script:
@@ -542,8 +542,8 @@ def test_neighbouring_streams_have_equal_ledgers(data: st.DataObject) -> None:
             assert register is not None
             told_there = (register.sequence, register.slots, register.generation, lane.group.offset)
             seen.append((ledger, lane.lane.room, report, len(lane.store.log), told_there))
-        told.append(seen)
-    assert told[0] == told[1]
+        observed.append(seen)
+    assert observed[0] == observed[1]
 
 
 def test_a_copy_of_a_lane_in_the_ledger_is_one_that_vouches() -> None:

@@ -55,32 +55,32 @@ def test_scripts_reach_what_they_are_for() -> None:
     ],
 )
 def test_second_views_are_counted(views: str, forks: int) -> None:
-    told = [lying.View(int(view[0]), view[1].encode(), view[2].encode()) for view in views.split()]
-    assert lying.second_views(told, 3) == forks
+    found = [lying.View(int(view[0]), view[1].encode(), view[2].encode()) for view in views.split()]
+    assert lying.second_views(found, 3) == forks
 
 
 # ---- mutants ----------------------------------------------------------------------------------------
 
-TWINS: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {}
+MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {}
 
 
-def twin(change: Callable[[pytest.MonkeyPatch], Any]) -> Callable[[pytest.MonkeyPatch], Any]:
-    TWINS[change.__name__] = change
+def mutant(change: Callable[[pytest.MonkeyPatch], Any]) -> Callable[[pytest.MonkeyPatch], Any]:
+    MUTANTS[change.__name__] = change
     return change
 
 
-@twin
+@mutant
 def the_register_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_check_register", lambda *_: None)
 
 
-@twin
+@mutant
 def only_the_length_is_held_against_the_register(patch: pytest.MonkeyPatch) -> None:
     """A log that went another way in aborted starts is longer, and knows nothing of what left."""
     patch.setattr(Chain, "holds", lambda self, sequence, tag: sequence <= self.sequence)
 
 
-@twin
+@mutant
 def digests_of_an_overtaken_attempt_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     reserve = Ledger.reserve
 
@@ -92,7 +92,7 @@ def digests_of_an_overtaken_attempt_are_forgotten(patch: pytest.MonkeyPatch) -> 
     patch.setattr(Ledger, "reserve", forget)
 
 
-@twin
+@mutant
 def lines_of_an_overtaken_attempt_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     fold = RecoveredState.fold
 
@@ -104,7 +104,7 @@ def lines_of_an_overtaken_attempt_are_forgotten(patch: pytest.MonkeyPatch) -> No
     patch.setattr(RecoveredState, "fold", forget)
 
 
-@twin
+@mutant
 def a_commit_forgets_what_a_replay_must_repeat(patch: pytest.MonkeyPatch) -> None:
     """What one attempt has released and a later one repeated: then an honest start is refused."""
     fold = RecoveredState.fold
@@ -117,17 +117,17 @@ def a_commit_forgets_what_a_replay_must_repeat(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(RecoveredState, "fold", forget)
 
 
-@twin
+@mutant
 def any_digest_is_taken_for_that_of_a_slot_that_releases_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger, "repeats", lambda known, own: True)
+    patch.setattr(ledger, "repeats", lambda known, digest: True)
 
 
-@twin
+@mutant
 def any_snapshot_is_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LaneLog, "check_content", lambda *_: None)
 
 
-@twin
+@mutant
 def damage_is_taken_for_a_torn_end(patch: pytest.MonkeyPatch) -> None:
     """With the register lost too, the operator is told that the store may be the newest."""
     read = Chain.read.__func__  # type: ignore[attr-defined]
@@ -140,7 +140,7 @@ def damage_is_taken_for_a_torn_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Chain, "read", classmethod(forgive))
 
 
-@twin
+@mutant
 def a_torn_end_is_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
     read = Chain.read.__func__  # type: ignore[attr-defined]
 
@@ -153,13 +153,13 @@ def a_torn_end_is_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Chain, "read", classmethod(strict))
 
 
-@twin
+@mutant
 def what_voids_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecoveredState, "takes_records", lambda _: None)
 
 
-@twin
-def what_voids_is_told_by_attempts_alone(patch: pytest.MonkeyPatch) -> None:
+@mutant
+def what_voids_is_known_by_attempts_alone(patch: pytest.MonkeyPatch) -> None:
     """A log that begins anew with a snapshot has no attempt any more."""
     fold = RecoveredState.fold
 
@@ -171,13 +171,13 @@ def what_voids_is_told_by_attempts_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecoveredState, "fold", forget)
 
 
-@twin
+@mutant
 def an_acceptance_costs_one_fork(patch: pytest.MonkeyPatch) -> None:
     charge = Ledger.charge_forks
     patch.setattr(Ledger, "charge_forks", lambda self, forks, *a, **k: charge(self, min(forks, 1), *a, **k))
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_log_that_forgets_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    TWINS[name](monkeypatch)
+    MUTANTS[name](monkeypatch)
     assert search_log.find(range(SCRIPTS), shrink=False) is not None

@@ -41,8 +41,8 @@ def test_it_is_the_date_of_the_first_record_whatever_is_in_it(first: bytes | Non
     made, _ = started()
     assert made.gauges().since is None
     records = [record(0, first), *(record(i) for i in range(1, 40))]
-    for at in range(0, 40, size):
-        made.process(records[at : at + size])
+    for start in range(0, 40, size):
+        made.process(records[start : start + size])
         made.commit()
         made.committed()
         assert made.gauges().since == FIRST / 1000

@@ -42,8 +42,8 @@ def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forest(**options: Any) -> Any:
-    given: dict[str, Any] = {"features": list("abc"), "noise_key": KEY, **options}
-    return auc.PrivateForest(40.0, 1e-3, HORIZON, warmup=WARMUP, trees=3, depth=2, **given)
+    parameters: dict[str, Any] = {"features": list("abc"), "noise_key": KEY, **options}
+    return auc.PrivateForest(40.0, 1e-3, HORIZON, warmup=WARMUP, trees=3, depth=2, **parameters)
 
 
 class Later:
@@ -117,7 +117,7 @@ def reference(adopted: dict[int, int]) -> list[float]:
     return scores
 
 
-def given(driver: Driver) -> list[float]:
+def scores_by_offset(driver: Driver) -> list[float]:
     """The scores that have left, by offset; each of an offset must be the same."""
     found: dict[int, float] = {}
     for scored in driver.scores:
@@ -194,13 +194,13 @@ def test_a_state_without_the_newest_model_goes_on() -> None:
     """With the model of an earlier release that is being computed; and in a learner that does not defer."""
     learner = forest()
     learner.defer_fits()
-    rows, at, fit = [row for row in EVENTS if row[1] is not None], 0, None
+    rows, start, fit = [row for row in EVENTS if row[1] is not None], 0, None
     while fit is None:
-        learner.learn_one(*rows[at])
-        at, fit = at + 1, learner.fit_due()
+        learner.learn_one(*rows[start])
+        start, fit = start + 1, learner.fit_due()
     while learner.fit_due().release < fit.release + 2:
-        learner.learn_one(*rows[at])
-        at += 1
+        learner.learn_one(*rows[start])
+        start += 1
     saved = learner.to_state()
     again, eager = forest(), forest()
     again.defer_fits()
@@ -249,7 +249,7 @@ def test_scores_are_those_of_the_models_that_the_log_names(looks: tuple[int, ...
     driver = driver_of(submit, snapshot_every=3)
     work(driver, (3, 1, 5))
     adopted = driver.store.adopted
-    assert given(driver) == reference(adopted)
+    assert scores_by_offset(driver) == reference(adopted)
     assert len(adopted) >= {0: 10, 1: 10, 4: 5, 10**9: 0}[looks[0]]
     assert submit.begun - 1 <= len(adopted) <= submit.begun
 
@@ -283,7 +283,7 @@ def test_death_at_any_durable_step_changes_no_score(every: int, sizes: tuple[int
         driver = driver_of(Later((1, 3, 0)), snapshot_every=every)
         deaths += work(driver, sizes, step)
         adopted = driver.store.adopted
-        assert given(driver) == reference(adopted)
+        assert scores_by_offset(driver) == reference(adopted)
         assert driver.lane.gauges().forks == 0
         odd += sum(offset % 2 for offset in adopted)
         driver.crash()  # and the replay of all that is behind the last snapshot
@@ -302,8 +302,8 @@ def test_a_snapshot_holds_what_an_earlier_release_needs() -> None:
         needed = set(map(int, driver.lane.learner.run.state.to_state().get("unfitted", ())))
     driver.commit(snapshot=True)
     before = set(driver.store.adopted)
-    for at in range(len(driver.topic), 120, 3):
-        driver.feed(EVENTS[at : at + 3])
+    for start in range(len(driver.topic), 120, 3):
+        driver.feed(EVENTS[start : start + 3])
         driver.commit(snapshot=False)
     adopted = driver.store.adopted
     assert needed & {release for first, release in adopted.items() if first not in before}
@@ -316,11 +316,11 @@ def test_a_snapshot_holds_what_an_earlier_release_needs() -> None:
 def test_a_snapshot_before_what_was_announced_keeps_its_models() -> None:
     """The next attempt commits in another place; the one after it repeats the scores all the same."""
     driver = driver_of(Later([1]), snapshot_every=1)
-    for at in range(0, 100, 10):
-        driver.feed(EVENTS[at : at + 10])
+    for start in range(0, 100, 10):
+        driver.feed(EVENTS[start : start + 10])
     driver.commit()
-    for at in range(100, 120, 3):
-        driver.feed(EVENTS[at : at + 3])
+    for start in range(100, 120, 3):
+        driver.feed(EVENTS[start : start + 3])
     announced = [entry for entry in driver.store.entries if entry.end > 100]
     assert any(entry.release is not None for entry in announced)
     driver.crash()
@@ -332,7 +332,7 @@ def test_a_snapshot_before_what_was_announced_keeps_its_models() -> None:
     driver.crash()
     driver.catch_up(batch=4)
     driver.feed(EVENTS[len(driver.topic) :])
-    assert given(driver) == reference(driver.store.adopted)
+    assert scores_by_offset(driver) == reference(driver.store.adopted)
 
 
 def test_a_warm_lane_keeps_what_is_computed() -> None:
@@ -340,19 +340,19 @@ def test_a_warm_lane_keeps_what_is_computed() -> None:
     driver.feed(EVENTS[:61])
     driver.commit(clean=True)
     assert driver.rejoin()
-    for at in range(61, END):
-        driver.feed(EVENTS[at : at + 1])
+    for start in range(61, END):
+        driver.feed(EVENTS[start : start + 1])
     assert min(driver.store.adopted) < 70
-    assert given(driver) == reference(driver.store.adopted)
+    assert scores_by_offset(driver) == reference(driver.store.adopted)
 
 
 @pytest.mark.parametrize("move", [-1, 1])
 def test_a_replay_that_adopts_elsewhere_is_refused(move: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seeded fault."""
     driver = driver_of(Later([1]), snapshot_every=1000)
-    for at in range(0, 100, 5):
-        driver.feed(EVENTS[at : at + 5])
-        driver.commit(snapshot=at == 30)
+    for start in range(0, 100, 5):
+        driver.feed(EVENTS[start : start + 5])
+        driver.commit(snapshot=start == 30)
     follow = Fits.follow
 
     def elsewhere(fits: Fits, entries: Any, next_offset: int) -> None:
@@ -369,9 +369,9 @@ def test_a_replay_that_adopts_elsewhere_is_refused(move: int, monkeypatch: pytes
 
 def test_a_skipped_span_needs_no_models() -> None:
     driver = driver_of(Later([1]), snapshot_every=1000, make=lambda: forest(forks=4))
-    for at in range(0, 100, 5):
-        driver.feed(EVENTS[at : at + 5])
-        driver.commit(snapshot=at == 60)
+    for start in range(0, 100, 5):
+        driver.feed(EVENTS[start : start + 5])
+        driver.commit(snapshot=start == 60)
     driver.topic[80] = Record(80, b"{}")
     with pytest.raises(PrivacyError, match="the replay of slot"):
         driver.crash()
@@ -409,4 +409,4 @@ def test_a_group_that_is_new_starts_without_models() -> None:
     driver.store, driver.group = Recorder(), CommittedOffset()
     driver.start()
     work(driver, (4,))
-    assert given(driver) == reference(driver.store.adopted)
+    assert scores_by_offset(driver) == reference(driver.store.adopted)

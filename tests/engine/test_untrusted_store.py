@@ -94,15 +94,15 @@ def no_log(world: World) -> None:
 
 def flipped_bit(world: World) -> None:
     log = world.store.log
-    at = len(log) // 2
-    world.store.log = log[:at] + bytes([log[at] ^ 1]) + log[at + 1 :]
+    position = len(log) // 2
+    world.store.log = log[:position] + bytes([log[position] ^ 1]) + log[position + 1 :]
 
 
 def flipped_length(world: World) -> None:
     """Of the last entry: it reads as if it were torn."""
     log = world.store.log
-    at = len(log) - len(lying.frames(log)[-1]) + 9 if log else 0
-    world.store.log = log[:at] + bytes([log[at] ^ 1]) + log[at + 1 :] if log else log
+    position = len(log) - len(lying.frames(log)[-1]) + 9 if log else 0
+    world.store.log = log[:position] + bytes([log[position] ^ 1]) + log[position + 1 :] if log else log
 
 
 def cut_at_an_entry(world: World) -> None:

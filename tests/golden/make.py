@@ -92,7 +92,7 @@ def left(folder: Path, name: str) -> MemoryStore:
     return MemoryStore(log, {saved.content.hex(): (folder / f"{name}.snapshot").read_bytes()})
 
 
-def shown(output: Any) -> list[float]:
+def scores_of(output: Any) -> list[float]:
     """The scores of a batch, whole."""
     return [score.score for score in output.scores]
 
@@ -110,7 +110,7 @@ def main(folder: Path, names: Iterable[str] = MODELS) -> None:
         (folder / f"{name}.snapshot").write_bytes(snapshot)
         (folder / f"{name}.log").write_bytes(lane.store.log)
         # One by one: a lane may use a new model from the next batch on only.
-        expected[name] = [score for row in rows[BEFORE:] for score in shown(lane.feed([row]))]
+        expected[name] = [score for row in rows[BEFORE:] for score in scores_of(lane.feed([row]))]
     (folder / "expected.json").write_text(json.dumps(expected, indent=0) + "\n")
 
 

@@ -133,10 +133,10 @@ def classes(name: str) -> list[str]:
 
     None where this Java cannot.
     """
-    folder, (_, told) = jars(name), java()
-    if "sharing" not in told:
+    folder, (_, version) = jars(name), java()
+    if "sharing" not in version:
         return []
-    stamp = hashlib.sha256(f"{folder}\n{told}".encode()).hexdigest()[:16]
+    stamp = hashlib.sha256(f"{folder}\n{version}".encode()).hexdigest()[:16]
     kept = folder / f"{stamp}.jsa"
     with _alone(folder / ".keeping"):
         if not kept.exists():
@@ -280,7 +280,7 @@ class KafkaBroker(Cluster):
         port, controller, *ports = _free_ports(2 + len(more))
         self.bootstrap = f"127.0.0.1:{port}"
         self.controller = f"127.0.0.1:{controller}"
-        self.addresses = {name: f"127.0.0.1:{at}" for name, at in zip(more, ports, strict=True)}
+        self.addresses = {name: f"127.0.0.1:{port_of}" for name, port_of in zip(more, ports, strict=True)}
         text = _SETTINGS.format(port=port, controller=controller, data=self._work / "data")
         if not self.version.startswith("3."):
             text += "share.coordinator.state.topic.replication.factor=1\n"
@@ -293,9 +293,9 @@ class KafkaBroker(Cluster):
             text += f"controller.quorum.voters=1@{joins.controller}\n"
         if more:
             ours = [f"{name}://{address}" for name, address in self.addresses.items()]
-            own = f"PLAINTEXT://127.0.0.1:{port}"
-            text += f"listeners={','.join([own, f'CONTROLLER://127.0.0.1:{controller}', *ours])}\n"
-            text += f"advertised.listeners={','.join([own, *ours])}\n"
+            client_address = f"PLAINTEXT://127.0.0.1:{port}"
+            text += f"listeners={','.join([client_address, f'CONTROLLER://127.0.0.1:{controller}', *ours])}\n"
+            text += f"advertised.listeners={','.join([client_address, *ours])}\n"
             kinds = [f"{name}:{protocol}" for name, protocol in more.items()]
             text += "listener.security.protocol.map="
             text += f"{','.join(['PLAINTEXT:PLAINTEXT', 'CONTROLLER:PLAINTEXT', *kinds])}\n"
@@ -485,7 +485,7 @@ class KafkaBroker(Cluster):
 
     def console_consumer(self, topic: str, count: int, *arguments: str, timeout: float = 60) -> list[str]:
         """First ``count`` records of a topic, printed as ``kafka-console-consumer.sh`` does."""
-        told = self.tool(
+        result = self.tool(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
             [
                 *("--bootstrap-server", self.bootstrap, "--topic", topic, "--from-beginning"),
@@ -493,7 +493,7 @@ class KafkaBroker(Cluster):
             ],
             timeout=timeout + 60,
         )
-        return told.splitlines()
+        return result.splitlines()
 
 
 def _state(thread: Path) -> str:

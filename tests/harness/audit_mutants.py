@@ -27,7 +27,8 @@ from streampair.privacy.mechanisms import (
     standardization,
 )
 from streampair.privacy.mechanisms.base import NoisySums
-from streampair.records.design import BINS, Design
+from streampair.records.features import Design
+from streampair.records.random_trees import BINS
 
 Break = Callable[[pytest.MonkeyPatch], None]
 Prepare = Callable[[Design, np.ndarray, np.ndarray, np.ndarray], None]
@@ -98,7 +99,7 @@ def learned_twice(patch: pytest.MonkeyPatch) -> None:
 
 def one_record(patch: pytest.MonkeyPatch) -> None:
     """The account knows of one record of an entity, however many are learned from."""
-    true = second_moments.placed.__wrapped__  # what the twin finds must not be remembered
+    true = second_moments.placed.__wrapped__  # what the mutant finds must not be remembered
     patch.setattr(second_moments, "placed", lambda ends, limit, *more: true(ends, EntityLimit(1), *more))
     patch.setattr(EntityLimit, "within", lambda self, slots: min(slots, 1))
 
@@ -168,12 +169,12 @@ def centred_leaves(patch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A learner, slots of a run, what of its account shows at least, and in which parts its twins do."""
+    """A learner, slots of a run, what of its account shows at least, and in which parts its mutants do."""
 
     model: Any
     slots: int
     share: float
-    twins: dict[Break, str] = field(default_factory=dict)
+    mutants: dict[Break, str] = field(default_factory=dict)
 
 
 MU, DELTA = 3.0, 1e-3

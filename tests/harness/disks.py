@@ -73,14 +73,14 @@ class Disk:
                 raise Died
             self.left -= 1
 
-    def lose(self, how: str) -> None:
+    def lose(self, loss: str) -> None:
         """Put the files as they are after the power is back, or after the process alone has died."""
-        if how == "unflushed":
+        if loss == "unflushed":
             self._now = dict(self._flushed)
-        if how in ("unflushed", "contents"):
+        if loss in ("unflushed", "contents"):
             for file in self._now.values():
                 file.data = file.flushed
-        if how != "killed":
+        if loss != "killed":
             for file in self._now.values():
                 file.flushed = file.data
             self._flushed = dict(self._now)

@@ -24,9 +24,9 @@ def turning(n: int, every: int, d: int = 10, seed: int = 0) -> tuple[np.ndarray,
 def scores(model: Any, rows: np.ndarray, labels: np.ndarray, batch: int = 250) -> np.ndarray:
     """The score of each row under a model that has learned all batches before its own."""
     out = np.zeros(len(rows))
-    for at in range(0, len(rows), batch):
-        part = slice(at, at + batch)
-        if at:
+    for start in range(0, len(rows), batch):
+        part = slice(start, start + batch)
+        if start:
             out[part] = model.score_many(rows[part])
         model.learn_many(rows[part], labels[part])
     return out

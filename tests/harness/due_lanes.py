@@ -1,6 +1,6 @@
 """Lanes whose labels come later, without brokers: what is read, joined, learned and released, tick by tick.
 
-The same parts as in a worker: `label_decoder`, `LabelTable`, `TopicOrder` and `LoggedLane`. Only the topics
+The same parts as in a worker: `LabelDecoder`, `LabelTable`, `TopicOrder` and `LoggedLane`. Only the topics
 are lists.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from streampair_connectors.codecs.labels import event_ids, label_decoder
+from streampair_connectors.codecs.labels import LabelDecoder, event_ids
 from streampair_connectors.config import parse_config
 from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
 
@@ -101,7 +101,7 @@ class _Labels:
 
     def __init__(self, messages: Sequence[Message], directory: Path | None) -> None:
         self.table = LabelTable(after=AFTER, lateness=LATENESS, directory=directory)
-        self._decode = label_decoder(CONFIG)
+        self._decode = LabelDecoder(CONFIG)
         self._waiting = sorted(enumerate(messages), key=lambda each: (each[1].arrives, each[0]))
         self._ends: dict[int, int] = {}
 

@@ -335,11 +335,11 @@ def _no_lines() -> None:
 
     inner = owner.send
 
-    async def send(self: Any, held: Any, records: Any, output: Any) -> None:
-        await inner(self, held, records, output)
-        await held.store._store.producer.flush(asyncio.Event(), lambda _: None)
+    async def send(self: Any, open_lane: Any, records: Any, output: Any) -> None:
+        await inner(self, open_lane, records, output)
+        await open_lane.store._store.producer.flush(asyncio.Event(), lambda _: None)
         for line in lines:
-            await held.store.append(line)
+            await open_lane.store.append(line)
         lines.clear()
 
     lane.process, owner.send = without, send
@@ -469,8 +469,8 @@ def _work(order: dict[str, Any]) -> None:
     # Nobody else knows of this process if the one that started it is killed.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     nothing = os.open(os.devnull, os.O_RDWR)
-    told = os.open(order["log"], os.O_WRONLY)
-    for descriptor, to in ((nothing, 0), (nothing, 1), (told, 2)):
+    log = os.open(order["log"], os.O_WRONLY)
+    for descriptor, to in ((nothing, 0), (nothing, 1), (log, 2)):
         os.dup2(descriptor, to)
     os.environ.update(order.get("env", {}))
     os.chdir(Path(order["config"]).parent)

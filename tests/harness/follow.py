@@ -54,7 +54,7 @@ def follow(
     list
         What each step printed.
     """
-    told = []
+    printed = []
     for step in steps:
         text = step.text
         for old, new in (replace or {}).items():
@@ -62,13 +62,13 @@ def follow(
         if step.language == "console":
             lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
             text = "\n".join(line for line in lines if not re.match(leave_out, line))
-        told.append({"id": step.id, "language": step.language, "title": step.title, "text": text})
+        printed.append({"id": step.id, "language": step.language, "title": step.title, "text": text})
     programs = directory / ".bin"
     programs.mkdir()
     for name, words in {"python": "", "streampair": "-m streampair_connectors "}.items():
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}"$@"\n')
         (programs / name).chmod(0o755)
-    (directory / ".steps.json").write_text(json.dumps(told))
+    (directory / ".steps.json").write_text(json.dumps(printed))
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     process = subprocess.Popen(
         [sys.executable, "-W", "error", __file__, ".steps.json"],
@@ -83,20 +83,20 @@ def follow(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    log = directory / ".told.json"
+    log = directory / ".outputs.json"
     outputs: list[str] = json.loads(log.read_text()) if log.exists() else []
     assert code == 0, (directory / ".error").read_text()
     return outputs
 
 
-def agree(expected: str, told: str) -> bool:
+def agree(expected: str, output: str) -> bool:
     """Whether an output is what the page shows: `...` stands for anything, decimal fractions within 15 %."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    if doctest.OutputChecker().check_output(expected, told, flags):
+    if doctest.OutputChecker().check_output(expected, output, flags):
         return True
     fraction = r"-?\d+\.\d+"
-    ours, theirs = (re.split(fraction, " ".join(text.split())) for text in (expected, told))
-    pairs = zip(re.findall(fraction, expected), re.findall(fraction, told), strict=False)
+    ours, theirs = (re.split(fraction, " ".join(text.split())) for text in (expected, output))
+    pairs = zip(re.findall(fraction, expected), re.findall(fraction, output), strict=False)
     return ours == theirs and all(abs(float(a) - float(b)) <= 0.15 * abs(float(a)) for a, b in pairs)
 
 
@@ -105,10 +105,10 @@ def _do(step: Mapping[str, str], namespace: dict[str, Any]) -> str:
         Path(step["title"]).write_text(step["text"])
         return ""
     if step["language"] == "python":
-        told = io.StringIO()
-        with contextlib.redirect_stdout(told):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             exec(compile(step["text"], step["id"], "exec"), namespace)
-        return told.getvalue()
+        return output.getvalue()
     if step["language"] == "console" and step["text"]:
         with open(".out", "w+") as out, open(".err", "w+") as err:
             shell = ["bash", "-eu", "-c", step["text"]]
@@ -123,14 +123,14 @@ def _do(step: Mapping[str, str], namespace: dict[str, Any]) -> str:
 
 def _main(steps: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "page"}
-    told: list[str] = []
+    outputs: list[str] = []
     for step in json.loads(steps.read_text()):
         try:
-            told.append(_do(step, namespace))
+            outputs.append(_do(step, namespace))
         except BaseException as error:
             Path(".error").write_text(f"{step['id']}: {type(error).__name__}: {error}")
             raise
-    Path(".told.json").write_text(json.dumps(told))
+    Path(".outputs.json").write_text(json.dumps(outputs))
 
 
 if __name__ == "__main__":

@@ -51,9 +51,8 @@ class LabelTrial(Trial):
             text = self.app.path.read_text()
             self.app.path.write_text(text.replace('id = "payment"', 'id = "key"'))
         self._all, self._labels = stream(1200, 2, seed=7)
-        # Every second event has the id of one some time before: it may not use the same label. By arrival
-        # that holds within one life of a worker only.
-        for number in range(10, len(self._all) if order == "wait" else 0, 2):
+        # Every second event has the id of one some time before: it may not use the same label.
+        for number in range(10, len(self._all), 2):
             self._all[number] = with_id(self._all[number], self._all[number - 9].id)
         self.events: list[Event] = []
         self.labels: list[Label] = []
@@ -110,7 +109,10 @@ class LabelTrial(Trial):
         places = {(p, offset) for p, values in self.values.items() for offset in range(len(values))}
         _equal("offsets with a score", sorted(found.scores), sorted(places))
         dead = {
-            (p, at) for p, values in self.values.items() for at, v in enumerate(values) if v == b"not JSON"
+            (p, index)
+            for p, values in self.values.items()
+            for index, v in enumerate(values)
+            if v == b"not JSON"
         }
         _equal("dead letters", sorted(found.dead), sorted(dead))
         log, state = self.stored(WHOLE_TOPIC)

@@ -162,7 +162,7 @@ def joined(
 def by_arrival(events: Sequence[Event], labels: Sequence[Label]) -> list[OrderedRecord]:
     """The events in the order in which they are learned with `order = "arrival"`.
 
-    Of several events with one id, the first one is learned when a label comes; the others when they are due.
+    A label is for the first event of its id for which it is in time; others are learned when they are due.
     """
     records = due_records(events, labels)
     places = {(record.partition, record.position): record for record in records}
@@ -177,7 +177,6 @@ def by_arrival(events: Sequence[Event], labels: Sequence[Label]) -> list[Ordered
     )
     out: list[OrderedRecord] = []
     learned: set[tuple[int, int]] = set()
-    found: set[tuple[int, int]] = set()
     waiting = list(records)
 
     def due(before: float) -> None:
@@ -188,13 +187,8 @@ def by_arrival(events: Sequence[Event], labels: Sequence[Label]) -> list[Ordered
 
     for _, label in ordered:
         due(label.time)
-        mine = sorted(
-            each
-            for each in known.get(label.id, [])
-            if each[1:] not in found and label.time - AFTER <= each[0] <= label.time + LATENESS
-        )
-        if mine:
-            found |= {each[1:] for each in mine}
+        mine = sorted(each for each in known.get(label.id, []) if label.time - AFTER <= each[0] <= label.time)
+        if mine and mine[0][1:] not in learned:
             learned.add(mine[0][1:])
             record = places[mine[0][1:]]
             out.append(msgspec.structs.replace(record, label=2 if label.value else 1, early=True))

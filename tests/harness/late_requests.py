@@ -36,7 +36,7 @@ class LateRequests:
 
     Attributes
     ----------
-    held
+    held_request
         Name of the request that is held back now; None: none is.
     answer
         What the broker has answered to the last late request, without the frame's length.
@@ -52,15 +52,18 @@ class LateRequests:
         self._before: tuple[str, Callable[[], None]] | None = None
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self.held: str | None = None
+        self.held_request: str | None = None
         self.answer: bytes | None = None
         self.seen: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
-        own = self._listener.getsockname()[1]
-        self.bootstrap = f"127.0.0.1:{own}"
+        own_port = self._listener.getsockname()[1]
+        self.bootstrap = f"127.0.0.1:{own_port}"
         # Host and port as answers have them. Both hosts are as long, whatever the version.
         assert len(host) == len("127.0.0.1")
-        self._addresses = host.encode() + struct.pack(">i", int(port)), b"127.0.0.1" + struct.pack(">i", own)
+        self._addresses = (
+            host.encode() + struct.pack(">i", int(port)),
+            b"127.0.0.1" + struct.pack(">i", own_port),
+        )
         threading.Thread(target=self._accept, daemon=True).start()
 
     def hold(self, name: str) -> None:
@@ -73,7 +76,7 @@ class LateRequests:
 
     def deliver(self) -> None:
         """Deliver the request that is held back, and wait for its answer."""
-        frame, self._frame, self.held = self._frame, None, None
+        frame, self._frame, self.held_request = self._frame, None, None
         assert frame is not None
         with socket.create_connection(self._broker, timeout=30.0) as late:
             late.sendall(frame)
@@ -138,7 +141,7 @@ class LateRequests:
         with self._lock:
             self.seen.append(name)
             if name == self._hold:
-                self._hold, self._frame, self.held = None, frame, name
+                self._hold, self._frame, self.held_request = None, frame, name
                 return True
             if self._frame is not None and self._before is not None and self._before[0] == name:
                 (_, then), self._before = self._before, None

@@ -36,8 +36,8 @@ def _table(n: int = 60) -> tuple[Any, Any, Any]:
 
 def _online(module: ModuleType, learner: str, **params: Any) -> Callable[[losses.PairLoss | None], Weights]:
     def weights(loss: losses.PairLoss | None) -> Weights:
-        given = {**params, "loss": loss}
-        model = getattr(module, learner)(**(folded(given) if learner == "PairFTRL" else given))
+        arguments = {**params, "loss": loss}
+        model = getattr(module, learner)(**(folded(arguments) if learner == "PairFTRL" else arguments))
         rows, relevance, classes = _table()
         labels = relevance if module is ranking else classes
         for row, label in zip(rows.tolist(), labels.tolist(), strict=True):

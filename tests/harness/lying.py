@@ -104,8 +104,8 @@ class Chained:
 
     @property
     def privacy(self) -> Report:
-        told = "; ".join(["holds", *(f"vouched by the operator on {word}" for word in self._accepted)])
-        return Report(told, self._settled, "void" if self._void else "holds")
+        guarantee = "; ".join(["holds", *(f"vouched by the operator on {word}" for word in self._accepted)])
+        return Report(guarantee, self._settled, "void" if self._void else "holds")
 
     def plan(self) -> Mapping[str, Any] | None:
         return {"sigma": 1.5} if self._known else None
@@ -148,8 +148,8 @@ class Chained:
             self.released = digest
         self.chain = digest
         if self.noise_key is not None and self._digests is not None:
-            told = hashlib.blake2b(b"ledger" + digest, digest_size=32).digest()
-            self._digests.append(told if releases else SILENT)
+            digest_told = hashlib.blake2b(b"ledger" + digest, digest_size=32).digest()
+            self._digests.append(digest_told if releases else SILENT)
 
     def bind_noise(self, name: str, digests: list[bytes] | None = None) -> None:
         self._name, self._digests = name.encode(), digests
@@ -187,12 +187,12 @@ def decode(record: Record) -> Event:
 
 def frames(log: bytes) -> list[bytes]:
     """The whole frames of a log, as their heads say."""
-    found, at = [], 0
-    while len(log) - at >= 84:
-        end = at + 84 + int.from_bytes(log[at + 8 : at + 12])
+    found, start = [], 0
+    while len(log) - start >= 84:
+        end = start + 84 + int.from_bytes(log[start + 8 : start + 12])
         if end <= len(log):
-            found.append(log[at:end])
-        at = end
+            found.append(log[start:end])
+        start = end
     return found
 
 
@@ -418,16 +418,16 @@ class World(Driver):
             "--accept-rollback": "rollback",
             "--skip-span": "span",
         }
-        how = next((how for option, how in hows.items() if option in self.refused), None)
+        kind = next((kind for option, kind in hows.items() if option in self.refused), None)
         if "the log is damaged" in self.refused:
-            how = "rollback"  # it ends where the damage begins
+            kind = "rollback"  # it ends where the damage begins
         # "If the store is the newest there is": he sees that files are short, and not that a bit has flipped.
-        if how is None or (how == "register" and len(self.store.log) < len(truth.store.log)):
+        if kind is None or (kind == "register" and len(self.store.log) < len(truth.store.log)):
             self.repair()
             return
         before = self.now()
         try:
-            self.override(how, WHEN)
+            self.override(kind, WHEN)
         except StreampairError:
             assert (self.store, self.group) == (before.store, before.group)
             self.repair()
@@ -581,8 +581,10 @@ def lie(world: World, what: str, a: int, b: int) -> None:
         whole = frames(store.log)
         store.log = b"".join(whole[: max(len(whole) - a % 4, 0)])
     elif what == "flip" and store.log:
-        at = a % len(store.log)
-        store.log = store.log[:at] + bytes([store.log[at] ^ (1 << b % 8)]) + store.log[at + 1 :]
+        position = a % len(store.log)
+        store.log = (
+            store.log[:position] + bytes([store.log[position] ^ (1 << b % 8)]) + store.log[position + 1 :]
+        )
     elif what == "lose":
         world.group = CommittedOffset()
     elif what == "reset":

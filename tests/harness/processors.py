@@ -23,7 +23,7 @@ from streampair.privacy.mechanisms import second_moments
 
 HALF, WHOLE = 130, 180
 KEY = bytes(range(32))
-TWIN = "the twin, whose leader a library finds"
+MUTANT = "the mutant, whose weights a library finds"
 
 
 def makes() -> dict[str, Any]:
@@ -43,31 +43,31 @@ def makes() -> dict[str, Any]:
 
 def run(model: Any, events: list[Any]) -> str:
     """A hash of all scores, digests and releases."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     digests: list[bytes] = []
     if model.privacy is not None:
         model.bind_noise("lane", digests)
     for x, y in events:
-        told.update(float(model.score_one(x)).hex().encode())
+        digest.update(float(model.score_one(x)).hex().encode())
         model.learn_one(x, y)
-        told.update(np.ascontiguousarray(model.weights_vector).tobytes())
-        told.update(b"".join(digests))
+        digest.update(np.ascontiguousarray(model.weights_vector).tobytes())
+        digest.update(b"".join(digests))
         digests.clear()
-    return told.hexdigest()
+    return digest.hexdigest()
 
 
 def eigen() -> str:
     """A hash of what linear algebra makes of the same numbers here."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for seed in range(20):
         a = np.random.default_rng(seed).uniform(size=(5, 5))
         values, vectors = np.linalg.eigh(a + a.T)
-        told.update(values.tobytes() + (vectors @ a[0]).tobytes())
-    return told.hexdigest()
+        digest.update(values.tobytes() + (vectors @ a[0]).tobytes())
+    return digest.hexdigest()
 
 
 def by_library(model: Any, events: list[Any]) -> str:
-    """The mutant: the leader of the moments by LAPACK, as it was."""
+    """The mutant: the weights from moments by LAPACK, as it was."""
     true = second_moments.symmetric.ridge_solution
 
     def solve(second: Any, cross: Any, ridge: float, noise: float, out: Any) -> float:
@@ -98,7 +98,7 @@ def write(file: Path) -> dict[str, str]:
         if plan is not None:
             gave[f"{name}, under the plan"] = run(model.clone(), events)
         if name == "moments":
-            gave[TWIN] = by_library(model.clone(), events)
+            gave[MUTANT] = by_library(model.clone(), events)
     file.write_bytes(pickle.dumps(saved))
     return gave
 
@@ -123,7 +123,7 @@ def read(file: Path) -> dict[str, str]:
         if name == "moments":
             new = model.clone()
             new.load_plan(plan)
-            gave[TWIN] = by_library(new, events)
+            gave[MUTANT] = by_library(new, events)
     return gave
 
 

@@ -50,8 +50,8 @@ class Prometheus:
         program = shutil.which("prometheus")
         if program is None:
             support.unavailable("Prometheus", "install it (Debian: apt-get install prometheus)")
-        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-        version = re.search(r"version (\S+)", told.stdout + told.stderr)
+        result = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+        version = re.search(r"version (\S+)", result.stdout + result.stderr)
         support.note_used("prometheus", version[1] if version else "unknown version")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -104,12 +104,12 @@ class Prometheus:
         query = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
-                told = json.load(answer)
+                answer_data = json.load(answer)
         except urllib.error.HTTPError as error:
             pytest.fail(f"{parameters}: {error.read().decode()}", pytrace=False)
-        assert told["status"] == "success", told
-        assert not told.get("warnings"), told
-        return told["data"]
+        assert answer_data["status"] == "success", answer_data
+        assert not answer_data.get("warnings"), answer_data
+        return answer_data["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Result of an instant query."""

@@ -128,8 +128,8 @@ class Provoked:
 
     def _left_open(self, app: App) -> bool:
         """Whether it was killed with releases behind its last commit: those are charged."""
-        told = CliRunner().invoke(command, ["budget", "show", str(app.path), "--json"])
-        return told.exit_code == 0 and json.loads(told.stdout)["accounts"][0]["uncommitted"] > 0
+        result = CliRunner().invoke(command, ["budget", "show", str(app.path), "--json"])
+        return result.exit_code == 0 and json.loads(result.stdout)["accounts"][0]["uncommitted"] > 0
 
     def private(self) -> None:
         """A private learner: killed in an open window, learned to its horizon, an older store put back."""

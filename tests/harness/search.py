@@ -51,11 +51,11 @@ def searching() -> bool:
     return hypothesis.settings.get_current_profile_name() == "search"
 
 
-def examples(asked: int, parametrised: bool) -> int:
+def examples(wanted: int, parametrised: bool) -> int:
     """How many examples a test tries, by how many it asks for."""
     if searching():
-        return MORE * asked
-    return max(min(asked, LEAST), asked // FEWER) if parametrised else asked
+        return MORE * wanted
+    return max(min(wanted, LEAST), wanted // FEWER) if parametrised else wanted
 
 
 def count_examples(items: Iterable[pytest.Item]) -> None:
@@ -67,13 +67,13 @@ def count_examples(items: Iterable[pytest.Item]) -> None:
     }
     for test, parametrised in tests.values():
         # A second @settings is refused: this is where the plugin of hypothesis itself puts its own.
-        asked = getattr(test, "_hypothesis_internal_use_settings", None)
-        if asked is not None:
-            count = examples(asked.max_examples, parametrised)
-            test._hypothesis_internal_use_settings = hypothesis.settings(asked, max_examples=count)
+        own_settings = getattr(test, "_hypothesis_internal_use_settings", None)
+        if own_settings is not None:
+            count = examples(own_settings.max_examples, parametrised)
+            test._hypothesis_internal_use_settings = hypothesis.settings(own_settings, max_examples=count)
 
 
-def finds(error: BaseException, given: Iterable[str] = ()) -> Iterator[str]:
+def finds(error: BaseException, values: Iterable[str] = ()) -> Iterator[str]:
     """What hypothesis found, as lines to paste: from the notes of the error, or of those that it groups.
 
     Parameters
@@ -84,13 +84,13 @@ def finds(error: BaseException, given: Iterable[str] = ()) -> Iterator[str]:
         Names of arguments that pytest gives, which no example has.
     """
     for inner in getattr(error, "exceptions", ()):
-        yield from finds(inner, given)
+        yield from finds(inner, values)
     notes = getattr(error, "__notes__", [])
     case = next((match[1] for note in notes if (match := _CASE.match(note))), None)
     if case is None:
         return
     arguments = dict(part.split("=", 1) for part in _ARGUMENT.split(_REMARK.sub("", case + "\n"))[1:])
-    drawn = {name: value.rstrip() for name, value in arguments.items() if name not in set(given)}
+    drawn = {name: value.rstrip() for name, value in arguments.items() if name not in set(values)}
     if any(value.startswith("data(") for value in drawn.values()):
         # Values that are drawn inside of the test have no place in an example.
         yield from (f"# {_REMARK.sub('', note)}" for note in notes if note.startswith("Draw "))

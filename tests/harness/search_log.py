@@ -28,11 +28,11 @@ def fails(script: Script) -> str | None:
 
 def shortest(script: Script) -> Script:
     """The script without what it needs not to fail."""
-    at = 0
-    while at < len(script.ops):
-        shorter = script._replace(ops=script.ops[:at] + script.ops[at + 1 :])
+    start = 0
+    while start < len(script.ops):
+        shorter = script._replace(ops=script.ops[:start] + script.ops[start + 1 :])
         if fails(shorter) is None:
-            at += 1
+            start += 1
         else:
             script = shorter
     return script
@@ -42,9 +42,9 @@ def find(seeds: Iterable[int], *, shrink: bool = True) -> str | None:
     """The first script that fails, told in full; None: none does."""
     for seed in seeds:
         script = Script.draw(seed)
-        told = fails(script)
-        if told is not None:
-            return f"seed {seed}: {told}\n{shortest(script) if shrink else script}"
+        problem = fails(script)
+        if problem is not None:
+            return f"seed {seed}: {problem}\n{shortest(script) if shrink else script}"
     return None
 
 
@@ -61,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     seeds = range(chosen.first, chosen.first + chosen.scripts)
-    parts = [seeds[at : at + 500] for at in range(0, len(seeds), 500)]
+    parts = [seeds[start : start + 500] for start in range(0, len(seeds), 500)]
     begun = time.monotonic()
     with concurrent.futures.ProcessPoolExecutor(chosen.jobs) as pool:
-        found = [told for told in pool.map(_find, parts) if told is not None]
+        found = [problem for problem in pool.map(_find, parts) if problem is not None]
     print("\n\n".join(found))
     print(f"{len(seeds):,} scripts, {len(found)} found, {time.monotonic() - begun:.0f} s")
     return 1 if found else 0

@@ -85,8 +85,8 @@ def _body(coin: random.Random, names: list[str], path: str) -> tuple[bytes, dict
     if kind < 0.1:
         body = body[: coin.randrange(len(body) + 1)]
     elif kind < 0.2 and body:
-        at = coin.randrange(len(body))
-        body = body[:at] + coin.randbytes(coin.choice([1, 3])) + body[at + 1 :]
+        position = coin.randrange(len(body))
+        body = body[:position] + coin.randbytes(coin.choice([1, 3])) + body[position + 1 :]
     elif kind < 0.23:
         body = coin.choice([b"[", b'{"a":', b" "]) * coin.choice([1000, 5000])
     elif kind < 0.25:

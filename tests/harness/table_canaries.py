@@ -40,10 +40,10 @@ class Secrets:
 @contextlib.contextmanager
 def bare_gate() -> Iterator[Secrets]:
     """What goes to the gate, while it lasts."""
-    held = Secrets()
+    secrets = Secrets()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VectorGate, "privatize", lambda gate, vector: held.privatize(gate, vector))
-        yield held
+        patch.setattr(VectorGate, "privatize", lambda gate, vector: secrets.privatize(gate, vector))
+        yield secrets
 
 
 def worst_tables(n: int) -> Iterator[tuple[Any, Any, Any, Any]]:

@@ -205,8 +205,8 @@ class Worker:
 def stream(count: int, seed: int) -> list[bytes]:
     """Events of which every 17th is bad: dead letters are outputs, too."""
     values = events(count, seed)
-    for at in range(16, count, 17):
-        values[at] = b"not JSON %d" % at
+    for index in range(16, count, 17):
+        values[index] = b"not JSON %d" % index
     return values
 
 
@@ -256,9 +256,11 @@ async def _records(bootstrap: str, partitions: dict[str, int], isolation: str) -
     await consumer.start()
     try:
         there = await consumer.topics()
-        own = [TopicPartition(t, p) for t, count in partitions.items() if t in there for p in range(count)]
-        consumer.assign(own)
-        ends = await consumer.end_offsets(own)
+        assigned = [
+            TopicPartition(t, p) for t, count in partitions.items() if t in there for p in range(count)
+        ]
+        consumer.assign(assigned)
+        ends = await consumer.end_offsets(assigned)
         found: dict[str, list[Any]] = {topic: [] for topic in partitions}
         async with asyncio.timeout(60):
             while any([await consumer.position(tp) < end for tp, end in ends.items()]):
@@ -270,8 +272,8 @@ async def _records(bootstrap: str, partitions: dict[str, int], isolation: str) -
 
 
 def _where(record: Any) -> tuple[int, int]:
-    told = dict(record.headers)
-    return int(told["streampair.partition"]), int(told["streampair.offset"])
+    headers = dict(record.headers)
+    return int(headers["streampair.partition"]), int(headers["streampair.offset"])
 
 
 class Trial:
@@ -394,12 +396,16 @@ class Trial:
                 while True:
                     # No group was on it before; or it asks a broker that is away.
                     with contextlib.suppress(GroupCoordinatorNotAvailableError, NodeNotReadyError):
-                        told = await admin.list_consumer_group_offsets(group or self.app.name)
+                        offsets = await admin.list_consumer_group_offsets(group or self.app.name)
                         break
                     await asyncio.sleep(0.05)
         finally:
             await admin.close()
-        return {tp.partition: (at.offset, at.metadata) for tp, at in told.items() if at.offset >= 0}
+        return {
+            tp.partition: (committed.offset, committed.metadata)
+            for tp, committed in offsets.items()
+            if committed.offset >= 0
+        }
 
     def offsets(self) -> dict[int, tuple[int, str]]:
         """The group's offsets, each with the text beside it."""
@@ -434,9 +440,9 @@ class Trial:
 
     def _released(self, now: Evidence, partition: int) -> int:
         """Slots of which any output is there, committed or not, in the lane that reads a partition."""
-        own = {p: last for p, last in now.seen.items() if self.app.lane(p) == self.app.lane(partition)}
-        lost = sum(offset <= own.get(p, -1) for p, offset in self.lost)
-        return sum(last + 1 for last in own.values()) - lost
+        lasts = {p: last for p, last in now.seen.items() if self.app.lane(p) == self.app.lane(partition)}
+        lost = sum(offset <= lasts.get(p, -1) for p, offset in self.lost)
+        return sum(last + 1 for last in lasts.values()) - lost
 
     def done(self) -> bool:
         """Whether the group has read all events; with several groups, each of them."""
@@ -448,12 +454,12 @@ class Trial:
 
     def restart_each(self, nursery: Nursery, workers: list[Worker], count: int) -> None:
         """Stop one worker after the other and start it again, with events before and after each stop."""
-        for at in range(len(workers)):
+        for index in range(len(workers)):
             self.feed(count)
-            assert workers[at].stop() == 0, workers[at].log()
+            assert workers[index].stop() == 0, workers[index].log()
             self.feed(count)
-            workers[at] = nursery.start(self.app)
-            workers[at].await_log("started")
+            workers[index] = nursery.start(self.app)
+            workers[index].await_log("started")
 
     def await_done(self, *workers: Worker) -> None:
         """Wait until it has; fails when one of the workers ends before."""
@@ -699,11 +705,11 @@ async def topic_in_order(app: App) -> list[OrderedRecord]:
     found: list[tuple[int, int, int, Any]] = []
     await consumer.start()
     try:
-        own = [TopicPartition(app.input, p) for p in range(app.partitions)]
-        consumer.assign(own)
-        await consumer.seek_to_beginning(*own)
-        ends = await consumer.end_offsets(own)
-        clocks = dict.fromkeys(own, 0)
+        assigned = [TopicPartition(app.input, p) for p in range(app.partitions)]
+        consumer.assign(assigned)
+        await consumer.seek_to_beginning(*assigned)
+        ends = await consumer.end_offsets(assigned)
+        clocks = dict.fromkeys(assigned, 0)
         while any([await consumer.position(tp) < end for tp, end in ends.items()]):
             for tp, records in (await consumer.getmany(timeout_ms=100)).items():
                 for record in records:
@@ -751,8 +757,8 @@ def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
         for key in one:
             yield from _differences(one[key], other[key], f"{where}.{key}")
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for at, (a, b) in enumerate(zip(one, other, strict=True)):
-            yield from _differences(a, b, f"{where}[{at}]")
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from _differences(a, b, f"{where}[{index}]")
     elif not same(one, other):
         yield f"{where}: {one!r:.60} is not {other!r:.60}"
 

@@ -43,12 +43,12 @@ def learners() -> None:
 def lanes() -> None:
     """What comes with a lane: its quality, its regret, its log."""
     options: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000, "warmup": 0}
-    for kind, given in (("PairOGD", {}), ("PairFTRL", options)):
+    for kind, parameters in (("PairOGD", {}), ("PairFTRL", options)):
         config = parse_config(
             {
                 "app": "warm",
                 "input": {"topic": "events", "label": "y", "features": NAMES},
-                "learner": {"class": f"streampair.auc.{kind}", "options": given},
+                "learner": {"class": f"streampair.auc.{kind}", "options": parameters},
             }
         )
         warm_up(config)

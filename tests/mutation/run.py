@@ -45,7 +45,7 @@ LIBRARIES = [
 ]
 
 
-def tested(tree: Path, arguments: list[str], jit: bool, output: Path, told: Connection) -> None:
+def tested(tree: Path, arguments: list[str], jit: bool, output: Path, connection: Connection) -> None:
     """Run pytest in this process, which has imported the libraries and nothing of ours.
 
     Tells its exit code and the seconds of the processor.
@@ -73,7 +73,7 @@ def tested(tree: Path, arguments: list[str], jit: bool, output: Path, told: Conn
     code = int(pytest.main(arguments))
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     sys.stdout.flush()  # who is told ends this process
-    told.send((code, sum(u.ru_utime + u.ru_stime for u in used)))
+    connection.send((code, sum(u.ru_utime + u.ru_stime for u in used)))
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def baseline(mutants: list[Mutant]) -> list[tuple[bool, list[str]]]:
 
 def place(mutant: Mutant, root: Path) -> Path:
     """The one file that has the text, once."""
-    at = root / mutant.where
-    files = sorted(at.rglob("*.py")) if at.is_dir() else [at] if at.exists() else []
+    file = root / mutant.where
+    files = sorted(file.rglob("*.py")) if file.is_dir() else [file] if file.exists() else []
     found = [(path, path.read_text().count(mutant.old)) for path in files]
     found = [(path, count) for path, count in found if count]
     if len(found) != 1 or found[0][1] != 1:
@@ -214,15 +214,17 @@ def main() -> int:
                 if verdict != "passed":
                     print(f"without a fault the tests do not pass\n{output}")
                     return 1
-            told = list(pool.map(one, chosen))
-    caught = sum(verdict == "caught" for verdict, _, _ in told)
+            verdicts = list(pool.map(one, chosen))
+    caught = sum(verdict == "caught" for verdict, _, _ in verdicts)
     if options.json:
-        print(json.dumps([dict(zip(("verdict", "what", "by"), row, strict=True)) for row in told], indent=1))
+        print(
+            json.dumps([dict(zip(("verdict", "what", "by"), row, strict=True)) for row in verdicts], indent=1)
+        )
     else:
         used = sum(copy.seconds for copy in copies)
         times = f"{time.monotonic() - start:.0f} s, {used:.0f} s of the processor"
-        print(f"{caught} of {len(told)} faults caught; {times}")
-    return 0 if caught == len(told) else 1
+        print(f"{caught} of {len(verdicts)} faults caught; {times}")
+    return 0 if caught == len(verdicts) else 1
 
 
 if __name__ == "__main__":

@@ -84,13 +84,13 @@ def test_the_tests_of_a_fault_exist(request: pytest.FixtureRequest) -> None:
 def test_what_this_run_has_found_is_named(request: pytest.FixtureRequest) -> None:
     """Never what is not there: neither a test that is gone nor one with parameters of another."""
     found, file = listed(request.session), "tests/mutation/test_mutants.py"
-    assert {file, f"{file}::test_a_text_that_moved_is_told[import]"} <= found
-    assert f"{file}::test_a_text_that_moved_is_told" in found
-    assert not {f"{file}::test_a_text", f"{file}::test_a_text_that_moved_is_told[export]"} & found
+    assert {file, f"{file}::test_a_text_that_moved_is_reported[import]"} <= found
+    assert f"{file}::test_a_text_that_moved_is_reported" in found
+    assert not {f"{file}::test_a_text", f"{file}::test_a_text_that_moved_is_reported[export]"} & found
 
 
 @pytest.mark.parametrize("old", ["no such text stands in any file", "import"])
-def test_a_text_that_moved_is_told(run: ModuleType, old: str) -> None:
+def test_a_text_that_moved_is_reported(run: ModuleType, old: str) -> None:
     mutant = dataclasses.replace(run.Mutant(**LISTED[0]), old=old)
     with pytest.raises(LookupError, match=r"has to be in .* once"):
         run.place(mutant, ROOT)
@@ -102,11 +102,11 @@ def test_a_text_that_moved_is_told(run: ModuleType, old: str) -> None:
         ["tests/unit/test_nowhere.py"],
         [
             "tests/mutation/test_mutants.py::test_of_nothing",
-            "tests/mutation/test_mutants.py::test_a_text_that_moved_is_told[export]",
+            "tests/mutation/test_mutants.py::test_a_text_that_moved_is_reported[export]",
         ],
     ],
 )
-def test_a_test_that_is_gone_is_told(tests: list[str]) -> None:
-    told = absent(tests)
+def test_a_test_that_is_gone_is_reported(tests: list[str]) -> None:
+    missing = absent(tests)
     for test in tests:
-        assert test.partition("[")[0] + "\n" in told
+        assert test.partition("[")[0] + "\n" in missing

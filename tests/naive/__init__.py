@@ -6,7 +6,6 @@ compares each kernel with its reference implementation.
 
 from naive.buffers import Buffer, binomial, row_to_replace
 from naive.comparator import descent
-from naive.design import clipped, prepared
 from naive.dp_steps import (
     Gradient,
     Pair,
@@ -102,9 +101,11 @@ from naive.symmetric import (
 from naive.vectors import (
     Vector,
     ball,
+    clipped,
     dot,
     first_beyond,
     first_unusable,
+    prepared,
     project_ball,
     rows_of_columns,
     score_many,

@@ -45,13 +45,13 @@ class Buffer:
             positive = record[1] > 0
             past = self.classes[positive]
             past.append(record)
-            own = [i for i, row in enumerate(self.rows) if (row[1] > 0) == positive]
-            if len(own) < self.size:
+            same_class = [i for i, row in enumerate(self.rows) if (row[1] > 0) == positive]
+            if len(same_class) < self.size:
                 self.rows.append(record)
             else:
                 row = int(uniform(self.seed, len(past), int(positive)) * len(past))
                 if row < self.size:
-                    self.rows[own[row]] = record
+                    self.rows[same_class[row]] = record
         elif self.policy == "reservoir":
             if self.t <= self.size:
                 self.rows.append(record)
@@ -76,10 +76,10 @@ class Buffer:
 def row_to_replace(policy: str, seed: int, t: int, size: int, coin: int) -> int:
     """Where record t (from 1) goes; -1: nowhere. FIFO by keeping who sits where from the first record on."""
     if policy == "fifo":
-        held = [0] * size
+        occupants = [0] * size
         for record in range(1, t + 1):
-            row = held.index(min(held))
-            held[row] = record
+            row = occupants.index(min(occupants))
+            occupants[row] = record
         return row
     if policy == "full" or t <= size:
         return t - 1

@@ -29,33 +29,38 @@ def descent(
 ) -> tuple[np.ndarray, int]:
     """Where it ends, and after how many steps."""
 
-    def told(w: np.ndarray) -> tuple[float, np.ndarray]:
+    def evaluated(w: np.ndarray) -> tuple[float, np.ndarray]:
         pairs = [smooth(code, width, float(row @ w)) for row in rows]
         value = sum(float(s) * pair[0] for s, pair in zip(share, pairs, strict=True))
         return value, sum(s * pair[1] * row for s, pair, row in zip(share, pairs, rows, strict=True))
 
     curvature, momentum, v = 0.1 * (reach / width if width > 0.0 else reach), 1.0, w
-    value = told(w)[0]
+    value = evaluated(w)[0]
     for count in range(1, iterations + 1):
-        at, gradient = told(v)
+        value_there, gradient = evaluated(v)
         while True:
             new = v - gradient / curvature
             new = new * min(1.0, radius / max(float(np.linalg.norm(new)), 1e-300))
             move = new - v
-            below = at + gradient @ move + curvature / 2 * (move @ move) + 1e-12 * max(1.0, abs(at))
-            if told(new)[0] <= below or curvature > 1e15:
+            below = (
+                value_there
+                + gradient @ move
+                + curvature / 2 * (move @ move)
+                + 1e-12 * max(1.0, abs(value_there))
+            )
+            if evaluated(new)[0] <= below or curvature > 1e15:
                 break
             curvature *= 2
-        if told(new)[0] > value:
+        if evaluated(new)[0] > value:
             if momentum == 1.0:
                 return w, count
             momentum, v = 1.0, w
             continue
         following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         v = new + (momentum - 1) / following * (new - w)
-        gain, step = value - told(new)[0], float(np.abs(new - w).max())
+        gain, step = value - evaluated(new)[0], float(np.abs(new - w).max())
         stop = gain < 1e-7 * max(abs(value), 1e-3) and step < 1e-4 * radius
-        w, value, momentum = new, told(new)[0], following
+        w, value, momentum = new, evaluated(new)[0], following
         if stop:
             return w, count
         curvature *= 0.95

@@ -43,7 +43,7 @@ def second_moment_sums(
 
 def second_moment_slot(
     cells: Sequence[float],
-    how: Sequence[Sequence[float]],
+    coefficients: Sequence[Sequence[float]],
     cap: float,
     centre: float,
     weight: float,
@@ -54,7 +54,7 @@ def second_moment_slot(
     if not all(math.isfinite(value) for value in raw):
         raw, label = [0.0] * len(raw), math.nan
     x = []
-    for value, scale, shift, mean, factor in zip(raw, *how, strict=True):
+    for value, scale, shift, mean, factor in zip(raw, *coefficients, strict=True):
         standard = (min(max(value * scale + shift, -1.0), 1.0) - mean) * factor
         x.append(min(max(standard, -cap), cap))
     length = max(math.sqrt(sum(value * value for value in x)), 1.0)
@@ -350,10 +350,12 @@ def ftrl(
     radius: float,
     grid: float,
     gradient: Gradient,
+    start: Vector | None = None,
 ) -> dict[str, list[list[float]]]:
-    """The rule of docs/privacy 4.3 with the grid of 7, one slot a row; all histories."""
+    """The rule of docs/privacy 4.3 with the grid of 7, one slot a row, from w_0 = `start`; all histories."""
     dim = len(rows[0])
-    w, average, total = [0.0] * dim, [0.0] * dim, [0] * dim
+    origin = [0.0] * dim if start is None else list(start)
+    w, average, total = list(origin), list(origin), [0] * dim
     buffer: list[tuple[Vector, float]] = []
     weights = 0.0
     out: dict[str, list[list[float]]] = {"w": [], "average": [], "total": [], "gradient": []}
@@ -361,7 +363,7 @@ def ftrl(
         g = gradient(w, x, y, buffer) if not null(y) else [0.0] * dim
         steps = [cells(v, grid) for v in g]
         total = [T + a + cells(b, grid) for T, a, b in zip(total, steps, noise[t - 1], strict=True)]
-        w = [-rates[t - 1] * grid * T for T in total]
+        w = [o - rates[t - 1] * grid * T for o, T in zip(origin, total, strict=True)]
         norm = math.sqrt(math.fsum(v * v for v in w))
         if norm > radius:
             w = [v * radius / norm for v in w]

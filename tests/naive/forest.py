@@ -128,13 +128,13 @@ class Forest:
 
     def worth(self, j: int) -> float:
         """What a decision by a column has gained in the mean; each record counts .999 of the next."""
-        told = [
+        scores = [
             (0.999**age, gain)
             for age, decisions in enumerate(self.gains[::-1])
             for column, gain in decisions
             if column == j
         ]
-        return max(sum(w * gain for w, gain in told), 0.0) / (1.0 + sum(w for w, _ in told))
+        return max(sum(w * gain for w, gain in scores), 0.0) / (1.0 + sum(w for w, _ in scores))
 
     def column(self, d: int) -> int:
         """Any; in a guided forest for one half of the draws in proportion to the worth."""
@@ -279,9 +279,9 @@ class Forest:
         averages = [self.average(k) for k in range(4)]
         if averages[2] > min(averages) + 0.1 and averages[2] > self.best + 0.1:
             for name in (self.linear, self.texts):
-                for k, at in list(name):
+                for k, place in list(name):
                     if k == 2:
-                        name[k, at] = Weight()
+                        name[k, place] = Weight()
             for root in self.roots:
                 self.forget(root)
             self.losses[2], self.best = [], 5.0

@@ -20,10 +20,10 @@ def hash_chain(chain: bytes, rows: Iterable[bytes]) -> bytes:
 
 def cell(keys: list[int], key: int) -> int:
     """Where the key is, or the first empty cell, from its hash on, round the table."""
-    at = ((key * 0x9E3779B97F4A7C15) % 2**64 >> 17) % len(keys)
-    while keys[at] not in (0, key):
-        at = (at + 1) % len(keys)
-    return at
+    position = ((key * 0x9E3779B97F4A7C15) % 2**64 >> 17) % len(keys)
+    while keys[position] not in (0, key):
+        position = (position + 1) % len(keys)
+    return position
 
 
 def admitted(

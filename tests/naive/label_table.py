@@ -34,6 +34,22 @@ def label_take(
     return taken
 
 
+def label_first(
+    digests: list[Any],
+    times: list[int],
+    places: list[int],
+    wanted: list[Any],
+    earliest: list[int],
+    latest: list[int],
+) -> list[tuple[int, int] | None]:
+    """Time and place of the first row of each wanted digest that is in time."""
+    rows = list(zip(digests, times, places, strict=True))
+    return [
+        min(((t, place) for d, t, place in rows if d == digest and low <= t <= high), default=None)
+        for digest, low, high in zip(wanted, earliest, latest, strict=True)
+    ]
+
+
 def label_resolve(
     events: list[int], codes: list[int], times: list[int], places: list[int], count: int
 ) -> tuple[list[int], list[int], int, int]:

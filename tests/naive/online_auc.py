@@ -75,8 +75,13 @@ class SPAUC:
         w = self.iterates[-1]
         means = []
         for sign in (1.0, -1.0):
-            own = [r for r, y2 in self.records if y2 == sign]
-            means.append([math.fsum(r[i] for r in own) / len(own) if own else 0.0 for i in range(len(x))])
+            same_class = [r for r, y2 in self.records if y2 == sign]
+            means.append(
+                [
+                    math.fsum(r[i] for r in same_class) / len(same_class) if same_class else 0.0
+                    for i in range(len(x))
+                ]
+            )
         p = sum(y2 > 0 for _, y2 in self.records) / t
         g = spauc_gradient(w, x, y, p, *means)
         norm = math.sqrt(dot(g, g))

@@ -56,25 +56,25 @@ def place(z: float) -> float:
 
 def leaf(places: Sequence[float], sizes: Sequence[int], t: int, nodes: Sequence[Any]) -> int:
     """The number, from the left, of the leaf of tree t that a record falls into."""
-    at = ""
-    while int("1" + at, 2) < len(nodes):
-        number = int("1" + at, 2)
+    node = ""
+    while int("1" + node, 2) < len(nodes):
+        number = int("1" + node, 2)
         f, cut = nodes[number]
         if math.isnan(places[f]):
-            at += side(t, number, SALTS, 0)
+            node += side(t, number, SALTS, 0)
         elif sizes[f] == 1:
-            at += "1" if places[f] > cut else "0"
+            node += "1" if places[f] > cut else "0"
         else:
-            at += side(t, number, cut, int(places[f]))
-    return int(at, 2)
+            node += side(t, number, cut, int(places[f]))
+    return int(node, 2)
 
 
 def marks(places: Sequence[float], sizes: Sequence[int], forest: Sequence[Any], bins: int) -> list[float]:
     """1 for the leaf of each tree, and for the bin of each field."""
     out: list[float] = []
     for t, nodes in enumerate(forest):
-        own = leaf(places, sizes, t, nodes)
-        out += [float(j == own) for j in range(len(nodes))]
+        leaf_index = leaf(places, sizes, t, nodes)
+        out += [float(j == leaf_index) for j in range(len(nodes))]
     for value, size in zip(places, sizes, strict=True):
         if size == 1:
             out += [float(j <= value * bins < j + 1) for j in range(bins)]
@@ -88,15 +88,15 @@ def tree_sums(rows: Sequence[Sequence[float]], labels: Sequence[float], leaves: 
     total = np.zeros(len(rows[0]) + leaves)
     for row, label in zip(rows, labels, strict=True):
         if not math.isnan(label):
-            own, rest = np.array(row[:leaves]), np.array(row[leaves:])
+            leaf_counts, rest = np.array(row[:leaves]), np.array(row[leaves:])
             sign = 1.0 if label > 0 else -1.0
-            total += np.concatenate((own, sign * own, rest))
+            total += np.concatenate((leaf_counts, sign * leaf_counts, rest))
     return [int(value) for value in total]
 
 
 def phi(leaves: Any, size: int) -> Any:
     """The matrix (n, trees * leaves) of which leaf each row is in, from (trees, n)."""
-    return np.concatenate([np.eye(size)[own] for own in leaves], axis=1)
+    return np.concatenate([np.eye(size)[tree_leaves] for tree_leaves in leaves], axis=1)
 
 
 def tree_gram(leaves: Any, weights: Any, v: Any) -> Any:
@@ -110,10 +110,10 @@ def tree_rake(leaves: Any, shares: Any, ridge: Any, sweeps: int, weights: Any) -
     size = shares.shape[1]
     tilt = np.zeros(shares.shape)
     for _ in range(sweeps):
-        for t, own in enumerate(leaves):
+        for t, tree_leaves in enumerate(leaves):
             weights = weights / weights.sum()
-            p = np.bincount(own, weights=weights, minlength=size)
+            p = np.bincount(tree_leaves, weights=weights, minlength=size)
             step = np.clip((shares[t] - p - ridge[t] * tilt[t]) / (p + ridge[t]), -1.0, 1.0)
             tilt[t] += step
-            weights = weights * np.exp(step)[own]
+            weights = weights * np.exp(step)[tree_leaves]
     return tilt, weights / weights.sum()

@@ -1,4 +1,4 @@
-"""Twins of the sample that a regret is estimated from: an item at a time, with Python's random numbers."""
+"""Reference of the sample that a regret is estimated from: an item at a time, by Python's random numbers."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Thinning:
 
     def take(self, uniform: Callable[[], float]) -> int:
         """Let the item number `hit` in; where to put it."""
-        at = self.shift + self.count
-        odds = 2.0 / (math.sqrt(at + 1.0) + math.sqrt(at))
+        position = self.shift + self.count
+        odds = 2.0 / (math.sqrt(position + 1.0) + math.sqrt(position))
         if self.count < self.size:
             slot = self.count
             rank = -math.log(1.0 - uniform()) / odds
@@ -80,7 +80,7 @@ class Thinning:
         else:
             # The odds add up to a square root, so the item at which their sum times tau passes an
             # exponential variable has a closed form.
-            root = math.sqrt(at + 1.0) + 0.5 * math.log(1.0 - uniform()) / self._heap[0][0]
+            root = math.sqrt(position + 1.0) + 0.5 * math.log(1.0 - uniform()) / self._heap[0][0]
             self.hit = max(self.count, math.ceil(min(root * root, 2.0**62)) - self.shift - 1)
         return slot
 
@@ -108,11 +108,11 @@ class Draw:
     def event(self, c: int) -> tuple[int, int, int, float] | None:
         """Place among records, among steps, of the partner, and its weight; None if it does not enter."""
         strata, seen = len(self.seen), sum(self.seen)
-        own, past = self.steps[c], self.records[c]
+        steps, past = self.steps[c], self.records[c]
         other = c if strata == 1 else 1 - c
         record, step, partner, weight = -1, -1, -1, 0.0
         is_record = past.count == past.hit
-        is_step = seen >= self.exact and own.count == own.hit
+        is_step = seen >= self.exact and steps.count == steps.hit
         if is_step:
             filled = min(self.records[other].count, past.size)
             if filled:
@@ -123,10 +123,10 @@ class Draw:
         else:
             past.count += 1
         if is_step:
-            step = own.take(self.random.random) + c * own.size
+            step = steps.take(self.random.random) + c * steps.size
             self.next = self.random.random()
         elif seen >= self.exact:
-            own.count += 1
+            steps.count += 1
         self.seen[c] += 1
         return (record, step, partner, weight) if is_record or is_step else None
 
@@ -152,14 +152,14 @@ def kept(
     (id, label, row). Gives the rows of the partners.
     """
     others = []
-    for (at, _, record, step, partner, weight), row, label in zip(hits, rows, labels, strict=True):
+    for (position, _, record, step, partner, weight), row, label in zip(hits, rows, labels, strict=True):
         if step >= 0:
             other = records.get(int(partner), (-1, math.nan, None))
-            steps[int(step)] = (first + at, other[0], label, other[1], weight, row, other[2])
+            steps[int(step)] = (first + position, other[0], label, other[1], weight, row, other[2])
             if partner >= 0:
                 others.append(other[2])
         if record >= 0:
-            records[int(record)] = (first + at, label, row)
+            records[int(record)] = (first + position, label, row)
     return others
 
 

@@ -47,8 +47,8 @@ def worst(
 ) -> tuple[np.ndarray, float]:
     """Largest move at each step, and largest cost of one record."""
     every = np.array([moves(i, etas, factors, **buffer) for i in range(len(etas))])  # type: ignore[arg-type]
-    shown = np.triu(np.ones_like(every))  # a record moves nothing before its slot
-    costs = ((every + grids * shown) ** 2 * precisions).sum(axis=1)
+    visible = np.triu(np.ones_like(every))  # a record moves nothing before its slot
+    costs = ((every + grids * visible) ** 2 * precisions).sum(axis=1)
     return every.max(axis=0), float(costs.max())
 
 

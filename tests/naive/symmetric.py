@@ -23,11 +23,11 @@ def vector(matrix: np.ndarray) -> np.ndarray:
 def matrix(coordinates: Sequence[float]) -> np.ndarray:
     """The symmetric matrix of `vector`."""
     d = round((math.sqrt(8 * len(coordinates) + 1) - 1) / 2)
-    out, at = np.zeros((d, d)), 0
+    out, position = np.zeros((d, d)), 0
     for i in range(d):
         for j in range(i, d):
-            out[i, j] = out[j, i] = coordinates[at] / (1 if i == j else math.sqrt(2))
-            at += 1
+            out[i, j] = out[j, i] = coordinates[position] / (1 if i == j else math.sqrt(2))
+            position += 1
     return out
 
 

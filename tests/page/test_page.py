@@ -242,14 +242,14 @@ def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) 
     page = visit(run.url)
     rows = page.get_by_role("region", name="The largest weights").locator("tbody tr")
     rows.nth(1).wait_for()
-    shown = [row.locator("th, td.n").all_inner_texts() for row in rows.all()]
+    texts = [row.locator("th, td.n").all_inner_texts() for row in rows.all()]
     assert run.private.weights
-    for (name, weight, noise), (text, value, error) in zip(run.private.weights, shown, strict=True):
+    for (name, weight, noise), (text, value, error) in zip(run.private.weights, texts, strict=True):
         assert text == name
         assert agrees(value, weight)
         assert noise is not None
         assert agrees(error.removeprefix("\u00b1 "), noise)
-    assert [abs(signed(row[1])) for row in shown] == sorted((abs(signed(r[1])) for r in shown), reverse=True)
+    assert [abs(signed(row[1])) for row in texts] == sorted((abs(signed(r[1])) for r in texts), reverse=True)
     says(page, "one standard deviation of the noise")
     says(page, "Reliability: share of positives by probability")
     run.publish(("fraud-private", "events", "0", "PairFTRL"), auc=0.7)  # a band needs two points
@@ -770,7 +770,7 @@ def test_nothing_that_axe_knows_is_wrong(run: Run, visit: Open, kind: str) -> No
             assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 
-def test_too_many_readers_are_told_so(run: Run, visit: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_readers_are_refused(run: Run, visit: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streampair_connectors.observability.dashboard.page.STREAMS", 0)
     run.six()
     page = visit(run.url, expect="a stream that is refused")
@@ -796,12 +796,12 @@ def test_a_recorded_run_is_one_file_that_opens_from_a_disk(visit: Open, tmp_path
     recorded = tmp_path / "run.json"
     call("replay", config, file, "-o", os.devnull, "--record", recorded)
     call("report", recorded)
-    told = json.loads(recorded.read_text())
+    recording = json.loads(recorded.read_text())
     page = visit((tmp_path / "run.html").as_uri())
     says(page, "Recorded on")
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    (lane,) = told["lanes"]
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    (lane,) = recording["lanes"]
     for tab in page.get_by_role("tab").all():
         tab.click()
         assert page.get_by_text("The worker has stopped").count() == 0
@@ -809,7 +809,7 @@ def test_a_recorded_run_is_one_file_that_opens_from_a_disk(visit: Open, tmp_path
             value = lane["values"].get(name.removeprefix("streampair_"))
             values = value.values() if isinstance(value, dict) else [value]
             assert (text == NOTHING and value is None) or any(agrees(text, v) for v in values), (name, text)
-    assert asked == []
+    assert requested == []
 
 
 def test_a_short_file_has_a_past_and_a_record_says_nothing_of_now(visit: Open, tmp_path: Path) -> None:
@@ -832,10 +832,10 @@ def test_a_short_file_has_a_past_and_a_record_says_nothing_of_now(visit: Open, t
 
 def test_a_run_cannot_smuggle_a_script_into_its_report(visit: Open, tmp_path: Path) -> None:
     evil = "</script><script>document.title = 'evil'</script><img src=x onerror=alert(1)>"
-    told = frame(Telemetry(), public=False)
-    told["apps"] = {evil: {"state": "failed", "detail": evil, "next_step": ""}}
+    data = frame(Telemetry(), public=False)
+    data["apps"] = {evil: {"state": "failed", "detail": evil, "next_step": ""}}
     file = tmp_path / "run.html"
-    file.write_bytes(report_html(told))
+    file.write_bytes(report_html(data))
     page = visit(file.as_uri())
     says(page, "has failed.")
     assert page.title() == "streampair"
@@ -853,17 +853,17 @@ def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
     config = tmp_path / "fraud.toml"
     config.write_text(CONFIG + 'store.directory = "state"\nlearner.scope = "partition"\n')
     rows = [json.dumps({"a": i % 3 - 1, "b": 0.5, "y": i % 2 == 0}).encode() for i in range(60)]
-    held = LaneOnDisk(config, [Record(i, row, None, 1_700_000_000_000) for i, row in enumerate(rows)], 0)
-    held.take(60)
-    held.commit(when=1_700_000_009_000)
-    held.close()
+    lane = LaneOnDisk(config, [Record(i, row, None, 1_700_000_000_000) for i, row in enumerate(rows)], 0)
+    lane.take(60)
+    lane.commit(when=1_700_000_009_000)
+    lane.close()
     assert json.loads(call("report", config, "--json"))["lanes"] == 1
     (account,) = json.loads(call("budget", "show", config, "--json"))["accounts"]
     page = visit(f"{(tmp_path / 'fraud.html').as_uri()}#privacy")
     says(page, "The guarantee holds")
-    shown = {name.removeprefix("streampair_privacy_"): text for name, _, text in numbers(page)}
+    texts = {name.removeprefix("streampair_privacy_"): text for name, _, text in numbers(page)}
     for name in ("epsilon_spent", "mu_spent", "horizon_left", "forks"):
-        assert agrees(shown[name], account[name]), name
+        assert agrees(texts[name], account[name]), name
     says(page, "The account goes back to its first record, of 14 Nov 2023")
     assert "has held the lane" not in page.locator("body").inner_text()
     (dates,) = account["release_dates"]

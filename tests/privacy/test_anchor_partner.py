@@ -63,8 +63,8 @@ def worst_move(
                     for scale in 10.0 ** rng.uniform(-3, 1, size=60)
                 ]
                 tried.sort(key=lambda each: -move(*each))
-                for at in tried[:3]:
-                    here, value, step = at, move(*at), 0.5
+                for position in tried[:3]:
+                    here, value, step = position, move(*position), 0.5
                     for _ in range(120):
                         new = [
                             within(v + step * rng.normal(size=dim), r)
@@ -128,9 +128,9 @@ def test_the_partner_is_within_its_ball_whatever_the_release_says(centre: float)
 
 
 def made(**options: Any) -> auc.PairFTRL:
-    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-4, "horizon": 400, "features": [0, 1]}
-    given["mechanism"] = privacy.AnchorGradients()
-    return auc.PairFTRL(**{**given, "seed": 1, **options})
+    parameters: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-4, "horizon": 400, "features": [0, 1]}
+    parameters["mechanism"] = privacy.AnchorGradients()
+    return auc.PairFTRL(**{**parameters, "seed": 1, **options})
 
 
 def stream(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -38,13 +38,13 @@ def plan(horizon: int, anytime: float | None, **options: Any) -> SecondMomentsPl
 
 def seen(rule_plan: SecondMomentsPlan, rows: np.ndarray) -> np.ndarray:
     """C times the blocks' sums after each release, and the last one, in units of their noise."""
-    run, shown, dim = MomentsState(rule_plan), [], rule_plan.dim
+    run, releases, dim = MomentsState(rule_plan), [], rule_plan.dim
     for row in rows:
         before = run.releases
         run.learn(row[None], np.array([1.0]), Silence())  # type: ignore[arg-type]
         if run.releases > before and run.steps < len(rows):
-            shown.append(run.released[:dim] / rule_plan.sigma)
-    return np.concatenate([*shown, run.released[dim:] / rule_plan.sigma_last])
+            releases.append(run.released[:dim] / rule_plan.sigma)
+    return np.concatenate([*releases, run.released[dim:] / rule_plan.sigma_last])
 
 
 def dearest(rule_plan: SecondMomentsPlan) -> float:
@@ -69,9 +69,9 @@ def test_every_record_spends_the_budget_and_no_more(horizon: int, anytime: float
 
 def test_a_plain_sum_after_them_costs_more() -> None:
     """The mutant: all blocks have the weight of the last one."""
-    twin = plan(40, ANYTIME)
-    object.__setattr__(twin, "weights", np.full(len(twin.weights), twin.units))
-    assert dearest(twin) > 1.2 * 0.25
+    mutant = plan(40, ANYTIME)
+    object.__setattr__(mutant, "weights", np.full(len(mutant.weights), mutant.units))
+    assert dearest(mutant) > 1.2 * 0.25
 
 
 @pytest.mark.parametrize("forks", [1, 3])
@@ -138,17 +138,17 @@ def test_the_option() -> None:
     def weight(**options: Any) -> Any:
         return auc.PairFTRL(1.0, 1e-3, features=["a"], **options).run.state.plan.anytime
 
-    def given(anytime: Any) -> privacy.SecondMoments:
+    def mechanism(anytime: Any) -> privacy.SecondMoments:
         return privacy.SecondMoments(anytime)
 
     assert weight(horizon=200) == ANYTIME
-    assert weight(horizon=200, mechanism=given(1)) == 1.0
+    assert weight(horizon=200, mechanism=mechanism(1)) == 1.0
     assert weight(horizon=200, forks=1) is None
     assert weight() is None
     for bad in (0.0, "late", 1.1, True):
         with pytest.raises(ConfigError, match="anytime is"):
-            weight(horizon=200, mechanism=given(bad))
+            weight(horizon=200, mechanism=mechanism(bad))
     with pytest.raises(ConfigError, match="no horizon"):
-        weight(mechanism=given(0.5))
+        weight(mechanism=mechanism(0.5))
     with pytest.raises(ConfigError, match="entity= protects several"):
-        weight(horizon=200, mechanism=given(0.5), entity=privacy.EntityLimit(2))
+        weight(horizon=200, mechanism=mechanism(0.5), entity=privacy.EntityLimit(2))

@@ -20,14 +20,13 @@ from streampair.assurance import audit
 from streampair.base import dp_session
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit, epsilon_from
-from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms import ftrl, gradient_perturbation, second_moments
 from streampair.privacy.mechanisms.base import NoisySums
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
 from streampair.privacy.mechanisms.gradient_perturbation import plan_gradient_perturbation
 from streampair.privacy.mechanisms.second_moments import plan_second_moments
 from streampair.privacy.noise import NormalStream
-from streampair.privacy.sensitivity import pattern_sensitivity
+from streampair.privacy.sensitivity import BLT, pattern_sensitivity
 from streampair.privacy.user_level import EntityInfluence
 
 MU, DELTA = 3.0, 1e-3
@@ -44,8 +43,8 @@ def less_noise(plan: FTRLPlan) -> FTRLPlan:
 
 
 def no_buffer_term(plan: FTRLPlan) -> FTRLPlan:
-    own = pattern_sensitivity(plan.strategy, np.ones(1), plan.diameter, grid=plan.grid, dim=plan.dim)
-    return dataclasses.replace(plan, sensitivity=own)
+    sensitivity = pattern_sensitivity(plan.strategy, np.ones(1), plan.diameter, grid=plan.grid, dim=plan.dim)
+    return dataclasses.replace(plan, sensitivity=sensitivity)
 
 
 def unchanged(plan: FTRLPlan) -> FTRLPlan:
@@ -129,11 +128,11 @@ def test_the_learner_passes_the_audit(options: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", SETUPS[:1], ids=IDS[:1])
-@pytest.mark.parametrize("twin", [less_noise, no_buffer_term])
+@pytest.mark.parametrize("mutant", [less_noise, no_buffer_term])
 def test_mutants_fail_the_audit(
-    broken: Callable[[Breaker], None], twin: Breaker, options: dict[str, Any]
+    broken: Callable[[Breaker], None], mutant: Breaker, options: dict[str, Any]
 ) -> None:
-    broken(twin)
+    broken(mutant)
     assert audit_fails(300, 1, **options)
 
 
@@ -193,12 +192,12 @@ def test_true_learners_pass_and_the_canary_comes_close(options: dict[str, Any]) 
 @pytest.mark.usefixtures("repeatable")
 def test_the_canary_shows_nearly_all_that_is_claimed(case: str) -> None:
     """0.9 of the account of each mechanism, so that a defect of a tenth is caught by the audit alone."""
-    asked = {**CASES, **LOOSE}[case]
-    report = privacy.audit(asked.model, slots=asked.slots, runs=20)
+    wanted = {**CASES, **LOOSE}[case]
+    report = privacy.audit(wanted.model, slots=wanted.slots, runs=20)
     assert report.holds, report.verdict
-    assert case in LOOSE or asked.share >= 0.9
+    assert case in LOOSE or wanted.share >= 0.9
     for part in report.parts:
-        assert part.exact > asked.share * part.accounted
+        assert part.exact > wanted.share * part.accounted
         assert abs(part.measured - part.exact) < 4.5 * part.stderr
 
 
@@ -210,8 +209,8 @@ def test_noise_that_is_too_small_is_caught_in_other_mechanisms(monkeypatch: pyte
     )
     model = auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0)
     assert "the account has mu" in privacy.audit(model, slots=12, runs=4).verdict
-    leader = plan_second_moments
-    monkeypatch.setattr(second_moments, "plan_second_moments", lambda mu, **k: leader(1.02 * mu, **k))
+    true_plan = plan_second_moments
+    monkeypatch.setattr(second_moments, "plan_second_moments", lambda mu, **k: true_plan(1.02 * mu, **k))
     verdict = privacy.audit(auc.PairFTRL(horizon=10**4), slots=12, runs=4).verdict
     assert "learning: the account has mu" in verdict
 
@@ -220,8 +219,10 @@ def wrong_account(monkeypatch: pytest.MonkeyPatch) -> str:
     whole = FTRLPlan.mu_spent
 
     def own_step_only(self: FTRLPlan, steps: int) -> float:
-        own = pattern_sensitivity(self.strategy, np.ones(1), self.diameter, grid=self.grid, dim=self.dim)
-        return min(whole(self, steps), own / self.sigma)
+        sensitivity = pattern_sensitivity(
+            self.strategy, np.ones(1), self.diameter, grid=self.grid, dim=self.dim
+        )
+        return min(whole(self, steps), sensitivity / self.sigma)
 
     monkeypatch.setattr(FTRLPlan, "mu_spent", own_step_only)
     return "accounted for"
@@ -251,7 +252,7 @@ def split_buffer(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize(
-    ("twin", "options"),
+    ("mutant", "options"),
     [
         (wrong_account, {"horizon": STEPS}),
         (wrong_account, {"warmup": 0}),
@@ -265,9 +266,9 @@ def split_buffer(monkeypatch: pytest.MonkeyPatch) -> str:
 )
 @pytest.mark.usefixtures("repeatable")
 def test_the_audit_catches(
-    twin: Callable[[pytest.MonkeyPatch], str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[pytest.MonkeyPatch], str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reason = twin(monkeypatch)
+    reason = mutant(monkeypatch)
     report = audited(**options)
     assert not report.holds
     assert report.verdict.startswith("VIOLATED")
@@ -275,21 +276,23 @@ def test_the_audit_catches(
 
 
 @pytest.mark.parametrize(
-    ("case", "twin"),
+    ("case", "mutant"),
     [
         # Those of a forest take longest, and all but one run with `make verify`.
-        pytest.param(name, twin, marks=[pytest.mark.verifier] if name == "forest" and later else [])
+        pytest.param(name, mutant, marks=[pytest.mark.verifier] if name == "forest" and later else [])
         for name, case in CASES.items()
-        for later, twin in enumerate(case.twins)
+        for later, mutant in enumerate(case.mutants)
     ],
     ids=lambda v: getattr(v, "__name__", v),
 )
-def test_a_small_defect_is_caught(case: str, twin: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_defect_is_caught(case: str, mutant: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of D, or of the noise; a bound that is missing; a record that is used twice."""
-    twin(monkeypatch)
+    mutant(monkeypatch)
     report = privacy.audit(CASES[case].model, slots=CASES[case].slots, runs=4)
-    shown = [part.part for part in report.parts if any("the canary shows" in told for told in part.failures)]
-    assert " ".join(shown) == CASES[case].twins[twin]
+    parts = [
+        part.part for part in report.parts if any("the canary shows" in failure for failure in part.failures)
+    ]
+    assert " ".join(parts) == CASES[case].mutants[mutant]
 
 
 def test_what_leaves_without_noise_is_attacked_where_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +307,7 @@ def test_what_leaves_without_noise_is_attacked_where_it_has_none(monkeypatch: py
     first = privacy.audit(model, slots=12, runs=4).parts[0]
     assert first.part == "warm-up"
     assert (first.exact, first.noise, first.measured, first.lower) == (math.inf, 0.0, math.inf, math.inf)
-    assert [told.split(":")[0] for told in first.failures][-1] == "the attack saw no noise"
+    assert [failure.split(":")[0] for failure in first.failures][-1] == "the attack saw no noise"
 
 
 @pytest.mark.parametrize(
@@ -361,9 +364,9 @@ def test_a_plan_for_single_records_does_not_protect_entities(monkeypatch: pytest
 def test_an_audit_leaves_the_learner_as_it_was() -> None:
     model = auc.PairFTRL(epsilon=EPSILON, horizon=STEPS, features=["a"])
     before = repr(model.to_state())
-    told: list[tuple[str, int, int]] = []
-    privacy.audit(model, slots=12, runs=10, progress=lambda *step: told.append(step))
-    assert told == [("learning", i, 10) for i in range(1, 11)]
+    steps: list[tuple[str, int, int]] = []
+    privacy.audit(model, slots=12, runs=10, progress=lambda *step: steps.append(step))
+    assert steps == [("learning", i, 10) for i in range(1, 11)]
     assert repr(model.to_state()) == before
     assert model.privacy.epsilon_spent == 0.0
 

@@ -127,12 +127,12 @@ def test_a_batch_of_records_without_noise_is_one_after_the_other(records: list[b
         assert chain.digests == [SILENT] * (before + len(records))
         assert chain.steps == len(chain.digests)
         chain.advance(b"")
-        told = chain.digest, chain.take(2).tobytes()
+        end = chain.digest, chain.take(2).tobytes()
         again = ChainedNoise(KEY, b"x")
         for _ in range(before):
             again.wait(b"before")
         take(again)
-        return *told, again.to_state(), copy.copy(again).digest
+        return *end, again.to_state(), copy.copy(again).digest
 
     def one_by_one(chain: ChainedNoise) -> None:
         for record in records:
@@ -177,17 +177,19 @@ def test_nothing_is_drawn_outside_of_a_step() -> None:
         restored.take(1)
 
 
-@pytest.mark.parametrize("at", [0, 1, 4])
-def test_a_restored_chain_goes_on_to_the_bit(at: int) -> None:
+@pytest.mark.parametrize("position", [0, 1, 4])
+def test_a_restored_chain_goes_on_to_the_bit(position: int) -> None:
     history = [(bytes([i]), bytes([i * 2])) for i in range(6)]
     chain = ChainedNoise(KEY, b"x")
-    for record, values in history[:at]:
+    for record, values in history[:position]:
         chain.record(record)
         chain.advance(values)
         chain.take(3)
     for other in (ChainedNoise(KEY, b"x"), copy.copy(chain), copy.deepcopy(chain)):
         other.load_state(chain.to_state())
-        for (record, values), (noise, digest) in zip(history[at:], run(history)[at:], strict=True):
+        for (record, values), (noise, digest) in zip(
+            history[position:], run(history)[position:], strict=True
+        ):
             other.record(record)
             other.advance(values)
             assert (other.take(3).tobytes(), other.digest) == (noise, digest)
@@ -209,11 +211,11 @@ def test_no_key_can_be_found() -> None:
         with pytest.raises(TypeError, match="holds its key"):
             pickle.dumps(holder)
     assert secret not in repr(chain.to_state()).encode("latin-1")
-    shown = f"{chain!r} {NoiseKey(secret)!r} {NoiseKey(secret)} {chain.to_state()!r}"
-    assert secret.hex() not in shown
-    assert repr(secret)[2:-1] not in shown
-    held = [getattr(chain, name) for name in chain.__slots__]
-    assert not any(secret in value for value in held if isinstance(value, bytes))
+    text = f"{chain!r} {NoiseKey(secret)!r} {NoiseKey(secret)} {chain.to_state()!r}"
+    assert secret.hex() not in text
+    assert repr(secret)[2:-1] not in text
+    attributes = [getattr(chain, name) for name in chain.__slots__]
+    assert not any(secret in value for value in attributes if isinstance(value, bytes))
 
 
 def test_keys() -> None:

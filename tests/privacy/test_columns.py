@@ -70,10 +70,10 @@ def taken(make: Callable[[], Any], tables: Iterator[tuple[Any, Any]] | Any) -> t
     rows, labels = [], []
     take_many = PrivateSession.take_many
 
-    def spy(run: PrivateSession, raw: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+    def spy(run: PrivateSession, raw: Any, labels_given: Any, *args: Any, **kwargs: Any) -> Any:
         rows.append(np.array(raw))
-        labels.append(np.array(given))
-        return take_many(run, raw, given, *args, **kwargs)
+        labels.append(np.array(labels_given))
+        return take_many(run, raw, labels_given, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PrivateSession, "take_many", spy)
@@ -122,9 +122,9 @@ def built(kind: str, columns: dict[str, list[Any]]) -> tuple[Any, Any]:
     return np.array([columns["a"], columns["b"]]).T, np.array(columns["y"])
 
 
-def replaced(columns: dict[str, list[Any]], name: str, at: int, cell: Any) -> dict[str, list[Any]]:
+def replaced(columns: dict[str, list[Any]], name: str, index: int, cell: Any) -> dict[str, list[Any]]:
     return {
-        key: [cell if key == name and i == at else v for i, v in enumerate(column)]
+        key: [cell if key == name and i == index else v for i, v in enumerate(column)]
         for key, column in columns.items()
     }
 
@@ -145,15 +145,15 @@ def test_one_cell_of_a_csv_file_changes_its_own_record_alone(
     name: str, read: Any, data: st.DataObject
 ) -> None:
     columns = table_of(data)
-    where, at = data.draw(st.sampled_from(["a", "b", "y"])), data.draw(st.integers(0, 5))
-    other = replaced(columns, where, at, data.draw(st.sampled_from(BAD)))
+    where, index = data.draw(st.sampled_from(["a", "b", "y"])), data.draw(st.integers(0, 5))
+    other = replaced(columns, where, index, data.draw(st.sampled_from(BAD)))
     try:
         given_frames = read(columns), read(other)
     except pl.exceptions.ComputeError:  # polars has no place for a number of 400 digits
         return
     apart, void = differing(LEARNERS[name], *given_frames)
     assert not void
-    assert set(apart) <= {at}
+    assert set(apart) <= {index}
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "numpy"])
@@ -164,8 +164,8 @@ def test_one_cell_of_a_frame_changes_its_own_record_alone(name: str, kind: str, 
     """Or, where a library has thrown the other cells away, the report says that nothing holds."""
     columns = table_of(data)
     nested = [{}, {"a": 1.0}, [1.0], 1j, pd.Timestamp(0), pd.Timedelta(1)]
-    where, at = data.draw(st.sampled_from(["a", "b", "y"])), data.draw(st.integers(0, 5))
-    other = replaced(columns, where, at, data.draw(st.sampled_from([*OBJECTS, *nested])))
+    where, index = data.draw(st.sampled_from(["a", "b", "y"])), data.draw(st.integers(0, 5))
+    other = replaced(columns, where, index, data.draw(st.sampled_from([*OBJECTS, *nested])))
     make = LEARNERS[name]
     if kind == "numpy" and name != "waiting":
         make = partial(make, features=[0, 1])
@@ -176,7 +176,7 @@ def test_one_cell_of_a_frame_changes_its_own_record_alone(name: str, kind: str, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         apart, void = differing(make, *given_frames)
-    assert void or set(apart) <= {at}
+    assert void or set(apart) <= {index}
 
 
 # ---- one cell --------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def canary(cell: str, labels: tuple[str, str] = ("True", "False"), label: str | 
     return pd.read_csv(io.StringIO("\n".join(["a,b,y", *map(",".join, lines)])))
 
 
-def shown(one: pd.DataFrame, other: pd.DataFrame) -> float:
+def observed_epsilon(one: pd.DataFrame, other: pd.DataFrame) -> float:
     """The epsilon that the published models of two neighbours show, at the least (Clopper and Pearson)."""
     scores: Any = np.empty((2, RUNS))
     for side, frame in enumerate((one, other)):
@@ -263,12 +263,12 @@ def shown(one: pd.DataFrame, other: pd.DataFrame) -> float:
 
 @pytest.mark.parametrize("cell", ["abc", "1_000", "2024-01-01"])
 def test_a_text_in_one_cell_shows_no_more_than_is_promised(cell: str) -> None:
-    assert shown(canary("0.5"), canary(cell)) <= 1.0
+    assert observed_epsilon(canary("0.5"), canary(cell)) <= 1.0
 
 
 @pytest.mark.parametrize("label", ["maybe", "", "0.5"])
 def test_a_text_for_a_label_shows_no_more_than_is_promised(label: str) -> None:
-    assert shown(canary("0.5"), canary("0.5", label=label)) <= 1.0
+    assert observed_epsilon(canary("0.5"), canary("0.5", label=label)) <= 1.0
 
 
 # ---- steps in front, and records one by one ---------------------------------------------------------------
@@ -289,8 +289,8 @@ STEPS: dict[str, Callable[[], Any]] = {
 def test_a_step_in_front_keeps_cells_apart_too(step: str, kind: str, data: st.DataObject) -> None:
     columns = table_of(data)
     bad: list[Any] = BAD if kind == "csv" else [*OBJECTS, {}, [1.0], 1j, pd.Timestamp(0)]
-    where, at = data.draw(st.sampled_from(["a", "b"])), data.draw(st.integers(0, 5))
-    other = replaced(columns, where, at, data.draw(st.sampled_from(bad)))
+    where, index = data.draw(st.sampled_from(["a", "b"])), data.draw(st.integers(0, 5))
+    other = replaced(columns, where, index, data.draw(st.sampled_from(bad)))
     made = STEPS[step]()
     try:
         (X, y), (X2, y2) = map(of_pandas if kind == "csv" else partial(built, kind), (columns, other))
@@ -301,7 +301,7 @@ def test_a_step_in_front_keeps_cells_apart_too(step: str, kind: str, data: st.Da
         one, two = (made.transform_many(frame) for frame in (X, X2))
         make = partial(auc.PairFTRL, 1.0, 1e-4, 60, features=list(one.columns))
         apart, void = differing(make, (one, y), (two, y2))
-    assert void or set(apart) <= {at}
+    assert void or set(apart) <= {index}
     assert not (void and kind == "csv")
 
 
@@ -310,8 +310,8 @@ def test_a_step_in_front_keeps_cells_apart_too(step: str, kind: str, data: st.Da
 @given(data=st.data())
 def test_a_record_is_the_same_alone_and_in_a_frame(name: str, data: st.DataObject) -> None:
     columns = table_of(data)
-    where, at = data.draw(st.sampled_from(["a", "b", "y"])), data.draw(st.integers(0, 5))
-    columns = replaced(columns, where, at, data.draw(st.sampled_from([*BAD, {}, [1.0], None])))
+    where, index = data.draw(st.sampled_from(["a", "b", "y"])), data.draw(st.integers(0, 5))
+    columns = replaced(columns, where, index, data.draw(st.sampled_from([*BAD, {}, [1.0], None])))
     # The first record is whole: it names the features.
     X = pd.DataFrame({name: pd.Series(columns[name], dtype=object) for name in ("a", "b")})
     many, one = LEARNERS[name](), LEARNERS[name]()
@@ -334,24 +334,24 @@ def test_a_record_is_the_same_alone_and_in_a_frame(name: str, data: st.DataObjec
 
 
 @pytest.mark.parametrize(
-    ("X", "y", "told"),
+    ("X", "y", "problem"),
     [
         (pl.DataFrame({"a": [{}, 0.5], "b": [1.0, 2.0]}, strict=False), [True, False], "column 'a'"),
         (pd.DataFrame({"a": [1j, 0.5], "b": [1.0, 2.0]}), [True, False], "column 'a'"),
         (pd.DataFrame({"a": [0.5, 0.5], "b": [1.0, 2.0]}), [1j, 0.0], "labels of type complex128"),
     ],
 )
-def test_a_column_that_cannot_be_read_record_by_record_voids_the_report(X: Any, y: Any, told: str) -> None:
+def test_a_column_that_cannot_be_read_record_by_record_voids_the_report(X: Any, y: Any, problem: str) -> None:
     model = auc.PairFTRL(1.0, 1e-4, 60, features=["a", "b"])
     with warnings.catch_warnings(record=True) as warned:  # of the first label that cannot be used, too
         warnings.simplefilter("always")
         model.learn_many(X, np.array(y))
-    assert any(told in str(warning.message) for warning in warned)
+    assert any(problem in str(warning.message) for warning in warned)
     assert model.privacy.kind == "void"
     assert "a frame cannot be read record by record" in model.privacy.guarantee
     # One that is no feature of the learner says nothing.
     other = auc.PairFTRL(1.0, 1e-4, 60, features=["b"])
-    if "column" in told:
+    if "column" in problem:
         other.learn_many(X, np.array(y))
         assert other.privacy.kind == "holds"
 
@@ -367,10 +367,10 @@ def test_labels_that_a_gap_has_rounded_void_the_report() -> None:
     ]
     for make, void in makes:
         model = make(1.0, 1e-4, 60, features=[0])
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model.learn_many(X, y)
-        assert ["labels beyond 2^53" in str(w.message) for w in told if "2^53" in str(w.message)] == [
+        assert ["labels beyond 2^53" in str(w.message) for w in caught if "2^53" in str(w.message)] == [
             True
         ] * void
         assert (model.privacy.kind == "void") is void

@@ -19,7 +19,7 @@ from streampair.privacy.mechanisms.metric_moments import MetricMomentsState
 every_private_learner = pytest.mark.parametrize("name", PRIVATE)
 
 
-def shown(model: Any) -> np.ndarray:
+def released(model: Any) -> np.ndarray:
     """The released weights; of a metric by moments, which null records leave at 0, the released sums."""
     if model.run is not None and isinstance(model.run.state, MetricMomentsState):
         return np.asarray(model.run.state.to_state()["weighted"])
@@ -37,7 +37,7 @@ def test_the_life_of_a_learner(name: str) -> None:
     rows = stream(many, 30)
     many.learn_many(pd.DataFrame([x for x, _ in rows]), pd.Series([y for _, y in rows]))
     if not isinstance(getattr(model, "buffer", None), buffers.Reservoir):
-        assert np.array_equal(shown(many), shown(model))
+        assert np.array_equal(released(many), released(model))
     for x, y in stream(model, 60, seed=1):
         model.learn_one(x, y)
     assert model.privacy.epsilon_spent <= 1.0
@@ -49,7 +49,7 @@ def test_the_life_of_a_learner(name: str) -> None:
         assert model.slots == 90
         return
     # Past the horizon it scores, and learns no more.
-    weights, report = shown(model), model.privacy
+    weights, report = released(model), model.privacy
     assert report.horizon_left == model.horizon_left == 0
     assert report.epsilon_spent == pytest.approx(1.0, rel=1e-6) or name == "auc-paper"
     assert "learns no more" in str(report)
@@ -57,18 +57,18 @@ def test_the_life_of_a_learner(name: str) -> None:
         model.learn_one(x, y)
         model.learn_null()
     model.learn_many(pd.DataFrame([x for x, _ in rows[:5]]), pd.Series([y for _, y in rows[:5]]))
-    assert np.array_equal(shown(model), weights)
+    assert np.array_equal(released(model), weights)
     assert model.privacy == report
     assert model.slots == 60
 
 
 @every_private_learner
-@pytest.mark.parametrize("twin", COPIES, ids=["deepcopy", "pickle", "state"])
+@pytest.mark.parametrize("copier", COPIES, ids=["deepcopy", "pickle", "state"])
 @pytest.mark.parametrize("seed", [None, 1])
-def test_a_copy_keeps_the_spend_and_draws_its_own_noise(name: str, twin: Any, seed: int | None) -> None:
+def test_a_copy_keeps_the_spend_and_draws_its_own_noise(name: str, copier: Any, seed: int | None) -> None:
     model = taught(PRIVATE[name](seed=seed), 20)
-    other = twin(model)
-    assert np.array_equal(shown(model), shown(other))
+    other = copier(model)
+    assert np.array_equal(released(model), released(other))
     ours, theirs = model.privacy, other.privacy
     for part in ("epsilon_spent", "releases", "horizon_left"):
         assert getattr(ours, part) == getattr(theirs, part)
@@ -77,30 +77,34 @@ def test_a_copy_keeps_the_spend_and_draws_its_own_noise(name: str, twin: Any, se
     third = None
     for each, following in ((model, other), (other, None)):
         if following is None:
-            each, following = other, (third := twin(other))
+            each, following = other, (third := copier(other))
         for _ in range(15):
             each.learn_null()
             following.learn_null()
-        assert not np.any(shown(each) == shown(following))
+        assert not np.any(released(each) == released(following))
     assert third is not None
     clone = model.clone()
     assert (clone.slots, clone.privacy.releases, clone.privacy.epsilon_spent) == (0, 0, 0.0)
 
 
 @every_private_learner
-@pytest.mark.parametrize("twin", COPIES, ids=["deepcopy", "pickle", "state"])
-def test_the_copy_of_an_unused_learner_is_a_new_one(name: str, twin: Any) -> None:
+@pytest.mark.parametrize("copier", COPIES, ids=["deepcopy", "pickle", "state"])
+def test_the_copy_of_an_unused_learner_is_a_new_one(name: str, copier: Any) -> None:
     features: dict[str, Any] = {"features": NAMES}
     if name != "auc-paper":
-        assert twin(PRIVATE[name](**features)).privacy.kind == "holds"
+        assert copier(PRIVATE[name](**features)).privacy.kind == "holds"
     # Fixed seeds (void anyway) make equal learners, as River's checks expect; without one they never are.
     for seed in (1, None):
         one = PRIVATE[name](**features, seed=seed)
-        two = twin(one)
+        two = copier(one)
         for _ in range(20):
             one.learn_null()
             two.learn_null()
-        assert np.array_equal(shown(one), shown(two)) if seed else not np.any(shown(one) == shown(two))
+        assert (
+            np.array_equal(released(one), released(two))
+            if seed
+            else not np.any(released(one) == released(two))
+        )
 
 
 @every_private_learner
@@ -109,7 +113,7 @@ def test_the_noise_key_repeats_a_run_and_nothing_else(name: str) -> None:
         model, out = PRIVATE[name](noise_key=bytes(range(32))), []
         for x, y in events:
             model.learn_one(x, y)
-            out.append(shown(model))
+            out.append(released(model))
         assert model.privacy.kind == "holds" or name == "auc-paper"
         wide = max(map(len, out))
         return np.array([row if len(row) == wide else np.zeros(wide) for row in out])
@@ -129,12 +133,12 @@ ACCEPTED = "2026-11-22 (the log was lost)"
 
 
 @every_private_learner
-@pytest.mark.parametrize("twin", COPIES, ids=["deepcopy", "pickle", "state"])
-def test_what_was_put_on_record_stays_on_it(name: str, twin: Any) -> None:
+@pytest.mark.parametrize("copier", COPIES, ids=["deepcopy", "pickle", "state"])
+def test_what_was_put_on_record_stays_on_it(name: str, copier: Any) -> None:
     """What voids a guarantee, and what an operator vouched for, outlives its reason (docs/privacy 8)."""
     model = taught(PRIVATE[name](noise_key=bytes(range(32))), 5)
     model.mark(accepted=[ACCEPTED])
-    other = twin(model)
+    other = copier(model)
     other.mark_restarted(clean=True)
     for each in (model, other):
         if name != "auc-paper":
@@ -142,9 +146,9 @@ def test_what_was_put_on_record_stays_on_it(name: str, twin: Any) -> None:
         assert f"vouched by the operator on {ACCEPTED}" in each.privacy.guarantee
     model.mark(void=[VOID, VOID], accepted=[ACCEPTED])
     model.mark(void=["another", VOID])
-    other = twin(model)
+    other = copier(model)
     other.mark_restarted(clean=True)
-    for each in (model, other, twin(other)):
+    for each in (model, other, copier(other)):
         assert (each.privacy.kind, each.privacy.guarantee) == ("void", f"void ({VOID}; another)")
         assert f"Vouched by the operator on {ACCEPTED}." in each.privacy.notes
     assert f"NO GUARANTEE HOLDS: void ({VOID}; another)" in str(other.privacy)
@@ -166,7 +170,7 @@ def test_what_was_put_on_record_stays_on_it(name: str, twin: Any) -> None:
     assert fourth.privacy == named.privacy
     for each in (fourth, named):
         taught(each, 20)
-    assert np.array_equal(shown(fourth), shown(named))
+    assert np.array_equal(released(fourth), released(named))
     seeded = PRIVATE[name](seed=1)
     seeded.mark(void=[VOID])
     assert seeded.privacy.guarantee == f"void ({VOID}; fixed seed)"

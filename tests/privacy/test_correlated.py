@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from naive import dense
 
 from streampair.errors import ConfigError
-from streampair.privacy.correlated import BLT, Toeplitz, fit_blt, square_root_coefficients
 from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
-from streampair.privacy.sensitivity import fifo_pattern
+from streampair.privacy.sensitivity import BLT, Toeplitz, fifo_pattern, fit_blt, square_root_coefficients
 
 
 def test_the_square_root_squares_to_the_prefix_sums() -> None:
@@ -83,9 +82,9 @@ def test_a_fit_without_a_horizon_is_close_to_the_square_root_at_every_length(siz
 def test_the_fit_is_the_same_every_time() -> None:
     first = fit_blt(fifo_pattern(8, 500), 500)
     assert fit_blt(fifo_pattern(8, 500), 500) is first
-    from streampair.privacy import correlated
+    from streampair.privacy import sensitivity
 
-    correlated._fit_blt.cache_clear()
+    sensitivity._fit_blt.cache_clear()
     again = fit_blt(fifo_pattern(8, 500), 500)
     assert np.array_equal(again.omega, first.omega)
     assert np.array_equal(again.decay, first.decay)

@@ -14,7 +14,6 @@ from scipy import stats
 from streampair import auc, privacy
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit
-from streampair.privacy.correlated import square_root_coefficients
 from streampair.privacy.mechanisms.decayed_moments import (
     BLOCKS,
     TERMS,
@@ -25,6 +24,7 @@ from streampair.privacy.mechanisms.decayed_moments import (
 )
 from streampair.privacy.mechanisms.second_moments import second_moments_diameter
 from streampair.privacy.noise import NormalStream
+from streampair.privacy.sensitivity import square_root_coefficients
 
 D = 3
 
@@ -180,14 +180,14 @@ def test_what_is_released_fades_and_a_record_moves_its_block_alone() -> None:
         weights = keep ** (k - np.arange(until) // length)
         assert np.allclose(value, weights @ each[:until], atol=rule_plan.grid * n)
     # Under equal noise one record moves one block's sum.
-    for at in (0, 7, 40):
+    for slot in (0, 7, 40):
         x, y = rows.copy(), labels.copy()
-        x[at], y[at] = -x[at][::-1], 1.0
+        x[slot], y[slot] = -x[slot][::-1], 1.0
         moved = released(x, y, NormalStream(3)) - released(rows, labels, NormalStream(3))
         sums = moved[1:] - keep * moved[:-1]
         sums = np.vstack([moved[:1], sums])
-        assert np.linalg.norm(sums[at // length]) <= largest(rule_plan)
-        sums[at // length] = 0.0
+        assert np.linalg.norm(sums[slot // length]) <= largest(rule_plan)
+        sums[slot // length] = 0.0
         assert np.abs(sums).max() < 1e-9
 
 
@@ -216,7 +216,7 @@ def test_the_noise_has_the_size_and_the_independence_that_the_account_says() -> 
         assert off(normals(plan(24), skew))
 
 
-def test_the_variance_that_the_ridge_is_told_is_that_of_the_noise() -> None:
+def test_the_variance_that_the_ridge_gets_is_that_of_the_noise() -> None:
     rule_plan = plan(40)
     n = 300
     b = faded(rule_plan.keep, n) @ np.linalg.inv(dense(rule_plan.strategy.column(n)))
@@ -252,12 +252,12 @@ def test_slots_in_any_batches_and_after_a_snapshot_give_the_same_bits() -> None:
 
 def test_what_does_not_go_with_a_half_life_is_refused_with_the_fix() -> None:
     names = ["a", "b"]
-    for options, told in (
+    for options, problem in (
         ({"horizon": 1000}, "leave the horizon out"),
         ({"entity": EntityLimit(2, 5)}, "leave entity out"),
         ({"warmup": 0}, "leave warmup out"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=problem):
             auc.PairFTRL(features=names, mechanism=privacy.DecayedMoments(500), **options)  # type: ignore[arg-type]
     for half_life in (0, 2.5, True):
         with pytest.raises(ConfigError, match="at least 1"):

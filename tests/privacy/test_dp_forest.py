@@ -24,7 +24,7 @@ from streampair.privacy.mechanisms.dp_forest import (
     worthwhile,
 )
 from streampair.privacy.mechanisms.second_moments import MomentsState
-from streampair.records.design import BINS, DEPTH, TREES, RandomTreeDesign, Trees
+from streampair.records.random_trees import BINS, DEPTH, TREES, RandomTreeDesign, Trees
 
 D = 2
 NAMES = [0, 1]
@@ -39,8 +39,8 @@ def ring(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def forest(n: int, **options: Any) -> auc.PrivateForest:
-    given = {"epsilon": 8.0, "delta": 1e-4, "features": NAMES, "horizon": n, **options}
-    return auc.PrivateForest(**given)
+    parameters = {"epsilon": 8.0, "delta": 1e-4, "features": NAMES, "horizon": n, **options}
+    return auc.PrivateForest(**parameters)
 
 
 def design_of(values: np.ndarray) -> np.ndarray:
@@ -83,7 +83,7 @@ def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
     assert not summed(ready[0], math.nan).any()
     norms = np.linalg.norm(sums, axis=1)
     assert norms.max() <= PLAN.blank_move + PLAN.grid * math.sqrt(PLAN.packed)
-    # Twins: without the leaves' part, or with one label of two, the bound would be passed.
+    # Mutants: without the leaves' part, or with one label of two, the bound would be passed.
     assert apart.max() > math.hypot(2.1214, math.sqrt(2 * D) * mark) * 1.01
     assert apart.max() > dp_forest_diameter(D, leaf / math.sqrt(2), mark)
 
@@ -112,8 +112,8 @@ def test_the_shares_of_mu() -> None:
 )
 def test_the_account_is_that_of_moments_of_another_diameter(options: dict[str, Any]) -> None:
     """What a run spends is its budget, under the releases that it makes: no cheaper, and no dearer."""
-    given = {"horizon": 5000, **options}
-    plan = DPForestPlan(0.3, D, 200.0, given.pop("horizon"), 30.0, **given)
+    parameters = {"horizon": 5000, **options}
+    plan = DPForestPlan(0.3, D, 200.0, parameters.pop("horizon"), 30.0, **parameters)
     horizon = plan.horizon or 10**6
     spent = plan.mu_spent(horizon) ** 2 + plan.forks * plan.fork_mu2(plan.window)
     assert spent <= 0.09 * (1 + 1e-9)
@@ -137,7 +137,7 @@ def test_releases_by_brute_force_over_the_place_of_a_record() -> None:
             return np.zeros(count)
 
     def seen(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        run, shown = DPForestState(plan), []
+        run, releases = DPForestState(plan), []
         run._solve = lambda: None  # type: ignore[method-assign]
         for i in range(len(x)):
             before = run.releases
@@ -145,8 +145,8 @@ def test_releases_by_brute_force_over_the_place_of_a_record() -> None:
             if run.releases > before:
                 last = run.steps == plan.horizon
                 value = run.released[plan.dim :] if last else run.released[: plan.dim]
-                shown.append(value.copy() / (plan.sigma_last if last else plan.sigma))
-        return np.concatenate(shown)
+                releases.append(value.copy() / (plan.sigma_last if last else plan.sigma))
+        return np.concatenate(releases)
 
     base, most = seen(rows, labels), 0.0
     for slot in (0, 1, 7, 40, 90, 148, 149):

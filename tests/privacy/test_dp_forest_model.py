@@ -27,7 +27,7 @@ from streampair.privacy.mechanisms.dp_forest import (
     weights_of,
 )
 from streampair.privacy.mechanisms.synthetic_sample import ReleasedStatistics, SyntheticRows, synthetic_rows
-from streampair.records.design import BINS, RandomTreeDesign, Trees, fields_of, marks_of
+from streampair.records.random_trees import BINS, RandomTreeDesign, Trees, fields_of, marks_of
 
 D, COUNT, DEPTH = 4, 24, 4
 
@@ -53,7 +53,7 @@ class Case:
         rng = np.random.default_rng(seed + 1)
         shape = (COUNT, 2**DEPTH)
         counts, signs = (phi.mean(axis=0), (phi.T @ y) / n)
-        self.told = ReleasedStatistics(
+        self.statistics = ReleasedStatistics(
             counts=(counts.reshape(shape) + std * rng.normal(size=shape)),
             signs=(signs.reshape(shape) + std * rng.normal(size=shape)),
             bins=np.zeros(D * BINS),
@@ -69,16 +69,16 @@ class Case:
 
     def model(self, plain: np.ndarray | None = None) -> Fitted:
         rows = SyntheticRows(self.leaves, self.weights, self.scores, self.scores if plain is None else plain)
-        return weights_of(self.told, rows)
+        return weights_of(self.statistics, rows)
 
     def judged(self, model: Fitted, *, bent: bool) -> tuple[float, float, float]:
         """AUC of a linear score alone, of the model, and what its probabilities lose, on other records."""
         z, y = sample(3000, 99, bent=bent)
         leaves = self.trees.leaves(np.array([[naive.place(v) for v in row] for row in z]))
-        own = model.factor * (z @ self.linear)
-        whole = own + sum(model.leaves[t, leaves[:, t]] for t in range(COUNT))
+        linear = model.factor * (z @ self.linear)
+        whole = linear + sum(model.leaves[t, leaves[:, t]] for t in range(COUNT))
         p = expit(model.link.slope * whole + model.link.offset)
-        return roc_auc_score(y, own), roc_auc_score(y, whole), log_loss(y, p)
+        return roc_auc_score(y, linear), roc_auc_score(y, whole), log_loss(y, p)
 
 
 def test_leaves_fade_where_a_plane_parts_the_classes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_leaves_fade_where_a_plane_parts_the_classes(monkeypatch: pytest.MonkeyP
     bent = Case(bent=True)
     linear, whole, _ = bent.judged(bent.model(), bent=True)
     assert whole > linear + 0.1
-    # Twin: nothing is taken off, and leaves may always explain much.
+    # Mutant: nothing is taken off, and leaves may always explain much.
     with monkeypatch.context() as patch:
         patch.setattr(dp_forest, "_PRIORS", 1)
         patch.setattr(dp_forest, "_LEAST", 0.3)
@@ -121,8 +121,8 @@ def test_half_odds_solve_their_two_equations(centre: float) -> None:
     scores = 0.4 * rng.normal(size=500) * (1.0 - centre * centre)
     scores -= weights @ scores
 
-    def left(given: Any) -> list[float]:
-        means = np.tanh(given[0] * scores + given[1])
+    def left(link: Any) -> list[float]:
+        means = np.tanh(link[0] * scores + link[1])
         return [weights @ (scores * means) - weights @ scores**2, weights @ means - centre]
 
     wanted = root(left, [1.0, math.atanh(centre)], tol=1e-12).x
@@ -149,16 +149,16 @@ def dense(case: Case, blur: float) -> tuple[np.ndarray, np.ndarray, float]:
     """Gram matrix, the covariance of chance and noise, and the variance that all leaves share as a prior."""
     phi = naive.phi(case.leaves, 2**DEPTH)
     gram = phi.T @ (case.weights[:, None] * phi)
-    variance = 1.0 - case.told.centre**2
-    noise = case.told.std**2 * (1.0 + case.told.centre**2)
-    return gram, variance / case.told.records * gram + noise * np.eye(len(gram)), variance / COUNT
+    variance = 1.0 - case.statistics.centre**2
+    noise = case.statistics.std**2 * (1.0 + case.statistics.centre**2)
+    return gram, variance / case.statistics.records * gram + noise * np.eye(len(gram)), variance / COUNT
 
 
 @pytest.mark.parametrize("blur", [0.0, 2e-3])
 def test_the_ridge_is_that_of_dense_matrices(monkeypatch: pytest.MonkeyPatch, blur: float) -> None:
     """The prior by the density of a normal vector, the answer by an inverse, the share by a trace."""
     case = Case(bent=True, n=400)
-    left = case.told.signs - case.told.centre * case.told.counts
+    left = case.statistics.signs - case.statistics.centre * case.statistics.counts
     gram, covariance, unit = dense(case, blur)
     r = left.ravel()
     priors = 0.003 * unit * 1.25 ** np.arange(37)
@@ -174,12 +174,12 @@ def test_the_ridge_is_that_of_dense_matrices(monkeypatch: pytest.MonkeyPatch, bl
     share = (w @ r - np.trace(wanted @ covariance)) / (w @ gram @ w)
     monkeypatch.setattr(dp_forest, "_STEPS", 64)
     monkeypatch.setattr(dp_forest, "_PROBES", 16)
-    answer = Ridge(case.told, case.leaves, case.weights, blur).solve(left)
+    answer = Ridge(case.statistics, case.leaves, case.weights, blur).solve(left)
     assert answer.weights.ravel() == pytest.approx(w, abs=1e-3 * float(np.abs(w).max()))
     assert answer.share == pytest.approx(share, rel=0.05)
     # As many steps and probes as it takes elsewhere tell nearly the same.
     monkeypatch.undo()
-    fewer = Ridge(case.told, case.leaves, case.weights, blur).solve(left)
+    fewer = Ridge(case.statistics, case.leaves, case.weights, blur).solve(left)
     assert fewer.share * fewer.weights.ravel() == pytest.approx(
         answer.share * answer.weights.ravel(), abs=0.2 * float(np.abs(w).max())
     )
@@ -187,11 +187,11 @@ def test_the_ridge_is_that_of_dense_matrices(monkeypatch: pytest.MonkeyPatch, bl
 
 def test_sums_of_nothing_have_weights_of_nothing() -> None:
     case = Case(bent=True, n=400)
-    answer = Ridge(case.told, case.leaves, case.weights).solve(np.zeros((COUNT, 2**DEPTH)))
+    answer = Ridge(case.statistics, case.leaves, case.weights).solve(np.zeros((COUNT, 2**DEPTH)))
     assert (answer.share, np.abs(answer.weights).max()) == (0.0, 0.0)
     # A vector that is in one direction of the Gram matrix alone.
     one = np.ones((COUNT, 2**DEPTH))
-    alike = Ridge(case.told, np.zeros_like(case.leaves), case.weights).solve(one)
+    alike = Ridge(case.statistics, np.zeros_like(case.leaves), case.weights).solve(one)
     assert np.isfinite(alike.weights).all()
 
 
@@ -201,9 +201,9 @@ def test_what_weights_of_rows_have_moved_is_not_trusted(monkeypatch: pytest.Monk
 
     class Watched(Ridge):
         def __init__(
-            self, told: ReleasedStatistics, leaves: Any, weights: np.ndarray, blur: float = 0.0
+            self, statistics: ReleasedStatistics, leaves: Any, weights: np.ndarray, blur: float = 0.0
         ) -> None:
-            super().__init__(told, leaves, weights, blur)
+            super().__init__(statistics, leaves, weights, blur)
             seen.append(blur / self.noise)
 
     monkeypatch.setattr(dp_forest, "Ridge", Watched)
@@ -218,12 +218,12 @@ def test_what_weights_of_rows_have_moved_is_not_trusted(monkeypatch: pytest.Monk
 
     def sums(scores: np.ndarray) -> np.ndarray:
         centred = scores - scores.mean()
-        a, b = half_odds(centred, case.weights, case.told.centre)
+        a, b = half_odds(centred, case.weights, case.statistics.centre)
         return phi.T @ np.tanh(a * centred + b) / len(scores)
 
     rng = np.random.default_rng(10)
     apart = sums(case.scores) - sums(case.scores + 0.1 * rng.normal(size=len(case.scores)))
-    noise = case.told.std**2 * (1.0 + case.told.centre**2)
+    noise = case.statistics.std**2 * (1.0 + case.statistics.centre**2)
     assert seen[1] == pytest.approx(1.5 * float(apart @ apart) / COUNT / noise, rel=1e-6)
 
 
@@ -237,30 +237,36 @@ def test_rows_are_weighed_until_they_agree(std: float, agrees: bool) -> None:
     counts = np.stack([np.bincount(other[t], minlength=16) / 20_000 for t in range(20)])
     if not agrees:  # nothing near it can be had: all records are in leaf 0 of each tree, and in none other
         counts = np.tile(np.eye(16)[0], (20, 1))
-    told = Case(bent=False, n=100).told._replace(counts=counts + std * rng.normal(size=counts.shape), std=std)
+    statistics = Case(bent=False, n=100).statistics._replace(
+        counts=counts + std * rng.normal(size=counts.shape), std=std
+    )
     leaves = np.ascontiguousarray(trees.leaves(rng.uniform(size=(4096, 2))).T)
-    weights = synthetic_sample._raked_weights(told, leaves)
+    weights = synthetic_sample._raked_weights(statistics, leaves)
     assert weights.sum() == pytest.approx(1.0)
 
     def raked(ridge: float) -> tuple[np.ndarray, float, float]:
-        own, shape = np.full(4096, 1.0 / 4096), np.zeros((20, 16))
-        random_trees.tree_rake(leaves, told.counts, np.full(20, ridge * std**2), 10, shape, own)
-        found = np.stack([np.bincount(leaves[t], weights=own, minlength=16) for t in range(20)])
-        return own, float(np.square(found - told.counts).mean()) / std**2, 1.0 / float(own @ own)
+        row_weights, shape = np.full(4096, 1.0 / 4096), np.zeros((20, 16))
+        random_trees.tree_rake(leaves, statistics.counts, np.full(20, ridge * std**2), 10, shape, row_weights)
+        found = np.stack([np.bincount(leaves[t], weights=row_weights, minlength=16) for t in range(20)])
+        return (
+            row_weights,
+            float(np.square(found - statistics.counts).mean()) / std**2,
+            1.0 / float(row_weights @ row_weights),
+        )
 
     tried = [raked(ridge) for ridge in (3e4, 1e4, 3e3, 1e3, 3e2, 1e2)]
     if agrees:
-        at = next(k for k, (_, apart, _) in enumerate(tried) if apart <= 1.1)
-        assert 0 < at < 5
-        assert tried[at][2] > 1024.0
+        index = next(k for k, (_, apart, _) in enumerate(tried) if apart <= 1.1)
+        assert 0 < index < 5
+        assert tried[index][2] > 1024.0
     else:  # already the first weights are those of a few rows: further ones would be of fewer
-        at = 0
+        index = 0
         assert tried[0][1] > 1.1
         assert tried[0][2] < 1024.0
-    assert (weights == tried[at][0]).all()
+    assert (weights == tried[index][0]).all()
 
 
-def test_columns_of_one_field_are_told_by_their_names() -> None:
+def test_columns_of_one_field_are_distinguished_by_their_names() -> None:
     one_hot = OneHot({"card": ["credit", "debit"], "country": ["NL", "BE", "FR"], "sole": ["yes"]})
     names = sorted(["amount", *one_hot.columns, "hour", "x", 3], key=str)
     assert fields_of(names) == (1, 1, 2, 3, 1, 1, 1)
@@ -309,7 +315,7 @@ def test_rows_are_made_up_of_one_category_each() -> None:
     counts = np.concatenate((shares, np.bincount(second) / n))
     trees = Trees((4, 2), 10, 3)
     known = trees.leaves(np.stack((first, second), axis=1).astype(float))
-    told = ReleasedStatistics(
+    statistics = ReleasedStatistics(
         counts=np.stack([np.bincount(known[:, t], minlength=8) / n for t in range(10)]),
         signs=np.zeros((10, 8)),
         bins=counts,
@@ -320,9 +326,9 @@ def test_rows_are_made_up_of_one_category_each() -> None:
         ends=np.stack((np.zeros(6), np.full(6, 0.3))),
         records=float(n),
     )
-    leaves, weights, *_ = synthetic_rows(told, np.ones(6), 1.0, trees, 4096)
+    leaves, weights, *_ = synthetic_rows(statistics, np.ones(6), 1.0, trees, 4096)
     found = np.stack([np.bincount(leaves[t], weights=weights, minlength=8) for t in range(10)])
-    assert np.abs(found - told.counts).max() < 0.02
+    assert np.abs(found - statistics.counts).max() < 0.02
 
 
 def test_a_pair_of_categories_that_no_line_knows() -> None:

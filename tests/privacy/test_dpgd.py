@@ -75,7 +75,7 @@ def test_the_kernels(
 ) -> None:
     rows, labels, family = data
     steps, dim = len(rows), coordinates(rows.shape[1], family)
-    twin = partial(naive.gradient, pair=PAIRS[family], code=loss.code, clip=clip)
+    reference = partial(naive.gradient, pair=PAIRS[family], code=loss.code, clip=clip)
 
     def naive_buffer() -> naive.Places:
         return naive.Places(policy, 3, 4, seed=5)
@@ -87,12 +87,13 @@ def test_the_kernels(
     one.extend([clip, 2.0, grid, 0.1])
     expected = naive.noisy(
         rows.tolist(), labels.tolist(), noise, rates.tolist(), naive_buffer(),
-        radius=2.0, grid=grid, l2=0.1, gradient=lambda w, x, y, b: twin(w, x, y, b),
+        radius=2.0, grid=grid, l2=0.1, gradient=lambda w, x, y, b: reference(w, x, y, b),
     )  # fmt: skip
     for t in range(steps):
-        at = slice(t, t + 1)
+        slot_range = slice(t, t + 1)
         dp_steps.noisy_steps(
-            rows[at], labels[at], noise[at], rates[at], t, one.numbers, vectors, one.places,
+            rows[slot_range], labels[slot_range], noise[slot_range], rates[slot_range],
+            t, one.numbers, vectors, one.places,
         )  # fmt: skip
         assert vectors[0] == pytest.approx(expected["w"][t], abs=1e-4)
         assert vectors[1] == pytest.approx(expected["average"][t], abs=1e-4)
@@ -109,7 +110,7 @@ def test_the_kernels(
     )  # fmt: skip
     iterates = naive.output(
         rows.tolist(), labels.tolist(), etas.tolist(), naive_buffer(),
-        radius=2.0, alpha=alpha, centre=centre, gradient=lambda w, x, y, b: twin(w, x, y, b),
+        radius=2.0, alpha=alpha, centre=centre, gradient=lambda w, x, y, b: reference(w, x, y, b),
     )  # fmt: skip
     assert cells * grid == pytest.approx(iterates, abs=1e-5)
 
@@ -151,6 +152,7 @@ def bound(plan: BufferPlan, position: int, steps: int) -> np.ndarray:
     position=st.integers(0, 13),
     other=st.tuples(st.lists(unit, min_size=3, max_size=3), st.sampled_from([1.0, -1.0, 0.0, math.nan])),
     loss=st.sampled_from([losses.Logistic(), losses.Hinge()]),
+    start=st.sampled_from([0.0, 0.5, -1.99]),
 )
 def test_one_record_moves_gradients_and_iterates_only_as_planned(
     data: tuple[np.ndarray, np.ndarray, int],
@@ -158,7 +160,9 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     position: int,
     other: tuple[list[float], float],
     loss: losses.PairLoss,
+    start: float,
 ) -> None:
+    """Wherever the iterates are, and wherever a descent begins, with or without a pull to that point."""
     rows, labels, family = data
     steps, d = rows.shape
     position %= steps
@@ -174,12 +178,12 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     ws = np.random.default_rng(0).normal(0, 0.5, (steps, dim))
     moves = []
     for xs, ys in ((rows, labels), (rows2, labels2)):
-        held, out = buffer_of(policy, d, steps, family, loss), []
-        held.extend([clip])
+        buffer, out = buffer_of(policy, d, steps, family, loss), []
+        buffer.extend([clip])
         for t in range(steps):
             g = np.empty(dim)
-            dp_steps.private_gradient(ws[t], xs[t], ys[t], t, held.numbers, held.places, g)
-            dp_steps.private_store(xs[t], ys[t], t, held.numbers, held.places)
+            dp_steps.private_gradient(ws[t], xs[t], ys[t], t, buffer.numbers, buffer.places, g)
+            dp_steps.private_store(xs[t], ys[t], t, buffer.numbers, buffer.places)
             out.append(g)
         moves.append(np.array(out))
     assert np.all(np.linalg.norm(moves[0] - moves[1], axis=1) <= diameter * v * (1 + 1e-9) + 1e-12)
@@ -194,11 +198,13 @@ def test_one_record_moves_gradients_and_iterates_only_as_planned(
     )  # fmt: skip
     iterates = []
     for xs, ys in ((rows, labels), (rows2, labels2)):
-        held, vectors = buffer_of(policy, d, steps, family, loss), np.zeros((3, dim))
-        held.extend([clip, radius, 0.0, alpha])
+        buffer, vectors = buffer_of(policy, d, steps, family, loss), np.zeros((3, dim))
+        vectors[: 1 + position % 2, 0] = start
+        buffer.extend([clip, radius, 0.0, alpha])
         cells = np.empty((steps, dim), dtype=np.int64)
         dp_steps.output_steps(
-            xs, ys, made.etas[:steps], np.full(steps, 2.0**-30), 0, held.numbers, vectors, held.places, cells,
+            xs, ys, made.etas[:steps], np.full(steps, 2.0**-30),
+            0, buffer.numbers, vectors, buffer.places, cells,
         )  # fmt: skip
         iterates.append(cells * 2.0**-30)
     moved = np.linalg.norm(iterates[0] - iterates[1], axis=1)
@@ -222,19 +228,19 @@ def test_mutants_of_the_influence_are_caught() -> None:
         for kind in worst:
             outs = []
             for ys in (labels, flipped):
-                held, out = naive.Places("window", 3), []
+                buffer, out = naive.Places("window", 3), []
                 for t in range(8):
                     x, y = rows[t].tolist(), float(ys[t])
-                    g = naive.gradient(ws[t], x, y, held, naive.linear_pair, 1, 1.0)
+                    g = naive.gradient(ws[t], x, y, buffer, naive.linear_pair, 1, 1.0)
                     if kind == "count":
-                        g = g * held.places / max(1, sum(p[1] != y for p in held.pairs()))
+                        g = g * buffer.places / max(1, sum(p[1] != y for p in buffer.pairs()))
                     out.append(g)
-                    held.store(x, y)
+                    buffer.store(x, y)
                     if kind == "class":
-                        kept = [[r for r in held.records if r[1] == c] for c in (1.0, -1.0)]
-                        held.records = kept[0][-2:] + kept[1][-2:]
+                        kept = [[r for r in buffer.records if r[1] == c] for c in (1.0, -1.0)]
+                        buffer.records = kept[0][-2:] + kept[1][-2:]
                     if kind == "copies" and t == 2:
-                        held.records = [held.records[-1]] * 3
+                        buffer.records = [buffer.records[-1]] * 3
                 outs.append(np.array(out))
             extra = np.linalg.norm(outs[0] - outs[1], axis=1) - 2.0 * v
             worst[kind] = max(worst[kind], float(extra.max()))
@@ -299,9 +305,9 @@ def test_releases_spend_the_budget_of_the_worst_record(
     spends = [plan.mu_spent(t) for t in range(n + 1)]
     assert spends[0] == spends[1] == 0.0
     assert spends == sorted(spends)
-    shown = np.isfinite(plan.sigmas)
+    finite = np.isfinite(plan.sigmas)
     power = {"minimal": 2 / 3, "equal": 1.0}[allocation]
-    ratio = plan.sigmas[shown] / plan.sensitivities[shown] ** power
+    ratio = plan.sigmas[finite] / plan.sensitivities[finite] ** power
     assert ratio == pytest.approx(np.full(len(ratio), ratio[0]))
 
 
@@ -519,8 +525,8 @@ def test_the_noise_is_white_and_of_the_planned_size(factor: float) -> None:
             smoothness=4.0, horizon=steps,
         )  # fmt: skip
         broken = dataclasses.replace(plan, sigmas=factor * plan.sigmas)
-        held = OutputPerturbationState(broken, buffer_of("window", 2, steps, 0, losses.Logistic()))
-        z = noise_of(held, steps, seed)[1:] / plan.sigmas[1:, None]
+        state = OutputPerturbationState(broken, buffer_of("window", 2, steps, 0, losses.Logistic()))
+        z = noise_of(state, steps, seed)[1:] / plan.sigmas[1:, None]
         assert white(z) == (factor == 1.0)
 
 
@@ -583,12 +589,12 @@ def canary_signal(kind: str, breaker: Breaker, spot: int) -> np.ndarray:
 def measured_mu(kind: str, breaker: Breaker, spot: int, runs: int, seed: int | None) -> float:
     """mu by the best statistic, from runs on both sides."""
     signal = canary_signal(kind, as_planned, spot)
-    told = []
+    statistics = []
     for number, side in enumerate((1.0, -1.0)):
         seeds = [None if seed is None else 10**6 * seed + 2 * r + number for r in range(runs)]
-        told.append(np.array([canary_run(kind, breaker, side, spot, s) @ signal for s in seeds]))
-    spread = math.sqrt((told[0].var(ddof=1) + told[1].var(ddof=1)) / 2)
-    return float(abs(told[0].mean() - told[1].mean()) / spread)
+        statistics.append(np.array([canary_run(kind, breaker, side, spot, s) @ signal for s in seeds]))
+    spread = math.sqrt((statistics[0].var(ddof=1) + statistics[1].var(ddof=1)) / 2)
+    return float(abs(statistics[0].mean() - statistics[1].mean()) / spread)
 
 
 def canary_fails(mu: float, runs: int) -> bool:
@@ -598,12 +604,12 @@ def canary_fails(mu: float, runs: int) -> bool:
 @pytest.mark.parametrize("kind", ["noisy", "output"])
 def test_the_canary_shows_what_is_promised_and_no_more(kind: str) -> None:
     # Exact: the moves of the mean, in units of the noise, for every place of the canary.
-    shown = [float(np.linalg.norm(canary_signal(kind, as_planned, spot))) for spot in range(1, SLOTS)]
-    assert max(shown) <= MU * (1 + 1e-6)
-    assert max(shown) >= 0.95 * MU
-    spot = 1 + int(np.argmax(shown))
-    for twin in (less_noise, no_buffer_term):
-        assert float(np.linalg.norm(canary_signal(kind, twin, spot))) > 1.04 * MU
+    distances = [float(np.linalg.norm(canary_signal(kind, as_planned, spot))) for spot in range(1, SLOTS)]
+    assert max(distances) <= MU * (1 + 1e-6)
+    assert max(distances) >= 0.95 * MU
+    spot = 1 + int(np.argmax(distances))
+    for mutant in (less_noise, no_buffer_term):
+        assert float(np.linalg.norm(canary_signal(kind, mutant, spot))) > 1.04 * MU
     # And by runs, noise included.
     for seed in range(20):
         assert not canary_fails(measured_mu(kind, as_planned, spot, 30, seed), 30)

@@ -17,21 +17,27 @@ from streampair import auc, buffers, metric, privacy, ranking
 from streampair.errors import ConfigError, SnapshotError
 from streampair.kernels import hashing
 from streampair.privacy import EntityLimit, Influence, Origin
-from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
 from streampair.privacy.mechanisms.gradient_perturbation import plan_gradient_perturbation
-from streampair.privacy.sensitivity import fifo_pattern, pattern_sensitivity, window_sensitivity
+from streampair.privacy.sensitivity import (
+    BLT,
+    Toeplitz,
+    fifo_pattern,
+    fit_blt,
+    pattern_sensitivity,
+    window_sensitivity,
+)
 from streampair.privacy.user_level import Admission, EntityInfluence, EntitySpend, entity_pattern
 
 MEMORY = BLT(np.array([0.3, 0.15]), np.array([0.02, 0.4]), None)
 
 
-def naive_influence(slots: tuple[int, ...], n: int, size: int, own: float) -> np.ndarray:
+def naive_influence(slots: tuple[int, ...], n: int, size: int, own_move: float) -> np.ndarray:
     """v_e slot by slot, as docs/privacy 8 says it."""
     v = np.zeros(n)
     for t in range(1, n + 1):
         share = sum(1 for slot in slots if t - size <= slot < t) / size
-        v[t - 1] = (1 - share) + share * own if t in slots else share
+        v[t - 1] = (1 - share) + share * own_move if t in slots else share
     return v
 
 
@@ -57,8 +63,10 @@ def test_the_plan_dominates_every_admissible_pattern(size: int, strategy: str) -
     norms = {}
     for count in range(4):
         for slots in itertools.combinations(range(1, n + 1), count):
-            for own in (1.0, 2.0):
-                norms[slots, own] = float(np.linalg.norm(matrix @ naive_influence(slots, n, size, own)))
+            for own_move in (1.0, 2.0):
+                norms[slots, own_move] = float(
+                    np.linalg.norm(matrix @ naive_influence(slots, n, size, own_move))
+                )
     for records, separation in itertools.product((1, 2, 3), (1, 2, 3, 5)):
         limit = EntityLimit(records, separation)
         pattern = np.zeros(n)
@@ -68,7 +76,7 @@ def test_the_plan_dominates_every_admissible_pattern(size: int, strategy: str) -
         worst = max(norm for (slots, _), norm in norms.items() if naive_admissible(slots, limit))
         assert worst <= bound * (1 + 1e-12)
         assert worst == pytest.approx(bound)  # reached by the entity that comes first and densest
-        # Twins: the records' squares summed, and an own step that forgets the partners of its own.
+        # Mutants: the records' squares summed, and an own step that forgets the partners of its own.
         single = float(np.linalg.norm(matrix @ np.pad(fifo_pattern(size, n), (0, n - min(size + 1, n)))))
         if limit.within(n) > 1 and separation <= size:
             assert worst > 1.01 * math.sqrt(limit.within(n)) * single
@@ -89,13 +97,13 @@ def test_a_longer_union_of_supports_is_rounded_more_often(size: int) -> None:
             )  # fmt: skip
             rounding = plan.grid * 3.0
             dense_support = entity_pattern(fifo_pattern(size), limit)
-            twin = strategy.norm(2.0 * dense_support + rounding * (dense_support > 0), None)
+            mutant = strategy.norm(2.0 * dense_support + rounding * (dense_support > 0), None)
             for gap in (separation, separation + 1, size, size + 1, size + 3):
                 if gap >= separation:
                     pattern = entity_pattern(fifo_pattern(size), EntityLimit(records, gap))
                     moved = strategy.norm(2.0 * pattern + rounding * (pattern > 0), None)
                     assert moved <= plan.sensitivity * (1 + 1e-12)
-                    caught += moved > twin * (1 + 1e-9)
+                    caught += moved > mutant * (1 + 1e-9)
     assert caught or size == 1
 
 
@@ -129,15 +137,15 @@ def test_twenty_records_cost_what_the_specification_says() -> None:
     size=st.integers(1, 4),
     gaps=st.lists(st.integers(1, 30), min_size=1, max_size=6),
     rest=st.integers(0, 60),
-    own=st.sampled_from([1.0, 2.0]),
+    own_move=st.sampled_from([1.0, 2.0]),
 )
-def test_the_lazy_spend_is_the_dense_one(size: int, gaps: list[int], rest: int, own: float) -> None:
+def test_the_lazy_spend_is_the_dense_one(size: int, gaps: list[int], rest: int, own_move: float) -> None:
     slots = tuple(itertools.accumulate(gaps))
     n = slots[-1] + rest
-    spend = EntitySpend(MEMORY, size, pair_weight=own)
+    spend = EntitySpend(MEMORY, size, pair_weight=own_move)
     for slot in slots:
         spend.learned(slot)
-    image = dense(MEMORY.column(n).tolist()) @ naive_influence(slots, n, size, own)
+    image = dense(MEMORY.column(n).tolist()) @ naive_influence(slots, n, size, own_move)
     assert spend.norm(n) == pytest.approx(float(np.linalg.norm(image)), rel=1e-9)
     with pytest.raises(ValueError, match="is before"):
         spend.norm(0)
@@ -202,7 +210,7 @@ def test_a_full_table_admits_less_and_never_more(capacity: int, seed: int) -> No
     assert len(small._keys) <= 2**13
 
 
-def test_entities_that_differ_are_told_apart_and_others_refused() -> None:
+def test_entities_that_differ_are_distinguished_and_others_refused() -> None:
     admission = Admission(EntityLimit(1))
     assert [admission.admit(who, 1) for who in ("1", b"1", 1, "1", np.int64(1))] == [True] * 3 + [False] * 2
     for who in (1.5, None, ("a",)):
@@ -226,10 +234,10 @@ def test_a_key_is_found_where_it_was_put(keys: list[int]) -> None:
     table = np.zeros(64, dtype=np.uint64)
     places = []
     for key in keys:
-        at = hashing.entity_cell(table, np.uint64(key))
-        assert table[at] == 0
-        table[at] = key
-        places.append(at)
+        cell = hashing.entity_cell(table, np.uint64(key))
+        assert table[cell] == 0
+        table[cell] = key
+        places.append(cell)
     assert [hashing.entity_cell(table, np.uint64(key)) for key in keys] == places
     assert len(set(places)) == len(keys)
 
@@ -301,7 +309,7 @@ def test_an_entity_is_learned_from_as_often_as_it_may_be(kind: Any) -> None:
 @pytest.mark.parametrize("content", [{"a": "text"}, {}, None, {"a": float("nan"), "b": 0.0}])
 def test_null_records_use_up_what_an_entity_may_have(kind: Any, content: Any) -> None:
     """Otherwise the content of one record would decide whether another is learned (docs/privacy 8)."""
-    told = []
+    observed = []
     for first in ({"a": 0.5, "b": 0.5}, content):
         model = learner(kind, limit=EntityLimit(1))
         ann = Origin(entity="ann")
@@ -310,8 +318,8 @@ def test_null_records_use_up_what_an_entity_may_have(kind: Any, content: Any) ->
         else:
             model.learn_one(first, True, ann)
         model.learn_one({"a": 0.1, "b": 0.1}, False, ann)
-        told.append(model.refused_records)
-    assert told == [1, 1]
+        observed.append(model.refused_records)
+    assert observed == [1, 1]
 
 
 def test_who_is_not_known_is_not_learned_from() -> None:

@@ -36,12 +36,12 @@ def placements(limit: EntityLimit, slots: int) -> Iterator[tuple[int, ...]]:
 
 @pytest.mark.parametrize("records", [1, 2, 5, 64, 65, 66, 1000, 65_535])
 def test_every_pair_is_charged_at_a_distance_that_it_has_at_least(records: int) -> None:
-    told = pairs_apart(records)
-    assert sum(pairs for _, pairs in told) == records * (records - 1)
-    assert len(told) <= 64
+    distances = pairs_apart(records)
+    assert sum(pairs for _, pairs in distances) == records * (records - 1)
+    assert len(distances) <= 64
     # Nearest first, as many pairs as there are at this distance or less.
     counted = 0
-    for i, (between, pairs) in enumerate(told):
+    for i, (between, pairs) in enumerate(distances):
         assert counted == sum(2 * (records - j) for j in range(1, between))
         counted += pairs
         assert (i == 0) == (between == 1)
@@ -67,9 +67,9 @@ BLOCKS = [(2, 4, 5, 7, 10), (1, 2, 3, 12), (3, 4, 8, 14), (6, 13)]
 def worst_over(ends: tuple[int, ...], limit: EntityLimit, rows: int) -> float:
     """The most that a placement moves so many releases next to each other: all of both are tried."""
     return max(
-        float(np.linalg.norm(moved[at : at + rows]))
+        float(np.linalg.norm(moved[start : start + rows]))
         for moved in (image(chosen, ends, 1 / RATIO) for chosen in placements(limit, ends[-1]))
-        for at in range(len(ends) - rows + 1)
+        for start in range(len(ends) - rows + 1)
     )
 
 
@@ -133,7 +133,7 @@ def test_a_plan_of_moments_spends_the_budget_of_an_entity(
         costs = np.zeros(horizon)
         costs[np.array(ends) - 1] = (move * rows / plan.sigma) ** 2
         costs[-1] = (move * len(chosen) / plan.sigma_last) ** 2
-        window = max(costs[at : at + 7].sum() for at in range(horizon - 6))
+        window = max(costs[start : start + 7].sum() for start in range(horizon - 6))
         assert costs.sum() + forks * window <= 0.8**2 * (1 + 1e-9)
 
 
@@ -157,16 +157,16 @@ def test_forks_of_warm_up_and_blocks_are_inside_the_budget_of_an_entity(horizon:
     assert spent == pytest.approx(report.mu_budget) or horizon is None
     model.charge(3)
     assert model.privacy.mu_spent > (1.0 if horizon else 0.99) * report.mu_budget
-    told = {line["name"]: line for line in model.privacy.card}
-    assert all("all of an entity's records" in line["relation"] for line in told.values())
-    for line in told.values():
+    distances = {line["name"]: line for line in model.privacy.card}
+    assert all("all of an entity's records" in line["relation"] for line in distances.values())
+    for line in distances.values():
         assert 0.5 * line["replace"] < line["blank"] < line["replace"]  # |F| <= sqrt 2, of D = 3 / sqrt 2
 
 
 def test_the_records_of_an_entity_move_the_releases_by_no_more_than_planned() -> None:
     """With the same noise the releases of two neighbouring streams differ by what the records have moved."""
     contents = ({"a": 1.0, "b": 0.0}, {"a": -0.5, "b": math.sqrt(0.75)})
-    shown = []
+    releases = []
     for content in contents:
         model = learner(
             entity=EntityLimit(3, 4), mechanism=privacy.SecondMoments(), warmup=20, horizon=80, seed=3
@@ -177,12 +177,18 @@ def test_the_records_of_an_entity_move_the_releases_by_no_more_than_planned() ->
             mine = slot in (3, 7, 11)
             model.learn_one(content if mine else {"a": 0.0, "b": 0.0}, True, Origin(entity=mine or f"{slot}"))
             released.append(model.run.released)
-        shown.append(np.array(released))
+        releases.append(np.array(released))
     plan, d = model.run.state.plan, model.run.state.plan.dim
-    moved = np.diff(shown[0] - shown[1], axis=0, prepend=0.0)
+    moved = np.diff(releases[0] - releases[1], axis=0, prepend=0.0)
     # What is released anew at each slot is C times the sums, but for what has decayed.
-    rows = [at for at in range(60) if at + 1 in {plan.end(block) for block in range(1, 60)} and at < 59]
-    running = sum(float(np.sum((shown[0] - shown[1])[at, :d] ** 2)) for at in rows) / plan.sigma**2
+    rows = [
+        index
+        for index in range(60)
+        if index + 1 in {plan.end(block) for block in range(1, 60)} and index < 59
+    ]
+    running = (
+        sum(float(np.sum((releases[0] - releases[1])[index, :d] ** 2)) for index in rows) / plan.sigma**2
+    )
     last = float(np.sum(moved[-1, d:] ** 2)) / plan.sigma_last**2
     assert 0.9 * plan.mu < math.sqrt(running + last) <= plan.mu * (1 + 1e-9)
 
@@ -226,8 +232,8 @@ def test_no_placement_of_an_entity_costs_more(size: int, strength: float, grid: 
         np.eye(STEPS)[-1],
         np.geomspace(1, 50, STEPS),
     ):
-        given = (etas, factors, influence, 2.0, bounds, grids, precisions)
-        alone = output_spend(*given)
+        arguments = (etas, factors, influence, 2.0, bounds, grids, precisions)
+        alone = output_spend(*arguments)
         for limit in LIMITS:
             worst = max(
                 float(
@@ -236,7 +242,7 @@ def test_no_placement_of_an_entity_costs_more(size: int, strength: float, grid: 
                 )
                 for chosen in placements(limit, STEPS)
             )
-            claimed = entity_spend(*given, limit)
+            claimed = entity_spend(*arguments, limit)
             assert claimed == pytest.approx(summed(np.array(every), precisions, grids, limit, size), rel=1e-6)
             records = limit.within(STEPS)
             assert worst <= claimed * (1 + 1e-9)
@@ -245,9 +251,9 @@ def test_no_placement_of_an_entity_costs_more(size: int, strength: float, grid: 
                 assert claimed <= records**2 * alone * (1 + 1e-9)
             for count in (0, STEPS // 2):
                 stopped = np.where(np.arange(STEPS) < count, precisions, 0.0)
-                part = entity_spend(*given, limit, count)
-                assert part <= entity_spend(*given[:-1], stopped, limit) * (1 + 1e-9)
-            # Twin: squares that are summed, as if the moves of the records were orthogonal.
+                part = entity_spend(*arguments, limit, count)
+                assert part <= entity_spend(*arguments[:-1], stopped, limit) * (1 + 1e-9)
+            # Mutant: squares that are summed, as if the moves of the records were orthogonal.
             caught += worst > records * alone * (1 + 1e-9)
     assert caught
 
@@ -257,7 +263,7 @@ def test_a_mutant_that_forgets_the_buffer_is_caught() -> None:
     etas, factors = giga_steps(0.03, 4.0, STEPS)
     size, limit = 2, EntityLimit(3, 4)
     bounds = output_sensitivities(etas, factors, Influence.fifo(size), 2.0, math.inf)
-    given = (etas, factors, Influence.fifo(size), 2.0, bounds, np.zeros(STEPS), np.ones(STEPS), limit)
+    arguments = (etas, factors, Influence.fifo(size), 2.0, bounds, np.zeros(STEPS), np.ones(STEPS), limit)
 
     def worst(used: int) -> float:
         every = [
@@ -267,4 +273,4 @@ def test_a_mutant_that_forgets_the_buffer_is_caught() -> None:
         return max(float(np.sum(sum(every[i] for i in c) ** 2)) for c in placements(limit, STEPS))
 
     assert worst(10**9) < 0.6 * worst(size)
-    assert worst(size) <= entity_spend(*given)
+    assert worst(size) <= entity_spend(*arguments)

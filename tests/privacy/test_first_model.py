@@ -12,8 +12,14 @@ import pytest
 
 from streampair import auc, privacy
 from streampair.privacy.mechanisms import second_moments
-from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan, plan_warmup
-from streampair.privacy.sensitivity import CROSS_WEIGHT, SQUARE_WEIGHT, moment_sensitivity
+from streampair.privacy.mechanisms.standardization import (
+    CROSS_WEIGHT,
+    SQUARE_WEIGHT,
+    Warmup,
+    WarmupPlan,
+    moment_sensitivity,
+    plan_warmup,
+)
 
 KEY = bytes(range(32))
 NAMES = ["a", "b", "c"]
@@ -89,13 +95,13 @@ def test_scores_rank_from_the_end_of_the_warm_up_on(
     assert "how features go with labels" in ours.privacy.mechanism
     with monkeypatch.context() as patch:
         patch.setattr(second_moments.Moments, "label_cross", False)
-        twin = make()
-    for model in (ours, twin):
+        control = make()
+    for model in (ours, control):
         for x, y in events[:1000]:
             model.learn_one(x, y)
         assert model.run.state.steps == 0
     assert in_order(ours, events[1000:]) > 0.85
-    assert in_order(twin, events[1000:]) == 0.5
+    assert in_order(control, events[1000:]) == 0.5
     # It is computed from what was released: the same with other records behind the same release.
     copy = make(auc_share=share)
     copy.load_state(ours.to_state())

@@ -29,8 +29,8 @@ def in_child(tell: Callable[[], str]) -> str:
         finally:
             os._exit(0)
     os.close(there)
-    with os.fdopen(here) as told:
-        text = told.read()
+    with os.fdopen(here) as pipe:
+        text = pipe.read()
     assert os.waitpid(pid, 0) == (pid, 0)
     return text
 

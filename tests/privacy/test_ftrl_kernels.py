@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import losses
-from streampair.kernels import buffers, design, dp_steps
+from streampair.kernels import buffers, dp_steps
+from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy import Influence
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
 from streampair.privacy.mechanisms.ftrl import FTRLState, plan_ftrl
@@ -68,7 +69,8 @@ def test_the_steps(
     grid = 2.0**-12
     noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
     rates = np.linspace(0.5, 0.1, steps)
-    vectors, total = np.zeros((3, dim)), np.zeros(dim, dtype=np.int64)
+    vectors, total = np.zeros((4, dim)), np.zeros(dim, dtype=np.int64)
+    vectors[:2] = vectors[3] = origin = np.linspace(-0.2, 0.1, dim)
     expected = naive.ftrl(
         rows.tolist(),
         labels.tolist(),
@@ -78,6 +80,7 @@ def test_the_steps(
         radius=radius,
         grid=grid,
         gradient=partial(naive.mean_gradient, size=size, code=loss.code, clip=clip, tangent=tangent),
+        start=origin.tolist(),
     )
     buffer = fifo(size, dim, loss, tangent)
     buffer.extend([clip, radius, grid])
@@ -122,7 +125,7 @@ def test_preparation(raw: list[float], standardise: bool, cap: float) -> None:
     mean, std = np.linspace(-0.5, 0.5, dim), np.linspace(0.1, 1.0, dim)
     out, whole = np.empty((1, dim)), np.empty(1)
     scaling = np.array([2 / (high - low), -(high + low) / (high - low), mean, 1 / std / math.sqrt(dim)])
-    design.prepare_rows(np.array([raw]), scaling, standardise, cap, out, whole)
+    vectors_kernels.prepare_rows(np.array([raw]), scaling, standardise, cap, out, whole)
     big = [min(max(v, -1e100), 1e100) if math.isfinite(v) else v for v in raw]
     moments = (mean.tolist(), std.tolist()) if standardise else None
     assert out[0] == pytest.approx(np.array(naive.prepared(big, bounds, moments, cap)), abs=1e-9)
@@ -141,7 +144,7 @@ def test_moment_sums(raw: list[list[float]]) -> None:
     rows = np.array(raw)
     scale, shift = np.array([1.0, 0.5]), np.array([0.0, 0.25])
     out, whole, sums = np.empty(rows.shape), np.empty(len(rows)), np.zeros((2, 2), dtype=np.int64)
-    design.clip_rows(rows, np.array([scale, shift]), out, whole)
+    vectors_kernels.clip_rows(rows, np.array([scale, shift]), out, whole)
     dp_steps.moment_sums(out, whole, 64.0, sums)
     expected = [[0, 0], [0, 0]]
     for row in raw:

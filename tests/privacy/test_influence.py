@@ -159,8 +159,7 @@ def test_a_record_is_in_the_prefix_or_after_it(
 @settings(deadline=None, max_examples=60)
 @given(stream=st.lists(event, min_size=4, max_size=4), position=st.integers(0, 3), other=event)
 def test_the_moments_move_within_their_sensitivity(stream: list[Event], position: int, other: Event) -> None:
-    from streampair.privacy.mechanisms.standardization import WarmupPlan
-    from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
+    from streampair.privacy.mechanisms.standardization import SQUARE_WEIGHT, WarmupPlan, moment_sensitivity
 
     sums = []
     for items in (stream, [*stream[:position], other, *stream[position + 1 :]]):

@@ -26,13 +26,13 @@ def traces(secret: bytes) -> list[bytes]:
     """What of a key would give it away: as it is, masked as HMAC masks it, and the cipher's that it gives."""
     forms = [secret, secret[::-1], NoiseKey(secret).mac()(b"cipher")]
     forms += [bytes(byte ^ mask for byte in secret) for mask in (0x36, 0x5C)]
-    return [form[at : at + PIECE] for form in forms for at in range(len(form) - PIECE + 1)]
+    return [form[start : start + PIECE] for form in forms for start in range(len(form) - PIECE + 1)]
 
 
 def holds_key(data: bytes, secret: bytes) -> bool:
     """Whether bytes have a piece of a key in them, plain or in a usual text of bytes."""
     texts = (secret.hex(), base64.b64encode(secret).decode(), repr(secret)[2:-1])
-    pieces = [text[at : at + 12].encode() for text in texts for at in range(0, len(text) - 11)]
+    pieces = [text[start : start + 12].encode() for text in texts for start in range(0, len(text) - 11)]
     return any(piece in data for piece in (*traces(secret), *pieces))
 
 
@@ -44,7 +44,7 @@ def taught(name: str, secret: bytes, slots: int = 12) -> Any:
     return model
 
 
-def shown(model: Any) -> Iterator[bytes]:
+def exposed(model: Any) -> Iterator[bytes]:
     """Everything that leaves a learner as bytes or text."""
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         yield pickle.dumps(model, protocol)
@@ -52,8 +52,8 @@ def shown(model: Any) -> Iterator[bytes]:
         yield pickle.dumps(part)
     yield pack(model.to_state())
     yield pickle.dumps(model.to_state())
-    for told in (model, model.noise_key, model.privacy, model.settings, model.run.stream, model.plan()):
-        yield f"{told} {told!r}".encode()
+    for value in (model, model.noise_key, model.privacy, model.settings, model.run.stream, model.plan()):
+        yield f"{value} {value!r}".encode()
 
 
 def errors(model: Any, secret: bytes) -> Iterator[bytes]:
@@ -80,7 +80,7 @@ def test_the_key_is_in_nothing_that_leaves(name: str) -> None:
     copies[3].bind_noise("lane", key=secret)
     for each in copies:
         if each.run is not None and each.slots:
-            assert not any(holds_key(data, secret) for data in shown(each))
+            assert not any(holds_key(data, secret) for data in exposed(each))
     assert not any(holds_key(data, secret) for data in errors(model, secret))
 
 
@@ -91,13 +91,13 @@ def test_a_key_that_shows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(NoiseKey, "__reduce__", lambda self: (NoiseKey, (self._secret,)))
         assert pickle.loads(pickle.dumps(model.noise_key)) == model.noise_key
-        assert sum(holds_key(data, secret) for data in shown(model)) >= 4
+        assert sum(holds_key(data, secret) for data in exposed(model)) >= 4
     with monkeypatch.context() as patch:
         patch.setattr(NoiseKey, "__repr__", lambda self: self._secret.hex()[:16])
-        assert any(holds_key(data, secret) for data in shown(model))
+        assert any(holds_key(data, secret) for data in exposed(model))
     for leak in (secret[5:11], bytes(b ^ 0x36 for b in secret), repr(secret).encode(), secret.hex().encode()):
         assert holds_key(b"..." + leak + b"...", secret)
-    assert not any(holds_key(data, secrets.token_bytes(32)) for data in shown(model))
+    assert not any(holds_key(data, secrets.token_bytes(32)) for data in exposed(model))
 
 
 @every_private_learner
@@ -130,8 +130,8 @@ def test_an_unpickled_learner_goes_on_once_it_has_its_key_again(name: str, slots
 
 
 def test_a_key_is_given_only_to_who_had_it() -> None:
-    for own in (None, bytes(32)):
-        model = auc.PairFTRL(noise_key=own, warmup=0)
+    for owner_key in (None, bytes(32)):
+        model = auc.PairFTRL(noise_key=owner_key, warmup=0)
         with pytest.raises(ConfigError, match="noise_key="):
             model.bind_noise("lane", key=bytes(range(32)))
     model.bind_noise("lane", key=bytes(32))

@@ -26,7 +26,7 @@ from streampair.privacy.mechanisms import ftrl
 from streampair.privacy.noise import ToeplitzNoise
 
 KEY = b"a key for tests only, 32 bytes.."
-COUNT, OWN = 60, 23
+COUNT, PLACE = 60, 23
 
 
 def events() -> list[Event]:
@@ -38,7 +38,7 @@ def events() -> list[Event]:
 
 
 STREAM = events()
-VICTIM = STREAM[OWN]
+VICTIM = STREAM[PLACE]
 OTHERS = [
     label(each, n % 3 == 0, random.Random(n).randrange(-LATENESS, AFTER), partition=n % 2)
     for n, each in enumerate(STREAM)
@@ -92,8 +92,8 @@ def learner() -> auc.PairFTRL:
     )
 
 
-def traced(own: list[Message], directory: Path | None = None) -> Trace:
-    return run(learner(), STREAM, [*OTHERS, *own], directory=directory)
+def traced(messages: list[Message], directory: Path | None = None) -> Trace:
+    return run(learner(), STREAM, [*OTHERS, *messages], directory=directory)
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +101,12 @@ def usual() -> Trace:
     return traced(TRUE)
 
 
-@pytest.mark.parametrize("own", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("messages", HOSTILE.values(), ids=HOSTILE)
 def test_a_label_changes_the_slot_of_its_event_alone(
-    own: list[Message], usual: Trace, tmp_path: Path
+    messages: list[Message], usual: Trace, tmp_path: Path
 ) -> None:
-    hostile = traced(own, tmp_path)
-    place = next(n for n, (_, p, q) in enumerate(usual.order) if (p, q) == (OWN % 2, OWN // 2))
+    hostile = traced(messages, tmp_path)
+    place = next(n for n, (_, p, q) in enumerate(usual.order) if (p, q) == (PLACE % 2, PLACE // 2))
     # The order, and the ticks at which events are taken and released.
     assert hostile.order == usual.order
     assert hostile.slots == usual.slots
@@ -122,8 +122,8 @@ def test_a_label_changes_the_slot_of_its_event_alone(
 
 def test_each_hostile_label_does_what_it_is_meant_to(usual: Trace) -> None:
     """Else the test above would show nothing."""
-    place = next(n for n, (_, p, q) in enumerate(usual.order) if (p, q) == (OWN % 2, OWN // 2))
-    found = {name: traced(own).codes[place] for name, own in HOSTILE.items()}
+    place = next(n for n, (_, p, q) in enumerate(usual.order) if (p, q) == (PLACE % 2, PLACE // 2))
+    found = {name: traced(messages).codes[place] for name, messages in HOSTILE.items()}
     twice = {"comes twice", "comes twice, and differs", "comes 100,000 times"}
     assert found == {name: 1 if name == "another value" else 2 if name in twice else 0 for name in HOSTILE}
 
@@ -161,7 +161,7 @@ def canary_learner(key: bytes) -> auc.PairFTRL:
 
 
 def released(
-    key: bytes, x: float, own: str, *, absent: object = None, unlabelled: int = 0, shared: bool = False
+    key: bytes, x: float, label: str, *, absent: object = None, unlabelled: int = 0, shared: bool = False
 ) -> np.ndarray:
     """Noisy sum of the gradients after each slot.
 
@@ -173,7 +173,7 @@ def released(
     for n in bare:
         stream[n] = stream[n]._replace(id=CANARY.id if shared else stream[n].id, x={"a": -1.0})
     labels = [each for each in LABELS if each.id not in {AROUND[n].id for n in bare}]
-    trace = run(canary_learner(key), stream, [*labels, *OWN_LABEL[own]], labels=(absent, False, True))
+    trace = run(canary_learner(key), stream, [*labels, *OWN_LABEL[label]], labels=(absent, False, True))
     return np.array(trace.sums)[:, 0]
 
 
@@ -204,7 +204,9 @@ class Audit:
         with pytest.MonkeyPatch.context() as silent:
             silent.setattr(ftrl, "ToeplitzNoise", lambda column, dim, sigma: ToeplitzNoise(column, dim, 0.0))
             white = {
-                (x, own): self._white(released(KEY, x, own, **options)) for x in (1.0, -1.0) for own in labels
+                (x, label): self._white(released(KEY, x, label, **options))
+                for x in (1.0, -1.0)
+                for label in labels
             }
         self.exact, self._sides = max(
             (float(np.linalg.norm(white[one] - white[other])), (one, other))
@@ -217,11 +219,11 @@ class Audit:
         found = np.array(
             [
                 [
-                    self._white(released(b"key %26d %d" % (number, side), x, own, **self._options))
+                    self._white(released(b"key %26d %d" % (number, side), x, label, **self._options))
                     @ self._direction
                     for number in range(runs)
                 ]
-                for side, (x, own) in enumerate(self._sides)
+                for side, (x, label) in enumerate(self._sides)
             ]
         )
         mu = abs(float(found[0].mean() - found[1].mean())) / math.sqrt(

@@ -96,7 +96,7 @@ def test_no_view_leaves_that_is_not_charged(
 
 def play(world: World, data: st.DataObject) -> None:
     world.start()
-    told: dict[int, int] = {}  # the record at each place, as first read
+    first_read: dict[int, int] = {}  # the record at each place, as first read
     for _ in range(data.draw(st.integers(1, 25))):
         what = data.draw(st.sampled_from(["go", "go", "commit", "crash", "dies", "stop"]))
         try:
@@ -109,7 +109,8 @@ def play(world: World, data: st.DataObject) -> None:
                 places = range(world.slots, world.slots + n)
                 faithful = data.draw(st.booleans())
                 contents = [
-                    told.setdefault(p, data.draw(CONTENT)) if faithful else data.draw(CONTENT) for p in places
+                    first_read.setdefault(p, data.draw(CONTENT)) if faithful else data.draw(CONTENT)
+                    for p in places
                 ]
                 world.step(contents, dies=what == "dies")
                 if what == "dies":
@@ -149,12 +150,12 @@ class Forgetful(Ledger):
         self.pending = False
 
 
-@pytest.mark.parametrize("twin", [Trusting, Forgetful])
-def test_a_ledger_that_lets_a_view_leave_is_caught(twin: type[Ledger]) -> None:
+@pytest.mark.parametrize("mutant", [Trusting, Forgetful])
+def test_a_ledger_that_lets_a_view_leave_is_caught(mutant: type[Ledger]) -> None:
     @settings(max_examples=2000, deadline=None, database=None, derandomize=True)
     @given(data=st.data())
     def run(data: st.DataObject) -> None:
-        play(World(make=twin), data)
+        play(World(make=mutant), data)
 
     with pytest.raises(AssertionError):
         run()

@@ -1,4 +1,4 @@
-"""Lemmas of docs/privacy that no other test checks: a search for a counter-example, and twins."""
+"""Lemmas of docs/privacy that no other test checks: a search for a counter-example, and mutants."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from scipy import special
 
 from streampair import losses
 from streampair.privacy import Influence, compose, delta_from, mu_from
-from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
 from streampair.privacy.mechanisms.second_moments import plan_second_moments
 from streampair.privacy.mechanisms.standardization import plan_warmup
 from streampair.privacy.noise import BLTNoise, NormalStream
-from streampair.privacy.sensitivity import fifo_pattern
+from streampair.privacy.sensitivity import BLT, Toeplitz, fifo_pattern, fit_blt
 
 Array = np.ndarray
 
@@ -159,11 +158,11 @@ def test_the_pairing_of_the_proof() -> None:
             mirror = 2 * j + p - i
             pairs.append(((i, j + p), ("fewer", mirror if mirror in fewer else i)))
             pairs.append(((i, j + q), ("more", q - 1 - i)))
-        taken = [own for _, own in pairs]
+        taken = [place_of for _, place_of in pairs]
         assert len(set(taken)) == len(taken) == p + q
-        for (row, place), (_, own) in pairs:
-            assert abs(own - j) <= abs(row - place)
-            assert max(own, j) <= max(row, place)
+        for (row, place), (_, place_of) in pairs:
+            assert abs(place_of - j) <= abs(row - place)
+            assert max(place_of, j) <= max(row, place)
 
 
 @pytest.mark.parametrize("size", [1, 32, 700])

@@ -22,8 +22,8 @@ from streampair.privacy.mechanisms.offline import VectorGate, epsilon_of_draws, 
 
 def passed(problem: PairwiseProblem, eta: float, start: Any) -> tuple[Any, Any]:
     """The mean of the iterates of a pass, and the last."""
-    at, total = np.arange(problem.n), np.zeros(problem.dim)
-    last, before = pair_steps(problem, (at[1:], at[:-1]), eta, start, start, total)
+    order, total = np.arange(problem.n), np.zeros(problem.dim)
+    last, before = pair_steps(problem, (order[1:], order[:-1]), eta, start, start, total)
     return (total + before + last - 2.0 * start) / (problem.n - 1), last
 
 
@@ -72,7 +72,7 @@ def test_a_pass_moves_by_no_more_and_nearly_so(loss: losses.PairLoss, form: Any)
         if place == 1:
             assert move > claim / 3.0
             if form == "raw" and loss.decreasing:  # else D is that of pairs that this record is not in
-                assert move > 0.85 * claim > claim / 2.0  # a twin of one pair claims half
+                assert move > 0.85 * claim > claim / 2.0  # a mutant of one pair claims half
 
 
 def kinks(axes: int, eta: float) -> tuple[PairwiseProblem, PairwiseProblem, Any]:
@@ -102,10 +102,10 @@ def test_two_runs_part_at_the_kinks_of_a_hinge() -> None:
     one, other, start = kinks(60, eta)
     (mean, last), (mean2, last2) = (passed(problem, eta, start) for problem in (one, other))
     move, steps = float(np.linalg.norm(mean - mean2)), one.n - 1
-    given: Any = {"diameter": one.diameter, "radius": one.radius}
-    claim = neighbours_move(steps, eta, jump=one.lipschitz, **given)
+    options: Any = {"diameter": one.diameter, "radius": one.radius}
+    claim = neighbours_move(steps, eta, jump=one.lipschitz, **options)
     assert claim / 3.0 < move <= claim
-    assert move > 1.3 * neighbours_move(steps, eta, jump=0.0, **given)
+    assert move > 1.3 * neighbours_move(steps, eta, jump=0.0, **options)
     assert np.linalg.norm(last - last2) > 1.8 * 2.0 * eta * one.diameter
 
 
@@ -185,8 +185,8 @@ def test_algorithm_3_is_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
         return vector
 
     monkeypatch.setattr(VectorGate, "privatize", silent)
-    given = np.random.RandomState(3)
-    model = offline.LocalizedPairSGD(2.0, 1e-3, calibration="paper", random_state=given).fit(X, y)
+    draws = np.random.RandomState(3)
+    model = offline.LocalizedPairSGD(2.0, 1e-3, calibration="paper", random_state=draws).fit(X, y)
     coins = np.random.default_rng(int(np.random.RandomState(3).randint(2**31 - 1)))
     wanted, sigmas = letter(X, y, coins, 1.0, 2.0, 1e-3)
     assert model.coef_ == pytest.approx(wanted, abs=1e-12)
@@ -277,8 +277,8 @@ def test_epsilon_by_the_law_of_the_draws() -> None:
     here = scipy.stats.norm.pdf(x, 0.0, sigma)
     there = sum(p * scipy.stats.norm.pdf(x, m, sigma) for p, m in zip(weights, moves, strict=True))
 
-    def divergence(at: float) -> float:
-        over = [np.maximum(a - math.exp(at) * b, 0.0) for a, b in ((here, there), (there, here))]
+    def divergence(threshold: float) -> float:
+        over = [np.maximum(a - math.exp(threshold) * b, 0.0) for a, b in ((here, there), (there, here))]
         return max(float(scipy.integrate.trapezoid(each, x)) for each in over)
 
     assert divergence(epsilon) <= delta
@@ -294,7 +294,7 @@ def test_epsilon_by_the_law_of_the_draws() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         (
             {"calibration": "paper", "loss": losses.Hinge()},
@@ -308,7 +308,7 @@ def test_epsilon_by_the_law_of_the_draws() -> None:
         ({"learning_rate": math.inf, "loss": losses.Hinge()}, "learning_rate is inf. Fix"),
     ],
 )
-def test_bad_parameters_are_told(given: dict[str, Any], message: str) -> None:
+def test_bad_parameters_are_refused(options: dict[str, Any], message: str) -> None:
     X = np.array([[0.1], [0.2], [-0.1], [0.4]])
     with pytest.raises(ConfigError, match=message):
-        offline.LocalizedPairSGD(**given).fit(X, [0, 1, 0, 1])
+        offline.LocalizedPairSGD(**options).fit(X, [0, 1, 0, 1])

@@ -56,10 +56,10 @@ def gradient(loss: losses.PairLoss, form: str, w: Array, x: Array, y: Array, x2:
 
 
 def parts(flat: Array) -> dict[str, Array]:
-    out, at = {}, 0
+    out, position = {}, 0
     for name, width in WIDTHS.items():
-        out[name] = flat[:, at : at + width]
-        at += width
+        out[name] = flat[:, position : position + width]
+        position += width
     return out
 
 

@@ -103,9 +103,11 @@ def test_the_noise_of_class_means_is_no_scatter() -> None:
     triangle = second[np.tril_indices(d)]
     mean = np.concatenate((triangle, np.zeros(CLASSES * d), shares / 2))
     sizes = []
-    for given in (variance, 1e-12):  # the mutant knows of no noise
+    for variance_given in (variance, 1e-12):  # the mutant knows of no noise
         traces = [
-            np.trace(naive.matrix(metric_of(mean + 1e-2 * rng.normal(size=len(mean)), d, CLASSES, given)))
+            np.trace(
+                naive.matrix(metric_of(mean + 1e-2 * rng.normal(size=len(mean)), d, CLASSES, variance_given))
+            )
             for _ in range(60)
         ]
         sizes.append(float(np.mean(traces)))
@@ -124,8 +126,8 @@ def test_classes_are_declared() -> None:
         {"entity": EntityLimit(2)},
         {"mechanism": privacy.PairGradients()},
     ):
-        given: dict[str, Any] = {"features": ["a"], "classes": [1, 2], **options}
-        assert not isinstance(metric.PairFTRL(**given).run.state, MomentsState)
+        parameters: dict[str, Any] = {"features": ["a"], "classes": [1, 2], **options}
+        assert not isinstance(metric.PairFTRL(**parameters).run.state, MomentsState)
     assert not isinstance(metric.PairFTRL(features=["a"]).run.state, MomentsState)
     with pytest.raises(ConfigError, match="classes="):
         metric.PairFTRL(mechanism=privacy.SecondMoments())

@@ -79,7 +79,7 @@ def test_no_replacement_moves_a_sum_by_more_than_the_diameter() -> None:
         found = max(moves(rng, weight, dim) for _ in range(6))
         bound = second_moments_diameter(weight)
         assert 0.95 * bound <= found <= bound * (1 + 1e-12)
-    # Twins that the search must catch: the matrix alone, and two mechanisms that are not one.
+    # Mutants that the search must catch: the matrix alone, and two mechanisms that are not one.
     assert max(moves(rng, 1.0, 3) for _ in range(4)) > math.sqrt(2.0)
     # Joint release is less than the two apart.
     assert second_moments_diameter(1.0) < math.hypot(math.sqrt(2.0), 2.0)
@@ -208,7 +208,7 @@ def test_the_charge_of_a_fork_is_what_the_dearest_window_costs() -> None:
     Ends are rounded up: with base 5 the gaps are 2, 1, 2, ..., and 2 slots can hold two ends, not one.
     """
     windows = [*range(1, 31), 45, 60, 299, 400]
-    missed = beside = 0
+    missed = overcharged = 0
     for base in (*range(1, 31), 200):
         for horizon in (None, 300):
             rule_plan = plan_second_moments(0.5, features=D, base=base, radius=30.0, horizon=horizon)
@@ -222,9 +222,9 @@ def test_the_charge_of_a_fork_is_what_the_dearest_window_costs() -> None:
                 # The mutants: the window from the first end on, and the fullest window with the horizon.
                 missed += short < found * 0.99
                 fullest = rule_plan._ends_mu2(rule_plan._most_ends(window))
-                beside += fullest + last > found * 1.01
+                overcharged += fullest + last > found * 1.01
     assert missed >= 5
-    assert beside >= 300
+    assert overcharged >= 300
 
 
 @pytest.mark.parametrize(("warmup", "window"), [(6, 2), (5, 2), (15, 3), (24, 4), (29, 5)])
@@ -312,7 +312,7 @@ def test_the_leader_is_that_of_all_pairs_where_classes_share_their_covariance() 
 
 
 def test_under_noise_the_leader_is_better_where_eigenvalues_are_pulled_together() -> None:
-    """Twin: the ridge alone."""
+    """Mutant: the ridge alone."""
     rng = np.random.default_rng(1)
     d, std = 12, 0.007
     second = np.diag(1.0 / np.arange(1, d + 1))
@@ -327,8 +327,8 @@ def test_under_noise_the_leader_is_better_where_eigenvalues_are_pulled_together(
     for _ in range(40):
         cross = 0.05 * second @ rng.normal(size=d)
         noise = rng.normal(0.0, std, (d, d))  # on and beside the diagonal, where it is the mean of two cells
-        given = second + (noise + noise.T) / 2.0, cross + 0.5 * std * rng.normal(size=d), cross
-        gains.append(worth(std * std, *given) - worth(0.0, *given))
+        perturbed = second + (noise + noise.T) / 2.0, cross + 0.5 * std * rng.normal(size=d), cross
+        gains.append(worth(std * std, *perturbed) - worth(0.0, *perturbed))
     assert stats.ttest_1samp(gains, 0.0, alternative="greater").pvalue < 1e-4
     assert np.mean(gains) > 0.02
 

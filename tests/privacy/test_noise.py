@@ -18,8 +18,8 @@ from scipy import stats
 from streampair.errors import SnapshotError
 from streampair.kernels import numerics
 from streampair.kernels import random as random_kernels
-from streampair.privacy.correlated import square_root_coefficients
 from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise
+from streampair.privacy.sensitivity import square_root_coefficients
 
 word = st.one_of(
     st.integers(0, 2**64 - 1),
@@ -68,7 +68,7 @@ def rejects(sample: np.ndarray) -> bool:
 def test_the_sample_is_standard_normal(seed: int) -> None:
     sample = NormalStream(seed).take(200_001)
     assert not rejects(sample)
-    # Twins that the check must catch.
+    # Mutants that the check must catch.
     assert rejects(sample * 1.02)
     assert rejects(np.clip(sample, -3.5, 3.5))
     assert rejects(np.repeat(sample[::2], 2))
@@ -92,11 +92,11 @@ def test_streams_are_fresh_unless_seeded() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-@pytest.mark.parametrize("twin", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
-def test_a_copy_draws_its_own_noise(seed: int | None, twin: object) -> None:
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_a_copy_draws_its_own_noise(seed: int | None, copier: object) -> None:
     stream = NormalStream(seed)
     stream.take(10)
-    other = twin(stream)  # type: ignore[operator]
+    other = copier(stream)  # type: ignore[operator]
     assert not other.seeded
     assert not np.any(np.isin(other.take(1000), stream.take(1000)))
 
@@ -126,8 +126,8 @@ def test_no_key_can_be_found() -> None:
     stream.take(3)
     assert "NormalStream" in repr(stream)
     assert len(pickle.dumps(stream)) < 100  # a class name, and no more
-    held = [getattr(stream, name) for name in stream.__slots__]
-    assert not any(isinstance(value, bytes | bytearray | str) for value in held)
+    attributes = [getattr(stream, name) for name in stream.__slots__]
+    assert not any(isinstance(value, bytes | bytearray | str) for value in attributes)
     # What was handed out is not kept.
     assert not np.any(stream._block[:3])
 

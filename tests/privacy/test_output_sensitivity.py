@@ -211,10 +211,10 @@ def test_patterns() -> None:
     for n in (2, 3, 9):
         worst = Influence.history().pattern(n)
         for i in range(1, n + 1):
-            own = [1.0 if i > 1 else 0.0] + [1.0 / (t - 1) for t in range(i + 1, n + 1)]
+            pattern = [1.0 if i > 1 else 0.0] + [1.0 / (t - 1) for t in range(i + 1, n + 1)]
             if i == 1:
-                own = own[1:]
-            assert all(a <= b for a, b in zip(own, worst, strict=False))
+                pattern = pattern[1:]
+            assert all(a <= b for a, b in zip(pattern, worst, strict=False))
     with pytest.raises(ConfigError, match="horizon"):
         Influence.history().pattern(None)
     with pytest.raises(ConfigError, match="max_uses"):

@@ -45,7 +45,7 @@ def secrets() -> Iterator[Secrets]:
 
 # A wheel: everybody around it is in a pair with the next and with the hub, so 12 of 24 pairs change together.
 RIM = 12
-WHEEL = np.array([(at, (at + 1) % RIM) for at in range(RIM)] + [(at, RIM) for at in range(RIM)])
+WHEEL = np.array([(node, (node + 1) % RIM) for node in range(RIM)] + [(node, RIM) for node in range(RIM)])
 
 
 def neighbours(changed: int) -> tuple[Any, Any, Any]:
@@ -142,7 +142,7 @@ def gradient_of_one(left: Any, right: Any, clip: float, norm: str, by_row: bool)
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_rows_that_are_clipped_one_by_one_move_further(norm: Any) -> None:
     """docs/privacy, Lemma 80: the rows of a batch are released together. Both bounds are reached."""
-    rng, most, twin = np.random.default_rng(1), 0.0, 0.0
+    rng, most, most_by_rows = np.random.default_rng(1), 0.0, 0.0
     order = 1 if norm == "l1" else 2
     for trial in range(100):
         left = rng.normal(size=(1, 5)) if trial else np.ones((1, 5))
@@ -150,10 +150,10 @@ def test_rows_that_are_clipped_one_by_one_move_further(norm: Any) -> None:
         for rows in (False, True):
             matrix = gradient_of_one(left, right, 0.1, norm, rows)
             size = float(np.linalg.norm(matrix.ravel(), ord=order))
-            most, twin = (most, max(twin, size)) if rows else (max(most, size), twin)
+            most, most_by_rows = (most, max(most_by_rows, size)) if rows else (max(most, size), most_by_rows)
     wanted = 5.0 if norm == "l1" else math.sqrt(5.0)
     assert most == pytest.approx(0.1)
-    assert twin == pytest.approx(0.1 * wanted)
+    assert most_by_rows == pytest.approx(0.1 * wanted)
 
 
 @pytest.mark.parametrize(("pairs", "size", "parts"), [(1, 3, 3), (3, 2, 4), (5, 2, 3), (4, 4, 2), (7, 3, 4)])
@@ -165,7 +165,7 @@ def test_pairs_in_one_batch_cost_most(pairs: int, size: int, parts: int) -> None
 
 
 def test_plans_spend_what_is_asked() -> None:
-    given: Any = {
+    options: Any = {
         "dim": 6,
         "sensitivity": 0.01,
         "batch": 10,
@@ -176,11 +176,11 @@ def test_plans_spend_what_is_asked() -> None:
     }
     for pairs in (1, 4, 25):
         relation = PairRelation(pairs=pairs)
-        plan = plan_pairs(2.0, 1e-5, relation=relation, **given)
+        plan = plan_pairs(2.0, 1e-5, relation=relation, **options)
         assert epsilon_from(plan.mu, 1e-5) == pytest.approx(2.0)
         assert plan.mu <= plan.release.replace <= 2.03 * plan.release.blank
         assert plan.releases == 21
-        pure = plan_pairs(2.0, 0.0, relation=relation, **given)
+        pure = plan_pairs(2.0, 0.0, relation=relation, **options)
         assert pure.epsilon == pytest.approx(3 * pairs * (0.01 / pure.grid + 6) / pure.scale)
         assert 1.98 < pure.epsilon <= 2.0
         assert pure.release.floating_point(2.0) == 0.0 < plan.release.floating_point(2.0)
@@ -190,22 +190,22 @@ def test_plans_spend_what_is_asked() -> None:
 def test_the_paper_is_accounted_for_exactly(width: int) -> None:
     """Its noise is what one row needs; d' rows leave together, so the loss is d' times what it promises."""
     X, alike, _ = neighbours(0)
-    given: Any = {"calibration": "paper", "n_components": width, "batch_size": 6, "epochs": 4}
-    report = batch.DPPMetricLearner(1.0, 0.0, **given).fit(X, alike, WHEEL).privacy
+    options: Any = {"calibration": "paper", "n_components": width, "batch_size": 6, "epochs": 4}
+    report = batch.DPPMetricLearner(1.0, 0.0, **options).fit(X, alike, WHEEL).privacy
     assert width <= report.epsilon_spent < 1.02 * width
     assert "constants promise epsilon 1" in report.details
     assert report.card[0]["lemma"].endswith("80")
-    gaussian = batch.DPPMetricLearner(1.0, 1e-5, **given).fit(X, alike, WHEEL).privacy
+    gaussian = batch.DPPMetricLearner(1.0, 1e-5, **options).fit(X, alike, WHEEL).privacy
     # Epsilon is split over four epochs there, and mu composes by squares, so here it keeps more than it says.
     assert gaussian.mu_spent == pytest.approx(
         spread(RIM, 6) / RIM * math.sqrt(width / 4 / (2 * math.log(1.25e5))), rel=0.02
     )
 
 
-def shown(runs: int = 80) -> tuple[float, float]:
+def observed_mu(runs: int = 80) -> tuple[float, float]:
     """The mu that the best attack shows on the worst neighbours, and what is claimed."""
     X, *sides = neighbours(RIM)
-    privatize, told = VectorGate.privatize, np.zeros((2, runs))
+    privatize, statistics = VectorGate.privatize, np.zeros((2, runs))
     make = MODELS["gaussian"]
     for run, side in np.ndindex(runs, 2):
         kept: list[Any] = []
@@ -219,19 +219,21 @@ def shown(runs: int = 80) -> tuple[float, float]:
             noise = itertools.count(1000 * (2 * run + side))
             patch.setattr(offline, "NormalStream", lambda seed, noise=noise: NormalStream(next(noise)))
             report = make().fit(X, sides[side], WHEEL).privacy
-        told[side, run] = sum(gradient[0] for gradient in kept)  # all changed pairs lie along one feature
-    std = math.sqrt(told.var(axis=1, ddof=1).mean())
-    return abs(float(told[1].mean() - told[0].mean())) / std, report.mu_spent
+        statistics[side, run] = sum(
+            gradient[0] for gradient in kept
+        )  # all changed pairs lie along one feature
+    std = math.sqrt(statistics.var(axis=1, ddof=1).mean())
+    return abs(float(statistics[1].mean() - statistics[0].mean())) / std, report.mu_spent
 
 
 @pytest.mark.slow
 def test_an_audit_shows_what_is_claimed_and_catches_less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, claimed = shown(1000)
+    found, claimed = observed_mu(1000)
     error = 4.0 * math.sqrt(2.0 / 1000 + claimed**2 / 4000)
     assert 0.7 * claimed < found < claimed + error
     take = NormalStream.take
     monkeypatch.setattr(NormalStream, "take", lambda stream, count: LESS_NOISE * take(stream, count))
-    quiet, _ = shown(1000)
+    quiet, _ = observed_mu(1000)
     assert quiet > claimed + error
 
 
@@ -284,10 +286,10 @@ def test_what_is_public_is_computed_from_releases(delta: float, monkeypatch: pyt
         return tape.pop(0)
 
     monkeypatch.setattr(VectorGate, "privatize", record)
-    given: Any = {"batch_size": 7, "epochs": 3, "n_components": 1, "random_state": 7}
-    one = batch.DPPMetricLearner(1.0, delta, **given).fit(X, alike, WHEEL)
+    options: Any = {"batch_size": 7, "epochs": 3, "n_components": 1, "random_state": 7}
+    one = batch.DPPMetricLearner(1.0, delta, **options).fit(X, alike, WHEEL)
     monkeypatch.setattr(VectorGate, "privatize", play)
-    two = batch.DPPMetricLearner(1.0, delta, **given).fit(X, other, WHEEL)
+    two = batch.DPPMetricLearner(1.0, delta, **options).fit(X, other, WHEEL)
     assert one.components_.tobytes() == two.components_.tobytes()
     assert str(one.privacy) == str(two.privacy)
 
@@ -336,7 +338,7 @@ def staircase(width: int, inner: int, scale: int, reach: int) -> Any:
 def test_staircases_are_as_likely_as_stated(width: int, inner: int, scale: int) -> None:
     reach = 80 * width * scale
     wanted = staircase(width, inner, scale, reach)
-    for m in (1, 2, 3):  # a move by m steps; and a twin, by one more
+    for m in (1, 2, 3):  # a move by m steps; and a mutant, by one more
         far, more = (
             float((np.log(wanted[by:]) - np.log(wanted[:-by])).max()) for by in (m * width, m * width + 1)
         )
@@ -346,10 +348,10 @@ def test_staircases_are_as_likely_as_stated(width: int, inner: int, scale: int) 
     counts = np.bincount(np.clip(drawn, -near, near) + near, minlength=2 * near + 1)
     expected = np.bincount(np.clip(np.arange(-reach, reach + 1), -near, near) + near, wanted) * len(drawn)
     assert scipy.stats.chisquare(counts, expected).pvalue > 1e-3
-    twin = np.bincount(
+    mutant = np.bincount(
         np.clip(np.arange(-reach, reach + 1), -near, near) + near, staircase(width + 1, inner, scale, reach)
     )
-    assert scipy.stats.chisquare(counts, twin * len(drawn)).pvalue < 1e-6
+    assert scipy.stats.chisquare(counts, mutant * len(drawn)).pvalue < 1e-6
     plan = StaircasePlan(
         "", "", 1, 1.0, 1.0, 1, 0.5, 0.0, scale, PairRelation(pairs=1), 1, 1, width=width, inner=inner
     )
@@ -413,10 +415,10 @@ def test_a_sign_shows_what_is_claimed_and_a_coin_that_is_less_fair_is_caught() -
         seen = np.array([[gate.privatize(np.array([x]))[0] for _ in range(10_000)] for x in (-1.0, 1.0)])
         return least_epsilon(seen[0], seen[1], 0.0), claimed
 
-    shown_, claimed = audited(1.0)
-    assert 0.7 * claimed < shown_ <= claimed
-    shown_, claimed = audited(0.4)
-    assert shown_ > claimed
+    observed, claimed = audited(1.0)
+    assert 0.7 * claimed < observed <= claimed
+    observed, claimed = audited(0.4)
+    assert observed > claimed
 
 
 def test_entries_move_by_what_is_claimed_under_staircases_and_signs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,18 +471,18 @@ def test_noise_of_the_size_of_a_batch_tells_and_no_epsilon_is_printed() -> None:
     X = np.zeros((4, n))
     X[0, 0], X[1, 0], X[2, 0], X[3, 0] = 0.9, -0.9, 0.3, -0.3
     pairs = np.array([(0, 1), (2, 3), (0, 2)])
-    given: Any = {"noise": "batch-maximum", "reproduction_only": True, "epochs": 1, "clip": 0.01}
+    options: Any = {"noise": "batch-maximum", "reproduction_only": True, "epochs": 1, "clip": 0.01}
 
     def size(last: bool) -> float:
         """Of what is added in rows whose gradient is 0 but for the last pair's: the noise alone."""
-        model = batch.DPPMetricLearner(0.5, 0.0, margin=0.1, batch_size=1, connected=False, **given)
+        model = batch.DPPMetricLearner(0.5, 0.0, margin=0.1, batch_size=1, connected=False, **options)
         privatize = model._reduced(PairRelation(pairs=1), 1, np.random.default_rng())
         gradient, peaks = model._gradient(X, pairs[2:], np.array([last]), np.array([0]), np.eye(n), 0.1)
         return float(np.abs(privatize(gradient, np.eye(n), peaks)[0]).mean())
 
     seen = np.array([[size(last) for _ in range(100)] for last in (False, True)])
     assert least_epsilon(seen[0], seen[1], 1.5 * float(np.median(seen[0]))) > 0.5
-    report = batch.DPPMetricLearner(connected=False, **given).fit(X, [True, False, True], pairs).privacy
+    report = batch.DPPMetricLearner(connected=False, **options).fit(X, [True, False, True], pairs).privacy
     assert report.kind == "void"
     assert "psilon" not in str(report)
     assert not hasattr(report, "epsilon_spent")

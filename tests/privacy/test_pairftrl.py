@@ -70,7 +70,7 @@ def test_it_ranks() -> None:
 
 
 def test_noise_of_another_size_would_be_noticed() -> None:
-    """A budget 800 times as small, as a twin; over 100 draws .51, at most .80."""
+    """A budget 800 times as small, as a mutant; over 100 draws .51, at most .80."""
     assert ranked(0.01, seed=1)[0] < 0.9
 
 
@@ -197,10 +197,10 @@ def test_null_slots_before_the_features_are_known_are_taken_later() -> None:
 
 
 def test_unknown_features_are_ignored_and_counted() -> None:
-    model, twin = learned(10, seed=1), learned(10, seed=1)
+    model, control = learned(10, seed=1), learned(10, seed=1)
     model.learn_one({"a": 0.1, "z": "text", "b": 0.2}, True)
-    twin.learn_one({"b": 0.2, "a": 0.1}, True)
-    assert np.array_equal(model.weights_vector, twin.weights_vector)
+    control.learn_one({"b": 0.2, "a": 0.1}, True)
+    assert np.array_equal(model.weights_vector, control.weights_vector)
     assert model.ignored_features == 1
     assert model.score_one({"a": 0.1, "b": 0.2, "z": "text"}) == model.score_one({"b": 0.2, "a": 0.1})
 
@@ -351,7 +351,7 @@ def test_a_snapshot_holds_plain_values_and_no_key() -> None:
 # ---- configuration -------------------------------------------------------------------------------------
 
 
-def test_bounds_outside_an_undeclared_feature_set_are_told_and_belong_to_it() -> None:
+def test_bounds_outside_an_undeclared_feature_set_are_reported_and_belong_to_it() -> None:
     """Refused, one bad first record would stop a lane for ever: it would meet it again after each restart."""
     one, many = (auc.PairFTRL(bounds={"z": (0, 1)}, seed=1) for _ in range(2))
     with pytest.warns(UserWarning, match="bounds names 'z', which the first record lacks"):
@@ -374,7 +374,7 @@ def test_other_losses_and_buffers_run() -> None:
     assert learned(10, clip=100.0).run.state.plan.diameter == 4.0  # type: ignore[union-attr]
 
 
-def test_an_overspent_account_is_told_and_never_cut_to_the_budget() -> None:
+def test_an_overspent_account_is_reported_and_never_cut_to_the_budget() -> None:
     run = auc.PairFTRL(
         epsilon=1.0, delta=1e-5, horizon=100, features=["a"], mechanism=privacy.PairGradients()
     ).run
@@ -382,15 +382,15 @@ def test_an_overspent_account_is_told_and_never_cut_to_the_budget() -> None:
         run.null()
     spent = run.state.plan.mu_spent(100)
 
-    def told(promised: float) -> Any:
+    def report_of(promised: float) -> Any:
         settings = dataclasses.replace(run.settings, mu=promised, epsilon=epsilon_from(promised, 1e-5))
         rest: dict[str, Any] = {"warmed": False, "mu_warmup": 0.0, "card": (), "horizon_left": 0}
         return build_report(settings, run.state, AccountStatus(), declared=True, seeded=False, **rest)
 
-    report = told(spent / 1.1)
+    report = report_of(spent / 1.1)
     assert report.mu_spent == spent
     assert report.epsilon_spent == epsilon_from(spent, 1e-5) > report.epsilon_budget
-    rounded = told(spent * (1 - 1e-15))
+    rounded = report_of(spent * (1 - 1e-15))
     assert rounded.epsilon_spent <= rounded.epsilon_budget
 
 

@@ -18,8 +18,8 @@ from streampair import auc, losses, metric, privacy
 from streampair.base import validation
 from streampair.errors import SnapshotError
 from streampair.privacy import EntityLimit
-from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms import ftrl, output_perturbation, second_moments, standardization
+from streampair.privacy.sensitivity import BLT
 
 KEY = bytes(range(32))
 MAKES = {
@@ -62,7 +62,7 @@ MAKES = {
 # The first 64 outputs of the paper, with this ridge term, depend on no record and on nothing fitted.
 RANDOM = "auc-paper"
 every_learner = pytest.mark.parametrize("name", MAKES)
-Shown = tuple[list[bytes], list[bytes]]
+Observed = tuple[list[bytes], list[bytes]]
 
 
 def elsewhere(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def elsewhere(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ftrl, "fit_blt", fit)
 
 
-def run(model: Any, events: list[Any]) -> Shown:
+def run(model: Any, events: list[Any]) -> Observed:
     """The digest of every slot, and what was released."""
     digests: list[bytes] = []
     model.bind_noise("lane", digests)
@@ -114,15 +114,15 @@ def restored(model: Any, saved: Any) -> Any:
 
 
 @every_learner
-@pytest.mark.parametrize("at", [5, 30])
+@pytest.mark.parametrize("slot", [5, 30])
 def test_what_is_restored_elsewhere_runs_under_the_same_numbers(
-    name: str, at: int, monkeypatch: pytest.MonkeyPatch
+    name: str, slot: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = MAKES[name](noise_key=KEY)
     events = events_of(here)
-    run(here, events[:at])
+    run(here, events[:slot])
     saved, plan = copy.deepcopy(here.to_state()), here.plan()
-    rest = tuple(part[at:] for part in run(here.clone(), events))
+    rest = tuple(part[slot:] for part in run(here.clone(), events))
     pickled = pickle.dumps(restored(here, saved))
 
     def unpickled() -> Any:
@@ -136,7 +136,7 @@ def test_what_is_restored_elsewhere_runs_under_the_same_numbers(
         for way in ways:
             there = way()
             assert there.plan() == plan
-            assert run(there, events[at:]) == rest
+            assert run(there, events[slot:]) == rest
             assert there.plan() == plan
         fresh = here.clone()
         run(fresh, events[:1])
@@ -183,18 +183,18 @@ def test_a_plan_of_something_else_is_refused_and_changes_nothing(name: str) -> N
     wrong += [changed(("names",), value) for value in (None, NAMES[:-1], [*NAMES, "other"], NAMES * 2, 3)]
     wrong += [changed(("plan",), value) for value in (None, {}, {**plan["plan"], "more": 1.0})]
     for part in (("plan",), ("plan", "mechanism"), ("plan", "standardization")):
-        held = plan
+        section = plan
         for key in part:
-            held = held[key]
-        for key, value in (held or {}).items():
+            section = section[key]
+        for key, value in (section or {}).items():
             off = [value * 1.001, value * 0.5, math.nan, math.inf, -value] if type(value) is float else []
             off += [value + 1, -1, 1.5] if type(value) is int else []
             for bad in (*off, None, "much", {"kind": "x"}):
                 if bad != value:
                     wrong.append(changed((*part, key), bad))
-    for given in wrong:
+    for plan_given in wrong:
         with pytest.raises(SnapshotError, match="Fix: "):
-            new.load_plan(given)
+            new.load_plan(plan_given)
         assert new.plan() == plan
     new.load_plan(plan)
     with pytest.raises(SnapshotError, match="damaged"):  # and so is one that follows a plan

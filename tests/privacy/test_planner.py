@@ -187,14 +187,16 @@ def of_metric(mechanism: str, settings: dict[str, Any], n: int, d: int, seed: in
 def test_what_it_expects_of_rankings_and_metrics(family: str, measure: Any, room: float) -> None:
     n, d = 8000, 6
     found = privacy.plan(n, d, family=family, auc=BEST)
-    told = {}
+    expected = {}
     for forecast in found.forecasts:
         if forecast.mechanism == "NoisyOGD":
             continue  # all noise here
         runs = [measure(forecast.mechanism, forecast.settings, n, d, seed) for seed in range(2)]
-        told[forecast.call()] = float(np.mean(runs))
-        assert abs(told[forecast.call()] - forecast.auc) <= room + found.auc_without_privacy - forecast.auc
-    assert max(told.values()) - told[found.best.call()] <= 0.02
+        expected[forecast.call()] = float(np.mean(runs))
+        assert (
+            abs(expected[forecast.call()] - forecast.auc) <= room + found.auc_without_privacy - forecast.auc
+        )
+    assert max(expected.values()) - expected[found.best.call()] <= 0.02
     assert found.best.call().startswith(f"{family}.")
 
 
@@ -247,8 +249,8 @@ def test_components_pay_by_noise_and_gain_alone() -> None:
     assert all(c.loss == pytest.approx(min(0.05 * math.sqrt(c.noise), 0.5)) for c in found.components)
     (some,) = (c for c in found.components if c.components == 64)
     assert some.pays_from is not None
-    at = {c.components: c for c in privacy.plan(some.pays_from, 22, delta=1 / 40_000).components}
-    assert 0.04 < at[64].loss <= 0.05
+    by_components = {c.components: c for c in privacy.plan(some.pays_from, 22, delta=1 / 40_000).components}
+    assert 0.04 < by_components[64].loss <= 0.05
     assert found.best_components is not None
     assert found.best_components.components == 128  # 256 are even with the linear features on ijcnn1 there
     less = privacy.plan(40_000, 22, delta=1 / 40_000, gain=0.0)

@@ -83,8 +83,8 @@ def test_a_slot_is_in_one_block(horizon: int | None) -> None:
     assert plan.mu_spent(ends[1]) > 0.0 == plan.mu_spent(ends[1] - 1)
 
 
-def shown(twin: float, runs: int = 300) -> float:
-    """mu that the releases of a block show, for records that reach the bound; `twin` scales the noise."""
+def observed_mu(scale: float, runs: int = 300) -> float:
+    """mu that the releases of a block show, for records that reach the bound; `scale` scales the noise."""
     plan, rng = PrevalencePlan(3.0, features=2), np.random.default_rng(1)
     sums = np.zeros((2, plan.cells), dtype=np.int64)
     for side, s, x in zip(sums, (1.0, -1.0), np.eye(2), strict=True):
@@ -92,7 +92,7 @@ def shown(twin: float, runs: int = 300) -> float:
     along = (sums[0] - sums[1]) / np.linalg.norm(sums[0] - sums[1])
     values = [
         np.array(
-            [(side / 1024.0 + twin * plan.sigma * rng.normal(size=plan.cells)) @ along for _ in range(runs)]
+            [(side / 1024.0 + scale * plan.sigma * rng.normal(size=plan.cells)) @ along for _ in range(runs)]
         )
         for side in sums
     ]
@@ -102,8 +102,8 @@ def shown(twin: float, runs: int = 300) -> float:
 
 def test_an_audit_shows_nine_tenths_and_catches_less_noise() -> None:
     error = math.sqrt(2.0 / 300 + 9.0 / 1200)
-    assert 0.9 * 3.0 < shown(1.0) < 3.0 + 4.0 * error
-    assert shown(0.7) > 3.0 + 4.0 * error
+    assert 0.9 * 3.0 < observed_mu(1.0) < 3.0 + 4.0 * error
+    assert observed_mu(0.7) > 3.0 + 4.0 * error
 
 
 # ---- the account ---------------------------------------------------------------------------------------
@@ -137,32 +137,32 @@ def first_noise(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndarr
     if monkeypatch is not None:
         monkeypatch.setattr(ChainedNoise, "extend", lambda *_: None)
     model = MAKERS["PairFTRL"](200, positive_rate="released", warmup=0, noise_key=bytes(32))
-    held: list[np.ndarray] = []
+    sums: list[np.ndarray] = []
     privatize = model.run.state.sums.privatize
 
-    class Door:
+    class Gate:
         release = model.run.state.sums.release
 
         def __getattr__(self, name: str) -> Any:
             return getattr(model_sums, name)
 
         def privatize(self, noise: np.ndarray) -> np.ndarray:
-            held.append(noise.copy())
+            sums.append(noise.copy())
             return np.asarray(privatize(noise))
 
     model_sums = model.run.state.sums
-    model.run.state.sums = Door()
+    model.run.state.sums = Gate()
     for slot in range(200):
         y = label if slot == 7 else True
         model.learn_one(dict.fromkeys(NAMES, 0.5), y, Origin(context=str(slot).encode()))
-    return held[0]
+    return sums[0]
 
 
-@pytest.mark.parametrize("twin", [False, True])
-def test_noise_of_labels_depends_on_them(twin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mutant", [False, True])
+def test_noise_of_labels_depends_on_them(mutant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant keys it by gradients alone: two views of other labels, subtracted, then show them."""
-    one, two = (first_noise(label, monkeypatch if twin else None) for label in (True, False))
-    assert np.array_equal(one, two) is twin
+    one, two = (first_noise(label, monkeypatch if mutant else None) for label in (True, False))
+    assert np.array_equal(one, two) is mutant
 
 
 # ---- probabilities -------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_probabilities_are_worth_more_than_a_constant(name: str) -> None:
     """Without a share they are worth less, for the scores do not lie around 0."""
     x, y = stream(4000)
     constant = -0.2 * math.log(0.2) - 0.8 * math.log(0.8)
-    models = {asked: MAKERS[name](4000, positive_rate=asked, seed=3) for asked in ("released", None)}
+    models = {rate: MAKERS[name](4000, positive_rate=rate, seed=3) for rate in ("released", None)}
     for model in models.values():
         model.learn_many(x, y)
     assert log_loss(models["released"]) < constant - 0.03
@@ -199,14 +199,14 @@ def test_before_a_release_a_score_of_zero_is_a_coin_and_then_has_the_rate() -> N
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_declared_share_costs_nothing(name: str) -> None:
     x, y = stream(200)
-    told, plain = (MAKERS[name](200, positive_rate=asked, seed=1) for asked in (0.2, None))
-    for model in (told, plain):
+    declared, plain = (MAKERS[name](200, positive_rate=rate, seed=1) for rate in (0.2, None))
+    for model in (declared, plain):
         model.learn_many(x, y)
-    assert told.weights_vector.tolist() == plain.weights_vector.tolist()
-    assert told.privacy.mu_spent == plain.privacy.mu_spent
-    assert told._proba(0.0) == pytest.approx(0.2)
-    assert "The declared share of positives, 0.2, is taken as public" in told.privacy.details
-    assert "uncalibrated" not in told.privacy.details
+    assert declared.weights_vector.tolist() == plain.weights_vector.tolist()
+    assert declared.privacy.mu_spent == plain.privacy.mu_spent
+    assert declared._proba(0.0) == pytest.approx(0.2)
+    assert "The declared share of positives, 0.2, is taken as public" in declared.privacy.details
+    assert "uncalibrated" not in declared.privacy.details
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,14 @@ def replayed(directory: Path, name: str) -> str:
     config.write_text(TOML.format(name=name, options=LEARNERS[name]))
     rows = [{"a": i % 7 / 7, "b": 0.5, "y": i % 3 == 0} for i in range(150)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shown = []
+    outputs = []
     for form in ([], ["--json"]):
         result = CliRunner().invoke(
             app, ["replay", str(config), str(file), "-o", str(directory / "o"), *form]
         )
         assert result.exit_code == 0, result.output
-        shown.append(result.output)
-    return "\n".join(shown)
+        outputs.append(result.output)
+    return "\n".join(outputs)
 
 
 @pytest.mark.parametrize("name", LEARNERS)

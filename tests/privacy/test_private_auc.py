@@ -95,8 +95,8 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
     model = MAKERS[name](300, auc_share=0.2, **more)
     plan, forks = model.run.state.plan, more.get("forks", 0)
     learning = model.settings.mu_learning**2
-    told = plan.companion.mu_spent(300) ** 2 + forks * plan.companion.fork_mu2(50)
-    assert told == pytest.approx(0.2 * learning)
+    spent = plan.companion.mu_spent(300) ** 2 + forks * plan.companion.fork_mu2(50)
+    assert spent == pytest.approx(0.2 * learning)
     assert plan.mu_spent(300) ** 2 + forks * plan.fork_mu2(50) == pytest.approx(learning, rel=1e-3)
     assert plan.companion.sensitivity == pytest.approx(math.sqrt(2.0) * (3 if "entity" in more else 1))
     x, y = stream(300)
@@ -123,17 +123,17 @@ def first_counts(label: bool, monkeypatch: pytest.MonkeyPatch | None) -> np.ndar
     return np.asarray(model.run.state.histograms)
 
 
-@pytest.mark.parametrize("twin", [False, True])
-def test_noise_of_counts_depends_on_them(twin: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mutant", [False, True])
+def test_noise_of_counts_depends_on_them(mutant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant keys it by gradients alone: two views of other labels, subtracted, then show them."""
-    one, two = (first_counts(label, monkeypatch if twin else None) for label in (True, False))
-    assert bool(np.abs(one - two).sum() == 2.0) is twin
+    one, two = (first_counts(label, monkeypatch if mutant else None) for label in (True, False))
+    assert bool(np.abs(one - two).sum() == 2.0) is mutant
 
 
 # ---- what it tells -------------------------------------------------------------------------------------
 
 
-def errors(twin: Callable[[PrivateAUC, float], float], runs: int = 400) -> float:
+def errors(mutant: Callable[[PrivateAUC, float], float], runs: int = 400) -> float:
     """Mean squared error of the AUC, in squared standard errors, over draws of sample and noise."""
     rng, sigma, gap, squares = np.random.default_rng(5), 4.0, 1.2, []
     true = 0.5 * (1.0 + math.erf(gap / 2.0))  # of normals of variance 1
@@ -143,7 +143,7 @@ def errors(twin: Callable[[PrivateAUC, float], float], runs: int = 400) -> float
         dp_steps.class_bins(scores, np.where(y, 1.0, -1.0), 1.0, -0.4, counts)
         found = PrivateAUC.of(counts + sigma * rng.normal(size=counts.shape), sigma, mu2=0.1)
         assert found.value is not None
-        squares.append(((found.value - true) / twin(found, sigma)) ** 2)
+        squares.append(((found.value - true) / mutant(found, sigma)) ** 2)
     return float(np.mean(squares))
 
 
@@ -176,11 +176,11 @@ def test_it_agrees_with_the_exact_one(name: str) -> None:
         x, y = stream(3000, seed)
         model = MAKERS[name](3000, auc_share=0.4, seed=seed)
         scores = model.score_learn_many(x, y)
-        told = model.privacy.auc
-        kept = np.asarray(scores)[-told["slots"] :]
-        apart.append((told["value"] - exact(kept, y[-told["slots"] :])) / told["stderr"])
-        coins.append((told["value"] - 0.5) / told["stderr"])
-        assert told["ties"] < 0.2
+        auc_report = model.privacy.auc
+        kept = np.asarray(scores)[-auc_report["slots"] :]
+        apart.append((auc_report["value"] - exact(kept, y[-auc_report["slots"] :])) / auc_report["stderr"])
+        coins.append((auc_report["value"] - 0.5) / auc_report["stderr"])
+        assert auc_report["ties"] < 0.2
     # 22.5 is the point of chi squared of 6 that is passed once in a thousand times.
     assert np.sum(np.square(apart)) < 22.5 < np.sum(np.square(coins))
 
@@ -190,11 +190,11 @@ def test_rare_positives_are_not_all_in_the_lowest_bin() -> None:
     x, y = stream(20_000, rate=0.02, far=1.0)
     model = auc.PairFTRL(20.0, 1e-4, 20_000, warmup=1000, features=NAMES, auc_share=0.2, seed=1)
     scores = np.asarray(model.score_learn_many(x, y))
-    told = model.privacy.auc
-    assert told is not None
-    true = exact(scores[-told["slots"] :], y[-told["slots"] :])
-    assert abs(told["value"] - true) < 4.0 * told["stderr"] + told["ties"] / 2.0
-    assert told["ties"] < 1.5 / BINS  # evenly filled bins hold one pair in as many as there are bins
+    auc_report = model.privacy.auc
+    assert auc_report is not None
+    true = exact(scores[-auc_report["slots"] :], y[-auc_report["slots"] :])
+    assert abs(auc_report["value"] - true) < 4.0 * auc_report["stderr"] + auc_report["ties"] / 2.0
+    assert auc_report["ties"] < 1.5 / BINS  # evenly filled bins hold one pair in as many as there are bins
     p, counts = model._probas(scores), np.zeros((2, BINS), dtype=np.int64)
     for label, row in zip((True, False), counts, strict=True):
         row[:] = np.histogram(p[y == label], bins=BINS, range=(0.0, 1.0))[0]
@@ -242,16 +242,16 @@ class Same:
         return self._rng.normal(size=count)
 
 
-def shown(slot: int, content: tuple[dict[str, float], Any] | None) -> list[Any]:
+def public_values(slot: int, content: tuple[dict[str, float], Any] | None) -> list[Any]:
     """What is public along a stream whose record of one slot is `content`, with shared noise."""
     model = auc.PairFTRL(20.0, 1e-4, 900, warmup=100, features=NAMES, auc_share=0.4)
     model.run.use(Same())  # type: ignore[union-attr]
     x, y = stream(900)
     out = []
     window = model.run.state.plan.companion.window  # type: ignore[union-attr]
-    for at, (row, label) in enumerate(zip(x.to_dict("records"), y, strict=True)):
-        model.learn_one(*((row, label) if at != slot or content is None else content))
-        if at % 50 == 49 or at in (slot, slot + 1):
+    for index, (row, label) in enumerate(zip(x.to_dict("records"), y, strict=True)):
+        model.learn_one(*((row, label) if index != slot or content is None else content))
+        if index % 50 == 49 or index in (slot, slot + 1):
             report = model.privacy
             out.append((report.releases, repr(report.auc), report.mu_spent))
     assert 100 < window < 400
@@ -261,11 +261,17 @@ def shown(slot: int, content: tuple[dict[str, float], Any] | None) -> list[Any]:
 def test_neighbours_show_the_same_until_the_window_of_the_record_ends() -> None:
     """With shared noise: before, everything; for two contents of a null record everything, always."""
     slot = 850
-    one, two = shown(slot, None), shown(slot, ({"a": 1.0, "b": -1.0, "c": 1.0}, not stream(900)[1][slot]))
+    one, two = (
+        public_values(slot, None),
+        public_values(slot, ({"a": 1.0, "b": -1.0, "c": 1.0}, not stream(900)[1][slot])),
+    )
     assert one[:-1] == two[:-1]
     assert one[-1] != two[-1]
     assert [each[0] for each in one] == [each[0] for each in two]
-    bad = [shown(200, content) for content in (({"a": 1.0}, True), ({"a": 0.1, "b": 9.0, "c": 0.0}, None))]
+    bad = [
+        public_values(200, content)
+        for content in (({"a": 1.0}, True), ({"a": 0.1, "b": 9.0, "c": 0.0}, None))
+    ]
     assert bad[0] == bad[1]
 
 
@@ -274,8 +280,8 @@ def test_neighbours_show_the_same_until_the_window_of_the_record_ends() -> None:
 def test_rows_at_once_are_rows_one_by_one(name: str, key: bytes | None) -> None:
     x, y = stream(700)
     one, many = (MAKERS[name](700, auc_share=0.5, noise_key=key, seed=None if key else 1) for _ in range(2))
-    for at, (row, label) in enumerate(zip(x.to_dict("records"), y, strict=True)):
-        if at == 333 and key:  # a state in the middle of a window, and of a stretch of one scale
+    for index, (row, label) in enumerate(zip(x.to_dict("records"), y, strict=True)):
+        if index == 333 and key:  # a state in the middle of a window, and of a stretch of one scale
             state = pickle.loads(pickle.dumps(one.to_state()))
             one = MAKERS[name](700, auc_share=0.5, noise_key=key)
             one.load_state(state)
@@ -284,8 +290,8 @@ def test_rows_at_once_are_rows_one_by_one(name: str, key: bytes | None) -> None:
         many.score_learn_many(x[part], y[part])
     assert one.privacy.auc == many.privacy.auc
     assert one.privacy.auc["windows"] > 0
-    twin = copy.deepcopy(many)
-    assert twin.privacy.auc == many.privacy.auc
+    copied = copy.deepcopy(many)
+    assert copied.privacy.auc == many.privacy.auc
     assert one.weights_vector.tolist() == many.weights_vector.tolist()
 
 

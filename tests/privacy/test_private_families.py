@@ -41,7 +41,7 @@ def events(count: int, seed: int = 0) -> list[tuple[dict[str, float], float]]:
     return out
 
 
-def shown(model: Any) -> np.ndarray:
+def released(model: Any) -> np.ndarray:
     return np.asarray(model.metric_.ravel() if hasattr(model, "metric_") else model.weights_vector)
 
 
@@ -52,7 +52,7 @@ def test_relevance_zero_is_a_label_and_not_a_null_record(make: Learner) -> None:
         model = make(seed=1, features=["a", "b"])
         model.learn_one({"a": 0.5, "b": 0.1}, middle)
         model.learn_one({"a": -0.5, "b": 0.2}, 1.0)
-        outs.append((float(shown(model)[0]), model.null_slots))
+        outs.append((float(released(model)[0]), model.null_slots))
     assert outs[0][1] == 0
     assert all(count == 1 for _, count in outs[1:])
     assert len({weight for weight, _ in outs[1:]}) == 1
@@ -60,10 +60,10 @@ def test_relevance_zero_is_a_label_and_not_a_null_record(make: Learner) -> None:
     declared = make(seed=1, features=["a", "b"], relevance=(0, 4))
     declared.learn_one({"a": 0.5, "b": 0.1}, 2)
     declared.learn_one({"a": -0.5, "b": 0.2}, 4)
-    assert float(shown(declared)[0]) == outs[0][0]
+    assert float(released(declared)[0]) == outs[0][0]
 
 
-def test_classes_are_told_apart_by_any_label() -> None:
+def test_classes_are_distinguished_by_any_label() -> None:
     outs = []
     for labels in (("a", "b", "c"), (1, 2, 3), (True, False, "x")):
         model = metric.PairFTRL(1e3, 1e-3, 30, features=["a"], warmup=0, seed=1)
@@ -94,7 +94,7 @@ def test_the_noise_is_that_of_a_symmetric_matrix() -> None:
     assert 1e-6 < stats.chi2.sf(total, z.size) < 1 - 1e-6
     per = (z**2).sum(axis=0)
     assert np.all((stats.chi2.sf(per, len(z)) > 1e-7) & (stats.chi2.cdf(per, len(z)) > 1e-7))
-    # Twin: noise on the entries of the triangle instead, without sqrt(2), is too small on the sides.
+    # Mutant: noise on the entries of the triangle instead, without sqrt(2), is too small on the sides.
     wrong = np.array([naive.vector(naive.matrix(row)) for row in z])
     wrong[:, [1, 2, 4]] /= math.sqrt(2)
     assert stats.chi2.cdf(float((wrong[:, 1] ** 2).sum()), len(z)) < 1e-6

@@ -109,16 +109,16 @@ def beyond_a_coin(seed: int) -> float:
         return -float(np.mean(np.log(p) + np.log(1.0 - p))) / 2.0 - math.log(2.0)
 
 
-@pytest.mark.parametrize("twin", [False, True])
+@pytest.mark.parametrize("mutant", [False, True])
 def test_noise_that_weights_follow_is_no_difference_of_the_classes(
-    twin: bool, monkeypatch: pytest.MonkeyPatch
+    mutant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where all is noise the weights agree with it: the twin takes that for knowledge, and is sure of it."""
-    if twin:
+    """Where all is noise the weights agree with it: the mutant takes that for knowledge and is sure of it."""
+    if mutant:
         true = second_moments.ridge_of
-        monkeypatch.setattr(second_moments, "ridge_of", lambda *given: (true(*given)[0], 0.0))
+        monkeypatch.setattr(second_moments, "ridge_of", lambda *args: (true(*args)[0], 0.0))
     loss = float(np.mean([beyond_a_coin(seed) for seed in range(20)]))
-    assert (loss < 0.1) is not twin
+    assert (loss < 0.1) is not mutant
 
 
 def test_from_the_warm_up_on_probabilities_are_around_the_released_rate() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import support
-from harness.processors import TWIN
+from harness.processors import MUTANT
 
 umath: Any = np._core._multiarray_umath  # type: ignore[attr-defined]
 DISPATCHED = [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__.get(name)]
@@ -31,11 +31,11 @@ PROCESSORS = {
 }
 
 
-def told(how: str, file: Path, environment: dict[str, str]) -> Any:
+def output(mode: str, file: Path, environment: dict[str, str]) -> Any:
     """What a process of its own says."""
     path = os.pathsep.join([str(support.ROOT / "tests"), *sys.path])
     done = subprocess.run(
-        [sys.executable, str(support.ROOT / "tests" / "harness" / "processors.py"), how, str(file)],
+        [sys.executable, str(support.ROOT / "tests" / "harness" / "processors.py"), mode, str(file)],
         env={**os.environ, **environment, "PYTHONPATH": path},
         capture_output=True,
         text=True,
@@ -49,7 +49,7 @@ def told(how: str, file: Path, environment: dict[str, str]) -> Any:
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     file = tmp_path_factory.mktemp("processors") / "saved"
-    return file, told("write", file, {})
+    return file, output("write", file, {})
 
 
 #: Compiles every kernel anew, which takes minutes where other tests run beside it.
@@ -60,10 +60,10 @@ ANEW = {"kernels for any processor": (pytest.mark.verifier(short=False), pytest.
 def test_a_learner_that_moves_gives_the_same_bits(processor: str, here: tuple[Path, Any]) -> None:
     """Scores, digests and releases: from a state in the middle of a stream, and anew under the plan."""
     file, wanted = here
-    there = told("read", file, PROCESSORS[processor])
+    there = output("read", file, PROCESSORS[processor])
     assert wanted["gave"].keys() == there["gave"].keys()
     assert len(wanted["gave"]) > 60
     moved = [name for name in wanted["gave"] if there["gave"][name] != wanted["gave"][name]]
-    assert set(moved) <= {TWIN}
+    assert set(moved) <= {MUTANT}
     # Where linear algebra does round otherwise, a leader that it finds is another one.
-    assert (TWIN in moved) == (there["eigen"] != wanted["eigen"])
+    assert (MUTANT in moved) == (there["eigen"] != wanted["eigen"])

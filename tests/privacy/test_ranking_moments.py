@@ -23,8 +23,12 @@ from streampair.privacy.mechanisms.second_moments import (
     plan_second_moments,
     second_moments_diameter,
 )
-from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan
-from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
+from streampair.privacy.mechanisms.standardization import (
+    SQUARE_WEIGHT,
+    Warmup,
+    WarmupPlan,
+    moment_sensitivity,
+)
 
 RANGE = (-3.0, 7.0)
 DIM = 3

@@ -57,45 +57,45 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("how", ["state", "pickle", "deepcopy"])
-def test_a_replay_repeats_every_release(options: dict[str, Any], how: str) -> None:
+@pytest.mark.parametrize("way", ["state", "pickle", "deepcopy"])
+def test_a_replay_repeats_every_release(options: dict[str, Any], way: str) -> None:
     data = events(40)[1:] if "features" in options else events(40)
     expected = releases(make(**options), data)
-    for at in (1, 9, 12, 30):
+    for slot in (1, 9, 12, 30):
         model = make(**options)
-        assert releases(model, data[:at]) == expected[:at]
-        if how == "state":
+        assert releases(model, data[:slot]) == expected[:slot]
+        if way == "state":
             other = make(**options)
             other.load_state(model.to_state())
         else:
-            other = copy.deepcopy(model) if how == "deepcopy" else through_pickle(model)
-        releases(model, data[at : at + 3])  # lost in the crash
-        assert releases(other, data[at:]) == expected[at:]
+            other = copy.deepcopy(model) if way == "deepcopy" else through_pickle(model)
+        releases(model, data[slot : slot + 3])  # lost in the crash
+        assert releases(other, data[slot:]) == expected[slot:]
 
 
 @settings(max_examples=30, deadline=None)
 @given(
-    at=st.integers(0, 20),
+    slot=st.integers(0, 20),
     change=st.sampled_from(["swap", "flip", "value", "null", "context"]),
     warmup=st.sampled_from([0, 10]),
 )
-def test_another_record_gives_fresh_noise_from_there_on(at: int, change: str, warmup: int) -> None:
+def test_another_record_gives_fresh_noise_from_there_on(slot: int, change: str, warmup: int) -> None:
     data = [event for event in events(40) if "b" in event[0]][:31]
     changed = list(data)
-    x, y = changed[at]
+    x, y = changed[slot]
     if change == "swap":
-        changed[at : at + 2] = changed[at : at + 2][::-1]
+        changed[slot : slot + 2] = changed[slot : slot + 2][::-1]
     elif change == "flip":
-        changed[at] = (x, not y)
+        changed[slot] = (x, not y)
     elif change == "value":
-        changed[at] = ({**x, "a": math.nextafter(x["a"], 9.0)}, y)
+        changed[slot] = ({**x, "a": math.nextafter(x["a"], 9.0)}, y)
     elif change == "null":
-        changed[at] = ({}, y)
+        changed[slot] = ({}, y)
     one, two = make(warmup=warmup), make(warmup=warmup)
     first = noise_of(one, data)
     second = noise_of(two, changed, Origin(b"") if change == "context" else None)
-    at = 0 if change == "context" else at
-    begin = max(at, warmup) - warmup
+    slot = 0 if change == "context" else slot
+    begin = max(slot, warmup) - warmup
     assert np.array_equal(first[:begin], second[:begin])
     assert not_shared(first[begin:], second[begin:])
 
@@ -164,17 +164,17 @@ def test_frames_are_learned_like_one_by_one(options: dict[str, Any]) -> None:
 
 def test_what_the_caller_says_identifies_a_record() -> None:
     """In a lane that is its place and payload, also of records without any value."""
-    told = []
+    outputs = []
     for contexts in (b"abc", b"abc", b"abd"):
         model, digests = make(features=None), list[bytes]()
         model.bind_noise("lane", digests)
         for context, (x, y) in zip(contexts, [({}, None), ({}, None), *events(9)[1:]], strict=False):
             model.learn_one(x, y, Origin(bytes([context])))
-        told.append(digests)
-    assert told[0] == told[1]
-    assert len(told[0]) == 3
-    assert told[0][:2] == told[2][:2]
-    assert told[0][2] != told[2][2]
+        outputs.append(digests)
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) == 3
+    assert outputs[0][:2] == outputs[2][:2]
+    assert outputs[0][2] != outputs[2][2]
 
 
 def test_the_report_says_holds_and_past_the_horizon_nothing_moves() -> None:

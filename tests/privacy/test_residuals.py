@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from streampair import auc, privacy
-from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
+from streampair.privacy.sensitivity import BLT
 
 Breaker = Callable[[FTRLPlan], FTRLPlan]
 
@@ -74,9 +74,9 @@ def scaled(factor: float) -> Breaker:
     return lambda plan: dataclasses.replace(plan, sensitivity=factor * plan.sensitivity)
 
 
-@pytest.mark.parametrize("twin", [scaled(2 / 3), scaled(3 / 2)])
-def test_a_wrong_size_is_rejected(broken: Callable[[Breaker], None], twin: Breaker) -> None:
-    broken(twin)
+@pytest.mark.parametrize("mutant", [scaled(2 / 3), scaled(3 / 2)])
+def test_a_wrong_size_is_rejected(broken: Callable[[Breaker], None], mutant: Breaker) -> None:
+    broken(mutant)
     model = auc.PairFTRL(features=[*"abcdef"], warmup=0, horizon=300)
     assert residuals_fail(residuals(model, 300))
 

@@ -130,19 +130,19 @@ def rows_of(frame: Any) -> list[list[Any]]:
 @pytest.mark.parametrize("named", [True, False])
 @numpys_warning
 @settings(deadline=None, max_examples=25)
-@given(bad=values, at=st.integers(0, 3), column=st.integers(0, 2))
+@given(bad=values, row_index=st.integers(0, 3), column=st.integers(0, 2))
 def test_a_bad_cell_of_a_frame_changes_its_own_row_alone(
-    step: Any, named: bool, bad: Any, at: int, column: int
+    step: Any, named: bool, bad: Any, row_index: int, column: int
 ) -> None:
     cells = [[0.5, 1.0, 2.0], [5.0, 2.0, -1.0], [0.0, 0.0, 0.0], [-9.0, 0.25, 1e9]]
     names: list[Any] = NAMES if named else [5, 1, 3]
     good = {name: [row[j] for row in cells] for j, name in enumerate(names)}
-    cells[at][column] = bad
+    cells[row_index][column] = bad
     worse = {name: pd.Series([row[j] for row in cells], dtype=object) for j, name in enumerate(names)}
     clean, hit = step.transform_many(pd.DataFrame(good)), step.transform_many(pd.DataFrame(worse))
     assert list(clean.columns) == list(hit.columns)
     for i in range(4):
-        if i != at:
+        if i != row_index:
             np.testing.assert_array_equal(rows_of(clean)[i], rows_of(hit)[i])
     if not named or not isinstance(bad, str | float | None) or bad == "\ud800":
         return  # polars has no place for it
@@ -233,7 +233,7 @@ def block_sum(step: Any, bad: Any) -> Any:
 
 @pytest.mark.parametrize("bad", ["text", None, math.nan, math.inf, 10**400, {"a": 1}, -1.0])
 def test_neighbours_that_differ_in_one_cell_have_sums_within_the_diameter(bad: Any) -> None:
-    """On the twin the sums are tens of diameters apart: 99 records lose their slots with the bad one."""
+    """With the mutant the sums are tens of diameters apart: 99 records lose their slots with the bad one."""
     distances = []
     for step in (UnitBall(), Strict()):
         (one, plan), (other, _) = block_sum(step, 1.0), block_sum(step, bad)

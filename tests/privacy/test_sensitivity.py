@@ -13,13 +13,13 @@ from naive import dense, fifo_influence
 
 from streampair.errors import ConfigError
 from streampair.privacy import Influence
-from streampair.privacy.correlated import BLT, Toeplitz
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
+from streampair.privacy.mechanisms.standardization import SQUARE_WEIGHT, moment_sensitivity
 from streampair.privacy.sensitivity import (
-    SQUARE_WEIGHT,
+    BLT,
+    Toeplitz,
     fifo_pattern,
     grid_step,
-    moment_sensitivity,
     pattern_sensitivity,
     window_sensitivity,
 )

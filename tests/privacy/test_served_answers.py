@@ -72,9 +72,9 @@ def forced(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any], place: int,
     thread(monkeypatch, tape)
     one = served(make, records, TIME)
     assert tape.released
-    tape.at = 0
+    tape.position = 0
     two = served(make, [*records[:place], other, *records[place + 1 :]], TIME + 1)
-    assert tape.at == len(tape.released)
+    assert tape.position == len(tape.released)
     return one, two
 
 

@@ -15,9 +15,15 @@ from scipy import stats
 from streampair import auc, privacy
 from streampair.privacy.mechanisms import standardization as warmup_module
 from streampair.privacy.mechanisms.second_moments import MomentsState
-from streampair.privacy.mechanisms.standardization import Warmup, WarmupPlan, plan_warmup, shrunk_variances
+from streampair.privacy.mechanisms.standardization import (
+    SQUARE_WEIGHT,
+    Warmup,
+    WarmupPlan,
+    moment_sensitivity,
+    plan_warmup,
+    shrunk_variances,
+)
 from streampair.privacy.noise import NormalStream
-from streampair.privacy.sensitivity import SQUARE_WEIGHT, moment_sensitivity
 
 MU, SLOTS, DIM = 0.8, 1000, 500
 
@@ -82,10 +88,10 @@ def test_a_record_in_the_prefix_of_one_view_may_be_learned_in_another(make: Any,
         assert spent <= model.privacy.mu_spent**2 * (1 + 1e-9)
         assert spent <= model.privacy.mu_budget**2 * (1 + 1e-9)
     # The mutant: the budget of the prefix split by itself, as if a record stayed where it was.
-    twin = model.privacy.mu_budget**2 / (1 + forks)
-    assert one <= twin
+    mutant_mu2 = model.privacy.mu_budget**2 / (1 + forks)
+    assert one <= mutant_mu2
     if window == 40 and make is not auc.NoisyOGD:
-        assert run + forks * twin > model.privacy.mu_budget**2 * 1.01
+        assert run + forks * mutant_mu2 > model.privacy.mu_budget**2 * 1.01
 
 
 def test_no_two_releases_share_their_noise() -> None:
@@ -127,27 +133,27 @@ def test_under_noise_they_are_closer_than_the_raw_ones() -> None:
         assert errors[1] < errors[0]
 
 
-@pytest.mark.parametrize("asked", ["average", "link", "to_state"])
-def test_a_model_is_computed_when_it_is_asked_for(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("attribute", ["average", "link", "to_state"])
+def test_a_model_is_computed_when_it_is_asked_for(attribute: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, whoever asks first; and it is the one that was computed at each release."""
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, (1000, 2))
     y = x[:, 0] > 0
     eager, lazy = (auc.PairFTRL(1.0, 1e-3, 1000, features=[0, 1], warmup=100, seed=1) for _ in range(2))
-    for at in range(0, 1000, 5):
-        eager.learn_many(x[at : at + 5], y[at : at + 5])
+    for start in range(0, 1000, 5):
+        eager.learn_many(x[start : start + 5], y[start : start + 5])
         assert eager.run.state.average is not None
-    computed, leader = [], MomentsState._compute_model
+    computed, compute = [], MomentsState._compute_model
 
     def spy(run: MomentsState) -> Any:
         computed.append(run.releases)
-        return leader(run)
+        return compute(run)
 
     monkeypatch.setattr(MomentsState, "_compute_model", spy)
     lazy.learn_many(x, y)
     assert computed == []
-    one, other = (getattr(model.run.state, asked) for model in (eager, lazy))
-    if asked == "to_state":
+    one, other = (getattr(model.run.state, attribute) for model in (eager, lazy))
+    if attribute == "to_state":
         one, other = one(), other()
         assert one["link"] == other["link"] != [1.0, 0.0]
         one, other = one["weights"], other["weights"]

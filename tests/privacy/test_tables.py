@@ -45,14 +45,14 @@ from streampair.privacy.mechanisms.offline import (
 from streampair.privacy.noise import NormalStream
 
 LEMMA = {"name": "a vector", "lemma": "docs/privacy, Lemma 72"}
-# Twins that are broken in noise alone: by how much.
+# Mutants that are broken in noise alone: by how much.
 LESS_NOISE = 0.7
 
 
 @pytest.fixture
 def secrets() -> Iterator[Secrets]:
-    with bare_gate() as held:
-        yield held
+    with bare_gate() as tape:
+        yield tape
 
 
 SMALL = {"radius": 0.1, "steps": 20}  # margins are small in a small ball, and so are the steepest slopes
@@ -130,8 +130,8 @@ def test_shares_are_parts_of_the_budget(learner: Any, delta: float) -> None:
     """docs/privacy, Lemma 93: a learner that forgets its share spends more than it promises."""
     X, y = next(worst_tables(60))[:2]
     whole, parts = (
-        learner(2.0, delta, **given).fit(X, y).privacy
-        for given in ({}, {"standardise_share": 0.3, "proba_share": 0.2})
+        learner(2.0, delta, **options).fit(X, y).privacy
+        for options in ({}, {"standardise_share": 0.3, "proba_share": 0.2})
     )
     for report in (whole, parts):
         assert 0.97 * 2.0 < report.epsilon_spent <= 2.0 == report.epsilon_budget
@@ -176,8 +176,8 @@ DEFAULTS = {"DPGDSC": (0.37, 0.59), "DPGDC": (0.48, 0.68), "DPGDC2": (0.50, 0.70
 def test_what_the_page_says_of_attacks_on_default_parameters(name: str, task: str, secrets: Secrets) -> None:
     """docs/privacy 5, "Claims are upper bounds"."""
     seed = {"random_state": 1} if name == "DPEGD" else {}
-    shown = moved(lambda: getattr(batch, name)(1.0, 1e-6, task=task, **seed), secrets, 400)
-    assert shown == pytest.approx(DEFAULTS[name][task == "metric"], abs=0.006)
+    observed = moved(lambda: getattr(batch, name)(1.0, 1e-6, task=task, **seed), secrets, 400)
+    assert observed == pytest.approx(DEFAULTS[name][task == "metric"], abs=0.006)
 
 
 def test_half_the_diameter_would_be_seen(secrets: Secrets, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,14 +203,14 @@ def test_a_pass_that_forgets_the_partners_would_be_seen(
 
     assert 0.5 < moved(make, secrets, 400) <= 1.0
 
-    def own(etas: Any, factors: Any, weights: Any, diameter: float, radius: float) -> float:
+    def without_partners(etas: Any, factors: Any, weights: Any, diameter: float, radius: float) -> float:
         worth, most = 0.0, 0.0
         for t in range(len(etas) - 1, 0, -1):
             worth = weights[t] + (factors[t + 1] * worth if t + 1 < len(etas) else 0.0)
             most = max(most, etas[t] * diameter * worth)
         return float(most)
 
-    monkeypatch.setattr("streampair.offline.off_pair.mean_move", own)
+    monkeypatch.setattr("streampair.offline.off_pair.mean_move", without_partners)
     assert moved(make, secrets, 400) > 1.0
 
 
@@ -281,7 +281,7 @@ def test_integers_have_the_law_of_laplace(scale: int) -> None:
 
 @pytest.mark.parametrize("scale", [10**6, 2**55 - 1])
 def test_integers_of_a_large_scale_have_the_law_of_laplace(scale: int) -> None:
-    # A scale that is 5 % off moves the law by .009: with 50,000 the twin's p is .0004 on average.
+    # A scale that is 5 % off moves the law by .009: with 50,000 the p of the mutant is .0004 on average.
     drawn = LaplaceStream(1).take(200_000, scale)
     assert scipy.stats.kstest(drawn / scale, scipy.stats.laplace.cdf).pvalue > 1e-4
     assert scipy.stats.kstest(drawn / (0.95 * scale), scipy.stats.laplace.cdf).pvalue < 1e-4
@@ -354,7 +354,7 @@ def test_pure_epsilon_is_no_more_than_its_mu(epsilon: float) -> None:
     assert gap(0.98 * mu_of_pure(epsilon)) < 0.0
 
 
-def shown(make: Callable[[], Any], runs: int = 80) -> tuple[float, float]:
+def observed_mu(make: Callable[[], Any], runs: int = 80) -> tuple[float, float]:
     """The mu that the best attack shows on the worst neighbours, and what is claimed.
 
     The attacker knows the coins, and how far a record moves each release when those before it are equal: that
@@ -371,7 +371,7 @@ def shown(make: Callable[[], Any], runs: int = 80) -> tuple[float, float]:
         make().fit(*sides[1])
     sigmas = [line["sigma"] for line in report.card for _ in range(line["releases"])]
     matched = [(b - a) / s**2 for a, b, s in zip(tape, bare.pop(), sigmas, strict=True)]
-    told: Any = np.zeros((2, runs))
+    statistics: Any = np.zeros((2, runs))
     for run, side in np.ndindex(runs, 2):
         kept: list[Any] = []
 
@@ -385,9 +385,9 @@ def shown(make: Callable[[], Any], runs: int = 80) -> tuple[float, float]:
             noise = itertools.count(1000 * (2 * run + side))
             patch.setattr(offline, "NormalStream", lambda seed, noise=noise: NormalStream(next(noise)))
             make().fit(*sides[side])
-        told[side, run] = sum(float(m @ k) for m, k in zip(matched, kept, strict=True))
-    std = math.sqrt(told.var(axis=1, ddof=1).mean())
-    return float(told[1].mean() - told[0].mean()) / std, report.mu_spent
+        statistics[side, run] = sum(float(m @ k) for m, k in zip(matched, kept, strict=True))
+    std = math.sqrt(statistics.var(axis=1, ddof=1).mean())
+    return float(statistics[1].mean() - statistics[0].mean()) / std, report.mu_spent
 
 
 DRAWING = (batch.OffPairStrC, batch.DPEGD, batch.LocalizedPairSGD)  # they toss coins
@@ -398,14 +398,14 @@ DRAWING = (batch.OffPairStrC, batch.DPEGD, batch.LocalizedPairSGD)  # they toss 
 def test_an_audit_shows_what_is_claimed_and_catches_less_noise(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, claimed = shown(AUDITED[name])
+    found, claimed = observed_mu(AUDITED[name])
     # Of a mean over a std, at four sigma.
     error = 4.0 * math.sqrt(2.0 / 80 + claimed**2 / 320)
     assert 2.5 < claimed < 3.5
     assert 0.9 * claimed - error < found < claimed + error
     take = NormalStream.take
     monkeypatch.setattr(NormalStream, "take", lambda stream, count: 0.4 * take(stream, count))
-    quiet, _ = shown(AUDITED[name])
+    quiet, _ = observed_mu(AUDITED[name])
     assert quiet > claimed + error
 
 
@@ -440,10 +440,10 @@ def test_what_is_public_is_computed_from_releases(
         return tape.pop(0)
 
     monkeypatch.setattr(VectorGate, "privatize", record)
-    given = {"random_state": 7} if learner in DRAWING else {}  # the coins
-    one = learner(1.0, delta, **given).fit(X, y)
+    options = {"random_state": 7} if learner in DRAWING else {}  # the coins
+    one = learner(1.0, delta, **options).fit(X, y)
     monkeypatch.setattr(VectorGate, "privatize", play)
-    other = learner(1.0, delta, **given).fit(X2, y2)
+    other = learner(1.0, delta, **options).fit(X2, y2)
     assert one.coef_.tobytes() == other.coef_.tobytes()
     assert str(one.privacy) == str(other.privacy)
     assert one.decision_function(X2).tobytes() == other.decision_function(X2).tobytes()
@@ -478,7 +478,7 @@ def test_the_paper_is_accounted_for_exactly(delta: float) -> None:
 @pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic()], ids=repr)
 def test_a_network_moves_by_at_most_eight_clips_over_n(loss: losses.PairLoss) -> None:
     """docs/privacy, Lemma 76; and a mutant that clips differences of records, not records, breaks it."""
-    rng, n, clip, most, twin = np.random.default_rng(1), 12, 0.7, 0.0, 0.0
+    rng, n, clip, most, most_by_layer = np.random.default_rng(1), 12, 0.7, 0.0, 0.0
     for trial in range(200):
         jacobians = rng.normal(size=(n, 4)) * 3.0
         scores, signs = rng.normal(size=n) * 3.0, rng.choice([-1.0, 1.0], n)
@@ -493,8 +493,10 @@ def test_a_network_moves_by_at_most_eight_clips_over_n(loss: losses.PairLoss) ->
                 for j, s, y in ((jacobians, scores, signs), others)
             )
             moves = float(np.linalg.norm(one - other))
-            most, twin = (max(most, moves), twin) if cut == clip else (most, max(twin, moves))
-    assert 0.9 * 8.0 * clip / n < most <= 8.0 * clip / n * (1 + 1e-12) < twin
+            most, most_by_layer = (
+                (max(most, moves), most_by_layer) if cut == clip else (most, max(most_by_layer, moves))
+            )
+    assert 0.9 * 8.0 * clip / n < most <= 8.0 * clip / n * (1 + 1e-12) < most_by_layer
 
 
 def test_the_gradient_of_a_network_is_that_of_its_scores() -> None:
@@ -523,10 +525,10 @@ def test_the_gradient_of_a_network_is_that_of_its_scores() -> None:
 def test_noise_in_gradients_as_published_keeps_less_than_it_promises(promised: float, kept: float) -> None:
     """Xue et al. 2021, Algorithm 2, where D = 2G: metrics with the hinge, not with the logistic loss."""
     X, y = next(worst_tables(60))[:2]
-    given: dict[str, Any] = {"calibration": "paper", "task": "metric", "steps": 4}
-    logistic = batch.DPGDC2(promised, 1e-5, **given).fit(X, y)
+    options: dict[str, Any] = {"calibration": "paper", "task": "metric", "steps": 4}
+    logistic = batch.DPGDC2(promised, 1e-5, **options).fit(X, y)
     assert logistic.privacy.epsilon_spent < promised
-    model = batch.DPGDC2(promised, 1e-5, loss=losses.Hinge(), **given).fit(X, y)
+    model = batch.DPGDC2(promised, 1e-5, loss=losses.Hinge(), **options).fit(X, y)
     exact = model.privacy.epsilon_spent
     assert exact > promised
     assert model.privacy.epsilon_budget == exact  # what holds is never told as less

@@ -61,7 +61,7 @@ MAKES = {
 }
 
 
-def damaged(x: dict[str, Any], how: str) -> Any:
+def damaged(x: dict[str, Any], kind: str) -> Any:
     """A record as it may come: whole, or not."""
     first = next(iter(x))
     return {
@@ -78,7 +78,7 @@ def damaged(x: dict[str, Any], how: str) -> Any:
         "defaults": defaultdict(float, {"f0": 0.5}),
         "empty": {},
         "none": None,
-    }[how]
+    }[kind]
 
 
 KINDS = ["whole", "turned", "more", "less", "text", "nan", "infinite", "huge", "integers", "beyond"]
@@ -103,11 +103,11 @@ def test_take_is_score_and_learn_bit_for_bit(name: str, data: st.DataObject) -> 
     events = stream(one, 70, seed=data.draw(st.integers(0, 3)))
     plan = data.draw(st.lists(steps, min_size=24, max_size=24))
     for i, (x, y) in enumerate(events):
-        what, labelled, told = plan[i] if i < 24 else ("whole", "label", "told")
+        what, labelled, identity = plan[i] if i < 24 else ("whole", "label", "told")
         given_x = damaged({**x, "who": i % 4} if name.endswith("field") else x, what)
         given_y = y if labelled == "label" else None
-        who = {"told": b"p%d" % (i % 4), "nobody": None}.get(told)
-        origin = None if told == "not told" else Origin(b"place %d" % i, who)
+        who = {"told": b"p%d" % (i % 4), "nobody": None}.get(identity)
+        origin = None if identity == "not told" else Origin(b"place %d" % i, who)
         if labelled == "null":
             one.learn_null(origin)
             two.learn_null(origin)
@@ -173,7 +173,7 @@ def test_take_takes_a_slot_for_every_record(name: str, first: bool) -> None:
     """NaN where there is no score, and then as `learn_one`: whatever it is, the others have their slots."""
     one, two = MAKES[name](noise_key=KEY), MAKES[name](noise_key=KEY)
     events = stream(one, 30)
-    bad = [*(damaged(events[0][0], how) for how in KINDS), Raising(events[0][0]), Iterating()]
+    bad = [*(damaged(events[0][0], kind) for kind in KINDS), Raising(events[0][0]), Iterating()]
     if not first:
         one.learn_one(*events[0])
         two.take(*events[0])
@@ -189,7 +189,7 @@ def test_take_takes_a_slot_for_every_record(name: str, first: bool) -> None:
     assert state(one) == state(two)
 
 
-def released(how: str, bad: Any) -> Any:
+def released(kind: str, bad: Any) -> Any:
     """What is summed up over 100 equal records, of which one is this, by a loop over a stream."""
     model = auc.PairFTRL(
         1.0, 1e-4, horizon=None, features=["a", "b"], warmup=1000, mechanism=privacy.SecondMoments(), seed=1
@@ -199,7 +199,7 @@ def released(how: str, bad: Any) -> Any:
     model.learn_many(warm, pd.Series(rng.random(1000) < 0.5))
     for i in range(100):
         x = bad if i == 40 else {"a": 1.0, "b": 0.2}
-        if how == "take":
+        if kind == "take":
             model.take(x, True)
             continue
         with contextlib.suppress(RecordError):
@@ -232,8 +232,8 @@ def test_by_moments_records_that_release_nothing_are_a_batch_bit_for_bit(kind: A
     rng = np.random.default_rng(3)
     rows, labels = rng.normal(size=(400, 3)), rng.integers(0, 2, 400).astype(float)
     rows[::17, 1], labels[::13] = math.nan, math.nan
-    given: dict[str, Any] = {"features": [0, 1, 2], "noise_key": key, "warmup": 20}
-    alone, batch = (kind(horizon=1000, seed=None if key else 1, **given) for _ in range(2))
+    parameters: dict[str, Any] = {"features": [0, 1, 2], "noise_key": key, "warmup": 20}
+    alone, batch = (kind(horizon=1000, seed=None if key else 1, **parameters) for _ in range(2))
     for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
         alone.learn_one(dict(enumerate(row)), label)
     batch.learn_many(rows, labels)
@@ -271,18 +271,18 @@ def test_a_score_or_a_step_of_a_subclass_is_the_one_that_counts() -> None:
     assert (plain.null_slots, deaf.null_slots) == (0, 30)
 
 
-def told(model: Any, rows: list[Any], cuts: list[int], how: str) -> tuple[Any, ...]:
+def outcomes(model: Any, rows: list[Any], cuts: list[int], way: str) -> tuple[Any, ...]:
     """Scores, outcomes, digests and the state, of batches that end at these places; restored after each."""
     digests: list[bytes] = []
-    shown, refused, at = [], [], 0
+    printed, refused, start = [], [], 0
     for end in [*cuts, len(rows)]:
-        part, at = rows[at:end], end
+        part, start = rows[start:end], end
         xs, ys = [x for x, _, _ in part], [y for _, y, _ in part]
         where = Origins([origin.context for _, _, origin in part], [origin.entity for _, _, origin in part])
         nulls = [i for i, y in enumerate(ys) if y == "null"]
-        if how == "one":
+        if way == "one":
             ready = None
-        elif how == "rows" and part and all(whole(x) for x in xs):
+        elif way == "rows" and part and all(whole(x) for x in xs):
             table = np.array([[x[name] for name in reversed(NAMES)] for x in xs])
             ready = model.prepare_rows(NAMES[::-1], table, ys, where, nulls=nulls)
         else:
@@ -298,23 +298,25 @@ def told(model: Any, rows: list[Any], cuts: list[int], how: str) -> tuple[Any, .
                     score, y = str(error), "null"
                 if y == "null":
                     model.learn_null(origin)
-                shown.append(score)
+                printed.append(score)
                 refused.append(model.refused_records > before)
         else:
             # Cut once more, as for a sample: the score of a record there is the one that it was given.
             stop = len(part) // 2
-            beside = bool(part) and stop not in nulls and stop not in ready.refused and whole(xs[stop])
-            scores = ready.take([stop], [xs[stop]]) if beside else ready.take()
-            if beside:
+            with_sample = bool(part) and stop not in nulls and stop not in ready.refused and whole(xs[stop])
+            scores = ready.take([stop], [xs[stop]]) if with_sample else ready.take()
+            if with_sample:
                 assert ready.other_scores == scores[stop : stop + 1]
-            shown += [str(ready.refused[i]) if i in ready.refused else s.hex() for i, s in enumerate(scores)]
+            printed += [
+                str(ready.refused[i]) if i in ready.refused else s.hex() for i, s in enumerate(scores)
+            ]
             admitted = ready.admitted or [True] * len(part)
             refused += [not is_in for is_in in admitted]
-        refused += [False] * (len(shown) - len(refused))  # behind the horizon nobody is asked
+        refused += [False] * (len(printed) - len(refused))  # behind the horizon nobody is asked
         saved, model = model.to_state(), model.clone()
         model.bind_noise("lane", digests)
         model.load_state(saved)
-    return shown, refused, digests, state(model), model.privacy
+    return printed, refused, digests, state(model), model.privacy
 
 
 def whole(x: Any) -> bool:
@@ -324,9 +326,9 @@ def whole(x: Any) -> bool:
 
 @pytest.mark.parametrize("name", MAKES)
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(cuts=st.lists(st.integers(0, 70), max_size=4), own=st.booleans(), data=st.data())
+@given(cuts=st.lists(st.integers(0, 70), max_size=4), anonymous=st.booleans(), data=st.data())
 def test_a_batch_is_one_record_after_the_other_bit_for_bit(
-    name: str, cuts: list[int], own: bool, data: st.DataObject
+    name: str, cuts: list[int], anonymous: bool, data: st.DataObject
 ) -> None:
     """Over the end of the warm-up, releases, entities, the horizon, null records, and restarts."""
     rows = []
@@ -334,13 +336,13 @@ def test_a_batch_is_one_record_after_the_other_bit_for_bit(
     kinds = data.draw(st.lists(st.sampled_from([*KINDS, "no record"]), max_size=6))
     damage = dict(zip(data.draw(st.permutations(range(70))), kinds, strict=False))
     for i, (x, y) in enumerate(stream(model, 70, seed=data.draw(st.integers(0, 3)))):
-        context = None if own and i % 3 else b"place %d" % i
-        how = damage.get(i, "whole")
-        y = "null" if how == "no record" or i % 13 == 5 else y if i % 11 else None
-        x = {} if how == "no record" else damaged(x, how)
+        context = None if anonymous and i % 3 else b"place %d" % i
+        kind = damage.get(i, "whole")
+        y = "null" if kind == "no record" or i % 13 == 5 else y if i % 11 else None
+        x = {} if kind == "no record" else damaged(x, kind)
         rows.append((x, y, Origin(context, (b"p%d" % (i % 4), None, 1.5)[i % 7 % 3])))
     one_by_one, *at_once = (
-        told(MAKES[name](noise_key=KEY), rows, sorted(cuts), how) for how in ("one", "many", "rows")
+        outcomes(MAKES[name](noise_key=KEY), rows, sorted(cuts), kind) for kind in ("one", "many", "rows")
     )
     assert at_once == [one_by_one, one_by_one]
 
@@ -352,21 +354,21 @@ def test_batches_are_taken_at_once(name: str) -> None:
     rows = [(x, y) for x, y in stream(one, 70)]
     scores = [one.take(x, y, Origin(entity=i % 5)) for i, (x, y) in enumerate(rows)]
     got = [many.take(*rows[0], Origin(entity=0))]  # the first names the features
-    for at in (1, 24, 47):
-        part = rows[at : at + 23]
-        where = Origins(entities=[i % 5 for i in range(at, at + 23)])
+    for start in (1, 24, 47):
+        part = rows[start : start + 23]
+        where = Origins(entities=[i % 5 for i in range(start, start + 23)])
         ready = many.prepare_many([x for x, _ in part], [y for _, y in part], where)
         assert ready is not None
         got += ready.take()
     assert got == scores
     assert state(one) == state(many)
-    twin = MAKES[name](seed=1)
-    twin.take(*rows[0], Origin(entity=0))
+    model = MAKES[name](seed=1)
+    model.take(*rows[0], Origin(entity=0))
     ys = [y for _, y in rows[1:]]
-    ready = twin.prepare_many([x for x, _ in rows[1:]], [*ys[:30], ys[31], ys[30], *ys[32:]])
+    ready = model.prepare_many([x for x, _ in rows[1:]], [*ys[:30], ys[31], ys[30], *ys[32:]])
     assert ready is not None
     ready.take()
-    assert state(one) != state(twin)
+    assert state(one) != state(model)
 
 
 def test_what_a_batch_does_not_take_changes_nothing() -> None:
@@ -375,18 +377,18 @@ def test_what_a_batch_does_not_take_changes_nothing() -> None:
     assert model.prepare_many(xs, ys) is None  # nobody knows the names
     model.take(xs[0], ys[0])
     before = state(model)
-    for how in KINDS:  # until it is taken
-        ready = model.prepare_many([*xs[1:5], damaged(xs[5], how), *xs[6:]], ys[1:])
-        refuses = how in ("text", "nan", "infinite", "beyond", "empty", "none")
+    for kind in KINDS:  # until it is taken
+        ready = model.prepare_many([*xs[1:5], damaged(xs[5], kind), *xs[6:]], ys[1:])
+        refuses = kind in ("text", "nan", "infinite", "beyond", "empty", "none")
         assert (list(ready.refused) if ready else ready) == [4] * refuses
     assert model.prepare_rows(NAMES[:4], np.zeros((2, 4)), ys[:2]) is None
     assert list(model.prepare_rows(NAMES, np.full((2, 5), math.nan), ys[:2]).refused) == [0, 1]
     assert state(model) == before
     # Records may name their own entities, as long as nobody has said whose they are.
     entities = MAKES["auc-entities-field"](noise_key=KEY)
-    own = [{**x, "who": i % 3} for i, x in enumerate(xs)]
-    assert entities.prepare_many(own, ys) is None
-    assert entities.prepare_many(own, ys, Origins(entities=[1] * 20)) is not None
+    with_entities = [{**x, "who": i % 3} for i, x in enumerate(xs)]
+    assert entities.prepare_many(with_entities, ys) is None
+    assert entities.prepare_many(with_entities, ys, Origins(entities=[1] * 20)) is not None
 
 
 def test_an_origin_is_of_one_record() -> None:

@@ -118,7 +118,7 @@ def moments(**options: Any) -> Any:
     return auc.PairFTRL(1.0, 1e-4, 5000, noise_key=KEY, **options)
 
 
-def test_records_outside_their_bounds_are_told_of_once() -> None:
+def test_records_outside_their_bounds_are_reported_once() -> None:
     (text,) = privacy_warnings(lambda: fed(moments(), stream(300, 1000.0)))
     assert "of 'wide' lie outside" in text
     assert "fine" not in text

@@ -24,7 +24,7 @@ from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
 from streampair.privacy.mechanisms.second_moments import MomentsState, noise_of_weights, ridge_of, unpacked
 
 Floats = np.ndarray
-Told = Callable[..., Floats]
+Estimate = Callable[..., Floats]
 RATE = 0.3
 #: Features, standard deviation of the noise in a cell, radius, how far the classes are apart, and how long
 #: records are. Of short ones the weights are large, and so is what noise in the matrix does.
@@ -51,7 +51,7 @@ def moments(d: int, gap: float, longest: float) -> Floats:
     return np.concatenate((packed, cross))
 
 
-def spread_and_told(case: str, told: Told, draws: int = 400) -> tuple[Floats, Floats]:
+def spread_and_estimates(case: str, estimate: Estimate, draws: int = 400) -> tuple[Floats, Floats]:
     """Standard deviation of the weights over draws of the noise, and the mean of what is told after each."""
     d, std, radius, gap, longest = CASES[case]
     rng, exact = np.random.default_rng(7), moments(d, gap, longest)
@@ -63,7 +63,7 @@ def spread_and_told(case: str, told: Told, draws: int = 400) -> tuple[Floats, Fl
         w, _ = ridge_of(second, cross, RATE, ridge, std * std)
         project_ball(w, radius)
         found.append(w)
-        said.append(told(second, cross, ridge, std * std, np.full(d, std * std), radius))
+        said.append(estimate(second, cross, ridge, std * std, np.full(d, std * std), radius))
     return np.std(found, axis=0), np.sqrt(np.mean(np.square(said), axis=0))
 
 
@@ -71,18 +71,18 @@ def right(*arguments: Any) -> Floats:
     return noise_of_weights(*arguments, rate=RATE)
 
 
-def agrees(case: str, told: Told) -> bool:
+def agrees(case: str, estimate: Estimate) -> bool:
     """Within a quarter in each weight, and a twentieth of the largest; 400 draws tell a spread to 4 %.
 
     Along the weights themselves the ball lets noise in at second order only, and what is told is of first.
     """
-    spread, said = spread_and_told(case, told)
+    spread, said = spread_and_estimates(case, estimate)
     return bool((abs(said - spread) < 0.25 * spread + 0.05 * spread.max()).all())
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_told_is_what_many_draws_show(case: str) -> None:
-    assert agrees(case, right), spread_and_told(case, right)
+def test_the_estimate_is_what_many_draws_show(case: str) -> None:
+    assert agrees(case, right), spread_and_estimates(case, right)
 
 
 def no_matrix(second: Floats, cross: Floats, ridge: float, matrix: float, vector: Floats, r: float) -> Floats:
@@ -101,9 +101,9 @@ def no_length(second: Floats, cross: Floats, ridge: float, matrix: float, vector
     return noise_of_weights(second, cross, ridge, matrix, vector, r)
 
 
-@pytest.mark.parametrize("twin", [no_matrix, no_vector, no_ball, no_length])
-def test_a_mutant_is_caught(twin: Told) -> None:
-    assert not all(agrees(case, twin) for case in CASES)
+@pytest.mark.parametrize("mutant", [no_matrix, no_vector, no_ball, no_length])
+def test_a_mutant_is_caught(mutant: Estimate) -> None:
+    assert not all(agrees(case, mutant) for case in CASES)
 
 
 #: Features, classes, standard deviation of the noise in a cell, how far the classes are apart, radius; and
@@ -128,12 +128,12 @@ def class_moments(d: int, classes: int, gap: float) -> Floats:
     rows *= 0.5 / np.maximum(1.0, np.linalg.norm(rows, axis=1) / 2.0)[:, None]
     low = np.tril_indices(d)
     packed = (rows.T @ rows / len(rows))[low] * np.where(low[0] == low[1], 1.0, np.sqrt(2.0))
-    own = [labels == k for k in range(classes)]
-    sums = [rows[mine].sum(axis=0) / len(rows) for mine in own]
-    return np.concatenate((packed, *sums, [0.5 * mine.mean() for mine in own]))
+    of_class = [labels == k for k in range(classes)]
+    sums = [rows[mine].sum(axis=0) / len(rows) for mine in of_class]
+    return np.concatenate((packed, *sums, [0.5 * mine.mean() for mine in of_class]))
 
 
-def metric_agrees(case: str, told: Told) -> bool:
+def metric_agrees(case: str, estimate: Estimate) -> bool:
     """Within `most` in each coordinate of a metric, and a fiftieth of the largest."""
     d, classes, std, gap, radius, most = METRICS[case]
     rng, exact = np.random.default_rng(7), class_moments(d, classes, gap)
@@ -143,13 +143,13 @@ def metric_agrees(case: str, told: Told) -> bool:
         w = metric_of(mean, d, classes, std * std)
         project_ball(w, radius)
         found.append(w)
-        said.append(told(mean, d, classes, std * std, radius, seen_of(mean, classes, std * std)))
+        said.append(estimate(mean, d, classes, std * std, radius, seen_of(mean, classes, std * std)))
     spread, of_all = np.std(found, axis=0), np.sqrt(np.mean(np.square(said), axis=0))
     return bool((abs(of_all - spread) < most * spread + 0.02 * spread.max()).all())
 
 
 @pytest.mark.parametrize("case", METRICS)
-def test_what_is_told_of_a_metric_is_what_many_draws_show(case: str) -> None:
+def test_the_estimate_of_a_metric_is_what_many_draws_show(case: str) -> None:
     assert metric_agrees(case, noise_of_metric)
 
 
@@ -175,14 +175,14 @@ def test_a_metric_of_so_much_noise_that_the_ball_cuts_it_needs_the_ball() -> Non
 
 def test_of_many_features_draws_tell_what_all_moves_do(monkeypatch: pytest.MonkeyPatch) -> None:
     exact, std = class_moments(4, 3, 1.0), 0.001
-    asked = (exact, 4, 3, std * std, 1e9, seen_of(exact, 3, std * std))
-    right = noise_of_metric(*asked)
-    assert noise_of_metric(*asked).tolist() == right.tolist()
+    estimated = (exact, 4, 3, std * std, 1e9, seen_of(exact, 3, std * std))
+    right = noise_of_metric(*estimated)
+    assert noise_of_metric(*estimated).tolist() == right.tolist()
     monkeypatch.setattr(metric_moments, "_EXACT", 24)
-    drawn = noise_of_metric(*asked)
+    drawn = noise_of_metric(*estimated)
     assert drawn.tolist() != right.tolist()
     assert (abs(drawn / right - 1.0) < 5.0 / np.sqrt(2.0 * metric_moments._DRAWS)).all()
-    assert noise_of_metric(*asked).tolist() == drawn.tolist()
+    assert noise_of_metric(*estimated).tolist() == drawn.tolist()
 
 
 def taught_on(model: Any, n: int, seed: int) -> Any:
@@ -211,12 +211,12 @@ def test_learners_tell_the_spread_of_their_weights(model: Any) -> None:
     """Over draws of all of their noise; that of the warm-up, which they do not count, is the smaller part."""
     models = [taught_on(model, 4000, seed) for seed in range(60)]
     spread = np.std([m.weights_vector for m in models], axis=0)
-    told = np.sqrt(np.mean([np.square(list(m.weights_noise.values())) for m in models], axis=0))
-    assert (told > 0.6 * spread).all(), (told, spread)
-    assert (told < 1.5 * spread).all(), (told, spread)
+    estimated = np.sqrt(np.mean([np.square(list(m.weights_noise.values())) for m in models], axis=0))
+    assert (estimated > 0.6 * spread).all(), (estimated, spread)
+    assert (estimated < 1.5 * spread).all(), (estimated, spread)
 
 
-def test_where_it_is_not_known_nothing_is_told() -> None:
+def test_where_it_is_not_known_nothing_is_reported() -> None:
     for name, make in PRIVATE.items():
         model = make(seed=1)
         assert model.weights_noise is None
@@ -252,13 +252,13 @@ def as_it_was_put_in(model: Any) -> float:
     drawn[0] = 1.0 / c[0]
     for i in range(1, n):
         drawn[i] = -(c[1 : i + 1] @ drawn[i - 1 :: -1][:i]) / c[0]
-    held = np.cumsum(drawn)
+    noise_sum = np.cumsum(drawn)
     share = 2.0 * np.arange(1, n + 1) / (n * (n + 1.0)) * rates
-    moved = np.array([share[j:] @ held[: n - j] for j in range(n)])
+    moved = np.array([share[j:] @ noise_sum[: n - j] for j in range(n)])
     return float(plan.sigma * np.sqrt(moved @ moved))
 
 
-def test_of_gradients_nothing_is_told_for_what_could_be_is_false() -> None:
+def test_of_gradients_nothing_is_reported_for_what_could_be_is_false() -> None:
     """Later gradients push back what noise does; by how much depends on the records, and is not released.
 
     Where every record is null nobody pushes, and the noise is what was put in: so that is what could be told.
@@ -274,6 +274,6 @@ def test_of_gradients_nothing_is_told_for_what_could_be_is_false() -> None:
             one.learn_many(np.full_like(rows, np.nan) if null else rows, labels)
         assert all(one.weights_noise is None for one in models)
         spread[null] = float(np.sqrt(np.mean(np.var([one.weights_vector for one in models], axis=0))))
-    told = as_it_was_put_in(models[0])
-    assert 0.8 < told / spread[True] < 1.25
-    assert told > 1.5 * spread[False]
+    estimated = as_it_was_put_in(models[0])
+    assert 0.8 < estimated / spread[True] < 1.25
+    assert estimated > 1.5 * spread[False]

@@ -45,10 +45,10 @@ def frame(backend: Any, xs: list[dict[str, Any]]) -> Any:
 def test_learn_many_is_learn_one(backend: Any, buffer: buffers.Buffer, cuts: list[int], seed: int) -> None:
     one = auc.PairOGD(loss=losses.Logistic(), buffer=buffer, l2=0.01, seed=seed)
     many = one.clone()
-    at = 0
+    start = 0
     for cut in cuts:
-        batch = PHISHING[at : at + cut]
-        at += cut
+        batch = PHISHING[start : start + cut]
+        start += cut
         if not batch:
             break
         for x, y in batch:
@@ -338,7 +338,7 @@ def test_two_columns_of_one_name() -> None:
 
 # ---- pandas and polars in their own words, against the way by narwhals -------------------------------------
 #
-# A frame that narwhals has wrapped takes the general way: it is the twin of the same frame as it is.
+# A frame that narwhals has wrapped takes the general way: it is the counterpart of the same frame as it is.
 
 FLOATS = st.floats(width=64) | st.integers(-3, 3).map(float)
 SMALL_FLOATS = st.floats(width=32)
@@ -467,7 +467,7 @@ def same(a: Any, b: Any) -> None:
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
 
 
-def told(call: Callable[[], Any]) -> Any:
+def outcome(call: Callable[[], Any]) -> Any:
     """What the call gives, or the class and the words of its error."""
     try:
         return call()
@@ -478,8 +478,8 @@ def told(call: Callable[[], Any]) -> Any:
 @given(X=pandas_frames() | polars_frames(), strict=st.booleans())
 @settings(max_examples=300)
 def test_native_frames_are_read_as_narwhals_reads_them(X: Any, strict: bool) -> None:
-    fast = told(lambda: FeatureTable(X, strict=strict))
-    slow = told(lambda: FeatureTable(open_frame(X), strict=strict))
+    fast = outcome(lambda: FeatureTable(X, strict=strict))
+    slow = outcome(lambda: FeatureTable(open_frame(X), strict=strict))
     assert type(fast) is type(slow)
     if not isinstance(fast, FeatureTable):
         assert fast == slow
@@ -511,22 +511,25 @@ def test_native_frames_are_read_as_narwhals_reads_them(X: Any, strict: bool) -> 
 
 @given(X=pandas_frames() | polars_frames(), data=st.data())
 def test_columns_are_put_into_the_order_asked_for(X: Any, data: st.DataObject) -> None:
-    given = told(lambda: FeatureTable(X, strict=False))
-    if not isinstance(given, FeatureTable):
+    unordered = outcome(lambda: FeatureTable(X, strict=False))
+    if not isinstance(unordered, FeatureTable):
         return
-    names = data.draw(st.permutations(given.columns))
-    asked = FeatureTable(X, strict=False, names=names)
-    assert asked.columns == names
-    assert asked.rows.flags.c_contiguous
-    assert asked.rows.flags.writeable
-    same(asked.rows, np.ascontiguousarray(given.rows[:, [given.columns.index(name) for name in names]]))
-    columns, rows = asked.columns_and_rows()
-    assert columns == given.columns
-    same(rows, given.rows)
+    names = data.draw(st.permutations(unordered.columns))
+    ordered = FeatureTable(X, strict=False, names=names)
+    assert ordered.columns == names
+    assert ordered.rows.flags.c_contiguous
+    assert ordered.rows.flags.writeable
+    same(
+        ordered.rows,
+        np.ascontiguousarray(unordered.rows[:, [unordered.columns.index(name) for name in names]]),
+    )
+    columns, rows = ordered.columns_and_rows()
+    assert columns == unordered.columns
+    same(rows, unordered.rows)
     for others in (names[1:], [*names[1:], "other"], [*names, "other"], ()):
         as_it_is = FeatureTable(X, strict=False, names=others)
-        assert as_it_is.columns == given.columns
-        same(as_it_is.rows, given.rows)
+        assert as_it_is.columns == unordered.columns
+        same(as_it_is.rows, unordered.rows)
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
@@ -560,7 +563,7 @@ def label_series(draw: st.DrawFn) -> Any:
 @example(y=pl.Series([1, None]))
 @settings(max_examples=300)
 def test_native_labels_are_read_as_narwhals_reads_them(y: Any) -> None:
-    fast, slow = (told(lambda s=s: label_values(s)) for s in (y, nw.from_native(y, series_only=True)))
+    fast, slow = (outcome(lambda s=s: label_values(s)) for s in (y, nw.from_native(y, series_only=True)))
     if isinstance(fast[0], np.ndarray):
         same(fast[0], slow[0])
     else:

@@ -143,7 +143,7 @@ def test_bad_parameters(make: Callable[..., Any], options: dict[str, Any], messa
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "named"),
+    ("make", "options", "named"),
     [
         (auc.PairOGD, {"lr": 0.1}, "no parameter 'lr', did you mean 'learning_rate'?"),
         (auc.PairFTRL, {"eps": 1.0}, "no parameter 'eps', did you mean 'epsilon'?"),
@@ -152,24 +152,26 @@ def test_bad_parameters(make: Callable[..., Any], options: dict[str, Any], messa
         (metric.NoisyOGD, {"buffers": None}, "did you mean 'buffer'?"),
     ],
 )
-def test_an_unknown_keyword_is_told_with_the_one_that_may_be_meant(make: Any, given: Any, named: str) -> None:
+def test_an_unknown_keyword_is_refused_with_the_one_that_may_be_meant(
+    make: Any, options: Any, named: str
+) -> None:
     with pytest.raises(TypeError, match=re.escape(named)):
-        make(**given)
+        make(**options)
 
 
 @pytest.mark.parametrize("make", [auc.PairOGD, auc.PairFTRL, auc.Forest, metric.PairOGD])
 def test_the_signature_is_that_of_the_constructor(make: Any) -> None:
-    shown = inspect.signature(make)
-    assert list(shown.parameters) == list(inspect.signature(make.__init__).parameters)[1:]
-    assert "seed" in shown.parameters
+    signature = inspect.signature(make)
+    assert list(signature.parameters) == list(inspect.signature(make.__init__).parameters)[1:]
+    assert "seed" in signature.parameters
 
 
 def test_a_class_of_others_takes_what_its_constructor_takes() -> None:
-    class Own(auc.PairOGD):
+    class Sized(auc.PairOGD):
         def __init__(self, size: int = 3, **rest: Any) -> None:
             super().__init__(**rest)
             self.size = size
 
-    assert Own(size=4, learning_rate=0.1).learning_rate == 0.1
+    assert Sized(size=4, learning_rate=0.1).learning_rate == 0.1
     with pytest.raises(TypeError, match="lr"):
-        Own(lr=0.1)
+        Sized(lr=0.1)

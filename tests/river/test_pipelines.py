@@ -72,30 +72,30 @@ def test_delayed_labels() -> None:
     assert late > 0.9
 
     # The same by hand: nothing but the order of calls matters.
-    twin, metric, waiting = auc.PairOGD(), metrics.ROCAUC(), []
+    by_hand, metric, waiting = auc.PairOGD(), metrics.ROCAUC(), []
     for i, (x, y) in enumerate(PHISHING):
         while waiting and waiting[0][0] <= i:
             _, x_past, p, y_past = waiting.pop(0)
             metric.update(y_past, p)
-            twin.learn_one(x_past, y_past)
-        waiting.append((i + 20, x, twin.predict_proba_one(x), y))
+            by_hand.learn_one(x_past, y_past)
+        waiting.append((i + 20, x, by_hand.predict_proba_one(x), y))
     for _, x_past, p, y_past in waiting:
         metric.update(y_past, p)
-        twin.learn_one(x_past, y_past)
+        by_hand.learn_one(x_past, y_past)
     assert metric.get() == pytest.approx(late)
-    assert twin.weights == model["PairOGD"].weights
+    assert by_hand.weights == model["PairOGD"].weights
 
 
 def test_simulated_question_and_answer() -> None:
     model = auc.PairOGD()
-    asked = 0
+    questions = 0
     for _, x, y in stream.simulate_qa(PHISHING[:50], moment=None, delay=3):
         if y is None:
             model.predict_proba_one(x)
-            asked += 1
+            questions += 1
         else:
             model.learn_one(x, y)
-    assert asked == model.records == 50
+    assert questions == model.records == 50
 
 
 def test_in_an_ensemble() -> None:

@@ -68,10 +68,10 @@ def test_ready_many_is_score_one_then_learn_one(model: Any, cuts: list[int], see
     rows = stream(model, sum(cuts), seed=seed)
     for other in (one, many):
         other.learn_one(*rows[0])  # the names are known from here on
-    at = 0
+    start = 0
     for cut in cuts:
-        batch = rows[at : at + cut]
-        at += cut
+        batch = rows[start : start + cut]
+        start += cut
         ready = many.prepare_many([x for x, _ in batch], [y for _, y in batch])
         assert ready is not None
         assert ready.take() == one_by_one(one, batch)
@@ -109,9 +109,9 @@ def test_what_is_refused_or_null_leaves_no_trace_in_its_batch(model: Any, tables
             bad[32] = "text"
     nulls, labels = [1, 20], {12: None, 31: math.nan}
     rows = [({**x, "f1": bad[i]} if i in bad else x, labels.get(i, y)) for i, (x, y) in enumerate(rows)]
-    for at in range(0, 40, cut):
-        xs, ys = [x for x, _ in rows[at : at + cut]], [y for _, y in rows[at : at + cut]]
-        null = [i - at for i in nulls if at <= i < at + cut]
+    for start in range(0, 40, cut):
+        xs, ys = [x for x, _ in rows[start : start + cut]], [y for _, y in rows[start : start + cut]]
+        null = [i - start for i in nulls if start <= i < start + cut]
         if tables:
             ready = many.prepare_rows(list(first), np.array([list(x.values()) for x in xs]), ys, nulls=null)
         else:
@@ -190,7 +190,7 @@ def test_in_front_of_a_private_learner_a_bad_cell_costs_its_row_alone(mechanism:
         many.score_learn_many(X, pd.Series([True]))
 
 
-def test_entities_are_told_row_by_row() -> None:
+def test_entities_are_named_row_by_row() -> None:
     learner = auc.PairFTRL(horizon=100, delta=1e-3, entity=EntityLimit(2), features=[0, 1], seed=0)
     with pytest.raises(ConfigError, match="does not know entities"):
         learner.score_learn_many(np.zeros((2, 2)), np.array([True, False]))

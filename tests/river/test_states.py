@@ -59,18 +59,18 @@ def test_a_copy_continues_bit_for_bit(fresh: Any, way: str, learned: int) -> Non
         if late and t < 10:
             del x["f3"]
         if t == learned:
-            twin = WAYS[way](fresh)
-            assert frozen(twin) == frozen(fresh)
+            duplicate = WAYS[way](fresh)
+            assert frozen(duplicate) == frozen(fresh)
         if t >= learned:
-            for look, other in zip(looks(twin), looks(fresh), strict=True):
+            for look, other in zip(looks(duplicate), looks(fresh), strict=True):
                 assert same(look(x), other(x))
-            twin.learn_one(x, y)
+            duplicate.learn_one(x, y)
         fresh.learn_one(x, y)
-    assert frozen(twin) == frozen(fresh)
+    assert frozen(duplicate) == frozen(fresh)
     # Nothing is shared.
     before = frozen(fresh)
-    twin.learn_one(*records[0])
-    assert frozen(fresh) == before != frozen(twin)
+    duplicate.learn_one(*records[0])
+    assert frozen(fresh) == before != frozen(duplicate)
 
 
 @every_learner

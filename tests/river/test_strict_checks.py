@@ -100,7 +100,7 @@ def needs_warmup(model: Any) -> bool:
     return trees or isinstance(getattr(model, "mechanism", None), kinds)
 
 
-def twins(model: Any, learned: int) -> tuple[Any, Any]:
+def with_control(model: Any, learned: int) -> tuple[Any, Any]:
     """Two that learned the same; if private, under one seed, where a null record draws the same noise."""
     if is_private(model):
         # What fades and what has trees has to have a warm-up, and a released partner to have been released.
@@ -121,7 +121,7 @@ def _refused(call: Callable[[], Any], message: str, stage: str) -> None:
 
 def _check_bad_record(model: Any, learned: int, x: Any, message: str) -> None:
     """Refused with an error that names the way out, and nothing changes; or, if private, a null slot."""
-    model, twin = twins(model, learned)
+    model, control = with_control(model, learned)
     before = frozen(model)
     for look in looks(model):
         _refused(lambda look=look: look(x), message, "features")
@@ -133,19 +133,19 @@ def _check_bad_record(model: Any, learned: int, x: Any, message: str) -> None:
         model.learn_one(x, y)
         if learned and getattr(model, "trees", None) is not None and isinstance(x, dict) and len(x) > 1:
             # Leaves learn what is there of it, and a bad value is none.
-            twin.learn_one({name: value for name, value in x.items() if name != "f3"}, y)
+            control.learn_one({name: value for name, value in x.items() if name != "f3"}, y)
         else:
-            twin.learn_null()
-        assert model.slots == twin.slots
-        if not twin.feature_names:  # which a bad value may tell and a null record does not
+            control.learn_null()
+        assert model.slots == control.slots
+        if not control.feature_names:  # which a bad value may tell and a null record does not
             return
     else:
         _refused(lambda: model.learn_one(x, y), message, "features")
     # And it goes on as if nothing, or a null record, had been.
-    assert frozen(model) == frozen(twin)
-    for each in (model, twin):
+    assert frozen(model) == frozen(control)
+    for each in (model, control):
         each.learn_one(good, y)
-    assert frozen(model) == frozen(twin)
+    assert frozen(model) == frozen(control)
 
 
 BAD_LABELS: dict[str, list[tuple[Any, str]]] = {
@@ -174,24 +174,24 @@ BAD_LABELS: dict[str, list[tuple[Any, str]]] = {
 @every_learner
 @pytest.mark.parametrize("learned", [0, 12])
 def test_bad_labels(fresh: Any, learned: int) -> None:
-    fresh, twin = twins(fresh, learned)
+    fresh, control = with_control(fresh, learned)
     good, y = stream(fresh, 1)[0]
     for bad, message in BAD_LABELS["every"] + BAD_LABELS.get(class_name(fresh).rpartition(".")[0], []):
         before = frozen(fresh)
         if is_private(fresh):
             fresh.learn_one(good, bad)
-            twin.learn_null()
-            assert fresh.slots == twin.slots
-            if not twin.feature_names:
+            control.learn_null()
+            assert fresh.slots == control.slots
+            if not control.feature_names:
                 return
         else:
             for x in (good, {"new": 1.0}):
                 _refused(lambda x=x, bad=bad: fresh.learn_one(x, bad), message, "label")
                 assert frozen(fresh) == before
-        assert frozen(fresh) == frozen(twin)
-        for each in (fresh, twin):
+        assert frozen(fresh) == frozen(control)
+        for each in (fresh, control):
             each.learn_one(good, y)
-        assert frozen(fresh) == frozen(twin)
+        assert frozen(fresh) == frozen(control)
 
 
 @every_learner
@@ -214,16 +214,16 @@ def test_predictions_change_nothing(fresh: Any) -> None:
 @every_learner
 def test_the_order_of_features_does_not_matter(fresh: Any) -> None:
     rng = random.Random(5)
-    twin = copy.deepcopy(fresh)
+    control = copy.deepcopy(fresh)
     for x, y in stream(fresh, 30):
         names = list(x)
         rng.shuffle(names)
         shuffled = {name: x[name] for name in names}
         fresh.learn_one(x, y)
-        twin.learn_one(shuffled, y)
-        for look, other in zip(looks(fresh), looks(twin), strict=True):
+        control.learn_one(shuffled, y)
+        for look, other in zip(looks(fresh), looks(control), strict=True):
             assert same(look(x), other(shuffled))
-    assert frozen(twin) == frozen(fresh)
+    assert frozen(control) == frozen(fresh)
 
 
 @pytest.mark.parametrize("model", [m for m in LEARNERS if not keeps_all(m)], ids=name_of)
@@ -384,11 +384,11 @@ def test_python_goes_on_while_a_batch_is_learned() -> None:
         for _ in range(5):  # whatever else the machine does can only make it slower
             idle = counter.speed(lambda: threading.Event().wait(0.1))
             share = counter.speed(lambda: model.learn_many(X, y)) / idle
-            held = counter.speed(lambda: pow(7, 400_000)) / idle
+            blocked = counter.speed(lambda: pow(7, 400_000)) / idle
             if share >= 0.8:
                 break
     finally:
         counter.stop = True
         counter.join()
     assert share >= 0.8
-    assert held < 0.5
+    assert blocked < 0.5

@@ -20,8 +20,8 @@ def mypy(file: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_typed_user_code_is_accepted() -> None:
-    told = mypy(CODE)
-    assert told.returncode == 0, told.stdout + told.stderr
+    output = mypy(CODE)
+    assert output.returncode == 0, output.stdout + output.stderr
 
 
 def test_wrong_user_code_is_refused(tmp_path: Path) -> None:
@@ -29,10 +29,10 @@ def test_wrong_user_code_is_refused(tmp_path: Path) -> None:
     wrong.write_text(
         "from streampair import auc\nauc.PairOGD(radius='large')\nx: str = auc.PairOGD().score_one({})\n"
     )
-    told = mypy(wrong)
-    assert told.returncode == 1
-    assert ":2: error" in told.stdout
-    assert ":3: error" in told.stdout
+    output = mypy(wrong)
+    assert output.returncode == 1
+    assert ":2: error" in output.stdout
+    assert ":3: error" in output.stdout
 
 
 def test_typed_user_code_runs() -> None:

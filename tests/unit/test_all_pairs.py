@@ -57,7 +57,7 @@ def test_many_pairs_are_cut_into_parts_of_the_same_sum() -> None:
     assert whole[labels > 0] == pytest.approx(slopes.sum(axis=1))
     assert whole[labels < 0] == pytest.approx(-slopes.sum(axis=0))
     risk = MetricRisk(rows, labels, losses.Hinge())
-    step, at = 1e-6, np.array([0.1, 0.0, 0.2, 0.1, -0.1, 0.3])
+    step, point = 1e-6, np.array([0.1, 0.0, 0.2, 0.1, -0.1, 0.3])
     u = rows[:, None] - rows
 
     def value(w: Any) -> float:
@@ -65,8 +65,8 @@ def test_many_pairs_are_cut_into_parts_of_the_same_sum() -> None:
         values = losses.Hinge().value(signs * (1.0 - np.einsum("ija,ab,ijb->ij", u, unpacked(w, 3), u)))
         return float((values.sum() - 700.0) / (700 * 699))
 
-    ahead = [value(at + step * e) - value(at - step * e) for e in np.eye(6)]
-    assert risk.gradient(at) == pytest.approx(np.array(ahead) / (2 * step), abs=1e-4)
+    ahead = [value(point + step * e) - value(point - step * e) for e in np.eye(6)]
+    assert risk.gradient(point) == pytest.approx(np.array(ahead) / (2 * step), abs=1e-4)
 
 
 @pytest.mark.parametrize("loss", MARGIN, ids=repr)

@@ -71,12 +71,12 @@ def test_the_auc_in_bulk_reverted_and_restored(
         one.update(y, score)
     for part in (rows[:cut], rows[cut:]):
         bulk.extend([y for y, _ in part], [score for _, score in part])
-    twin = RollingAUC(window)
-    twin.load_state(bulk.to_state())
+    reference = RollingAUC(window)
+    reference.load_state(bulk.to_state())
     for y, score in extra:
-        for metric in (one, bulk, twin):
+        for metric in (one, bulk, reference):
             metric.update(y, score)
-    assert repr(one.get()) == repr(bulk.get()) == repr(twin.get())
+    assert repr(one.get()) == repr(bulk.get()) == repr(reference.get())
     if extra and len(rows) + len(extra) <= window:
         one.revert(*extra[-1])
         assert repr(one.get()) == repr(auc_of([*rows, *extra[:-1]], window))
@@ -131,23 +131,23 @@ def test_an_event_costs_the_logarithm_of_the_window(order: str) -> None:
 )
 def test_events_may_be_counted_late(window: int, steps: list[tuple[int, str]]) -> None:
     """Whenever it is asked, the AUC is that of the latest events, however many came since."""
-    late, twin, rng = AUCWindow(window), AUCWindow(window), np.random.default_rng(window)
+    late, reference, rng = AUCWindow(window), AUCWindow(window), np.random.default_rng(window)
     for count, then in steps:
         labels, scores = (rng.random(count) < 0.4).tolist(), rng.integers(0, 6, count).astype(float).tolist()
         late.extend(labels, scores)
         for label, score in zip(labels, scores, strict=True):
-            twin.add(label, score)
+            reference.add(label, score)
         if then == "get":
-            assert repr(late.get()) == repr(twin.get())
+            assert repr(late.get()) == repr(reference.get())
         elif then == "state":
-            assert repr(late.to_state()) == repr(twin.to_state())
+            assert repr(late.to_state()) == repr(reference.to_state())
         elif then == "copy":
             late = pickle.loads(pickle.dumps(late))
         elif then == "add":
             late.add(True, 3.0)
-            twin.add(True, 3.0)
+            reference.add(True, 3.0)
         assert len(late._labels) <= 2 * window
-    assert repr((late.get(), late.n)) == repr((twin.get(), twin.n))
+    assert repr((late.get(), late.n)) == repr((reference.get(), reference.n))
 
 
 def test_a_copy_of_the_auc_goes_on_the_same() -> None:
@@ -464,7 +464,7 @@ class Unweighted(PairRegret):
 
     def estimate(self, design_many: Any = None) -> RegretEstimate | None:
         with mock.patch(
-            "streampair.evaluation.regret.stands_for", lambda *told: stands_for(*told[:3], 10**9)
+            "streampair.evaluation.regret.stands_for", lambda *args: stands_for(*args[:3], 10**9)
         ):
             return super().estimate(design_many)
 
@@ -616,7 +616,7 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[PairRegret], width
         assert drawn is not None
         drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.indices], batch)
         values = [np.fromiter(x.values(), float) for x in drawn.others]
-        theirs = [x @ stream.weights[start + at] for x, at in zip(values, drawn.stops, strict=True)]
+        theirs = [x @ stream.weights[start + stop] for x, stop in zip(values, drawn.stops, strict=True)]
         scores = [float(stream.x[t] @ stream.weights[t]) for t in range(start, start + len(batch))]
         if drawn.stops:
             drawing.record_scores(drawn, scores, theirs)
@@ -706,7 +706,7 @@ def test_what_a_learner_of_ours_passes_over_is_left_out() -> None:
         regret.observe(row, label, row["a"], lambda x: x["a"])
     drawn = regret.draw(labels[30:])
     assert drawn is not None
-    regret.keep(drawn, [rows[30 + at] for at in drawn.indices], labels[30:])
+    regret.keep(drawn, [rows[30 + index] for index in drawn.indices], labels[30:])
     regret.record_scores(drawn, [row["a"] for row in rows[30:]], [other["a"] for other in drawn.others])
     assert repr(regret.to_state()) == repr(alone.to_state())
     again = PairRegret(pairs=32, exact=4, seed=1)

@@ -128,9 +128,9 @@ def test_parts_add_up_to_the_score(loss: Any) -> None:
     for x, y in mixed(300):
         model.learn_one(x, y)
     for x, _ in mixed(30, seed=2):
-        told = model.explain_one(x)
-        assert told.baseline + sum(told.features.values()) == pytest.approx(model.score_one(x), abs=1e-12)
-        assert set(told.features) == {"amount", "country", "late"}
+        parts = model.explain_one(x)
+        assert parts.baseline + sum(parts.features.values()) == pytest.approx(model.score_one(x), abs=1e-12)
+        assert set(parts.features) == {"amount", "country", "late"}
     telling, other = model.explain_one({"country": "B"}), model.explain_one({"country": "X"})
     assert telling.features["country"] > other.features["country"] + 0.5
 
@@ -142,9 +142,9 @@ def test_importances_tell_what_matters(loss: Any) -> None:
     for _ in range(500):
         x = {name: rng.gauss(0, 1) for name in "abc"}
         model.learn_one(x, x["b"] > 0)
-    told = model.feature_importances
-    assert sum(told.values()) == pytest.approx(1.0)
-    assert told["b"] > 0.6
+    importances = model.feature_importances
+    assert sum(importances.values()) == pytest.approx(1.0)
+    assert importances["b"] > 0.6
 
 
 def _auc(model: Any) -> float:
@@ -174,14 +174,14 @@ class Slower(auc.Forest):
 
 def _one_of_many(kind: type[auc.Forest]) -> float:
     """AUC where one column of fifty tells, and no line does."""
-    told = []
+    aucs = []
     for seed in range(3):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(6000, 50))
         y = np.abs(X[:, 7]) < 0.6
         scores = kind(seed=seed).score_learn_many(X, y)
-        told.append(roc_auc_score(y[3000:], scores[3000:]))
-    return float(np.mean(told))
+        aucs.append(roc_auc_score(y[3000:], scores[3000:]))
+    return float(np.mean(aucs))
 
 
 def test_a_column_that_tells_is_drawn_more_often_than_others() -> None:
@@ -203,15 +203,15 @@ def test_only_forests_fitted_to_records_of_two_classes_are_brisk() -> None:
 
 def _turning(kind: type[auc.Forest], turned: bool) -> float:
     """AUC of the thousand records after labels were turned round, or not."""
-    told = []
+    aucs = []
     for seed in range(3):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(4000, 4))
         y = X[:, 0] * X[:, 1] > 0
         y[3000:] ^= turned
         scores = kind(seed=seed).score_learn_many(X, y)
-        told.append(roc_auc_score(y[3000:], scores[3000:]))
-    return float(np.mean(told))
+        aucs.append(roc_auc_score(y[3000:], scores[3000:]))
+    return float(np.mean(aucs))
 
 
 def test_brisk_steps_follow_labels_that_turn_and_cost_nothing_where_none_do() -> None:
@@ -223,11 +223,11 @@ def test_brisk_steps_follow_centres_that_move() -> None:
     moving = {"n_centroids": 50, "n_drift_centroids": 50, "change_speed": 0.001}
     records = list(synth.RandomRBFDrift(21, 21, n_features=10, **moving).take(10_000))
     X, y = np.array([list(x.values()) for x, _ in records]), np.array([bool(y) for _, y in records])
-    told = []
+    aucs = []
     for kind in (auc.Forest, Slower):
         scores = [kind(seed=seed).score_learn_many(X, y) for seed in (1, 2)]
-        told.append(np.mean([roc_auc_score(y[5000:], each[5000:]) for each in scores]))
-    assert told[0] > told[1] + 0.005
+        aucs.append(np.mean([roc_auc_score(y[5000:], each[5000:]) for each in scores]))
+    assert aucs[0] > aucs[1] + 0.005
 
 
 @pytest.mark.parametrize(
@@ -290,10 +290,10 @@ def test_pairs_rank_what_no_line_parts_and_tell_probabilities() -> None:
     assert model.predict_proba_one({"1": 0.5}) == {False: 0.5, True: 0.5}
     assert _auc(model) > 0.93
     records = [(x, y) for x, y in datasets.Bananas()][3000:5000]
-    told = [model.predict_proba_one(x)[True] for x, _ in records]
+    probabilities = [model.predict_proba_one(x)[True] for x, _ in records]
     truth = [bool(y) for _, y in records]
-    assert log_loss(truth, told) < 0.45  # of the base rate: .69
-    assert np.mean(told) == pytest.approx(np.mean(truth), abs=0.05)
+    assert log_loss(truth, probabilities) < 0.45  # of the base rate: .69
+    assert np.mean(probabilities) == pytest.approx(np.mean(truth), abs=0.05)
 
 
 def test_records_that_are_kept_for_pairs_survive_a_new_name() -> None:
@@ -374,13 +374,13 @@ def relevances(n: int, seed: int = 0) -> list[tuple[dict[str, Any], float]]:
 
 def _unexplained(model: Any, rows: list[tuple[dict[str, Any], float]]) -> float:
     """Share of the variance that predictions before learning leave, over the second half."""
-    told = []
+    predictions = []
     for x, y in rows:
-        told.append(model.predict_one(x))
+        predictions.append(model.predict_one(x))
         model.learn_one(x, y)
     half = len(rows) // 2
     y = np.array([y for _, y in rows])[half:]
-    return float(((y - told[half:]) ** 2).mean() / y.var())
+    return float(((y - predictions[half:]) ** 2).mean() / y.var())
 
 
 def test_a_regression_predicts_in_the_unit_of_the_relevance() -> None:
@@ -422,8 +422,8 @@ def test_parts_of_a_prediction_add_up_to_it() -> None:
     for x, y in relevances(500):
         model.learn_one(x, y)
     for x, _ in relevances(20, seed=2):
-        told = model.explain_one(x)
-        assert told.baseline + sum(told.features.values()) == pytest.approx(model.predict_one(x), rel=1e-12)
+        parts = model.explain_one(x)
+        assert parts.baseline + sum(parts.features.values()) == pytest.approx(model.predict_one(x), rel=1e-12)
     assert model.feature_importances["nothing"] < 0.2
 
 
@@ -501,7 +501,7 @@ def test_frames_of_several_classes_are_records_one_by_one(backend: Any, seed: in
     assert set(one.classes) == {"no", "yes", "late", "later"}
 
 
-def test_several_classes_are_told_apart() -> None:
+def test_several_classes_are_distinguished() -> None:
     records = list(datasets.ImageSegments().take(1000))
     model, wrong = auc.MulticlassForest(seed=1), 0
     broken, astray = auc.MulticlassForest(seed=1), 0  # which tells every class from the first alone
@@ -525,8 +525,8 @@ def test_the_parts_of_a_class_add_up_to_its_score() -> None:
     for x, _ in three(20, seed=5):
         scores = model.scores_one(x)
         for label, score in scores.items():
-            told = model.explain_one(x, label)
-            assert told.baseline + sum(told.features.values()) == pytest.approx(score, abs=1e-12)
+            parts = model.explain_one(x, label)
+            assert parts.baseline + sum(parts.features.values()) == pytest.approx(score, abs=1e-12)
         assert model.explain_one(x) == model.explain_one(x, max(scores, key=scores.__getitem__))
         assert model.predict_one(x) == max(scores, key=scores.__getitem__)
     assert sum(model.feature_importances.values()) == pytest.approx(1.0)

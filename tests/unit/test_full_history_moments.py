@@ -49,13 +49,13 @@ def test_against_the_reference(family: str, data: st.DataObject) -> None:
     )
     rate = data.draw(st.sampled_from([0.05, 2.0]))
     l2 = data.draw(st.sampled_from([0.0, 0.25]))
-    twin = naive.PairOGD(d, "Square", "full", 1, rate, 3.0, l2)
+    reference = naive.PairOGD(d, "Square", "full", 1, rate, 3.0, l2)
     model = make(family, learning_rate=rate, radius=3.0, l2=l2, average=False)
     for x, y in records:
         named = {f"f{i}": v for i, v in enumerate(x)}
         model.learn_one(named, y == 1.0 if family == "auc" else y)
-        twin.learn(x, y)
-    assert model.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-9)
+        reference.learn(x, y)
+    assert model.weights_vector == pytest.approx(np.array(reference.last), rel=1e-9, abs=1e-9)
     assert model.records == model.buffer_records == len(records)
 
 
@@ -111,9 +111,9 @@ def test_state_does_not_grow_and_continues_bit_for_bit(family: str) -> None:
         # A name that comes later was 0 before.
         model.learn_one({n: v for n, v in x.items() if n != "f2" or model.records > 60}, y)
     size = len(pickle.dumps(model))
-    twin = model.clone()
-    twin.load_state(model.to_state())
-    copies = [twin, pickle.loads(pickle.dumps(model)), model.clone(include_attributes=True)]
+    copied = model.clone()
+    copied.load_state(model.to_state())
+    copies = [copied, pickle.loads(pickle.dumps(model)), model.clone(include_attributes=True)]
     for x, y in records[200:]:
         for learner in (model, *copies):
             learner.learn_one(x, y)

@@ -17,15 +17,15 @@ from streampair.errors import ConfigError
 def test_old_records_fade_as_in_the_reference(learning_rate: float | None) -> None:
     rng = np.random.default_rng(0)
     model = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), learning_rate, radius=2.0, half_life=7)
-    twin = naive.PairOGD(2, "Logistic", "fifo", 3, learning_rate, 2.0, keep=0.5 ** (1 / 7))
+    reference = naive.PairOGD(2, "Logistic", "fifo", 3, learning_rate, 2.0, keep=0.5 ** (1 / 7))
     never = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), learning_rate, radius=2.0)
     for _ in range(60):
         x, y = rng.normal(size=2), bool(rng.random() < 0.5)
         for each in (model, never):
             each.learn_one({"a": x[0], "b": x[1]}, y)
-        twin.learn(x.tolist(), 1.0 if y else -1.0)
-    assert np.allclose(model.weights_vector, twin.average, rtol=1e-8)
-    assert not np.allclose(never.weights_vector, twin.average, rtol=1e-2)
+        reference.learn(x.tolist(), 1.0 if y else -1.0)
+    assert np.allclose(model.weights_vector, reference.average, rtol=1e-8)
+    assert not np.allclose(never.weights_vector, reference.average, rtol=1e-2)
 
 
 def test_a_long_silence_does_not_outweigh_what_follows() -> None:
@@ -59,11 +59,11 @@ def test_ranking_and_metric_follow_what_has_turned() -> None:
     distances = {half_life: metric.PairOGD(half_life=half_life) for half_life in (None, 30)}
     for i in range(1200):
         x = {"a": rng.normal(), "b": rng.normal()}
-        told = "a" if i < 1000 else "b"
+        feature = "a" if i < 1000 else "b"
         for each in ranks.values():
-            each.learn_one(x, x[told] * (1.0 if i < 1000 else -1.0))
+            each.learn_one(x, x[feature] * (1.0 if i < 1000 else -1.0))
         for one in distances.values():
-            one.learn_one(x, x[told] > 0.0)
+            one.learn_one(x, x[feature] > 0.0)
     assert ranks[30].weights["b"] < -abs(ranks[30].weights["a"])
     assert ranks[None].weights["a"] > abs(ranks[None].weights["b"])
     shares = {h: float(m.metric_[1, 1] / np.trace(m.metric_)) for h, m in distances.items()}

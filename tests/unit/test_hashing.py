@@ -35,9 +35,9 @@ def test_the_self_test_of_appendix_e() -> None:
             out.append(b >> 24)
         return bytes(out)
 
-    told = b""
+    output = b""
     for size in (20, 32, 48, 64):
         for length in (0, 3, 128, 129, 255, 1024):
             data = sequence(length, length)
-            told += hashed(data, size=size) + hashed(data, sequence(size, size), size)
-    assert hashed(told, size=32).hex() == "c23a7800d98123bd10f506c61e29da5603d763b8bbad2e737f5e765a7bccd475"
+            output += hashed(data, size=size) + hashed(data, sequence(size, size), size)
+    assert hashed(output, size=32).hex() == "c23a7800d98123bd10f506c61e29da5603d763b8bbad2e737f5e765a7bccd475"

@@ -78,11 +78,11 @@ def test_a_changed_callee_in_another_file_is_seen_by_the_next_process(scratch: P
 def test_what_an_image_has_compiled_is_found_from_a_folder_of_ones_own(scratch: Path, tmp_path: Path) -> None:
     """Beside the source, which a user of the image can read and not write."""
     assert run(scratch.parent) == [20.0, 1, 0]
-    own = {"NUMBA_CACHE_DIR": str(tmp_path / "own"), "PYTHONDONTWRITEBYTECODE": "1"}
-    assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **own}) == [20.0, 0, 1]
+    settings = {"NUMBA_CACHE_DIR": str(tmp_path / "own"), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **settings}) == [20.0, 0, 1]
     (scratch / "callee.py").write_text(CALLEE.format(step="2.0"))  # it is stale there, too
-    assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **own}) == [30.0, 1, 0]
-    assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **own}) == [30.0, 0, 1]
+    assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **settings}) == [30.0, 1, 0]
+    assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **settings}) == [30.0, 0, 1]
 
 
 def test_where_nothing_can_be_written_each_process_compiles(scratch: Path) -> None:

@@ -326,8 +326,8 @@ def pair_descent(kernel: Any, rng: Rng) -> None:
         etas, worth = rng.uniform(0.1, 0.3, size=40), rng.uniform(size=40)
         table = (rows, labels, one, other)
         kernel(loss.code, metric, l2, 1.1, etas, worth, *table, w, before, total)
-        at = zip(one, other, strict=True)
-        pairs = [(rows[a].tolist(), labels[a], rows[b].tolist(), labels[b]) for a, b in at]
+        indices = zip(one, other, strict=True)
+        pairs = [(rows[a].tolist(), labels[a], rows[b].tolist(), labels[b]) for a, b in indices]
         name = name_of(loss)
         iterates = naive.pair_descent(name, etas.tolist(), 1.1, pairs, start, l2)
         wanted += [packed(each) if metric else each for each in iterates]
@@ -724,9 +724,9 @@ def fourier_rows(kernel: Any, rng: Rng) -> None:
 def entity_cell(kernel: Any, rng: Rng) -> None:
     keys = np.zeros(16, dtype=np.uint64)
     for key in rng.integers(1, 2**63, 12).tolist():
-        at = kernel(keys, np.uint64(key))
-        assert at == naive.cell(keys.tolist(), key)
-        keys[at] = key
+        cell = kernel(keys, np.uint64(key))
+        assert cell == naive.cell(keys.tolist(), key)
+        keys[cell] = key
 
 
 @against(naive.admitted)
@@ -742,11 +742,13 @@ def entity_admit(kernel: Any, rng: Rng) -> None:
         used = kernel(keys, last, count, coming, slot, 3, 4, used, 3, 2, admitted)
         assert admitted.tolist() == naive.admitted(history, coming.tolist(), slot, **limits)
         slot += n
-    held = keys != 0
-    got = zip(keys[held].tolist(), last[held].tolist(), count[held].tolist(), strict=True)
+    occupied = keys != 0
+    got = zip(keys[occupied].tolist(), last[occupied].tolist(), count[occupied].tolist(), strict=True)
     assert used == len(history)
     assert naive.table(list(got)) == {key: (slots[-1], len(slots)) for key, slots in history.items()}
-    assert [naive.cell(keys.tolist(), key) for key in keys[held].tolist()] == np.flatnonzero(held).tolist()
+    assert [naive.cell(keys.tolist(), key) for key in keys[occupied].tolist()] == np.flatnonzero(
+        occupied
+    ).tolist()
 
 
 @against(naive.table)
@@ -833,6 +835,29 @@ def label_take(kernel: Any, rng: Rng) -> None:
             label_table.label_take(digests.tolist(), times.tolist(), unused, *arrays)
         )
         assert used.tolist() == unused
+
+
+@against(label_table.label_first)
+def label_first(kernel: Any, rng: Rng) -> None:
+    parts = []
+    for count in (16, 9):  # two segments
+        digests, times, _ = some_labels(rng, count)
+        following, index = indexed(label_kernels.label_index, digests, np.zeros(count, np.uint8))
+        places = rng.permutation(1000)[:count].astype(np.uint64)
+        parts.append((digests, times, places, following, index))
+    digests, times, places = (list(itertools.chain(*(part[i].tolist() for part in parts))) for i in range(3))
+    for expired in (0, 10, 30):
+        wanted = some_labels(rng, 6)[0]
+        earliest = np.maximum(rng.integers(0, 40, 6), expired)
+        latest = earliest + rng.integers(0, 20, 6)
+        first_times, first_places = np.full(6, 2**63 - 1), np.full(6, 2**64 - 1, np.uint64)
+        for part in parts:
+            kernel(*part, wanted, earliest, latest, expired, first_times, first_places)
+        known = label_table.label_first(
+            digests, times, places, *(a.tolist() for a in (wanted, earliest, latest))
+        )
+        found = zip(first_times.tolist(), first_places.tolist(), strict=True)
+        assert [None if place == 2**64 - 1 else (time, place) for time, place in found] == known
 
 
 @against(label_table.label_resolve)
@@ -937,11 +962,11 @@ def class_sums(kernel: Any, rng: Rng) -> None:
 
 @against(naive.second_moment_slot)
 def second_moment_slot(kernel: Any, rng: Rng) -> None:
-    how = np.array([[2 / 5, 2.0], [-1 / 5, -1.0], [0.1, -0.2], [1.1, 0.8]])
+    coefficients = np.array([[2 / 5, 2.0], [-1 / 5, -1.0], [0.1, -0.2], [1.1, 0.8]])
     for label, value in ((1.0, 0.3), (-1.0, 0.3), (math.nan, 0.3), (1.0, math.nan), (-1.0, -math.inf)):
         cells, sums = np.array([value, *rng.normal(size=1), label]), np.zeros(5, dtype=np.int64)
-        wanted = naive.second_moment_slot(cells.tolist(), how.tolist(), 0.9, 0.2, 0.6, 2.0**-9)
-        kernel(cells, how, True, np.array([0.9, 0.2, 0.6, 2.0**-9]), sums)
+        wanted = naive.second_moment_slot(cells.tolist(), coefficients.tolist(), 0.9, 0.2, 0.6, 2.0**-9)
+        kernel(cells, coefficients, True, np.array([0.9, 0.2, 0.6, 2.0**-9]), sums)
         assert np.abs(sums - wanted).max() <= 1
         assert math.isnan(cells[-1]) is (math.isnan(label) or not math.isfinite(value))
         assert any(sums) is not math.isnan(cells[-1])
@@ -975,7 +1000,7 @@ POLICIES = {"window": buffers.FIFO, "sample": buffers.RESERVOIR, "all": buffers.
 FAMILIES = {dp_steps.LINEAR_PAIRS: naive.linear_pair, dp_steps.METRIC_PAIRS: naive.metric_pair}
 
 
-class Held:
+class PrivateBuffer:
     """The buffer of a private run as the kernels take it, and its reference."""
 
     def __init__(
@@ -1000,13 +1025,13 @@ def slots(rng: Rng) -> tuple[np.ndarray, np.ndarray]:
     return rows, rng.choice([1.0, -1.0, math.nan], N, p=[0.45, 0.45, 0.1])
 
 
-def runs() -> Iterator[Held]:
+def runs() -> Iterator[PrivateBuffer]:
     """A buffer of each kind for each family, empty."""
-    yield from (Held(policy, family) for policy in POLICIES for family in FAMILIES)
+    yield from (PrivateBuffer(policy, family) for policy in POLICIES for family in FAMILIES)
 
 
-def size_of(held: Held) -> int:
-    return D if held.numbers[dp_steps.FAMILY] == dp_steps.LINEAR_PAIRS else D * (D + 1) // 2
+def size_of(buffer: PrivateBuffer) -> int:
+    return D if buffer.numbers[dp_steps.FAMILY] == dp_steps.LINEAR_PAIRS else D * (D + 1) // 2
 
 
 @against(naive.mean_gradient)
@@ -1014,12 +1039,12 @@ def pair_gradient(kernel: Any, rng: Rng) -> None:
     rows, _ = slots(rng)
     labels = rng.choice([1.0, -1.0], N)
     w, out = rng.normal(size=D), np.empty(D)
-    held = list(zip(rows[1:4].tolist(), labels[1:4].tolist(), strict=True))
+    partners = list(zip(rows[1:4].tolist(), labels[1:4].tolist(), strict=True))
     for tangent in (False, True):
         places = np.column_stack([rows[1:4], labels[1:4], np.zeros(3)])
         kernel(w, rows[0], labels[0], places, 3, 5.0, losses_kernels.LOGISTIC, 0.2, tangent, out)
         wanted = naive.mean_gradient(
-            w.tolist(), rows[0].tolist(), labels[0], held, 5, losses_kernels.LOGISTIC, 0.2, tangent
+            w.tolist(), rows[0].tolist(), labels[0], partners, 5, losses_kernels.LOGISTIC, 0.2, tangent
         )
         close(out.tolist(), wanted)
 
@@ -1041,65 +1066,68 @@ def partner_gradient(kernel: Any, rng: Rng) -> None:
 
 @against(naive.gradient, "metric_gradient")
 def metric_gradient(kernel: Any, rng: Rng) -> None:
-    held, (rows, labels) = Held("window", dp_steps.METRIC_PAIRS), slots(rng)
+    buffer, (rows, labels) = PrivateBuffer("window", dp_steps.METRIC_PAIRS), slots(rng)
     for x, y in zip(rows, labels, strict=True):
-        held.store(dp_steps.private_store, x, y)
+        buffer.store(dp_steps.private_store, x, y)
     w, out = rng.normal(size=3), np.empty(3)
     kernel(
         w,
         rows[0],
         1.0,
-        held.places,
+        buffer.places,
         PLACES,
         float(PLACES),
         losses_kernels.LOGISTIC,
         0.7,
         out,
     )
-    close(out, held.gradient(w, rows[0].tolist(), 1.0, held.reference))
+    close(out, buffer.gradient(w, rows[0].tolist(), 1.0, buffer.reference))
 
 
 @against(naive.gradient, "private_gradient")
 def private_gradient(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
-    for held in runs():
+    for buffer in runs():
         for t, (x, y) in enumerate(zip(rows, labels, strict=True)):
-            w, out = rng.normal(size=size_of(held)), np.empty(size_of(held))
-            kernel(w, x, y, t, held.numbers, held.places, out)
-            close(out, held.gradient(w, x.tolist(), y, held.reference))
-            held.store(dp_steps.private_store, x, y)
+            w, out = rng.normal(size=size_of(buffer)), np.empty(size_of(buffer))
+            kernel(w, x, y, t, buffer.numbers, buffer.places, out)
+            close(out, buffer.gradient(w, x.tolist(), y, buffer.reference))
+            buffer.store(dp_steps.private_store, x, y)
 
 
 @against(naive.Places, "private_store")
 def private_store(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
-    for held in runs():
+    for buffer in runs():
         for i, (x, y) in enumerate(zip(rows, labels, strict=True)):
-            held.store(kernel if i == N - 1 else dp_steps.private_store, x, y)
-        order = [(*row, repr(float(label))) for row, label in held.reference.pairs()]
+            buffer.store(kernel if i == N - 1 else dp_steps.private_store, x, y)
+        order = [(*row, repr(float(label))) for row, label in buffer.reference.pairs()]
         kept = len(order)
-        got = [(*row, repr(label)) for *row, label, _ in held.places.tolist()]
+        got = [(*row, repr(label)) for *row, label, _ in buffer.places.tolist()]
         assert sorted(got[:kept]) == sorted(order)
 
 
-def start(held: Held) -> np.ndarray:
+def start(buffer: PrivateBuffer) -> np.ndarray:
     """The vectors."""
-    return np.zeros((3, size_of(held)))
+    return np.zeros((4, size_of(buffer)))
 
 
-def ftrl_reference(rows: Any, labels: Any, noise: Any, etas: Any) -> Any:
+def ftrl_reference(rows: Any, labels: Any, noise: Any, etas: Any, origin: Any) -> Any:
     gradient = partial(naive.mean_gradient, size=PLACES, code=losses_kernels.LOGISTIC, clip=0.7)
     arguments = (rows.tolist(), labels.tolist(), noise.tolist(), etas.tolist())
-    return naive.ftrl(*arguments, size=PLACES, radius=1.5, grid=GRID, gradient=gradient)
+    return naive.ftrl(
+        *arguments, size=PLACES, radius=1.5, grid=GRID, gradient=gradient, start=origin.tolist()
+    )
 
 
 @against(naive.ftrl)
 def ftrl_steps(kernel: Any, rng: Rng) -> None:
-    held, (rows, labels) = Held("window"), slots(rng)
+    buffer, (rows, labels) = PrivateBuffer("window"), slots(rng)
     noise, etas = rng.normal(size=(N, D)), np.linspace(0.5, 0.1, N)
-    vectors = start(held)
-    kernel(rows, labels, noise, etas, 0, held.numbers, vectors, np.zeros(D, dtype=np.int64), held.places)
-    wanted = ftrl_reference(rows, labels, noise, etas)
+    vectors = start(buffer)
+    vectors[:2] = vectors[3] = np.linspace(-0.3, 0.2, D)
+    kernel(rows, labels, noise, etas, 0, buffer.numbers, vectors, np.zeros(D, dtype=np.int64), buffer.places)
+    wanted = ftrl_reference(rows, labels, noise, etas, vectors[3])
     close(vectors[0], wanted["w"][-1], 1e-3)
     close(vectors[1], wanted["average"][-1], 1e-3)
 
@@ -1107,34 +1135,34 @@ def ftrl_steps(kernel: Any, rng: Rng) -> None:
 @against(naive.score_and_cells)
 def score_and_cells(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
-    for held in runs():
+    for buffer in runs():
         for x, y in zip(rows[2:], labels[2:], strict=True):
-            held.store(dp_steps.private_store, x, y)
-        vectors = start(held)
-        vectors[:2] = rng.normal(size=(2, size_of(held)))
-        queries, y = rng.normal(size=(2, size_of(held))), np.array([-1.0, 1.0])
-        g = held.gradient(vectors[0], rows[1].tolist(), 1.0, held.reference)
+            buffer.store(dp_steps.private_store, x, y)
+        vectors = start(buffer)
+        vectors[:2] = rng.normal(size=(2, size_of(buffer)))
+        queries, y = rng.normal(size=(2, size_of(buffer))), np.array([-1.0, 1.0])
+        g = buffer.gradient(vectors[0], rows[1].tolist(), 1.0, buffer.reference)
         score, wanted = naive.score_and_cells(vectors[1].tolist(), queries[1].tolist(), g, GRID)
         for scores in (np.full(2, 7.0), np.empty(0)):  # empty: nobody asks
-            cells = np.empty(size_of(held), dtype=np.int64)
-            kernel(rows[:2], y, queries, scores, 1, N - 2, held.numbers, vectors, held.places, cells)
+            cells = np.empty(size_of(buffer), dtype=np.int64)
+            kernel(rows[:2], y, queries, scores, 1, N - 2, buffer.numbers, vectors, buffer.places, cells)
             assert np.abs(cells - wanted).max() <= 1
             close(scores.tolist(), [7.0, score][: len(scores)])
 
 
 @against(naive.ftrl_turns)
 def ftrl_turn(kernel: Any, rng: Rng) -> None:
-    held, (rows, labels) = Held("window"), slots(rng)
+    buffer, (rows, labels) = PrivateBuffer("window"), slots(rng)
     words, etas = rng.integers(0, 2**64, (N, 3), dtype=np.uint64), np.linspace(0.5, 0.1, N)
     shape, memory = np.array([[0.3, 0.2], [0.5, 0.8]]), np.zeros((2, D))
-    held.numbers = np.concatenate([held.numbers, *shape])
-    vectors = start(held)
+    buffer.numbers = np.concatenate([buffer.numbers, *shape])
+    vectors = start(buffer)
     batch = rows, labels, rng.normal(size=(N, D)), np.full(N, 7.0)
     total, cells = np.zeros(D, dtype=np.int64), np.empty(D, dtype=np.int64)
-    dp_steps.score_and_cells(*batch, 0, 0, held.numbers, vectors, held.places, cells)
+    dp_steps.score_and_cells(*batch, 0, 0, buffer.numbers, vectors, buffer.places, cells)
     for t in range(N):
         noise = words[t], memory, cells
-        kernel(*batch, t, *noise, etas[t], t, held.numbers, vectors, total, held.places)
+        kernel(*batch, t, *noise, etas[t], t, buffer.numbers, vectors, total, buffer.places)
     wanted = naive.ftrl_turns(
         batch[2].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(),
         omega=shape[0], theta=shape[1], sigma=0.1, size=PLACES, radius=1.5, grid=GRID,
@@ -1149,17 +1177,17 @@ def ftrl_turn(kernel: Any, rng: Rng) -> None:
 @against(naive.noisy_turns)
 def noisy_turn(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
-    for held in runs():
-        p = size_of(held)
+    for buffer in runs():
+        p = size_of(buffer)
         words, etas = rng.integers(0, 2**64, (N, 6), dtype=np.uint64), np.linspace(0.5, 0.1, N)
-        vectors = start(held)
+        vectors = start(buffer)
         batch, cells = (rows, labels, rng.normal(size=(N, p)), np.full(N, 7.0)), np.empty(p, dtype=np.int64)
-        dp_steps.score_and_cells(*batch, 0, 0, held.numbers, vectors, held.places, cells)
+        dp_steps.score_and_cells(*batch, 0, 0, buffer.numbers, vectors, buffer.places, cells)
         for t in range(N):
-            kernel(*batch, t, words[t], 0.3, cells, etas[t], t, held.numbers, vectors, held.places)
+            kernel(*batch, t, words[t], 0.3, cells, etas[t], t, buffer.numbers, vectors, buffer.places)
         wanted = naive.noisy_turns(
-            batch[2].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(), held.reference,
-            sigma=0.3, radius=1.5, grid=GRID, l2=0.1, gradient=held.gradient,
+            batch[2].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(),
+            buffer.reference, sigma=0.3, radius=1.5, grid=GRID, l2=0.1, gradient=buffer.gradient,
         )  # fmt: skip
         assert cells.tolist() == wanted["gradient"][-1].tolist()
         close(batch[3].tolist(), wanted["scores"])
@@ -1169,13 +1197,13 @@ def noisy_turn(kernel: Any, rng: Rng) -> None:
 @against(naive.noisy)
 def noisy_steps(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
-    for held in runs():
-        noise, etas = rng.normal(size=(N, size_of(held))), np.linspace(0.5, 0.1, N)
-        vectors = start(held)
-        kernel(rows, labels, noise, etas, 0, held.numbers, vectors, held.places)
+    for buffer in runs():
+        noise, etas = rng.normal(size=(N, size_of(buffer))), np.linspace(0.5, 0.1, N)
+        vectors = start(buffer)
+        kernel(rows, labels, noise, etas, 0, buffer.numbers, vectors, buffer.places)
         wanted = naive.noisy(
-            rows.tolist(), labels.tolist(), noise, etas.tolist(), held.reference,
-            radius=1.5, grid=GRID, l2=0.1, gradient=held.gradient,
+            rows.tolist(), labels.tolist(), noise, etas.tolist(), buffer.reference,
+            radius=1.5, grid=GRID, l2=0.1, gradient=buffer.gradient,
         )  # fmt: skip
         close(vectors[0], wanted["w"][-1], 1e-3)
         close(vectors[1], wanted["average"][-1], 1e-3)
@@ -1184,14 +1212,14 @@ def noisy_steps(kernel: Any, rng: Rng) -> None:
 @against(naive.output)
 def output_steps(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)
-    for held in runs():
-        etas, centre = np.concatenate([[0.0], np.full(N - 1, 0.2)]), np.full(size_of(held), 0.05)
-        vectors, cells = np.stack([centre, centre, centre]), np.empty((N, size_of(held)), dtype=np.int64)
-        held.numbers[dp_steps.RIDGE] = 0.3
-        kernel(rows, labels, etas, np.full(N, GRID), 0, held.numbers, vectors, held.places, cells)
+    for buffer in runs():
+        etas, centre = np.concatenate([[0.0], np.full(N - 1, 0.2)]), np.full(size_of(buffer), 0.05)
+        vectors, cells = np.stack([centre, centre, centre]), np.empty((N, size_of(buffer)), dtype=np.int64)
+        buffer.numbers[dp_steps.RIDGE] = 0.3
+        kernel(rows, labels, etas, np.full(N, GRID), 0, buffer.numbers, vectors, buffer.places, cells)
         wanted = naive.output(
-            rows.tolist(), labels.tolist(), etas.tolist(), held.reference,
-            radius=1.5, alpha=0.3, centre=centre, gradient=held.gradient,
+            rows.tolist(), labels.tolist(), etas.tolist(), buffer.reference,
+            radius=1.5, alpha=0.3, centre=centre, gradient=buffer.gradient,
         )  # fmt: skip
         close(cells * GRID, wanted, 1e-4)
 
@@ -1313,8 +1341,8 @@ def learned(rng: Rng, n: int = 150) -> tuple[np.ndarray, Any, np.ndarray, list[l
 
 
 def put(state: np.ndarray, row: np.ndarray) -> None:
-    at = forest_kernels.FOREST_HEADER + forest_kernels.RECORD_AT * len(row)
-    state[at : at + len(row)] = row
+    position = forest_kernels.FOREST_HEADER + forest_kernels.RECORD_AT * len(row)
+    state[position : position + len(row)] = row
 
 
 @against(naive.Forest)
@@ -1556,8 +1584,8 @@ def forest_learn_classes(kernel: Any, rng: Rng) -> None:
         reference.admit()
     scores = np.empty((n, 3))
     kernel(state, others, rows, classes, scores)
-    for x, which, told in zip(values, classes.tolist(), scores.tolist(), strict=True):
-        close(told, reference.scores(x), 1e-7)
+    for x, which, scored in zip(values, classes.tolist(), scores.tolist(), strict=True):
+        close(scored, reference.scores(x), 1e-7)
         reference.learn(x, which)
     assert state[forest_kernels.FOREST_DRAWS] == reference.forests[0].draws
     since = [int(block[forest_kernels.FOREST_SINCE]) for block in (state, *others)]
@@ -1646,8 +1674,8 @@ def sample_draw(kernel: Any, rng: Rng) -> None:
     sample, reference = sample_of(rng)
     for size in rng.integers(0, 400, 12):
         strata = rng.integers(0, sample.strata, size).tolist()
-        told = [(i, c, reference.event(c)) for i, c in enumerate(strata)]
-        wanted = [[i, c, *hit] for i, c, hit in told if hit]
+        events = [(i, c, reference.event(c)) for i, c in enumerate(strata)]
+        wanted = [[i, c, *hit] for i, c, hit in events if hit]
         assert drawn(kernel, sample, strata) == wanted
         assert [sample.n_to_skip(c) for c in range(sample.strata)] == reference.left()
     for c in range(sample.strata):
@@ -1682,8 +1710,8 @@ def sample_heap(kernel: Any, rng: Rng) -> None:
     for c in range(sample.strata):
         first = layout.SAMPLE_HEADER + sample.strata * layout.SAMPLE_STRATUM + (3 * c + 2) * sample.size
         assert sorted(sample._state[first : first + sample.size].tolist()) == list(range(sample.size))
-    told = [(i, c, reference.event(c)) for i, c in enumerate(strata[cut:])]
-    assert drawn(layout.sample_draw, sample, strata[cut:]) == [[i, c, *hit] for i, c, hit in told if hit]
+    events = [(i, c, reference.event(c)) for i, c in enumerate(strata[cut:])]
+    assert drawn(layout.sample_draw, sample, strata[cut:]) == [[i, c, *hit] for i, c, hit in events if hit]
 
 
 @against(naive.kept)
@@ -1706,11 +1734,11 @@ def sample_keep(kernel: Any, rng: Rng) -> None:
         assert list(map(tuple, others[:count].tolist())) == wanted
         first += size
     nothing = (math.nan,) * d
-    for place, (own, partner, label, other, weight, row, theirs) in table[0].items():
-        wanted = [own, partner, label, other, weight, 0.0, *row, *(theirs or nothing)]
+    for place, (own_id, partner, label, other, weight, row, theirs) in table[0].items():
+        wanted = [own_id, partner, label, other, weight, 0.0, *row, *(theirs or nothing)]
         np.testing.assert_array_equal(steps[place], wanted)
-    for place, (own, label, row) in table[1].items():
-        np.testing.assert_array_equal(records[place], [own, label, *row])
+    for place, (own_id, label, row) in table[1].items():
+        np.testing.assert_array_equal(records[place], [own_id, label, *row])
     assert {int(place) for place in np.flatnonzero(steps[:, layout.STEP_ID] >= 0)} == set(table[0])
 
 
@@ -1724,21 +1752,21 @@ def sample_take(kernel: Any, rng: Rng) -> None:
     table: tuple[dict[int, Any], dict[int, Any]] = {}, {}
     for size in (40, 300, 100):
         strata, rows = rng.integers(0, sample.strata, size), rng.normal(size=(size, d))
-        told = [(i, int(c), reference.event(int(c))) for i, c in enumerate(strata)]
-        hits = [[i, c, *hit] for i, c, hit in told if hit]
+        events = [(i, int(c), reference.event(int(c))) for i, c in enumerate(strata)]
+        hits = [[i, c, *hit] for i, c, hit in events if hit]
         drawn = [tuple(rows[int(hit[0])].tolist()) for hit in hits]
         wanted = naive.kept(hits, drawn, [hit[1] for hit in hits], first, *table)
         others, stops = np.empty((size, d)), np.empty((2, size), dtype=np.int64)
-        room, given = np.empty((size, layout.SAMPLE_HIT)), np.array(strata, dtype=np.uint8)
-        count = kernel(sample._state, sample._words, given, room, rows, steps, records, others, stops)
+        room, codes = np.empty((size, layout.SAMPLE_HIT)), np.array(strata, dtype=np.uint8)
+        count = kernel(sample._state, sample._words, codes, room, rows, steps, records, others, stops)
         assert list(map(tuple, others[:count].tolist())) == wanted
         paired = [hit for hit in hits if hit[4] >= 0]
         assert stops[:, :count].T.tolist() == [[hit[0], hit[3]] for hit in paired]
         first += size
-    for place, (own, partner, label, _, weight, row, _) in table[0].items():
-        assert steps[place, [0, 1, 2, 4, *range(6, 6 + d)]].tolist() == [own, partner, label, weight, *row]
-    for place, (own, label, row) in table[1].items():
-        assert records[place].tolist() == [own, label, *row]
+    for place, (own_id, partner, label, _, weight, row, _) in table[0].items():
+        assert steps[place, [0, 1, 2, 4, *range(6, 6 + d)]].tolist() == [own_id, partner, label, weight, *row]
+    for place, (own_id, label, row) in table[1].items():
+        assert records[place].tolist() == [own_id, label, *row]
 
 
 @against(naive.descent)
@@ -1768,7 +1796,7 @@ def woven(kernel: Any, rng: Rng) -> None:
     kernel(rows, labels, stops, others, out, out_labels)
     wanted = naive.woven(list(range(n)), stops.tolist(), [-1 - i for i in range(len(stops))])
     np.testing.assert_array_equal(out, [rows[i] if i >= 0 else others[-1 - i] for i, _ in wanted])
-    np.testing.assert_array_equal(out_labels, [labels[i] if own else math.nan for i, own in wanted])
+    np.testing.assert_array_equal(out_labels, [labels[i] if is_own else math.nan for i, is_own in wanted])
 
 
 # ---- random trees ----------------------------------------------------------------------------------------
@@ -1835,9 +1863,13 @@ def tree_places(kernel: Any, rng: Rng) -> None:
     places = np.empty((6, 3))
     kernel(raw, sizes, np.array([scale, shift, mean, factor]), 0.9, 3.0 / 0.9, places)
     assert places[:, 1].tolist() == [0, 2, 1, 3, 1, 3]
-    own = [0, 4]
-    for row, found in zip(raw[:, own], places[:, [0, 2]], strict=True):
-        x = np.clip((np.clip(row * scale[own] + shift[own], -1, 1) - mean[own]) * factor[own], -0.9, 0.9)
+    columns = [0, 4]
+    for row, found in zip(raw[:, columns], places[:, [0, 2]], strict=True):
+        x = np.clip(
+            (np.clip(row * scale[columns] + shift[columns], -1, 1) - mean[columns]) * factor[columns],
+            -0.9,
+            0.9,
+        )
         wanted = [
             random_trees.place(z) if math.isfinite(v) else math.nan for v, z in zip(row, x / 0.3, strict=True)
         ]
@@ -1882,9 +1914,9 @@ def tree_gram(kernel: Any, rng: Rng) -> None:
     several = np.stack((shares, rng.normal(size=shares.shape), shares - 1.0))
     scores, out = np.empty((40, 3)), np.empty(several.shape)
     kernel(leaves, weights, several, scores, out)
-    for v, found, shown in zip(several, out, scores.T, strict=True):
+    for v, found, scored in zip(several, out, scores.T, strict=True):
         close(found.ravel().tolist(), random_trees.tree_gram(leaves, weights, v).ravel().tolist())
-        close(shown.tolist(), (weights * (random_trees.phi(leaves, 8) @ v.ravel())).tolist())
+        close(scored.tolist(), (weights * (random_trees.phi(leaves, 8) @ v.ravel())).tolist())
 
 
 # ---- the comparisons ---------------------------------------------------------------------------------------

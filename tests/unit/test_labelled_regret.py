@@ -140,8 +140,8 @@ class Stream:
         return regret
 
     def quadratic(self, x: Any, others: Any) -> Array:
-        w, own = self.weights[self.now], np.fromiter(x.values(), float)
-        apart = [np.fromiter(other.values(), float) - own for other in others]
+        w, row = self.weights[self.now], np.fromiter(x.values(), float)
+        apart = [np.fromiter(other.values(), float) - row for other in others]
         return np.array([u @ w @ u for u in apart])
 
     def observe(self, regret: LabelledRegret, start: int = 0, stop: int | None = None) -> None:
@@ -217,8 +217,8 @@ class Overconfident(RelevanceRegret):
 class Unsigned(MetricRegret):
     """Mutant: a comparator that is to bring all records near."""
 
-    def pairs_of(self, own: Array, partner: Array, labels: Array, others: Array) -> Pairs:
-        return super().pairs_of(own, partner, labels, labels)
+    def pairs_of(self, rows: Array, partners: Array, labels: Array, partner_labels: Array) -> Pairs:
+        return super().pairs_of(rows, partners, labels, labels)
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: Any) -> None:
         drawn = drawing.draw(batch)
         assert drawn is not None
         drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.indices], batch)
-        theirs = [stream.score(start + at, x) for x, at in zip(drawn.others, drawn.stops, strict=True)]
+        theirs = [stream.score(start + stop, x) for x, stop in zip(drawn.others, drawn.stops, strict=True)]
         scores = [stream.score(start + i, stream.dicts[start + i]) for i in range(len(batch))]
         if drawn.stops:
             drawing.record_scores(drawn, scores, theirs)

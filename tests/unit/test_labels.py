@@ -20,14 +20,14 @@ from streampair import auc, losses, metric, ranking
 from streampair.assurance.canary import _two_labels
 from streampair.errors import ConfigError, RecordError
 from streampair.evaluation import RollingAUC
-from streampair.records.labels import TwoLabels
+from streampair.records.features import TwoLabels
 
 PLAIN: dict[str, Callable[..., Any]] = {
-    "PairOGD": lambda **given: auc.PairOGD(seed=0, **given),
-    "OAM": lambda **given: auc.OAM(size=4, seed=0, **given),
+    "PairOGD": lambda **options: auc.PairOGD(seed=0, **options),
+    "OAM": lambda **options: auc.OAM(size=4, seed=0, **options),
     "SPAUC": auc.SPAUC,
-    "Forest": lambda **given: auc.Forest(3, 31, seed=0, **given),
-    "Forest of pairs": lambda **given: auc.Forest(3, 31, loss=losses.Logistic(), seed=0, **given),
+    "Forest": lambda **options: auc.Forest(3, 31, seed=0, **options),
+    "Forest of pairs": lambda **options: auc.Forest(3, 31, loss=losses.Logistic(), seed=0, **options),
 }
 every_plain = pytest.mark.parametrize("make", PLAIN.values(), ids=PLAIN)
 two_class = pytest.mark.parametrize("make", [m for n, m in PRIVATE.items() if n.startswith("auc-")])
@@ -133,7 +133,7 @@ def test_a_declared_negative_leaves_no_third() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("options", "problem"),
     [
         ({"positive": None}, "marks an unknown label"),
         ({"positive": np.float64("nan")}, "marks an unknown label"),
@@ -143,10 +143,10 @@ def test_a_declared_negative_leaves_no_third() -> None:
         ({"negative": 1}, "both True"),
     ],
 )
-def test_what_is_no_label_is_refused_when_it_is_declared(given: dict[str, Any], problem: str) -> None:
+def test_what_is_no_label_is_refused_when_it_is_declared(options: dict[str, Any], problem: str) -> None:
     for make in (auc.PairOGD, auc.SPAUC, auc.Forest, TwoLabels, RollingAUC):
         with pytest.raises(ConfigError, match=problem):
-            make(**({"positive": True} | given))
+            make(**({"positive": True} | options))
 
 
 # ---- the labels that predictions show ----------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_predictions_of_a_private_learner_show_no_label_of_a_record(make: Any) -
     with pytest.raises(ConfigError, match="negative="):
         make(positive=2)
 
-    def shown(others: list[str], learns: bool = False) -> set[Any]:
+    def observed(others: list[str], learns: bool = False) -> set[Any]:
         model = make(positive="yes", negative="no", features=FEATURES)
         for (x, _), y in zip(stream(6), others, strict=True):
             with warnings.catch_warnings(record=True):
@@ -359,17 +359,17 @@ def test_predictions_of_a_private_learner_show_no_label_of_a_record(make: Any) -
         return {*model.predict_proba_one(x), *(model.predict_one(x) for x, _ in stream(30)), "yes", "no"}
 
     usual, secret = ["yes", "no"] * 3, ["yes", "no", "secret", "no", "yes", "no"]
-    assert shown(usual) == shown(secret) == {"yes", "no"}
-    assert shown(secret, learns=True) != {"yes", "no"}
+    assert observed(usual) == observed(secret) == {"yes", "no"}
+    assert observed(secret, learns=True) != {"yes", "no"}
     assert set(make(positive=0).predict_proba_one({"a": 1.0})) == {0, 1}
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"positive": 1}, {"positive": False}, {"positive": "yes", "negative": "no"}], ids=str
+    "options", [{}, {"positive": 1}, {"positive": False}, {"positive": "yes", "negative": "no"}], ids=str
 )
 @two_class
-def test_an_audit_uses_labels_that_the_learner_knows(make: Any, given: dict[str, Any]) -> None:
+def test_an_audit_uses_labels_that_the_learner_knows(make: Any, options: dict[str, Any]) -> None:
     """A label that it does not know would make null records, and hide what the audit looks for."""
-    model = make(features=FEATURES, **given)
+    model = make(features=FEATURES, **options)
     high, low = _two_labels(model)
     assert (model.label_number(high), model.label_number(low)) == (1.0, -1.0)

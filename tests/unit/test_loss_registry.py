@@ -144,12 +144,14 @@ def test_other_losses_are_evaluated_by_their_own_slope() -> None:
     """The search for the best fixed weights takes a subclass by what it says, not by its code."""
     rows = np.random.default_rng(1).normal(0.3, 1.0, (200, 3))
     share = np.full(200, 1.0)
-    own, hinge = (minimise(rows, share, loss, 1.0, np.zeros(3)) for loss in (Unregistered(), losses.Hinge()))
+    unregistered, hinge = (
+        minimise(rows, share, loss, 1.0, np.zeros(3)) for loss in (Unregistered(), losses.Hinge())
+    )
 
     def mean(loss: losses.PairLoss, w: Any) -> float:
         return float(loss.value(rows @ w).mean())
 
-    assert mean(Unregistered(), own) < mean(Unregistered(), hinge)
+    assert mean(Unregistered(), unregistered) < mean(Unregistered(), hinge)
 
 
 # ---- what they know --------------------------------------------------------------------------------------
@@ -174,9 +176,9 @@ def apart(one: Any, other: Any) -> float:
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
 @pytest.mark.parametrize("taker", TAKERS)
 def test_every_learner_steps_along_its_loss_and_no_other(taker: str, loss: losses.PairLoss) -> None:
-    own = learned(taker, loss)
-    assert np.isfinite(own).all()
-    others = {str(other): apart(own, learned(taker, other)) for other in MARGIN if other != loss}
+    weights = learned(taker, loss)
+    assert np.isfinite(weights).all()
+    others = {str(other): apart(weights, learned(taker, other)) for other in MARGIN if other != loss}
     assert min(others.values()) > 1e-4, others
 
 

@@ -28,10 +28,10 @@ def test_value_and_slope(loss: losses.PairLoss, m: float) -> None:
     assert isinstance(loss.slope(m), float)
     assert loss.value(m) == pytest.approx(naive.loss_value(name, m), rel=1e-12, abs=1e-300)
     array = np.array([[m, 0.5], [-m, 1.5]])
-    for function, twin in ((loss.value, naive.loss_value), (loss.slope, naive.loss_slope)):
+    for function, reference in ((loss.value, naive.loss_value), (loss.slope, naive.loss_slope)):
         out = function(array)
         assert out.shape == array.shape
-        expected = np.vectorize(lambda v, twin=twin: twin(name, v))(array)
+        expected = np.vectorize(lambda v, reference=reference: reference(name, v))(array)
         np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-300)
     # The slope is a subgradient: the loss lies above its tangent.
     for other in (m - 1.0, m + 0.5):

@@ -129,7 +129,7 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
         buffers_kernels.RESERVOIR: "reservoir",
         buffers_kernels.FULL: "full",
     }[buffer.code]
-    twin = naive.PairMetric(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, psd)
+    reference = naive.PairMetric(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, psd)
     options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "psd": psd, "seed": 7}
     averaged = metric.PairOGD(loss, buffer, **options)
     last = metric.PairOGD(loss, buffer, average=False, **options)
@@ -137,16 +137,16 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
         named = {f"f{i}": v for i, v in enumerate(x)}
         averaged.learn_one(named, y)
         last.learn_one(named, y)
-        twin.learn(x, y)
-        assume(twin.nearest_kink > 1e-7 or not isinstance(loss, losses.Hinge))
-        assume(twin.least_gradient > 1e-7)
+        reference.learn(x, y)
+        assume(reference.nearest_kink > 1e-7 or not isinstance(loss, losses.Hinge))
+        assume(reference.least_gradient > 1e-7)
         w = last.metric_
         assert (w == w.T).all()
         assert np.linalg.norm(w) <= radius * (1 + 1e-12)
         if psd:
             assert np.linalg.eigvalsh(w)[0] >= -1e-12 * radius
-    np.testing.assert_allclose(last.metric_, twin.last, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(averaged.metric_, twin.average, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(last.metric_, reference.last, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(averaged.metric_, reference.average, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("psd", [True, False])
@@ -338,8 +338,8 @@ def test_the_full_history_is_a_window_that_holds_everything(dtype: str) -> None:
     for part in (early, late):
         many.learn_many(pd.DataFrame([x for x, _ in part]), pd.Series([y for _, y in part]))
     assert frozen(many) == frozen(full)
-    twin = pickle.loads(pickle.dumps(full))
-    assert frozen(twin) == frozen(full)
+    copied = pickle.loads(pickle.dumps(full))
+    assert frozen(copied) == frozen(full)
     with pytest.raises(RecordError, match="max_records=100"):
         full.learn_one(records[0][0], "a")
 

@@ -480,7 +480,7 @@ def test_any_record_has_the_score_or_the_error_of_the_learner(name: str, x: dict
     compare(SAMPLES[name], LOADED[name], [x])
 
 
-def test_what_is_no_model_is_refused() -> None:
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     for data in (
         b"",
         b"PK\x03\x04",
@@ -494,6 +494,9 @@ def test_what_is_no_model_is_refused() -> None:
             models.loads(data)
     with pytest.raises(SnapshotError, match="this is not a model"):
         models.loads(b"[" * 100_000)
+    (file := tmp_path / "empty.json").write_bytes(b"")
+    with pytest.raises(SnapshotError, match=rf"{re.escape(str(file))}: this is not a model"):
+        models.load(file)
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -150,7 +150,7 @@ def test_a_learner_that_cannot_begin_with_a_model_says_what_else_to_do(
         x = PHISHING[0][0]
         assert phishing.to_online(learner).score_one(x) == phishing.score_one(x)
         return
-    with pytest.raises(ConfigError, match=r"(?s)cannot begin|other labels.*Fix: "):
+    with pytest.raises(ConfigError, match=r"(?s)cannot begin|other labels|is not private.*Fix: "):
         phishing.to_online(learner)
     if before is not None and learner.seed is not None:
         assert learner.feature_names == ()
@@ -180,8 +180,7 @@ def test_refusals(phishing: models.Model) -> None:
         (bad, auc.PairOGD(), "ranks the label 'bad' high.*Fix: make the learner with positive='bad'"),
         (bad, auc.PairOGD(positive="bad", negative="fine"), "'good' low, .*'fine'. Fix: .*negative='good'"),
         (phishing, auc.OAM(), "a OAM cannot begin.*Fix: make a new auc.PairOGD"),
-        (phishing, auc.PairFTRL(), "a PairFTRL cannot begin.*private.*budget.*Fix: begin without the model"),
-        (phishing, auc.PrivateForest(), "a PrivateForest cannot begin.*private.*Fix"),
+        (phishing, auc.PrivateForest(), "a PrivateForest cannot begin.*leaves.*Fix: make a new auc.PairFTRL"),
         (phishing, auc.Forest(), "sums that it learns by. Fix: go on with the state"),
         (phishing, metric.PairOGD(), "not its matrix. Fix: go on with the state"),
         (phishing, object(), "a object cannot begin"),

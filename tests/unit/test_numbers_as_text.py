@@ -42,9 +42,9 @@ def taught(model: Any, path: Path, converters: dict[str, Any]) -> list[str]:
 @every_forest
 def test_a_column_of_many_numbers_is_warned_of_once(make: Any, tmp_path: Path) -> None:
     """Not one of few, which are codes, nor one with other texts."""
-    (told,) = taught(make(), file(tmp_path / "a.csv"), {})
-    assert told.startswith("'amount' had texts that read as numbers")
-    assert "converters=" in told
+    (warning,) = taught(make(), file(tmp_path / "a.csv"), {})
+    assert warning.startswith("'amount' had texts that read as numbers")
+    assert "converters=" in warning
 
 
 @every_forest

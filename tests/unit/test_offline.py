@@ -31,9 +31,9 @@ def table(n: int = 400, seed: int = 1) -> tuple[Any, Any]:
     return rng.normal(size=(n, 3)) / 4 + 0.3 * y[:, None], y
 
 
-def quick(learner: Any, **given: Any) -> Any:
+def quick(learner: Any, **options: Any) -> Any:
     """A learner with few steps."""
-    made = learner(**given)
+    made = learner(**options)
     return made.set_params(steps=5) if "steps" in made.get_params() else made
 
 
@@ -139,7 +139,7 @@ def unscaled(n: int = 4000) -> tuple[Any, Any, tuple[Any, Any]]:
     return (X + centre) * size, y, ((centre - 8.0) * size, (centre + 8.0) * size)
 
 
-def test_an_unscaled_table_needs_bounds_and_is_told_so() -> None:
+def test_an_unscaled_table_needs_bounds_and_the_error_says_so() -> None:
     X, y, bounds = unscaled()
     with pytest.warns(
         UserWarning, match=r"(?s)longer than 1.*drown the others. Fix: give bounds=\(low, high\)"
@@ -152,7 +152,7 @@ def test_an_unscaled_table_needs_bounds_and_is_told_so() -> None:
     assert "standardised by moments that are released first" in shared.privacy.details
 
 
-def test_other_scales_that_leave_little_are_told() -> None:
+def test_other_scales_that_leave_little_are_reported() -> None:
     X, y, bounds = unscaled(400)
     narrow = (bounds[0], np.asarray(bounds[0]) + 1e-3)
     with pytest.warns(UserWarning, match="beyond their bounds: they are shortened"):
@@ -186,13 +186,13 @@ def test_probabilities(learner: Any, share: float) -> None:
     X, y = table()
     labels = np.where(y, "yes", "no")
     model = quick(learner, proba_share=share).fit(X, labels)
-    shown = model.predict_proba(X)
-    assert shown.shape == (len(X), 2)
-    assert shown.sum(axis=1) == pytest.approx(1.0)
-    assert ((shown >= 0.0) & (shown <= 1.0)).all()
-    assert (model.classes_[shown.argmax(axis=1)] == model.predict(X)).all()
+    probabilities = model.predict_proba(X)
+    assert probabilities.shape == (len(X), 2)
+    assert probabilities.sum(axis=1) == pytest.approx(1.0)
+    assert ((probabilities >= 0.0) & (probabilities <= 1.0)).all()
+    assert (model.classes_[probabilities.argmax(axis=1)] == model.predict(X)).all()
     score = model.decision_function(X)
-    assert (np.diff(shown[np.argsort(score), 1]) >= 0.0).all()
+    assert (np.diff(probabilities[np.argsort(score), 1]) >= 0.0).all()
     assert (model.intercept_ == 0.0) == (share == 0.0)
 
 
@@ -204,12 +204,12 @@ def test_calibrated_probabilities_are_nearly_those_of_the_normal_law() -> None:
     along = 0.5 * (np.arange(10) < 6)
     odds = (X - middle) / size @ along - 0.5 * along @ along + math.log(0.3 / 0.7)
     best = log_loss(y, 1.0 / (1.0 + np.exp(-odds)))
-    given: dict[str, Any] = {"bounds": bounds, "standardise_share": 0.1, "l2": 0.02}
+    options: dict[str, Any] = {"bounds": bounds, "standardise_share": 0.1, "l2": 0.02}
     losses_of = [
         log_loss(y, model.fit(X, y).predict_proba(X)) - best
         for model in (
-            offline.DPGDSC(4.0, 1e-6, **given, proba_share=0.1),
-            offline.DPGDSC(4.0, 1e-6, **given),
+            offline.DPGDSC(4.0, 1e-6, **options, proba_share=0.1),
+            offline.DPGDSC(4.0, 1e-6, **options),
             offline.PairSGD(bounds=bounds, random_state=1),
         )
     ]
@@ -219,7 +219,7 @@ def test_calibrated_probabilities_are_nearly_those_of_the_normal_law() -> None:
 
 
 def test_shares_out_of_range_are_refused() -> None:
-    for given, message in (
+    for options, message in (
         ({"proba_share": 1.0}, "proba_share is 1.0. Fix: give a number from 0 to below 1"),
         ({"standardise_share": -0.1}, "standardise_share is -0.1. Fix"),
         ({"standardise_share": True}, "standardise_share is True. Fix"),
@@ -228,7 +228,7 @@ def test_shares_out_of_range_are_refused() -> None:
         ({"proba_share": 0.1, "task": "metric"}, "a metric has no probabilities. Fix"),
     ):
         with pytest.raises(ConfigError, match=message):
-            offline.DPGDSC(**given).fit(X, Y)
+            offline.DPGDSC(**options).fit(X, Y)
 
 
 def test_a_grid_of_parameters_can_be_searched() -> None:
@@ -241,7 +241,7 @@ WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
 
 
 @pytest.mark.parametrize(
-    ("given", "rows", "labels", "message"),
+    ("options", "rows", "labels", "message"),
     [
         ({}, X, np.zeros(20), "one class, and pairs need two. Fix: give records of both"),
         ({}, X[:1], Y[:1], "n_samples = 1.*Fix: give two records"),
@@ -261,15 +261,15 @@ WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
     ],
 )
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_bad_input_is_told_with_what_to_do(
-    learner: Any, given: dict[str, Any], rows: Any, labels: Any, message: str
+def test_bad_input_is_refused_with_a_fix(
+    learner: Any, options: dict[str, Any], rows: Any, labels: Any, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"(?s){message}"):
-        learner(**given).fit(rows, labels)
+        learner(**options).fit(rows, labels)
 
 
 @pytest.mark.parametrize(
-    ("learner", "given", "message"),
+    ("learner", "options", "message"),
     [
         (offline.DPGDSC, {"l2": 0.0}, "l2 is 0.0. Fix: give a finite number above 0, or use DPGDC"),
         (offline.DPGDSC, {"steps": 0}, "steps is 0. Fix"),
@@ -289,6 +289,6 @@ def test_bad_input_is_told_with_what_to_do(
         (offline.DPGDC2, {"delta": 0.0}, "delta is 0.*Fix: give a delta, or use DPGDC or DPEGD"),
     ],
 )
-def test_parameters_of_one_learner(learner: Any, given: dict[str, Any], message: str) -> None:
+def test_parameters_of_one_learner(learner: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        learner(**given).fit(X, Y)
+        learner(**options).fit(X, Y)

@@ -32,18 +32,18 @@ def named(x: list[float]) -> dict[str, float]:
     return {f"f{i}": v for i, v in enumerate(x)}
 
 
-def check_weights(models: list[Any], twin: Any, records: list[tuple[list[float], bool]]) -> None:
+def check_weights(models: list[Any], reference: Any, records: list[tuple[list[float], bool]]) -> None:
     averaged, last = models
     for x, y in records:
-        for model, weights in ((averaged, twin.average), (last, twin.last)):
+        for model, weights in ((averaged, reference.average), (last, reference.last)):
             assert model.score_one(named(x)) == pytest.approx(naive.dot(weights, x), rel=1e-9, abs=1e-9)
             model.learn_one(named(x), y)
-        twin.learn(x, 1.0 if y else -1.0)
-        assume(getattr(twin, "nearest_kink", 1.0) > 1e-9)
-        assume(getattr(twin, "least_gradient", 1.0) > 1e-9)  # as for PairOGD
-        assert np.linalg.norm(last.weights_vector) <= twin.radius * (1 + 1e-12)
-    assert averaged.weights_vector == pytest.approx(np.array(twin.average), rel=1e-9, abs=1e-9)
-    assert last.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-9)
+        reference.learn(x, 1.0 if y else -1.0)
+        assume(getattr(reference, "nearest_kink", 1.0) > 1e-9)
+        assume(getattr(reference, "least_gradient", 1.0) > 1e-9)  # as for PairOGD
+        assert np.linalg.norm(last.weights_vector) <= reference.radius * (1 + 1e-12)
+    assert averaged.weights_vector == pytest.approx(np.array(reference.average), rel=1e-9, abs=1e-9)
+    assert last.weights_vector == pytest.approx(np.array(reference.last), rel=1e-9, abs=1e-9)
 
 
 @given(

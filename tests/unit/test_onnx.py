@@ -57,7 +57,7 @@ def test_a_graph_scores_as_the_learner(model: Any, count: int) -> None:
     fields = json.loads(models.dumps(learner))
     if not fields["features"] or ("root" in fields and fields["root"] is None):
         with pytest.raises(ConfigError, match="so it has no ONNX graph"):
-            models.to_onnx(learner)
+            models.to_onnx(models.export(learner))
         return
     agrees(learner, [*xs, *gaps(xs), *far, {"f0": True, "new": 3.0}], 1e-9)
 
@@ -188,7 +188,7 @@ def test_a_text_where_none_was_learned_is_an_error() -> None:
 
 def test_what_goes_with_a_graph() -> None:
     learner = taught(auc.PairFTRL(1.0, 1e-4, 200, warmup=50, noise_key=KEY), 120)
-    graph = models.to_onnx(learner, time=17, metadata={"application": "fraud"})
+    graph = models.to_onnx(models.export(learner, time=17, metadata={"application": "fraud"}))
     props = {entry.key.removeprefix("streampair."): json.loads(entry.value) for entry in graph.metadata_props}
     model = models.export(learner)
     assert props == {
@@ -208,17 +208,19 @@ def test_what_goes_with_a_graph() -> None:
 
 def test_a_model_without_anything_to_compute_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"this auc\.PairOGD knows no features yet"):
-        models.to_onnx(auc.PairOGD())
+        models.to_onnx(models.export(auc.PairOGD()))
     with pytest.raises(ConfigError, match=r"this metric\.PairFTRL has learned no metric yet"):
-        models.to_onnx(metric.PairFTRL(1.0, 1e-4, 200, features=["a"], noise_key=KEY))
+        models.to_onnx(models.export(metric.PairFTRL(1.0, 1e-4, 200, features=["a"], noise_key=KEY)))
     classes = auc.MulticlassForest(2, 3, positive="a", seed=1)
     classes.learn_one({"a": 1.0}, "a")
     fields = json.loads(models.dumps(classes))
     fields["classes"]["labels"] = []
     with pytest.raises(ConfigError, match="has learned no class yet"):
         models.to_onnx(models.loads(json.dumps(fields).encode()))
+    with pytest.raises(ConfigError, match=r"a PairOGD is no model. Fix: give models.export\(learner\)"):
+        models.to_onnx(auc.PairOGD())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a pipeline cannot be exported"):
-        models.to_onnx(compose.Pipeline(auc.PairOGD()))
+        models.save(compose.Pipeline(auc.PairOGD()), "never.onnx")
 
 
 def test_the_ending_of_a_file_decides(tmp_path: Path) -> None:
@@ -237,4 +239,4 @@ def test_the_ending_of_a_file_decides(tmp_path: Path) -> None:
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ConfigError, match=r"pip install '\.\[onnx\]'"):
-        models.to_onnx(taught(auc.PairOGD(), 20))
+        models.to_onnx(models.export(taught(auc.PairOGD(), 20)))

@@ -82,11 +82,11 @@ def small_graphs() -> list[tuple[int, Edges]]:
         (6, 5),
     ]:
         every = list(itertools.combinations(range(n), 2))
-        graphs.append((n, [every[at] for at in sorted(rng.permutation(len(every))[:m])]))
+        graphs.append((n, [every[index] for index in sorted(rng.permutation(len(every))[:m])]))
     # Two triangles at one corner; a triangle and one apart; a star.
     graphs.append((5, [(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (2, 4)]))
     graphs.append((6, [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5)]))
-    graphs.append((6, [(0, at) for at in range(1, 6)]))
+    graphs.append((6, [(0, index) for index in range(1, 6)]))
     return graphs
 
 
@@ -111,7 +111,7 @@ def test_kappa_of_intransitive_relations_is_the_papers(n: int, edges: Edges) -> 
 
 
 def test_kappa_of_known_graphs() -> None:
-    star = offline.PairGraph([(0, at) for at in range(1, 9)])
+    star = offline.PairGraph([(0, leaf) for leaf in range(1, 9)])
     assert (star.kappa(), star.kappa_prime, star.max_degree, star.components) == (1, 1, 8, 1)
     full = offline.PairGraph(list(itertools.combinations(range(9), 2)))
     assert (full.kappa(), full.kappa_prime) == (8, 8)
@@ -165,10 +165,10 @@ def test_the_gradient_is_that_of_the_contrastive_loss() -> None:
 
     step = 1e-6
     wanted = np.zeros((2, 3))
-    for at in np.ndindex(2, 3):
+    for index in np.ndindex(2, 3):
         e = np.zeros((2, 3))
-        e[at] = step
-        wanted[at] = (loss(w + e) - loss(w - e)) / (2 * step)
+        e[index] = step
+        wanted[index] = (loss(w + e) - loss(w - e)) / (2 * step)
     total, peaks = np.empty((2, 3)), np.empty(2)
     across, norm = np.ascontiguousarray(w.T), pair_graph.NORM_L2
     pair_graph.contrastive_sum(
@@ -192,8 +192,8 @@ def test_checks_of_scikit_learn() -> None:
 
 def test_a_metric_is_learned_from_pairs_or_classes() -> None:
     X, alike, pairs, y = table(2000)
-    for given in (("transitive", alike, pairs), ("intransitive", alike, pairs), ("node", y, None)):
-        model = offline.DPPMetricLearner(2.0, 1e-5, relation=given[0]).fit(X, *given[1:])
+    for arguments in (("transitive", alike, pairs), ("intransitive", alike, pairs), ("node", y, None)):
+        model = offline.DPPMetricLearner(2.0, 1e-5, relation=arguments[0]).fit(X, *arguments[1:])
         assert model.metric_.diagonal().argmax() == 0
         assert model.transform(X).shape == (2000, 3)
         assert model.metric_ == pytest.approx(model.components_.T @ model.components_)
@@ -226,10 +226,10 @@ def test_the_report_is_the_accountants() -> None:
 
 def test_a_seed_repeats_and_nothing_else_does_and_copies_are_equal() -> None:
     X, alike, pairs, _ = table(60)
-    given = {"n_components": 2, "batch_size": 20, "epochs": 2}
-    one, other = (offline.DPPMetricLearner(random_state=3, **given).fit(X, alike, pairs) for _ in range(2))
+    options = {"n_components": 2, "batch_size": 20, "epochs": 2}
+    one, other = (offline.DPPMetricLearner(random_state=3, **options).fit(X, alike, pairs) for _ in range(2))
     assert (one.components_ == other.components_).all()
-    model = offline.DPPMetricLearner(**given).fit(X, alike, pairs)
+    model = offline.DPPMetricLearner(**options).fit(X, alike, pairs)
     again = pickle.loads(pickle.dumps(model))
     assert (again.transform(X) == model.transform(X)).all()
     assert again.privacy == model.privacy
@@ -242,7 +242,7 @@ WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
 
 
 @pytest.mark.parametrize(
-    ("given", "fitted", "message"),
+    ("options", "fitted", "message"),
     [
         ({}, (WITH_NAN, ALIKE, PAIRS), r"NaN or infinity. Fix: leave out or fill in"),
         ({}, (X[:1], Y[:1]), r"n_samples = 1.*Fix: give two records"),
@@ -293,9 +293,9 @@ WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
         ({"epsilon": 1e-14, "delta": 0.0}, (X, ALIKE, PAIRS), r"64-bit sums can hold. Fix: raise epsilon"),
     ],
 )
-def test_bad_input_is_told_with_what_to_do(given: Any, fitted: Any, message: str) -> None:
+def test_bad_input_is_refused_with_a_fix(options: Any, fitted: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=f"(?s){message}"):
-        offline.DPPMetricLearner(**given).fit(*fitted)
+        offline.DPPMetricLearner(**options).fit(*fitted)
 
 
 @pytest.mark.parametrize("name", ["epochs", "batch_size", "n_components", "pairs_each"])

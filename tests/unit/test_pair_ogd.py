@@ -81,32 +81,37 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
     radius = data.draw(st.sampled_from([0.1, 1.0, 30.0]))
     l2 = data.draw(st.sampled_from([0.0, 0.25]))
     seed = data.draw(st.integers(0, 2**53 - 1))
-    twin = naive.PairOGD(d, type(loss).__name__, POLICY[buffer.code], buffer.size, rate, radius, l2, seed)
+    reference = naive.PairOGD(
+        d, type(loss).__name__, POLICY[buffer.code], buffer.size, rate, radius, l2, seed
+    )
     options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "seed": seed}
     averaged = auc.PairOGD(loss=loss, buffer=buffer, **options)
     last = auc.PairOGD(loss=loss, buffer=buffer, average=False, **options)
     links = naive.Link(), naive.Link()
     for x, y in records:
         named = {f"f{i}": v for i, v in enumerate(x)}
-        for model, weights, link in ((averaged, twin.average, links[0]), (last, twin.last, links[1])):
+        for model, weights, link in (
+            (averaged, reference.average, links[0]),
+            (last, reference.last, links[1]),
+        ):
             score = model.score_one(named)
             assert score == pytest.approx(naive.dot(weights, x), rel=1e-9, abs=1e-9)
             assert model.predict_proba_one(named)[True] == pytest.approx(link.probability(score), rel=1e-6)
             model.learn_one(named, y)
             link.learn(score, 1.0 if y else -1.0)
-        twin.learn(x, 1.0 if y else -1.0)
+        reference.learn(x, 1.0 if y else -1.0)
         # The hinge's slope jumps at margin 1, where rounding may decide; and the self-tuned first step has
         # one length whatever the gradient, so pairs that cancel but for rounding decide its direction.
-        assume(twin.nearest_kink > 1e-9 or not isinstance(loss, losses.Hinge))
-        assume(twin.least_gradient > 1e-9)
+        assume(reference.nearest_kink > 1e-9 or not isinstance(loss, losses.Hinge))
+        assume(reference.least_gradient > 1e-9)
         assert np.linalg.norm(last.weights_vector) <= radius * (1 + 1e-12)
-    assert averaged.weights_vector == pytest.approx(np.array(twin.average), rel=1e-9, abs=1e-9)
-    assert last.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-9)
+    assert averaged.weights_vector == pytest.approx(np.array(reference.average), rel=1e-9, abs=1e-9)
+    assert last.weights_vector == pytest.approx(np.array(reference.last), rel=1e-9, abs=1e-9)
     # The same records in the buffer; a FIFO's rows in another order.
     if isinstance(loss, losses.Square) and isinstance(buffer, buffers.FullHistory):
         return  # no rows, but moments: see test_moments
     rows = kept(averaged)
-    wanted = [[1.0 if y > 0 else -1.0, *x] for x, y in twin.buffer.rows]
+    wanted = [[1.0 if y > 0 else -1.0, *x] for x, y in reference.buffer.rows]
     assert sorted(rows) == sorted(wanted)
     if POLICY[buffer.code] == "classes":
         assert rows == sorted(wanted, key=lambda row: row[0])
@@ -123,11 +128,11 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
 def test_many_rows_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer) -> None:
     """From 32 rows on the kernel goes through them in another way."""
     model = auc.PairOGD(loss, buffer, l2=0.1, radius=2.0, average=False, seed=3)
-    twin = naive.PairOGD(5, type(loss).__name__, POLICY[buffer.code], buffer.size, None, 2.0, 0.1, 3)
+    reference = naive.PairOGD(5, type(loss).__name__, POLICY[buffer.code], buffer.size, None, 2.0, 0.1, 3)
     for x, y in stream(200, 5):
         model.learn_one(x, y)
-        twin.learn(list(x.values()), 1.0 if y else -1.0)
-    assert model.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-11)
+        reference.learn(list(x.values()), 1.0 if y else -1.0)
+    assert model.weights_vector == pytest.approx(np.array(reference.last), rel=1e-9, abs=1e-11)
 
 
 def test_the_first_steps_by_hand() -> None:

@@ -23,9 +23,9 @@ def table(n: int = 60, seed: int = 1) -> tuple[Any, Any]:
 
 
 @pytest.mark.filterwarnings("ignore:more than half of the records")
-@pytest.mark.parametrize("given", [{}, {"pairing": "random"}, {"task": "metric"}])
-def test_checks_of_scikit_learn(given: dict[str, Any]) -> None:
-    check_estimator(offline.PairSGD(**given, steps=50), on_skip=None)
+@pytest.mark.parametrize("options", [{}, {"pairing": "random"}, {"task": "metric"}])
+def test_checks_of_scikit_learn(options: dict[str, Any]) -> None:
+    check_estimator(offline.PairSGD(**options, steps=50), on_skip=None)
 
 
 def naive(
@@ -107,11 +107,11 @@ def test_the_settings_of_the_theorems(theorem: str, task: Any, monkeypatch: pyte
     """
     monkeypatch.setattr(offline.pair_sgd, "_DRAWN", 64)
     X, y = table()
-    given, etas = THEOREMS[theorem]
+    settings, etas = THEOREMS[theorem]
     monkeypatch.setattr(np.random, "default_rng", lambda seed: Whole(seed))
-    wanted = naive(X, y, etas, 0.6, True, task, given.get("l2", 0.0))[given.get("output", "average")]
+    wanted = naive(X, y, etas, 0.6, True, task, settings.get("l2", 0.0))[settings.get("output", "average")]
     model = offline.PairSGD(
-        **{"task": task, "loss": losses.Hinge(), "radius": 0.6, **given},
+        **{"task": task, "loss": losses.Hinge(), "radius": 0.6, **settings},
         random_state=np.random.RandomState(3),
     ).fit(X, y)
     found = model.coef_ if task == "auc" else model.metric_
@@ -166,7 +166,7 @@ def test_nothing_is_promised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"pairing": "all"}, "pairing is .all.. Fix: give"),
         ({"output": "best"}, "output is .best.. Fix"),
@@ -180,8 +180,8 @@ def test_nothing_is_promised() -> None:
         ({"loss": losses.MinimumErrorEntropy(1.0)}, "for relevances. Fix"),
     ],
 )
-def test_bad_input_is_told_with_what_to_do(given: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused_with_a_fix(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        offline.PairSGD(**given).fit(*table())
+        offline.PairSGD(**options).fit(*table())
     with pytest.raises(ConfigError, match="one class"):
         offline.PairSGD().fit(table()[0], np.zeros(60))

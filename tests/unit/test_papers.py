@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.papers import curves, manifest, measuring, pages, protocol, relations, results
+from benchmarks.papers import curves, manifest, measuring, pages, pair_graph, protocol, results
 from streampair import losses, offline
 from streampair.errors import ConfigError
 
@@ -59,8 +59,8 @@ def test_printed_values_are_where_the_paper_has_them() -> None:
     doubtful = [c for c in cells if c.doubt]
     assert {(c.place, c.data) for c in doubtful} == {("Table 3", "diabetic_retinopathy")}
     for cell in doubtful:
-        (twin,) = [c for c in cells if replace(cell, data="diabetes", doubt="") == c]
-        assert twin.published == cell.published
+        (counterpart,) = [c for c in cells if replace(cell, data="diabetes", doubt="") == c]
+        assert counterpart.published == cell.published
 
 
 def test_a_manifest_whose_numbers_do_not_fit_is_refused() -> None:
@@ -152,7 +152,7 @@ def test_a_measurement(place: str, algorithm: str, paper: str, variant: str) -> 
 def test_a_measurement_of_pairs(place: str, algorithm: str, variant: str) -> None:
     cells = [c for c in manifest.load("li2020").cells if (c.place, c.algorithm) == (place, algorithm)]
     cell, reproduced_only = cells[0], algorithm == "DPP-S"
-    data = relations.strips() if cell.data == "strips" else made(200, 4, cell.data)
+    data = pair_graph.strips() if cell.data == "strips" else made(200, 4, cell.data)
     one, two = (measuring.measure(cell.job(variant), data, 3) for _ in range(2))
     if reproduced_only and variant == "tight":
         assert "nothing makes this noise private" in one.reason
@@ -161,9 +161,9 @@ def test_a_measurement_of_pairs(place: str, algorithm: str, variant: str) -> Non
     assert one.value >= 0.0
     if reproduced_only and variant == "paper":  # no epsilon is told, and none is missed
         assert math.isnan(one.epsilon)
-        told = {name: results.summary([one, one]) for name in manifest.VARIANTS}
-        assert "No epsilon is stated" in results.verdict(cell, told)
-        assert list(results.lacking([results.Result(cell, told)])) == []
+        measured = {name: results.summary([one, one]) for name in manifest.VARIANTS}
+        assert "No epsilon is stated" in results.verdict(cell, measured)
+        assert list(results.lacking([results.Result(cell, measured)])) == []
     elif variant == "paper" and algorithm in ("DPP", "Node DP", "batch of 50"):
         assert one.epsilon > cell.epsilon  # rows that are released together
     else:
@@ -172,29 +172,29 @@ def test_a_measurement_of_pairs(place: str, algorithm: str, variant: str) -> Non
 
 def test_the_contrastive_loss_is_the_mean_over_pairs() -> None:
     rows, w, margin = made(30).rows, np.array([[1.0, 0.5, 0.0], [0.0, 2.0, 1.0]]), 0.7
-    pairs = relations.random_pairs(30, np.random.default_rng(1))
+    pairs = pair_graph.random_pairs(30, np.random.default_rng(1))
     assert len({tuple(pair) for pair in pairs.tolist()}) == 60
     alike, total = np.arange(60) % 3 == 0, 0.0
     for (a, b), same in zip(pairs.tolist(), alike.tolist(), strict=True):
         far = math.hypot(*(w @ (rows[a] - rows[b])))
         total += far**2 / 2 if same else max(margin - far, 0.0) ** 2 / 2
-    assert relations.contrastive(w, rows, pairs, alike, margin) == pytest.approx(total / 60)
+    assert pair_graph.contrastive(w, rows, pairs, alike, margin) == pytest.approx(total / 60)
 
 
 def test_strips_have_a_graph_without_a_cycle() -> None:
-    data, pairs, _ = relations._drawn(relations.strips(), 1)
+    data, pairs, _ = pair_graph._drawn(pair_graph.strips(), 1)
     assert offline.PairGraph(pairs).kappa_prime == 1
     same = data.positive[pairs[:, 0]] == data.positive[pairs[:, 1]]
     assert (same.sum(), (~same).sum()) == (100, 50)
 
 
-def test_what_is_proved_of_a_constant_is_told_beside_its_promise() -> None:
+def test_what_is_proved_of_a_constant_is_reported_beside_its_promise() -> None:
     """Where D = 2G, the constant of DPGDC2 has more than it promises: for a metric with the hinge."""
     X, y = made().rows, made().positive
     model = offline.DPGDC2(2.0, 1e-5, task="metric", loss=losses.Hinge(), calibration="paper", random_state=1)
     spent = model.fit(X, y).privacy
     cell = replace(cell_of("Table 2", "DPGDC2"), epsilon=2.0)
-    told = results.verdict(
+    verdict = results.verdict(
         cell,
         {
             "paper": results.Summary(0.7, 0.01, 2, spent.epsilon_spent),
@@ -202,7 +202,7 @@ def test_what_is_proved_of_a_constant_is_told_beside_its_promise() -> None:
         },
     )
     assert spent.epsilon_spent > 2.05
-    assert f"promise 2; what is proved of them here is {spent.epsilon_spent:.3g}." in told
+    assert f"promise 2; what is proved of them here is {spent.epsilon_spent:.3g}." in verdict
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def test_the_baselines_without_privacy_learn(paper: str, place: str) -> None:
     """
     cells = [c for c in manifest.load(paper).cells if c.place == place and not c.private]
     for cell in {c.algorithm: c for c in cells}.values():
-        asked = {**replace(cell, n=60, measure="AUC").job("paper")}
-        found = [measuring.measure(asked, made(), seed).value for seed in range(5)]
+        job = {**replace(cell, n=60, measure="AUC").job("paper")}
+        found = [measuring.measure(job, made(), seed).value for seed in range(5)]
         assert min(found) > 0.8
         if "OffPair" in cell.algorithm:
             model = offline.OffPairStrC(1e6, 1e-3, l2=1e-3, calibration="paper", random_state=1)
@@ -227,8 +227,8 @@ def test_the_baselines_without_privacy_learn(paper: str, place: str) -> None:
 def test_private_cells_are_counted_by_themselves() -> None:
     cells = [cell_of("Figure 1", name, "huai2020") for name in ("OnPairStrC", "NonPrivate (GIGA)")]
     found = [results.Result(cell, summaries(0.7, 0.5)) for cell in cells]
-    told = results.counted(found)
-    assert "Of the 1 private cells with a value the tight calibration is better in 1, worse in 0" in told
+    text = results.counted(found)
+    assert "Of the 1 private cells with a value the tight calibration is better in 1, worse in 0" in text
     assert "private cells" not in results.counted(found[1:])
 
 
@@ -337,8 +337,8 @@ def test_seeds_are_summed_up_without_those_that_refuse() -> None:
     assert results.summary(half).reason == "too slow, in 1 of 2 runs"
     most = results.summary([protocol.Outcome(0.4), *half])
     assert (most.mean, most.seeds, most.lacking, most.reason) == (0.45, 2, 1, "")
-    told = results.verdict(cell_of("Table 4", "DPGDSC"), dict.fromkeys(manifest.VARIANTS, most))
-    assert "1 of 3 runs are not in it: too slow." in told
+    verdict = results.verdict(cell_of("Table 4", "DPGDSC"), dict.fromkeys(manifest.VARIANTS, most))
+    assert "1 of 3 runs are not in it: too slow." in verdict
     assert math.isnan(results.summary([protocol.Outcome(0.5)]).stderr)
 
 

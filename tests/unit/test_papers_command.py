@@ -128,11 +128,11 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "diabetes", 60)
     write(tmp_path, "german", 60)
     monkeypatch.setattr(yang2021, "GRID", (1.0,))
-    told = call(
+    result = call(
         "yang2021", "--data", tmp_path, "--sets", "diabetes,german", "--methods", "Ours,SPAUC", code=1
     )
     for word in ("0.831 ± 0.030", "0.793", "std error", "Ours", "SPAUC", "one published standard deviation"):
-        assert word in told.stdout
+        assert word in result.stdout
     arguments = ["--data", tmp_path, "--sets", "german", "--methods", "OLP,OAM", "--repeats", 2, "--json"]
     olp, oam = json.loads(call(*arguments, code=1).stdout)
     assert (olp["method"], olp["published"], olp["published_std"], olp["folds"]) == ("OLP", 0.787, 0.028, 10)
@@ -140,7 +140,7 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert oam["settings"] == [[1.0, 1.0]] * 10
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     assert "give --data" in call("yang2021", code=2).stderr
     assert "use huai2020" in call("yang2020", "--data", tmp_path, code=2).stderr
     assert "not in the table" in call("--data", tmp_path, "--sets", "iris", code=2).stderr
@@ -189,18 +189,18 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, few: list[Any]) -> N
     write(tmp_path, "diabetes", 120)
     cache = tmp_path / "deep" / "cells.jsonl"
     arguments = ["xue2021", "--data", tmp_path, "--cache", cache, "--check"]
-    told = call(*arguments, "--seeds", 2).stdout
-    assert "| diabetes | DPGDSC | 60 | 1 | 1/n | 0.6446 |" in told
-    assert "Not compared: " in told
-    assert "has no diabetic_retinopathy.csv.gz" in told
-    assert "Made by `python -m benchmarks.papers`." in told
+    output = call(*arguments, "--seeds", 2).stdout
+    assert "| diabetes | DPGDSC | 60 | 1 | 1/n | 0.6446 |" in output
+    assert "Not compared: " in output
+    assert "has no diabetic_retinopathy.csv.gz" in output
+    assert "Made by `python -m benchmarks.papers`." in output
     lines = cache.read_text().splitlines()
     assert len(lines) == len(few) == 12  # two cells of one set, three variants, two seeds
     few.clear()
-    assert call(*arguments, "--seeds", 2).stdout == told
+    assert call(*arguments, "--seeds", 2).stdout == output
     assert few == []
     cache.write_text("\n".join(lines)[:-40])
-    assert call(*arguments, "--seeds", 3).stdout != told
+    assert call(*arguments, "--seeds", 3).stdout != output
     assert len(few) == 7  # the torn one, and six of the third seed
     few.clear()
     call(*arguments, "--seeds", 3)
@@ -240,7 +240,7 @@ def test_the_other_outputs(tmp_path: Path, few: list[Any]) -> None:
     assert "give md or html" in call(*arguments, "--output", "pdf", code=2).stderr
 
 
-def test_a_cache_that_cannot_be_used_is_told(tmp_path: Path, few: list[Any]) -> None:
+def test_a_cache_that_cannot_be_used_is_reported(tmp_path: Path, few: list[Any]) -> None:
     (tmp_path / "file").write_text("")
     failed = call("xue2021", "--data", tmp_path, "--quick", "--cache", tmp_path / "file" / "c", code=1)
     assert "--cache" in failed.stderr

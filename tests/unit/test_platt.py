@@ -34,11 +34,11 @@ def fresh() -> Any:
 
 def taught(state: Any, rows: Labelled) -> list[float]:
     """The probabilities that scores had when they came; then each teaches."""
-    given = []
+    probabilities = []
     for score, y in rows:
-        given.append(platt.link_proba(state, score))
+        probabilities.append(platt.link_proba(state, score))
         platt.link_learn(state, score, 1.0 if y else -1.0)
-    return given
+    return probabilities
 
 
 def log_loss(p: list[float], y: list[bool]) -> float:
@@ -58,23 +58,25 @@ def known(n: int, slope: float, offset: float, seed: int) -> tuple[np.ndarray, n
 
 @given(st.lists(st.tuples(st.floats(-50, 50).map(lambda v: round(v, 3)), st.booleans()), max_size=25))
 def test_the_link_against_the_whole_history(rows: Labelled) -> None:
-    state, twin = fresh(), naive.Link()
+    state, reference = fresh(), naive.Link()
     for score, y in rows:
-        assert platt.link_proba(state, score) == pytest.approx(twin.probability(score), rel=1e-6, abs=1e-12)
+        assert platt.link_proba(state, score) == pytest.approx(
+            reference.probability(score), rel=1e-6, abs=1e-12
+        )
         platt.link_learn(state, score, 1.0 if y else -1.0)
-        twin.learn(score, 1.0 if y else -1.0)
-    assert state[layout.INFORMATION] == pytest.approx(twin.information)
-    assert state[layout.SPREAD] == pytest.approx(twin.spread, rel=1e-6, abs=1e-6)
+        reference.learn(score, 1.0 if y else -1.0)
+    assert state[layout.INFORMATION] == pytest.approx(reference.information)
+    assert state[layout.SPREAD] == pytest.approx(reference.spread, rel=1e-6, abs=1e-6)
 
 
 @given(st.lists(st.tuples(scores, st.booleans()), max_size=40), st.lists(scores, min_size=2, max_size=10))
-def test_probabilities_rise_with_scores_whatever_was_taught(rows: Labelled, asked: list[float]) -> None:
+def test_probabilities_rise_with_scores_whatever_was_taught(rows: Labelled, points: list[float]) -> None:
     """Never turned; two are equal only where the numbers between 0 and 1 end."""
     state = fresh()
     taught(state, rows)
     assert np.isfinite(state).all()
     assert state[layout.SLOPE] >= platt.LEAST
-    p = [platt.link_proba(state, score) for score in sorted(asked)]
+    p = [platt.link_proba(state, score) for score in sorted(points)]
     assert all(0.0 <= a <= b <= 1.0 for a, b in pairwise(p))
 
 
@@ -82,19 +84,19 @@ def test_the_true_probabilities_are_found() -> None:
     """Within .005 nats of what knowing them costs, at any rate; a fixed sigmoid of small scores is not."""
     for slope, offset in ((0.5, 0.0), (2.0, -1.0), (1.0, -4.0), (4.0, 2.0)):
         z, p, y = known(10_000, slope, offset, seed=1)
-        given = taught(fresh(), list(zip((0.01 * z).tolist(), y.tolist(), strict=True)))
+        probabilities = taught(fresh(), list(zip((0.01 * z).tolist(), y.tolist(), strict=True)))
         best = log_loss(p[2000:].tolist(), y[2000:].tolist())
-        assert log_loss(given[2000:], y[2000:].tolist()) < best + 0.005
+        assert log_loss(probabilities[2000:], y[2000:].tolist()) < best + 0.005
         fixed = [numerics.sigmoid(score) for score in (0.01 * z).tolist()]
         assert log_loss(fixed[2000:], y[2000:].tolist()) > best + 0.02
 
 
 def test_what_is_predicted_comes_true() -> None:
     z, _, y = known(40_000, 2.0, -1.5, seed=2)
-    given = np.array(taught(fresh(), list(zip(z.tolist(), y.tolist(), strict=True))))
+    probabilities = np.array(taught(fresh(), list(zip(z.tolist(), y.tolist(), strict=True))))
     for low in np.arange(0.0, 1.0, 0.2):
-        cell = (given >= low) & (given < low + 0.2) & (np.arange(len(z)) > 1000)
-        off = y[cell].mean() - given[cell].mean()
+        cell = (probabilities >= low) & (probabilities < low + 0.2) & (np.arange(len(z)) > 1000)
+        off = y[cell].mean() - probabilities[cell].mean()
         assert abs(off) < 4.0 * 0.5 / math.sqrt(cell.sum()) + 0.01
 
 
@@ -105,11 +107,11 @@ def test_a_link_that_does_not_fade_is_caught_where_the_scale_drifts() -> None:
     scale = 10.0 ** np.linspace(0.0, 1.0, n)
     drifting = (scale * (z + np.linspace(0.0, 3.0, n))).tolist()
     state, frozen = fresh(), fresh()
-    given = taught(state, list(zip(drifting, y.tolist(), strict=True)))
+    probabilities = taught(state, list(zip(drifting, y.tolist(), strict=True)))
     taught(frozen, list(zip(drifting[:1000], y[:1000].tolist(), strict=True)))
     late = slice(n // 2, n)
     best = log_loss(p[late].tolist(), y[late].tolist())
-    assert log_loss(given[late], y[late].tolist()) < best + 0.01
+    assert log_loss(probabilities[late], y[late].tolist()) < best + 0.01
     stale = np.clip([platt.link_proba(frozen, score) for score in drifting[late]], 1e-15, 1 - 1e-15).tolist()
     assert log_loss(stale, y[late].tolist()) > best + 0.1
 
@@ -117,17 +119,19 @@ def test_a_link_that_does_not_fade_is_caught_where_the_scale_drifts() -> None:
 def test_a_scale_a_thousand_times_larger_is_taken_up_within_some_hundred_records() -> None:
     z, p, y = known(4000, 2.0, 0.0, seed=4)
     jumping = np.where(np.arange(4000) < 2000, z, 1000.0 * z).tolist()
-    given = taught(fresh(), list(zip(jumping, y.tolist(), strict=True)))
+    probabilities = taught(fresh(), list(zip(jumping, y.tolist(), strict=True)))
     late = slice(3000, 4000)
-    assert log_loss(given[late], y[late].tolist()) < log_loss(p[late].tolist(), y[late].tolist()) + 0.03
+    assert (
+        log_loss(probabilities[late], y[late].tolist()) < log_loss(p[late].tolist(), y[late].tolist()) + 0.03
+    )
 
 
 @pytest.mark.parametrize("y", [True, False])
 def test_one_class_only_so_far(y: bool) -> None:
     """The share goes to that class at the pace of what was seen, and comes back with the other."""
     state = fresh()
-    given = taught(state, [(0.0, y)] * 1000)
-    right = [p if y else 1.0 - p for p in given]
+    probabilities = taught(state, [(0.0, y)] * 1000)
+    right = [p if y else 1.0 - p for p in probabilities]
     assert right[0] == 0.5
     assert all(a < b < 1.0 for a, b in pairwise(right))
     assert 0.01 > 1.0 - right[-1] > 1e-4
@@ -203,10 +207,10 @@ def columns(model: Any, X: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_way_to_cut_a_stream_gives_the_same_probabilities(name: str) -> None:
-    """One by one, in batches, scored as learned, through snapshots, copies: the same bits, and the twin."""
+    """One by one, in batches, scored as learned, through snapshots, copies: the bits of the reference."""
     X, y = stream(1200 if name not in ("history", "moments") else 300)
     rows = [dict(enumerate(row)) for row in X.tolist()]
-    one, twin, p = LEARNERS[name](), naive.Link(), []
+    one, reference, p = LEARNERS[name](), naive.Link(), []
     for t, (x, label) in enumerate(zip(rows, y.tolist(), strict=True)):
         if t % 97 == 0:
             one = copy.deepcopy(one)
@@ -217,8 +221,8 @@ def test_every_way_to_cut_a_stream_gives_the_same_probabilities(name: str) -> No
         p.append(one.predict_proba_one(x)[one.positive])
         sign = (label is True) is (one.positive is True)
         if t < 100:  # the reference's time grows with the square
-            assert p[-1] == pytest.approx(twin.probability(score), rel=1e-6)
-            twin.learn(score, 1.0 if sign else -1.0)
+            assert p[-1] == pytest.approx(reference.probability(score), rel=1e-6)
+            reference.learn(score, 1.0 if sign else -1.0)
         one.learn_one(x, label)
     many, both = LEARNERS[name](), LEARNERS[name]()
     cuts = [0, 1, 2, 50, 51, 200, 290, len(X)]
@@ -229,8 +233,8 @@ def test_every_way_to_cut_a_stream_gives_the_same_probabilities(name: str) -> No
     wanted = columns(one, X[:50]).tobytes()
     for model in (many, both, one.clone(include_attributes=True)):
         assert columns(model, X[:50]).tobytes() == wanted
-        own = [model.predict_proba_one(x)[model.positive] for x in rows[:50]]
-        assert own == columns(one, X[:50])[:, 1].tolist()
+        one_by_one = [model.predict_proba_one(x)[model.positive] for x in rows[:50]]
+        assert one_by_one == columns(one, X[:50])[:, 1].tolist()
         assert [model.predict_one(x) for x in rows[:50]] == np.asarray(model.predict_many(X[:50])).tolist()
         high = (columns(one, X[:50])[:, 1] > 0.5).tolist()
         assert [model.predict_one(x) is model.positive for x in rows[:50]] == high

@@ -36,8 +36,8 @@ def run() -> list[dict[str, Any]]:
         regret=RegretConfig(pairs=64, exact=16),
     )
     out = []
-    for at in range(0, 600, 100):
-        lane.process([Record(at + i, b"") for i in range(100)])
+    for start in range(0, 600, 100):
+        lane.process([Record(start + i, b"") for i in range(100)])
         out.append(plots.reading(lane.gauges(solve=True)))
     return out
 
@@ -111,7 +111,7 @@ def test_scores_with_labels_have_an_auc(tmp_path: Path) -> None:
     assert latest[-1] == pytest.approx(roc_auc_score(truth[-10:], scores[-10:]), abs=1e-12)
 
 
-def test_axes_may_be_given_and_a_void_guarantee_is_told(run: list[dict[str, Any]]) -> None:
+def test_axes_may_be_given_and_a_void_guarantee_is_reported(run: list[dict[str, Any]]) -> None:
     from matplotlib import pyplot
 
     _, axes = pyplot.subplots(1, 3)
@@ -122,7 +122,7 @@ def test_axes_may_be_given_and_a_void_guarantee_is_told(run: list[dict[str, Any]
     assert plots.privacy(run).get_title() == ""
 
 
-def test_a_run_without_what_is_asked_for_is_told(run: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_drawn_is_reported(run: list[dict[str, Any]], tmp_path: Path) -> None:
     for draw in (plots.regret, plots.privacy, plots.auc):
         with pytest.raises(ConfigError, match="no reading of the run has"):
             draw([{"events": 5}])
@@ -142,9 +142,11 @@ def test_without_matplotlib_the_error_names_the_extra() -> None:
         "try: plots.auc([{'events': 1, 'prequential_auc': 0.5}])\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told.startswith("ConfigError")
-    assert "pip install '.[plot]'" in told
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert output.startswith("ConfigError")
+    assert "pip install '.[plot]'" in output
 
 
 # ---- notebooks -------------------------------------------------------------------------------------------
@@ -220,8 +222,8 @@ def test_a_key_is_never_shown() -> None:
 @pytest.mark.parametrize("kind", ["holds", "void", "unvouched"])
 def test_a_report_says_first_what_holds(kind: Any) -> None:
     report: privacy.PrivacyReport = auc.PairFTRL(1.0, 1e-3, 500, features=["a"]).privacy
-    told = report.replace(kind=kind, guarantee="<script>alert(1)</script>")._repr_html_()
-    page = checked(told)
+    html = report.replace(kind=kind, guarantee="<script>alert(1)</script>")._repr_html_()
+    page = checked(html)
     first = page.text.split("\n")[0]
     assert (
         first

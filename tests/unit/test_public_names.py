@@ -52,5 +52,5 @@ def test_a_learner_is_made_of_at_most_four_classes_of_the_package(name: str) -> 
     """Itself, its mixin, what it learns with, and `Learner`: whoever reads a learner opens no more."""
     module = importlib.import_module(f"streampair.{name}")
     for public in module.__all__:
-        own = [c.__name__ for c in getattr(module, public).__mro__ if c.__module__.startswith("streampair.")]
-        assert len(own) <= 4, own
+        ours = [c.__name__ for c in getattr(module, public).__mro__ if c.__module__.startswith("streampair.")]
+        assert len(ours) <= 4, ours

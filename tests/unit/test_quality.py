@@ -46,8 +46,8 @@ def test_against_slow_references(n: int, ties: bool) -> None:
     assert found.recall_at_top["0.01"] == pytest.approx(recall(scores, labels, math.ceil(n / 100)), abs=0.02)
     assert (sum(found.positives), sum(found.negatives)) == (labels.sum(), n - labels.sum())
     unit = (scores - scores.mean()) / scores.std()
-    at = np.minimum((BINS / (1.0 + np.exp(-unit))).astype(int), BINS - 1)
-    assert list(found.positives) == np.bincount(at[labels], minlength=BINS).tolist()
+    bins = np.minimum((BINS / (1.0 + np.exp(-unit))).astype(int), BINS - 1)
+    assert list(found.positives) == np.bincount(bins[labels], minlength=BINS).tolist()
     window = AUCWindow(n)
     window.extend(labels.tolist(), scores.tolist())
     for flag in (True, False):  # of each class by itself
@@ -140,16 +140,16 @@ def test_reliability_against_a_slow_reference() -> None:
     scores, labels = events(300, 1.0, 5)
     found = quality_of(scores, labels, lambda values: np.where(values > 2.0, 1.0, logistic(values)))
     assert found is not None
-    given = [1.0 if s > 2.0 else 1.0 / (1.0 + math.exp(-s)) for s in scores]
+    probabilities = [1.0 if s > 2.0 else 1.0 / (1.0 + math.exp(-s)) for s in scores]
     rows = []
     for level in range(10):
-        inside = [i for i, p in enumerate(given) if min(int(p * 10), 9) == level]
+        inside = [i for i, p in enumerate(probabilities) if min(int(p * 10), 9) == level]
         if inside:
-            mean = sum(given[i] for i in inside) / len(inside)
-            error = math.sqrt(sum(given[i] * (1.0 - given[i]) for i in inside)) / len(inside)
+            mean = sum(probabilities[i] for i in inside) / len(inside)
+            error = math.sqrt(sum(probabilities[i] * (1.0 - probabilities[i]) for i in inside)) / len(inside)
             rows.append((mean, sum(bool(labels[i]) for i in inside) / len(inside), error, len(inside)))
-    for row, twin in zip(found.reliability or (), rows, strict=True):
-        assert row == pytest.approx(twin)
+    for row, reference in zip(found.reliability or (), rows, strict=True):
+        assert row == pytest.approx(reference)
     assert quality_of(scores, labels).reliability is None  # type: ignore[union-attr]
 
 

@@ -55,15 +55,15 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
     radius = data.draw(st.sampled_from([0.1, 1.0, 30.0]))
     l2 = data.draw(st.sampled_from([0.0, 0.25]))
     policy = {0: "fifo", 1: "reservoir", 3: "full"}[buffer.code]
-    twin = naive.PairOGD(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, loss.width)
+    reference = naive.PairOGD(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, loss.width)
     model = ranking.PairOGD(loss, buffer, learning_rate=rate, radius=radius, l2=l2, average=False, seed=7)
     for x, y in records:
         named = {f"f{i}": v for i, v in enumerate(x)}
-        assert model.predict_one(named) == pytest.approx(naive.dot(twin.last, x), rel=1e-9, abs=1e-9)
+        assert model.predict_one(named) == pytest.approx(naive.dot(reference.last, x), rel=1e-9, abs=1e-9)
         model.learn_one(named, y)
-        twin.learn(x, y)
-        assume(twin.nearest_kink > 1e-9 or not isinstance(loss, losses.Hinge))
-    assert model.weights_vector == pytest.approx(np.array(twin.last), rel=1e-9, abs=1e-9)
+        reference.learn(x, y)
+        assume(reference.nearest_kink > 1e-9 or not isinstance(loss, losses.Hinge))
+    assert model.weights_vector == pytest.approx(np.array(reference.last), rel=1e-9, abs=1e-9)
 
 
 def test_two_grades_are_two_classes() -> None:

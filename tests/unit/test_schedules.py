@@ -38,7 +38,7 @@ def test_an_online_learner_takes_these_steps(name: str, average: Any) -> None:
     """By records and by tables. A mutant that averages by the steps in place of j would be seen."""
     X, y = stream()
     schedule, formula = SCHEDULES[name]
-    twin = naive.PairOGD(
+    reference = naive.PairOGD(
         3,
         "Logistic",
         "fifo",
@@ -61,10 +61,10 @@ def test_an_online_learner_takes_these_steps(name: str, average: Any) -> None:
         for _ in range(2)
     ]
     for row, label in zip(X, y, strict=True):
-        twin.learn(row.tolist(), 1.0 if label else -1.0)
+        reference.learn(row.tolist(), 1.0 if label else -1.0)
         made[0].learn_one(dict(enumerate(row.tolist())), bool(label))
     made[1].learn_many(X, y)
-    wanted = twin.average if average else twin.last
+    wanted = reference.average if average else reference.last
     for model in made:
         assert list(model.weights.values()) == pytest.approx(wanted, abs=1e-11)
 

@@ -72,8 +72,8 @@ def test_a_metric_goes_on_and_back() -> None:
     raw = model.weights_by_name()
     online = model.to_online(metric.PairOGD(psd=False, radius=10.0))
     assert online.weights == pytest.approx(raw)
-    held = model.to_online(metric.PairOGD(radius=10.0))
-    assert np.linalg.eigvalsh(held.metric_).min() > -1e-12
+    projected = model.to_online(metric.PairOGD(radius=10.0))
+    assert np.linalg.eigvalsh(projected.metric_).min() > -1e-12
     again = offline.DPGDC(1.0, 1e-5, task="metric", bounds=BOUNDS, radius=4.0, start=online.weights)
     assert again.fit(X, y).privacy.notes[1].endswith("taken as public.")
 
@@ -117,14 +117,14 @@ def test_a_fit_begins_where_it_is_told(learner: Any) -> None:
     """With steps of no size, it stays there: by name, by place, and from learners."""
     X, y = table(100)
     w = np.array([0.1, -0.1, 0.15])
-    given = {"learning_rate": 1e-12, "steps": 1, "random_state": 1, "epsilon": 1e6, "bounds": BOUNDS}
+    options = {"learning_rate": 1e-12, "steps": 1, "random_state": 1, "epsilon": 1e6, "bounds": BOUNDS}
     scale = 2.0 / (np.array(BOUNDS[1]) - BOUNDS[0])
     for start in (w, dict(zip(X.columns, w, strict=True))):
-        model = learner(**given, start=start).fit(X, y)
+        model = learner(**options, start=start).fit(X, y)
         assert np.abs(model.coef_ - w / scale).max() < 1e-3
         assert "taken as public" in model.privacy.details
     ours = private()
-    model = learner(**given, radius=100.0, start=ours).fit(X, y)
+    model = learner(**options, radius=100.0, start=ours).fit(X, y)
     design = ours.run.design
     slope = dict(zip(ours.feature_names, design.slope, strict=True))
     expected = [ours.weights[name] * slope[name] for name in X.columns] / scale
@@ -132,7 +132,7 @@ def test_a_fit_begins_where_it_is_told(learner: Any) -> None:
     assert f"epsilon {ours.privacy.epsilon_spent:.6g}" in model.privacy.details
     assert "mu^2 adds up" in model.privacy.details
     fitted = offline.DPGDSC().fit(X, y)
-    began = learner(**given, radius=100.0, start=fitted).fit(X, y)
+    began = learner(**options, radius=100.0, start=fitted).fit(X, y)
     assert np.abs(began.coef_ * scale - fitted.coef_).max() < 1e-3
     assert clone(model).start is not None
 
@@ -189,14 +189,14 @@ def test_what_cannot_go_on_says_so() -> None:
             model.to_online(learner)
     used = auc.PairOGD()
     used.learn_one({"a": 1.0}, True)
-    for given, message in [
+    for options, message in [
         ((used, {"a": 0.1}, 0), "only as a new PairOGD. Fix"),
         ((auc.PairOGD(), {"a": 0.1}, -1), "records is -1. Fix"),
         ((auc.PairOGD(), {"a": math.inf}, 0), "not finite.*Fix"),
         ((auc.PairOGD(), {}, 0), "there are none. Fix"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            given[0].begin_at(*given[1:])
+            options[0].begin_at(*options[1:])
     network = offline.GradientPerturbation(hidden=2).fit(X, y)
     with pytest.raises(ConfigError, match=r"not linear. Fix: use hidden=0"):
         network.to_online(auc.PairOGD())

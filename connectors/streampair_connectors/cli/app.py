@@ -137,8 +137,7 @@ def demo(
     With --late-labels the events are synthetic payments. Each is scored when it comes, and learned 30 days
     later, which are three seconds here: as fraud if a chargeback has come by then.
     """
-    from streampair_connectors.cli.demo import Demo, run_demo
-    from streampair_connectors.cli.late_demo import LateDemo
+    from streampair_connectors.cli.demo import Demo, LateDemo, run_demo
 
     with _errors(as_json):
         configure_logs("error")

@@ -205,7 +205,12 @@ def _check_challengers(config: Config, lane: Lane, report: Report) -> None:
 def _start_text(config: Config) -> str:
     """What a new lane begins with; the lane has been made with it."""
     model, names = start_model(config), config.input.feature_names()
-    text = f"begins with the model {config.start_file} ({model.class_name}, {model.slots} records)"
+    charged = ""
+    if config.learner.public_start:
+        charged = ", declared public"
+    elif model.privacy is not None:
+        charged = f", whose mu of {model.privacy['mu_spent']:.4g} is added to the account"
+    text = f"begins with the model {config.start_file} ({model.class_name}, {model.slots} records{charged})"
     if names is None:
         return f"{text} and its {len(model.features)} features; other features begin at 0"
     new = sorted(set(names) - {str(name) for name in model.features})

@@ -300,10 +300,8 @@ class DueEvents:
         self._sorted = _Sorted(events, self._time)
         self._labels = _LabelFile(config, table, labels, self._table)
         self._waiting: deque[tuple[OrderedRecord, bytes | None]] = deque()
-        self._lateness = table.lateness
-        # With `order = "arrival"`: events that wait by their ids, and those that were learned meanwhile.
+        # With `order = "arrival"`: events that wait by their ids, and those of them that were learned.
         self._by_id: dict[bytes, deque[OrderedRecord]] = {}
-        self._found: set[int] = set()  # they have the id of a label that came
         self._learned: set[int] = set()
         self._ordinal = 0
         self._used = self._joined = self._absent = 0
@@ -381,7 +379,6 @@ class DueEvents:
         while waiting and waiting[0][0].timestamp + self._wait <= time and len(out) < most:
             event, identity = waiting.popleft()
             self._forget(event, identity)
-            self._found.discard(event.position)
             if event.position in self._learned:
                 self._learned.discard(event.position)
                 due.append((-1, event, identity))
@@ -401,16 +398,11 @@ class DueEvents:
         self._labels.read_to(time)
         while queue and queue[0][0] <= time:
             moment, identity, code = queue.popleft()
-            found = [
-                event
-                for event in self._by_id.get(identity, ())
-                if moment - self._after <= event.timestamp <= moment + self._lateness
-                and event.position not in self._found
-            ]
-            self._found.update(event.position for event in found)
-            if found:
-                self._learned.add(found[0].position)
-                out.append(msgspec.structs.replace(self._again(found[0], code), early=True))
+            events = self._by_id.get(identity, ())
+            first = next((event for event in events if event.timestamp >= moment - self._after), None)
+            if first is not None and first.position not in self._learned:
+                self._learned.add(first.position)
+                out.append(msgspec.structs.replace(self._again(first, code), early=True))
 
     def _forget(self, event: OrderedRecord, identity: bytes | None) -> None:
         events = None if identity is None else self._by_id.get(identity)

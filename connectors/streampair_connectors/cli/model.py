@@ -220,8 +220,15 @@ def _echo(line: str) -> None:
 
 
 def _read(file: Path) -> bytes:
-    try:
+    with _readable(file):
         return file.read_bytes()
+
+
+@contextlib.contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Say what else to do where a file cannot be read."""
+    try:
+        yield
     except OSError as error:
         raise ConfigError(
             f"{file} cannot be read: {error.strerror}", fix="give a model file: `streampair model export`"
@@ -231,22 +238,13 @@ def _read(file: Path) -> bytes:
 def _load(file: Path) -> models.Model:
     from streampair import models
 
-    data = _read(file)
     if file.suffix.lower() == ".onnx":
+        _read(file)
         raise ConfigError(
             f"{file} is an ONNX graph, which cannot be compared", fix="compare the JSON files of both models"
         )
-    with _of(file):
-        return models.loads(data)
-
-
-@contextlib.contextmanager
-def _of(file: Path) -> Iterator[None]:
-    """Name the file in an error of its content."""
-    try:
-        yield
-    except SnapshotError as error:
-        raise SnapshotError(f"{file}: {error.problem}", fix=error.fix) from None
+    with _readable(file):
+        return models.load(file)
 
 
 def _facts(file: Path) -> dict[str, Any]:
@@ -255,8 +253,10 @@ def _facts(file: Path) -> dict[str, Any]:
         from streampair.models.onnx_export import facts_of
 
         data = _read(file)
-        with _of(file):
+        try:
             return facts_of(data)
+        except SnapshotError as error:
+            raise SnapshotError(f"{file}: {error.problem}", fix=error.fix) from None
     model = _load(file)
     return {
         "class": model.class_name,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,9 +17,12 @@ from streampair_connectors.cli.options import (
     errors,
     run_until_signal,
 )
-from streampair_connectors.config import load_config, parse_duration
+from streampair_connectors.config import parse_duration
 from streampair_connectors.observability import logs
 from streampair_connectors.serve.options import ServeOptions
+
+if TYPE_CHECKING:
+    from streampair_connectors.serve import processes
 
 __all__ = ["serve"]
 
@@ -89,25 +91,30 @@ def serve(
     with errors(as_json):
         configure_logs(log_level, log_format)
         log = logs.get_logger(__name__)
+        if config is None and model is None:
+            raise ConfigError(
+                "there is nothing to serve", fix="give a configuration, or a model file with --model"
+            )
+        served = processes.Served(config, model)
+        loaded = served.load()
         options = ServeOptions(
-            _name_of(name, config, model),
+            _name_of(name, loaded, model),
             *(host, port, token_file, tls_cert, tls_key, workers),
             *(max_body_bytes, max_requests, timeout_seconds, _milliseconds(max_model_age)),
         )
-        served = processes.Served(config, model)
 
         def started(url: str) -> None:
             log.info("serving", app=options.name, url=url, processes=workers)
 
         if workers > 1:
             # Refused here, once, rather than by each process.
-            memory = processes.build(served, options).series.memory
+            memory = processes.build(loaded, options).series.memory
             processes.Processes(served, options, memory, (log_level, log_format)).run(started)
             return
         stop = asyncio.Event()
 
         async def work() -> None:
-            one: server.ScoringServer = processes.build(served, options)
+            one: server.ScoringServer = processes.build(loaded, options)
             await one.start()
             started(one.url)
             try:
@@ -130,30 +137,19 @@ def _milliseconds(text: str | None) -> int | None:
         ) from None
 
 
-def _name_of(name: str | None, config: Path | None, model: Path | None) -> str:
+def _name_of(name: str | None, loaded: processes.Loaded, file: Path | None) -> str:
     """The name of the model in answers."""
-    if config is None and model is None:
-        raise ConfigError(
-            "there is nothing to serve", fix="give a configuration, or a model file with --model"
-        )
     if name is None:
-        if config is not None:
-            name = load_config(config).app
+        if loaded.config is not None:
+            name = loaded.config.app
         else:
-            assert model is not None
-            name = _application(model) or model.stem
+            assert loaded.model is not None
+            assert file is not None
+            application = loaded.model.metadata.get("application")
+            name = application if application and isinstance(application, str) else file.stem
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a model",
             fix="give --name with letters, digits, dot, dash and underscore, the first a letter or a digit",
         )
     return name
-
-
-def _application(model: Path) -> str | None:
-    """The application that a model file names; None: it names none, or cannot be read."""
-    try:
-        found = json.loads(model.read_bytes())["metadata"]["application"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return found if isinstance(found, str) else None

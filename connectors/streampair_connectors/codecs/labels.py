@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import Any, Protocol, cast
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from streampair.errors import RecordError
 from streampair_connectors.codecs.records import LabelParser
 from streampair_connectors.config import Config, LabelsConfig
 
-__all__ = ["DecodedLabel", "LabelCodeParser", "event_ids", "label_decoder"]
+__all__ = ["DecodedLabel", "LabelCodeParser", "LabelDecoder", "event_ids"]
 
 _LOW, _HIGH = 1, 2  # codes, as of `Config.label_codes`
 _FIX = "send the id that the event has, in the field, key or header that labels.id names"
@@ -81,55 +84,102 @@ class LabelCodeParser(LabelParser):
     def __init__(self, config: Config) -> None:
         labels = _table(config)
         super().__init__(config.input.model_copy(update={"label": labels.label}))
-        self._codes = {_key(config.input.negative_label()): _LOW, _key(config.input.positive): _HIGH}
+        negative, positive = config.input.negative_label(), config.input.positive
+        self._codes = {_key(negative): _LOW, _key(positive): _HIGH}
+        # 1, 1.0 and True are equal to each other, and are not all labels.
+        self._by_type: dict[tuple[type, object], int] = {
+            (type(label), label): self._codes[_key(label)] for label in (negative, positive)
+        }
         self.constant = None if labels.value is None else self._codes[_key(labels.value)]
 
     def code(self, value: object) -> int:
         """Code of a value of JSON; raises RecordError if it is no label."""
         return self._codes[_key(self.resolve(value))]
 
+    def codes(self, values: Sequence[object]) -> NDArray[np.uint8]:
+        """Codes of values of JSON; raises RecordError if one of them is no label."""
+        known = self._by_type
+        return np.array([known.get((type(y), y)) or self.code(y) for y in values], np.uint8)
+
     def code_of_text(self, text: str) -> int:
         """Code of a cell of CSV; raises RecordError if it is no label."""
         return self._codes[_key(self.resolve_text(text))]
 
 
-def label_decoder(config: Config) -> Callable[[_KeyedMessage], DecodedLabel]:
-    """Return the function that decodes a message of the labels topic.
+class LabelDecoder:
+    """Decoder of the messages of the labels topic.
 
-    Raises
-    ------
-    RecordError
-        By the returned function, with stage `"label"`: there is no id or no label, or the label is unknown.
+    Examples
+    --------
+    >>> from streampair.engine import Record
+    >>> from streampair_connectors.config import parse_config
+    >>> config = parse_config({
+    ...     "app": "fraud",
+    ...     "input": {"features": ["amount"]},
+    ...     "labels": {"topic": "labels", "id": "key", "label": "bad", "after": "30d"},
+    ...     "learner": {"class": "streampair.auc.PairOGD"},
+    ... })
+    >>> decode = LabelDecoder(config)
+    >>> message = Record(0, b'{"bad": true}', b"payment-1")
+    >>> decode(message)
+    DecodedLabel(id=b'payment-1', code=2)
+    >>> ids, codes = decode.many([message])
+    >>> ids, codes.tolist()
+    ([b'payment-1'], [2])
     """
-    labels = _table(config)
-    parser = LabelCodeParser(config)
-    constant = parser.constant
-    outer = None if labels.id_field is not None else _outer_id(labels)
-    fields = {} if labels.id_field is None else {"id": labels.id_field}
-    fields |= {} if labels.label is None else {"label": labels.label}
-    decode = msgspec.json.Decoder(_struct(fields)).decode if fields else None
 
-    def one(record: _KeyedMessage) -> DecodedLabel:
-        row = None
-        if decode is not None:
-            row = _parsed(decode, record.value)
-        identity = outer(record) if outer is not None else _id_bytes(row.id)  # type: ignore[union-attr]
+    def __init__(self, config: Config) -> None:
+        labels = _table(config)
+        self._parser = LabelCodeParser(config)
+        self._field = labels.label
+        self._outer = None if labels.id_field is not None else _outer_id(labels)
+        fields = {} if labels.id_field is None else {"id": labels.id_field}
+        fields |= {} if labels.label is None else {"label": labels.label}
+        self._decode: Any = msgspec.json.Decoder(_struct(fields)).decode if fields else None
+
+    def __call__(self, record: _KeyedMessage) -> DecodedLabel:
+        """Decode a message.
+
+        Raises
+        ------
+        RecordError
+            With stage `"label"`: there is no id or no label, or the label is unknown.
+        """
+        row: Any = None if self._decode is None else _parsed(self._decode, record.value)
+        identity = _id_bytes(row.id) if self._outer is None else self._outer(record)
         if identity is None:
             raise RecordError("the label has no id", fix=_FIX, stage="label")
-        if constant is not None:
-            return DecodedLabel(identity, constant)
-        y = row.label  # type: ignore[union-attr]
+        parser = self._parser
+        if parser.constant is not None:
+            return DecodedLabel(identity, parser.constant)
+        y = row.label
         if y is None:
             raise RecordError(
-                f"the message has no label in field {labels.label!r}",
+                f"the message has no label in field {self._field!r}",
                 fix="send the label, or name its field as labels.label",
                 stage="label",
             )
-        if parser.boolean and isinstance(y, bool):
-            return DecodedLabel(identity, _HIGH if y else _LOW)
         return DecodedLabel(identity, parser.code(y))
 
-    return one
+    def many(self, records: Sequence[_KeyedMessage]) -> tuple[list[bytes], NDArray[np.uint8]] | None:
+        """Decode messages: their ids and codes; None: one of them is bad, decode them one by one."""
+        parser = self._parser
+        try:
+            rows: list[Any] = (
+                [] if self._decode is None else list(map(self._decode, [each.value for each in records]))
+            )
+            ids = (
+                [_id_bytes(row.id) for row in rows]
+                if self._outer is None
+                else list(map(self._outer, records))
+            )
+            if parser.constant is not None:
+                codes = np.full(len(records), parser.constant, np.uint8)
+            else:
+                codes = parser.codes([row.label for row in rows])
+        except (RecordError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError):
+            return None
+        return None if None in ids else (cast("list[bytes]", ids), codes)
 
 
 def _parsed(decode: Callable[[bytes], Any], value: bytes | None) -> Any:
@@ -166,7 +216,7 @@ def _struct(fields: dict[str, str]) -> Any:
 def _outer_id(labels: LabelsConfig) -> Callable[[_KeyedMessage], bytes | None]:
     """The function from a message to its id, in its key or a header."""
     if isinstance(labels.id, str):
-        return lambda record: record.key
+        return attrgetter("key")
     name = labels.id.header
 
     def from_header(record: _KeyedMessage) -> bytes | None:

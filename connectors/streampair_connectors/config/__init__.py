@@ -5,10 +5,11 @@ from files, never from the configuration itself, and never show in a `repr`, a l
 error or a metric.
 """
 
-from streampair_connectors.config.loader import Changes, Config, load_config, parse_config
+from streampair_connectors.config.loader import Changes, load_config
 from streampair_connectors.config.models import (
     CardConfig,
     ChallengerConfig,
+    Config,
     InputConfig,
     KafkaConfig,
     Label,
@@ -22,6 +23,7 @@ from streampair_connectors.config.models import (
     TopicsConfig,
     WorkerConfig,
     duration_text,
+    parse_config,
     parse_duration,
 )
 

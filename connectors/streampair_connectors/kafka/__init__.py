@@ -26,7 +26,7 @@ from streampair_connectors.kafka.client import (
     transactional_id,
 )
 from streampair_connectors.kafka.consumer import Consumer, PartitionReader, read_all
-from streampair_connectors.kafka.log_topic import LogTopic
+from streampair_connectors.kafka.log_topic import Batches, LogTopic, RangeReader, RecordReader
 from streampair_connectors.kafka.membership import Member, StaticMemberConflicts, describe_group
 from streampair_connectors.kafka.offset_metadata import (
     Committed,
@@ -36,7 +36,6 @@ from streampair_connectors.kafka.offset_metadata import (
     write_register_offline,
 )
 from streampair_connectors.kafka.producer import Producer, Routes
-from streampair_connectors.kafka.record_reader import Batches, RangeReader, RecordReader
 from streampair_connectors.kafka.transactions import TransactionalProducer
 
 __all__ = [

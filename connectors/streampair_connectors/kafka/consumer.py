@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -114,6 +115,7 @@ class Consumer:
         self._group = group
         self.error: BaseException | None = None
         self._stopped = False
+        self._whole_topic = whole_topic
         self._assignor = WholeTopicAssignor() if whole_topic else Assignor()
         self._fetches: FetchClock | None = None
         self._instance_id = config.instance_id()
@@ -184,7 +186,7 @@ class Consumer:
         """Connect and join the group."""
         self._busy_since = time.monotonic()
         await within(self._config, self._consumer.start())
-        _use_small_records(self._consumer)
+        (_use_batches if self._whole_topic else _use_small_records)(self._consumer)
         self._first_count = self.partition_count()
         if isinstance(self._assignor, WholeTopicAssignor):
             self._fetches = FetchClock(self._consumer)
@@ -194,6 +196,8 @@ class Consumer:
         self, max_records: int | None, timeout_seconds: float
     ) -> Mapping[Partition, Sequence[RecordLike]]:
         """Return the next records by partition, at most `max_records`; empty if none arrive in time.
+
+        Where one member gets all partitions, `max_records` must be None.
 
         Raises
         ------
@@ -222,6 +226,8 @@ class Consumer:
         finally:
             # The client's own clock: it drops a member that pauses too long, and a later one would show less.
             self._busy_since = end_poll(self._consumer)
+        if self._whole_topic:
+            return _by_partition(found)
         return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
 
     def _busy(self) -> float:
@@ -470,17 +476,88 @@ def _fetched_record(_: TopicPartition, record: Any) -> _FetchedRecord:
 
 def _use_small_records(consumer: AIOKafkaConsumer) -> None:
     """Let a started consumer make a struct of each record: its own dataclass takes most of a read's time."""
+
+    def prepare(records: Any) -> None:
+        records._consumer_record = _fetched_record
+
+    _prepare_fetched(consumer, prepare)
+
+
+def _use_batches(consumer: AIOKafkaConsumer) -> None:
+    """Let a started consumer return a list of records for each batch of a producer: see `_by_partition`.
+
+    The client unpacks one record after the other, which takes longer than to make them.
+    """
+
+    def prepare(records: Any) -> None:
+        if isinstance(records._records, _FetchedBatches):  # fetched before, and not taken yet
+            return
+        records._records = _FetchedBatches(records._records)
+        start = records.next_fetch_offset  # the first batch may begin before it
+        records._consumer_record = lambda _, batch: batch.unpack(start)
+
+    _prepare_fetched(consumer, prepare)
+
+
+def _prepare_fetched(consumer: AIOKafkaConsumer, prepare: Callable[[Any], None]) -> None:
     fetcher: Any = consumer._fetcher
     inner = fetcher._proc_fetch_request
 
-    async def small(assignment: Any, node_id: Any, request: Any) -> Any:
+    async def prepared(assignment: Any, node_id: Any, request: Any) -> Any:
         result = await inner(assignment, node_id, request)
         for fetched in fetcher._records.values():
             if (records := getattr(fetched, "_partition_records", None)) is not None:
-                records._consumer_record = _fetched_record
+                prepare(records)
         return result
 
-    fetcher._proc_fetch_request = small
+    fetcher._proc_fetch_request = prepared
+
+
+class _ProducerBatch:
+    """A batch of a producer, which the client takes for a batch of one record: its last one."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self.offset = batch.next_offset - 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __iter__(self) -> Iterator[_ProducerBatch]:
+        yield self
+
+    def __next__(self) -> Any:
+        return next(self._batch)  # the record of a control batch
+
+    def unpack(self, start: int) -> list[_FetchedRecord]:
+        """The records from an offset on."""
+        kind = self._batch.timestamp_type
+        return [
+            _FetchedRecord(offset, each.value, each.key, each.timestamp, tuple(each.headers), kind)
+            for each in self._batch
+            if (offset := each.offset) >= start
+        ]
+
+
+class _FetchedBatches:
+    """The batches of a fetch, as the client reads them."""
+
+    def __init__(self, records: Any) -> None:
+        self._records = records
+
+    def has_next(self) -> bool:
+        return bool(self._records.has_next())
+
+    def next_batch(self) -> _ProducerBatch:
+        return _ProducerBatch(self._records.next_batch())
+
+
+def _by_partition(
+    found: Mapping[TopicPartition, Sequence[Sequence[RecordLike]]],
+) -> dict[Partition, Sequence[RecordLike]]:
+    """The records of a consumer that `_use_batches`."""
+    records = {Partition(tp.topic, tp.partition): list(chain(*batches)) for tp, batches in found.items()}
+    return {partition: each for partition, each in records.items() if each}
 
 
 class FetchClock:
@@ -582,7 +659,7 @@ class PartitionReader:
 
     async def _connect(self) -> None:
         await within(self._config, self._consumer.start())
-        _use_small_records(self._consumer)
+        _use_batches(self._consumer)
 
     async def poll(self, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
         """Return what has arrived, by partition.
@@ -603,7 +680,7 @@ class PartitionReader:
             return {}
         except kafka_errors.KafkaError as error:
             raise reach_error(self._config, error) from None
-        return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
+        return _by_partition(found)
 
     async def stop(self) -> None:
         """Disconnect."""

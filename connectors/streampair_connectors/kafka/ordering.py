@@ -16,11 +16,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from streampair.engine import OrderedRecord
 from streampair.engine.records import LABEL_IN_EVENT
 from streampair_connectors.kafka.client import RecordLike
 
-__all__ = ["BUCKET_MS", "SETTLE_MS", "TopicOrder", "has_append_times"]
+__all__ = ["BUCKET_MS", "SETTLE_MS", "TakenRecords", "TopicOrder", "has_append_times"]
 
 BUCKET_MS = 50
 _LOG_APPEND_TIME = 1  # as a record's `timestamp_type`
@@ -30,10 +32,13 @@ SETTLE_MS = 20  # between the append of a record and its visibility on every rep
 Before = Callable[[int, int], tuple[int, float]]
 
 
-class _Chunk(NamedTuple):
+class _Chunk(msgspec.Struct, gc=False):
+    """Records of one bucket, their clocks, and the bytes of their keys and values."""
+
     bucket: int
     records: list[RecordLike]
     clocks: list[int]
+    bytes: int
 
 
 class _PartitionBuffer:
@@ -50,6 +55,43 @@ class _PartitionBuffer:
     def frontier(self) -> int:
         """The first bucket that may still get records."""
         return max(self.newest // BUCKET_MS, self.settled)
+
+
+class TakenRecords(NamedTuple):
+    """Records in order, by column, before they are `OrderedRecord`s.
+
+    Attributes
+    ----------
+    ordinal
+        Of the first.
+    records, partitions, clocks
+        The records as they were read, their partitions, and `OrderedRecord.clock` of each.
+    """
+
+    ordinal: int
+    records: list[RecordLike]
+    partitions: list[int]
+    clocks: list[int]
+
+    def ordered(self, labels: Sequence[int]) -> list[OrderedRecord]:
+        """Make the ordered records, each with its label: see `OrderedRecord`."""
+        ordinals = range(self.ordinal, self.ordinal + len(self.records))
+        return [
+            OrderedRecord(
+                ordinal,
+                record.value,
+                record.key,
+                record.timestamp,
+                partition=partition,
+                position=record.offset,
+                clock=clock,
+                headers=record.headers,
+                label=label,
+            )
+            for ordinal, record, partition, clock, label in zip(
+                ordinals, self.records, self.partitions, self.clocks, labels, strict=True
+            )
+        ]
 
 
 class TopicOrder:
@@ -134,16 +176,19 @@ class TopicOrder:
             bucket = clocks[start] // BUCKET_MS
             end = bisect_left(clocks, (bucket + 1) * BUCKET_MS, start)
             chunk = queue.chunks[-1] if queue.chunks else None
+            part = list(records[start:end])
+            size = size_of_records(part)
+            queue.bytes += size
             if chunk is not None and chunk.bucket == bucket:
-                chunk.records.extend(records[start:end])
+                chunk.records.extend(part)
                 chunk.clocks.extend(clocks[start:end])
+                chunk.bytes += size
             else:
-                queue.chunks.append(_Chunk(bucket, list(records[start:end]), clocks[start:end]))
+                queue.chunks.append(_Chunk(bucket, part, clocks[start:end], size))
                 if chunk is None:
                     heapq.heappush(self._heap, (bucket, partition))
             start = end
         queue.newest = clocks[-1]
-        queue.bytes += size_of_records(records)
         queue.read_to = records[-1].offset + 1
 
     def reached(self, partition: int, *, sent_ms: int) -> None:
@@ -193,57 +238,55 @@ class TopicOrder:
             ended, in milliseconds, and the offset up to which that holds. Taking ends at the first record
             that is not so old. None: there is no such limit.
         """
-        out: list[OrderedRecord] = []
-        if not self._heap:
-            return out
+        taken = self.take_columns(most, before=before)
+        return taken.ordered([self._label] * len(taken.records))
+
+    def take_columns(self, most: int, *, before: Before | None = None) -> TakenRecords:
+        """As `take`, where the labels are yet to be found."""
+        found: list[RecordLike] = []
+        clocks: list[int] = []
+        partitions: list[int] = []
         frontiers = [queue.frontier for p, queue in self._queues.items() if p not in self._aside]
-        if not frontiers:
-            return out
+        if not self._heap or not frontiers:
+            return TakenRecords(self.ordinal, found, partitions, clocks)
         closed = min(frontiers)
         self._closed = max(self._closed, closed)
-        while self._heap and len(out) < most and self._heap[0][0] < closed:
+        while self._heap and len(found) < most and self._heap[0][0] < closed:
             bucket, partition = self._heap[0]
             queue = self._queues[partition]
-            _, records, clocks = queue.chunks[0]
-            part = records[: most - len(out)]
+            chunk = queue.chunks[0]
+            count = min(len(chunk.records), most - len(found))
             if before is not None:
-                limit, end = before(partition, records[0].offset)
+                limit, end = before(partition, chunk.records[0].offset)
                 if bucket >= limit // BUCKET_MS:
                     break
-                if part[-1].offset >= end:
-                    part = [record for record in part if record.offset < end]
-            label = self._label
-            out += [
-                OrderedRecord(
-                    ordinal,
-                    record.value,
-                    record.key,
-                    record.timestamp,
-                    partition=partition,
-                    position=record.offset,
-                    clock=clock,
-                    headers=record.headers,
-                    label=label,
-                )
-                for ordinal, record, clock in zip(itertools.count(self.ordinal), part, clocks, strict=False)
-            ]
-            self.ordinal += len(part)
-            queue.bytes -= size_of_records(part)
-            if len(part) < len(records):
-                del records[: len(part)], clocks[: len(part)]
+                if chunk.records[count - 1].offset >= end:
+                    count = sum(record.offset < end for record in chunk.records[:count])
+            whole = count == len(chunk.records)
+            part = chunk.records if whole else chunk.records[:count]
+            found += part
+            clocks += chunk.clocks if whole else chunk.clocks[:count]
+            partitions += [partition] * count
+            if not whole:
+                size = size_of_records(part)
+                chunk.bytes -= size
+                queue.bytes -= size
+                del chunk.records[:count], chunk.clocks[:count]
                 continue
+            queue.bytes -= chunk.bytes
             queue.chunks.popleft()
             if queue.chunks:
                 heapq.heapreplace(self._heap, (queue.chunks[0].bucket, partition))
             else:
                 heapq.heappop(self._heap)
-        return out
+        taken = TakenRecords(self.ordinal, found, partitions, clocks)
+        self.ordinal += len(found)
+        return taken
 
 
 def size_of_records(records: Sequence[RecordLike]) -> int:
     """Bytes of keys and values."""
-    parts = [record.value for record in records] + [record.key for record in records]
-    return sum(map(len, filter(None, parts)))
+    return sum(len(record.value or b"") + len(record.key or b"") for record in records)
 
 
 def has_append_times(records: Sequence[RecordLike]) -> bool:

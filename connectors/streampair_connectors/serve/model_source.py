@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from streampair import models
-from streampair.errors import ConfigError, SnapshotError, SourceError
+from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import Config
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.worker.model_topic import ModelFollower, warm
@@ -63,8 +63,6 @@ def load_model(path: Path, config: Config | None) -> models.Model:
         raise ConfigError(
             f"the model {path} cannot be read: {error.strerror}", fix="check the path and its permissions"
         ) from None
-    except SnapshotError as error:
-        raise SnapshotError(f"{path}: {error.problem}", fix=error.fix) from None
     made = model.metadata.get("configuration")
     if config is not None and made is not None:
         config.check_settings(f"the model {path}", made, model.metadata.get("settings"))

@@ -13,18 +13,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streampair.errors import SourceError, StreampairError
-from streampair_connectors.config import load_config
+from streampair.models import Model
+from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 from streampair_connectors.serve.model_source import FileModel, ModelSource, TopicModel, load_model
 from streampair_connectors.serve.options import ServeOptions
 from streampair_connectors.serve.scoring import Decoder, config_decoder, model_decoder
 from streampair_connectors.serve.server import ScoringServer, cannot_listen
 
-__all__ = ["Processes", "Served", "build", "shared_socket"]
+__all__ = ["Loaded", "Processes", "Served", "build", "shared_socket"]
 
 log = logs.get_logger(__name__)
 
 _KILL_SECONDS = 60.0
+
+
+class Loaded(NamedTuple):
+    """What `Served` names, read by this process."""
+
+    config: Config | None
+    model: Model | None
 
 
 class Served(NamedTuple):
@@ -33,23 +41,33 @@ class Served(NamedTuple):
     config: Path | None
     model: Path | None
 
+    def load(self) -> Loaded:
+        """Read both files.
 
-def build(served: Served, options: ServeOptions, *, memory: Any = None, number: int = 0) -> ScoringServer:
+        Raises
+        ------
+        StreampairError
+            The configuration or the model cannot be used.
+        """
+        config = None if self.config is None else load_config(self.config)
+        return Loaded(config, None if self.model is None else load_model(self.model, config))
+
+
+def build(loaded: Loaded, options: ServeOptions, *, memory: Any = None, number: int = 0) -> ScoringServer:
     """The server of one process.
 
     Raises
     ------
     StreampairError
-        The configuration, the model, a token or a certificate cannot be used.
+        No model is published, or a token or a certificate cannot be used.
     """
-    config = None if served.config is None else load_config(served.config)
+    config, model = loaded
     source: ModelSource
     decoder: Decoder
-    if served.model is None:
+    if model is None:
         assert config is not None
         source, decoder = TopicModel(config), config_decoder(config)
     else:
-        model = load_model(served.model, config)
         source = FileModel(model)
         decoder = model_decoder(model) if config is None else config_decoder(config)
     return ScoringServer(source, decoder, options, config, memory=memory, number=number)
@@ -196,7 +214,7 @@ async def _serve(
         stop.set()
 
     loop.add_reader(parent.sentinel, orphaned)
-    server = build(served, options, memory=memory, number=number)
+    server = build(served.load(), options, memory=memory, number=number)
     with shared_socket(options) as sock:
         await server.start(sock)
         ready.send(server.url)

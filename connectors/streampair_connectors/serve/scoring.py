@@ -12,7 +12,6 @@ import msgspec
 from streampair.engine import Event
 from streampair.errors import ConfigError, RecordError
 from streampair.models import Model
-from streampair.models.scoring import ForestScorer
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, InputConfig
 from streampair_connectors.serve.errors import Refusal
@@ -194,14 +193,14 @@ def explain(model: Model, decoder: Decoder, body: Body) -> dict[str, Any]:
     Refusal
         422: the model gives no reasons.
     """
-    scorer = model._scorer
-    if not isinstance(scorer, ForestScorer):
+    try:
+        found = model.explain_one(decoder.decode(body).x)
+    except ConfigError as error:
         raise Refusal(
             422,
-            f"a model of {model.class_name} gives no reasons",
+            error.problem,
             fix="ask without explain; auc.Forest, auc.MulticlassForest and ranking.Forest give reasons",
-        )
-    found = scorer.learner.explain_one(decoder.decode(body).x)
+        ) from None
     return {"baseline": found.baseline, "features": by_label(found.features)}
 
 

@@ -20,7 +20,7 @@ from streampair import __version__
 from streampair.engine import Event
 from streampair.errors import RecordError, SourceError
 from streampair.models import Model
-from streampair_connectors.codecs.labels import event_ids, label_decoder
+from streampair_connectors.codecs.labels import LabelDecoder, event_ids
 from streampair_connectors.config import Config, duration_text
 from streampair_connectors.kafka import Message, ended
 from streampair_connectors.observability.logs import get_logger
@@ -136,7 +136,7 @@ class ScoringServer:
         with_kafka = config is not None and config.kafka is not None
         self._sender = Sender(config) if config is not None and with_kafka else None
         labels = None if config is None or config.labels is None else config
-        self._decode_label = None if labels is None else label_decoder(labels)
+        self._decode_label = None if labels is None else LabelDecoder(labels)
         self._event_ids = None if labels is None else event_ids(labels)
         self._answers = Answers()
         self._ids = config is not None and config.input.id is not None

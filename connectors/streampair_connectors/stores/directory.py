@@ -408,7 +408,7 @@ class DiskLane:
 
     @property
     def clock_ahead(self) -> int | None:
-        """None: nothing that it stores in Kafka says what the broker's clock shows."""
+        """None: no answer to what it stores in Kafka has the time of the broker."""
         return None
 
     async def read(self) -> bytes:

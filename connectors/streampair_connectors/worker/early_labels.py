@@ -1,7 +1,9 @@
 """Events that are learned when their labels come: `labels.order = "arrival"`.
 
 An index has the ids of the events that are not due yet. Labels are taken in the order of their topic; the
-event of each is looked up, read again and learned at once. When it is due it is passed over.
+event of each is looked up, read again and learned at once. When it is due it is passed over. The event of a
+label is a function of both topics alone: the first one of its id for which it is in time, learned or not. So
+a restart, which takes the last labels again, finds the same events.
 """
 
 from __future__ import annotations
@@ -119,6 +121,11 @@ class _Item(msgspec.Struct):
 class EarlyLabels:
     """The index of events, and the labels whose events are learned next.
 
+    Attributes
+    ----------
+    learned
+        Events that were learned when their labels came, and are not due yet.
+
     Parameters
     ----------
     config
@@ -131,6 +138,8 @@ class EarlyLabels:
         Reads events again.
     on_lost
         Called with a partition of the input whose next records were removed.
+    broker_time
+        From a time of this host to one that the brokers' clocks had reached by then.
     """
 
     def __init__(
@@ -143,6 +152,7 @@ class EarlyLabels:
         decode: Callable[[RecordLike], DecodedLabel],
         lookup: RecordReader,
         on_lost: Callable[[Partition], None],
+        broker_time: Callable[[int], int],
     ) -> None:
         assert config.labels is not None
         self._labels = config.labels
@@ -152,11 +162,13 @@ class EarlyLabels:
         self._ids = ids
         self._decode = decode
         self._lookup = lookup
+        self._broker_time = broker_time
         self._reader = TopicReader(config.require_kafka(), config.input.topic, partitions, on_lost)
         self._index: LabelTable | None = None
         self._order: TopicOrder | None = None
         self._items: deque[_Item] = deque()
         self._taken: deque[_Item] = deque()
+        self._due: dict[int, int] = {}  # by partition the first offset that is not due
         self.learned = OffsetSet()
 
     async def start(self) -> None:
@@ -167,15 +179,30 @@ class EarlyLabels:
         """Disconnect."""
         await self._reader.stop()
 
-    async def load(self, offsets: Mapping[int, int], source: Positions, learned: OffsetSet) -> None:
-        """Read again the ids of events from these offsets on; `learned` are those that were learned early."""
+    async def load(
+        self, offsets: Mapping[int, int], due: Mapping[int, int], source: Positions, learned: OffsetSet
+    ) -> None:
+        """Read the ids of events again, and the labels that the last commit does not have.
+
+        Parameters
+        ----------
+        offsets
+            Of the first events that were not due at the last commit, by partition.
+        due
+            Of the first events that are not due now. The log may have announced some since the commit.
+        source
+            Of the lane: where it goes on in the labels topic.
+        learned
+            Events that were learned early, the announced ones too.
+        """
         labels = self._labels
+        self._due = dict(due)
         self._items.clear()
         self._taken.clear()
         self.learned = learned
         # The index is a table of labels with the parts changed: a label looks for the event that it is for.
-        self._index = LabelTable(after=labels.lateness, lateness=labels.after, max_labels=labels.max_labels)
-        self._index.load_used(LabelTable.encode_used(list(learned)))
+        # Events that come after it wait until they are due: at its time it is not known that they come.
+        self._index = LabelTable(after=0, lateness=labels.after, max_labels=labels.max_labels)
         where = {p: (each.next_offset, each.clock) for p, each in source.matched.items()}
         self._order = TopicOrder({p: where.get(p, (0, 0)) for p in range(self._label_partitions)})
         await self._reader.seek(offsets)
@@ -193,7 +220,7 @@ class EarlyLabels:
         """Hand over when each partition of the labels topic was read to its end (`FetchClock.settled`)."""
         if self._order is not None:
             for partition, sent in partitions.items():
-                self._order.reached(partition, sent_ms=sent)
+                self._order.reached(partition, sent_ms=self._broker_time(sent))
 
     async def read(self) -> None:
         """Read the ids of new events, then the events of the next labels."""
@@ -212,7 +239,7 @@ class EarlyLabels:
             )
         known = self._reader.settled()
         if index is self._index and order is self._order and len(known) == self._partitions:
-            await self._find(index, order, min(known.values()))
+            await self._find(index, order, self._broker_time(min(known.values())))
 
     async def _find(self, index: LabelTable, order: TopicOrder, until_ms: int) -> None:
         records = order.take(_AHEAD - len(self._items), before=lambda *_: (until_ms, np.inf))
@@ -226,14 +253,13 @@ class EarlyLabels:
                 named.append(item)
             items.append(item)
         times = np.array([item.clock for item in named], np.int64)
-        joined = index.join(digest_ids(digests), times)
-        delays = (times - joined.times).tolist()
-        for item, code, place, delay in zip(
-            named, joined.codes.tolist(), joined.chosen.tolist(), delays, strict=True
-        ):
-            if code:
-                item.place, item.delay = place_of_label(place), delay
-                self.learned.add(*item.place)
+        found, event_times, places = index.first(digest_ids(digests), times)
+        delays = (times - event_times).tolist()
+        for item, known, code, delay in zip(named, found.tolist(), places.tolist(), delays, strict=True):
+            place = place_of_label(code)
+            if known and place[1] >= self._due.get(place[0], 0) and place not in self.learned:
+                item.place, item.delay = place, delay
+                self.learned.add(*place)
         await self._read_events([item for item in items if item.place is not None])
         self._items += items
 
@@ -262,6 +288,10 @@ class EarlyLabels:
                 await asyncio.sleep(0)
 
     # Taking
+
+    def passed(self, partition: int, due: int) -> None:
+        """Note that events before this offset are due: no label that comes from now on is for them."""
+        self._due[partition] = due
 
     def next_ms(self, read_ms: int) -> int:
         """Time of the next label; without one the time as of which there is none, at most `read_ms`."""

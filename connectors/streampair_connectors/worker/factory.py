@@ -112,7 +112,7 @@ def draws_key(config: Config) -> bool:
     """Whether the learner draws noise and no key is configured: the store then generates and keeps one."""
     learner = config.learner
     options = learner.options if learner.class_ is not None else learner.steps[-1].options
-    declared = learner.noise_key_file is not None or learner.noise_key_env is not None or "seed" in options
+    declared = learner.names_noise_key or "seed" in options
     return not declared and is_private(config)
 
 
@@ -146,7 +146,10 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
         if last and kind.__module__ == "streampair.ranking" and config.input.labels == "two":
             raise ConfigError(
                 f"{where}.class = {path!r} learns from relevances, but the input has two labels",
-                fix='add labels = "any" to [input]',
+                fix='add labels = "any" to [input]'
+                if config.labels is None
+                else "name a learner of two classes, such as streampair.auc.PairOGD; or send relevances in "
+                'the events: remove [labels], name input.label, and add labels = "any" to [input]',
             )
         if last and kind.__module__.split(".")[0] == "streampair":
             _add_declared_options(kind, values, config, noise_key, alone=len(steps) == 1)
@@ -199,7 +202,7 @@ def _begin(config: Config, learner: Any) -> None:
     """Let a new learner begin with the model that learner.start names."""
     model = start_model(config)
     try:
-        model.to_online(learner)
+        model.to_online(learner, public=config.learner.public_start)
     except ConfigError as error:
         raise ConfigError(f"learner.start: {error.problem}", fix=error.fix) from None
 
@@ -643,7 +646,7 @@ def _add_declared_options(
         declared["features"] = config.input.feature_names()
         declared["bounds"] = config.input.bounds()
     if "noise_key" in known and values.get("seed") is None:
-        key = config.learner.noise_key()
+        key = config.learner.noise_key() if config.learner.names_noise_key else None
         declared["noise_key"] = noise_key if key is None else NoiseKey(key)
     for name, value in declared.items():
         if name in known and name not in values and value is not None:

@@ -1,13 +1,15 @@
-"""Lanes of a worker with their stores and encoders, and how they are opened."""
+"""Lanes of a worker with their stores and encoders, how they are opened, and the thread of slow models."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, cast
 
 from streampair.engine import (
     ChallengerGauges,
@@ -36,10 +38,45 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.stores.base import other_scope_fix
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
-from streampair_connectors.worker.fits import FitThread
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
-__all__ = ["OpenLane", "Opener", "external_state"]
+__all__ = [
+    "FitThread",
+    "OpenLane",
+    "Opener",
+    "external_state",
+]
+
+
+class FitThread:
+    """Runs computations one after the other, for all lanes of a process: `submit` of `LoggedLane`.
+
+    A computation cannot be interrupted. Its thread is a daemon, so that a stop does not wait for it.
+
+    Examples
+    --------
+    >>> from streampair_connectors.worker.lane_manager import FitThread
+    >>> FitThread()(lambda: 1 + 1).result()
+    2
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+
+    def __call__(self, compute: Callable[[], Any]) -> Future[Any]:
+        """Begin a computation; returns its future."""
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            with self._turn:
+                try:
+                    future.set_result(compute())
+                except BaseException as error:
+                    future.set_exception(error)
+
+        threading.Thread(target=work, name="fit", daemon=True).start()
+        return future
+
 
 log = get_logger(__name__)
 

@@ -13,9 +13,9 @@ import math
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -28,11 +28,11 @@ from streampair.engine.records import LABEL_LATER, LABEL_LEARNED, LABEL_NO_ID
 from streampair.engine.wal import Position, Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
-from streampair_connectors.codecs.labels import DecodedLabel, event_ids, label_decoder
+from streampair_connectors.codecs.labels import LabelDecoder, event_ids
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
 from streampair_connectors.kafka.consumer import TopicReader
-from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
+from streampair_connectors.kafka.ordering import BUCKET_MS, TakenRecords, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.worker.early_labels import EarlyLabels, OffsetSet
@@ -107,7 +107,7 @@ class LabelReader:
     def __init__(self, config: Config, partitions: int) -> None:
         assert config.labels is not None
         self._labels = config.labels
-        self._decode = label_decoder(config)
+        self._decode = LabelDecoder(config)
         self._partitions = partitions
         self._reader = TopicReader(config.require_kafka(), self._labels.topic, partitions, self._on_lost)
         self._reported: dict[int, int] = {}  # what is before was sent on, where it was to be
@@ -143,24 +143,24 @@ class LabelReader:
             self.early.settled(self._reader.settled())
 
     @property
-    def decode(self) -> Callable[[RecordLike], DecodedLabel]:
+    def decode(self) -> LabelDecoder:
         """From a message to its label."""
         return self._decode
 
     def _take(self, partition: int, records: Sequence[RecordLike]) -> None:
-        labels, kept = self._decoded(partition, records)
-        if labels and self.table is not None:
+        ids, codes, kept = self._decoded(partition, records)
+        if ids and self.table is not None:
             times = np.array([record.timestamp for record in kept], np.int64)
             # A label from the future would say for as long that labels still come.
             self.newest = max(self.newest, min(int(times.max()), round(time.time() * 1000)))
-            digests = digest_ids([label.id for label in labels])
+            digests = digest_ids(ids)
             if self.late_sample is not None:
                 self.late_sample.match(
                     digests, times.tolist(), after=self._labels.after, lateness=self._labels.lateness
                 )
             late = self.table.add(
                 digests,
-                np.array([label.code for label in labels], np.uint8),
+                codes,
                 times,
                 partition,
                 np.array([record.offset for record in kept], np.int64),
@@ -172,10 +172,10 @@ class LabelReader:
 
     def _decoded(
         self, partition: int, records: Sequence[RecordLike]
-    ) -> tuple[list[DecodedLabel], Sequence[RecordLike]]:
-        """The labels in messages, and the messages that they are in; the others are sent on."""
-        with contextlib.suppress(RecordError):  # seldom: then one by one
-            return list(map(self._decode, records)), records
+    ) -> tuple[list[bytes], NDArray[np.uint8], Sequence[RecordLike]]:
+        """The ids and codes of labels, and the messages that they are in; the others are sent on."""
+        if (decoded := self._decode.many(records)) is not None:
+            return *decoded, records
         labels, kept = [], []
         for record in records:
             try:
@@ -184,7 +184,7 @@ class LabelReader:
                 self._send_on(record, partition, str(error), "unreadable")
             else:
                 kept.append(record)
-        return labels, kept
+        return [label.id for label in labels], np.array([label.code for label in labels], np.uint8), kept
 
     def _send_on(self, record: RecordLike, partition: int, reason: str, outcome: str) -> None:
         if record.offset >= self._reported.get(partition, 0):
@@ -349,6 +349,7 @@ class LateLabelSource(TopicSource):
                 decode=self._label_reader.decode,
                 lookup=lookup,
                 on_lost=self._on_lost,
+                broker_time=self._broker_time,
             )
 
     async def start(self) -> None:
@@ -438,7 +439,7 @@ class LateLabelSource(TopicSource):
             early = b"" if self._early is None else self._early.state(taken)
             return _encode(UsedLabels(used, early=early, scores=self._scores_read()))
         known = self._known_used
-        _, digests, times = self._digests([each for each in self._marks if each.offset < taken])
+        _, digests, times = self._digests_of([each for each in self._marks if each.offset < taken])
         learned = self._learned_early(taken)
         return _encode(
             UsedLabels(
@@ -487,7 +488,9 @@ class LateLabelSource(TopicSource):
         if self._scores is not None:
             await self._scores.load(known.scores)
         if self._early is not None:
-            await self._early.load(offsets, source, self._learned_early())
+            committed = order_starts(lane.spans, source.due, ())
+            first = {number: offset for number, (offset, _) in committed.items()}
+            await self._early.load(first, offsets, source, self._learned_early())
         await self._label_reader.load(table, source.expired - table.lateness, source.labels)
         await self._due_reader.seek(offsets)
         self._due_feed.begin()
@@ -496,12 +499,19 @@ class LateLabelSource(TopicSource):
                 await asyncio.sleep(0.02)
             earlier = np.frombuffer(known.digests, np.uint64).reshape(-1, 2)
             table.mark_used(earlier, np.array(known.times, np.int64), np.ones(len(known.times)))
-            named, digests, times = self._digests(self._marks)
+            named, digests, times = self._digests_of(self._marks)
             table.mark_used(digests, times, np.ones(len(named)))
         self._marks, self._learned_since = [], []
         self._due_order = TopicOrder(positions, label=0)
 
     # Reading
+
+    async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+        """Read, and return what is in order: as many events to be learned as to be scored.
+
+        Each kind makes batches of its own: half of `most` would make them half as large.
+        """
+        return await super().poll(most if self._learns_only else 2 * most, seconds)
 
     async def _read(self, order: TopicOrder, wait: float) -> None:
         await super()._read(order, wait)
@@ -521,6 +531,9 @@ class LateLabelSource(TopicSource):
 
     async def _read_due(self, order: TopicOrder) -> None:
         found = await self._due_reader.poll(0.0)
+        for records in found.values():
+            if has_append_times(records):
+                self._broker_clock.saw(records[-1].timestamp)
         if order is self._due_order:
             self._due_feed.push(order, found, broker_time=self._broker_time)
 
@@ -548,12 +561,14 @@ class LateLabelSource(TopicSource):
     def _take_due(self, order: TopicOrder, arrivals: TopicOrder, most: int, read: float) -> int:
         """Take events that were due by this time."""
         order.ordinal = arrivals.ordinal
-        records = order.take(most, before=functools.partial(self._before, read))
+        taken = order.take_columns(most, before=functools.partial(self._before, read))
         arrivals.ordinal = order.ordinal
-        if records:
-            self._join(records)
-            self._ready += records
-        return len(records)
+        if taken.records:
+            self._ready += taken.ordered(self._join(taken))
+        if self._early is not None:
+            for partition, record in zip(taken.partitions, taken.records, strict=True):
+                self._early.passed(partition, record.offset + 1)
+        return len(taken.records)
 
     def _take_by_labels(
         self, early: EarlyLabels, order: TopicOrder, arrivals: TopicOrder, most: int, read: int
@@ -584,16 +599,23 @@ class LateLabelSource(TopicSource):
         return next(wait for wait in self._waits if not wait.until or offset < wait.until.get(partition, 0))
 
     def _before(self, read: float, partition: int, offset: int) -> tuple[int, float]:
+        if len(self._waits) == 1:
+            (wait,) = self._waits
+            return int(read) - wait.after - wait.lateness, math.inf
         wait = self._wait_of(partition, offset)
         return int(read) - wait.after - wait.lateness, wait.until.get(partition, math.inf)
 
     def _broker_time(self, host_ms: int) -> int:
         """The brokers' time at a time of the host: never later than it was.
 
-        A store in Kafka compares the clocks with each commit. With a directory the host's clock counts: where
-        it is ahead, events are learned before their labels could come.
+        A store in Kafka compares the clocks with each commit. With a directory the timestamps of events tell,
+        if brokers set them: not those of labels, since what a private learner does must not depend on whether
+        labels come. Else the host's clock counts: where it is ahead, events are learned before their labels
+        could come.
         """
         ahead = None if self._open is None else self._open.store.clock_ahead
+        if ahead is None:
+            ahead = self._broker_clock.ahead
         return min(host_ms, round(time.time() * 1000)) - (ahead or 0)
 
     def _labels_read(self) -> int | None:
@@ -627,54 +649,63 @@ class LateLabelSource(TopicSource):
             ),
         )
 
-    def _join(self, records: list[OrderedRecord]) -> None:
-        """Give records, which nobody else has yet, the codes of their labels."""
-        named, digests, times = self._digests(records)
-        reader = self._label_reader
+    def _join(self, taken: TakenRecords) -> list[int]:
+        """Codes of the labels of records that nobody else has yet."""
+        records, reader = taken.records, self._label_reader
+        stamps = [record.timestamp for record in records]
+        named, digests, times = self._digests(self._ids(records), stamps, taken.clocks)
         joined = reader.labels.join(digests, times)
         if len(joined.events):
-            ordinals = np.array([record.offset for record in records], np.int64)[named[joined.events]]
-            self._joined_ahead.append(_JoinedAhead(records[-1].offset, ordinals, joined.places))
+            last = taken.ordinal + len(records) - 1
+            self._joined_ahead.append(_JoinedAhead(last, taken.ordinal + named[joined.events], joined.places))
         delays = joined.times - times
-        in_time = self._in_time([records[index] for index in named.tolist()], delays) & (joined.codes > 0)
+        in_time = self._in_time(taken, named, delays) & (joined.codes > 0)
         labels = np.full(len(records), LABEL_NO_ID)
         labels[named] = np.where(in_time, joined.codes, 0)
         if self._early is not None:
             learned = self._early.learned
-            labels[[(each.partition, each.position) in learned for each in records]] = LABEL_LEARNED
+            places = zip(taken.partitions, records, strict=True)
+            labels[[(partition, each.offset) in learned for partition, each in places]] = LABEL_LEARNED
             in_time &= labels[named] != LABEL_LEARNED
-        for record, label in zip(records, labels.tolist(), strict=True):
-            if label:
-                msgspec.structs.force_setattr(record, "label", label)
         reader.counts.without_id += len(records) - len(named)
         reader.counts.used(delays[in_time], repeats=joined.repeats, contradictions=joined.contradictions)
         if reader.late_sample is not None:
-            labelled = (labels[named] > 0).tolist()
-            reader.late_sample.extend(digests, times.tolist(), labelled, after=self._labels.after)
+            reader.late_sample.extend(digests, times, labels[named] > 0, after=self._labels.after)
+        return cast("list[int]", labels.tolist())
 
-    def _in_time(self, records: Sequence[OrderedRecord], delays: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether a label with this delay counts for each record, as long as it waits."""
+    def _in_time(
+        self, taken: TakenRecords, named: NDArray[np.int64], delays: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Whether a label with this delay counts for each of the named records, as long as it waits."""
         if len(self._waits) == 1:
             (wait,) = self._waits
             return (-wait.lateness <= delays) & (delays <= wait.after)
-        waits = [self._wait_of(record.partition, record.position) for record in records]
+        waits = [self._wait_of(taken.partitions[n], taken.records[n].offset) for n in named.tolist()]
         earliest = np.array([-wait.lateness for wait in waits], np.int64)
         return (earliest <= delays) & (delays <= np.array([wait.after for wait in waits], np.int64))
 
     def _digests(
-        self, records: Sequence[OrderedRecord]
+        self, ids: Sequence[bytes | None], stamps: Sequence[int], clocks: Sequence[int]
     ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
         """Of events with an id: their indices, the digests of the ids, and the times of the events.
 
         A timestamp in the future counts as that of the order; one before it by more than `lateness` as so
         much before it, since older labels may be gone, depending on when the lane has committed.
         """
-        ids, lateness = self._ids(records), self._labels.lateness
-        named = np.array([index for index, each in enumerate(ids) if each is not None], np.int64)
-        clocks = np.array([record.clock for record in records], np.int64)[named]
-        stamps = np.array([record.timestamp for record in records], np.int64)[named]
-        times = np.clip(stamps, clocks - lateness, clocks)
-        return named, digest_ids([each for each in ids if each is not None]), times
+        lateness, known = self._labels.lateness, [each for each in ids if each is not None]
+        named = np.arange(len(ids), dtype=np.int64)
+        if len(known) < len(ids):
+            named = named[[each is not None for each in ids]]
+        newest = np.array(clocks, np.int64)[named]
+        times = np.clip(np.array(stamps, np.int64)[named], newest - lateness, newest)
+        return named, digest_ids(known), times
+
+    def _digests_of(
+        self, records: Sequence[OrderedRecord]
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
+        """As `_digests`, of records in order."""
+        clocks = [record.clock for record in records]
+        return self._digests(self._ids(records), [record.timestamp for record in records], clocks)
 
     def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
         """Return the metrics of the labels, as of now."""

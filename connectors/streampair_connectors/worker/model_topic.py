@@ -226,7 +226,8 @@ class ModelPublisher:
     """Publishes the model of the lane with its commits.
 
     Small models are published with every commit, large ones as often as they take a twentieth of the lane's
-    time, at least every five seconds; and whenever there are a tenth more records.
+    time, at least every five seconds; and whenever there are a tenth more records. Where no record comes, the
+    same model is published again once scorers have gone on, for it says up to where scores are.
 
     Parameters
     ----------
@@ -254,6 +255,8 @@ class ModelPublisher:
         self._scored_until: dict[int, int] | None = None
         self._scored: dict[int, int] = {}
         self._scored_at = -math.inf
+        self._scored_moved = False  # since the last model
+        self._reading: asyncio.Task[None] | None = None
         # Where to cut the topic, once there are more models than this.
         self._old: tuple[int, int] | None = None
         self._trimmed_at = clock()
@@ -300,10 +303,22 @@ class ModelPublisher:
             return True
         seen, waited = lane.logged_lane.slots, self._clock() - self._published
         if seen == self._slots:
-            return False
+            return waited >= _MOST_SECONDS and self._scored_since(lane)
         return waited >= min(self._seconds / _SHARE, _MOST_SECONDS) or (
             seen >= _GROWTH * self._slots and waited >= 2 * self._seconds
         )
+
+    def _scored_since(self, lane: OpenLane) -> bool:
+        """Whether scorers have gone on since the last model, as was read last; reads it in the background."""
+        if self._reading is not None and self._reading.done():
+            self._reading.result()
+            self._reading = None
+        behind = self._scored_until is not None and any(
+            self._scored.get(number, 0) < offset for number, offset in lane.learned_positions.items()
+        )
+        if behind and self._reading is None and not self._scored_moved:
+            self._reading = asyncio.create_task(self._read_scored(lane))
+        return self._scored_moved
 
     async def publish(self, lane: OpenLane) -> None:
         """Hand the model over to the store of the lane: it becomes visible with the next commit."""
@@ -320,7 +335,7 @@ class ModelPublisher:
         self._published = self._clock()
         # The first one may compile.
         self._seconds = self._published - begin if self._count else 0.0
-        self._count, self._slots = self._count + 1, seen
+        self._count, self._slots, self._scored_moved = self._count + 1, seen, False
 
     async def _read_scored(self, lane: OpenLane) -> None:
         """Read the offsets of the scorers, now and then. Kafka forgets them when none has run for long."""
@@ -331,9 +346,9 @@ class ModelPublisher:
         settings, group = self._config.require_kafka(), self._config.scorers_group
         with contextlib.suppress(SourceError):  # those of the model before are not wrong
             found = await read_register(settings, group, places, stable=False)
-            self._scored |= {
-                place.partition: each.offset for place, each in found.items() if each is not None
-            }
+            scored = {place.partition: each.offset for place, each in found.items() if each is not None}
+            self._scored_moved = self._scored_moved or not scored.items() <= self._scored.items()
+            self._scored |= scored
 
     def _export(self, lane: OpenLane) -> bytes:
         logged, config = lane.logged_lane, self._config
@@ -376,8 +391,8 @@ class ModelPublisher:
 
     async def stop(self) -> None:
         """Wait for what runs in the background."""
-        if self._trimming is not None:
-            await asyncio.wait({self._trimming})
+        if tasks := {task for task in (self._trimming, self._reading) if task is not None}:
+            await asyncio.wait(tasks)
 
 
 class ModelFollower:

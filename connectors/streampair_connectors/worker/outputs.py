@@ -152,7 +152,7 @@ class Outputs:
         if not self._parallel:
             events, scores = records, output.scores
             if self._late:  # events that are due were scored when they came
-                new = [not cast("OrderedRecord", record).due for record in records]
+                new = [record.label < 0 for record in cast("Sequence[OrderedRecord]", records)]
                 events = list(itertools.compress(records, new))
                 scores = list(itertools.compress(output.scores, new))
             if scores:

@@ -18,7 +18,7 @@ from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.stores import LaneStore
 from streampair_connectors.worker.lane_manager import OpenLane
 
-__all__ = ["OrderFeed", "PartitionSource", "Source", "TopicSource", "order_starts"]
+__all__ = ["BrokerClock", "OrderFeed", "PartitionSource", "Source", "TopicSource", "order_starts"]
 
 log = get_logger(__name__)
 
@@ -119,6 +119,30 @@ class HostLead:
             least = bound if self._least is None else min(bound, self._least + _LEAD_STEP_MS)
             self._least = bound if bound > least + _CLOCK_JUMP_MS else least
         return max((self._least or 0) - SETTLE_MS, 0)
+
+
+class BrokerClock:
+    """A lower bound of the brokers' time, by the newest record that they have stamped (LogAppendTime).
+
+    Their time was at least that when the record was read, and has gone on since as the monotonic clock here.
+    Where records keep coming the bound is late by what one takes to be read; else by the age that the newest
+    one had when it was read.
+    """
+
+    def __init__(self) -> None:
+        self._offset: int | None = None  # from the monotonic clock
+
+    def saw(self, stamp_ms: int) -> None:
+        """Note a timestamp that a broker has set."""
+        offset = stamp_ms - time.monotonic_ns() // 1_000_000
+        self._offset = offset if self._offset is None else max(self._offset, offset)
+
+    @property
+    def ahead(self) -> int | None:
+        """Lead of this host's clock over the brokers', at most, in milliseconds; None: unknown."""
+        if self._offset is None:
+            return None
+        return (time.time_ns() - time.monotonic_ns()) // 1_000_000 - self._offset
 
 
 class _Reader(Protocol):
@@ -280,6 +304,7 @@ class TopicSource(Source):
         self._holding_since: tuple[tuple[int, ...], float] = ((), 0.0)
         self._private = False
         self._lead = HostLead()
+        self._broker_clock = BrokerClock()
         self._store: LaneStore | None = None
 
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
@@ -335,6 +360,7 @@ class TopicSource(Source):
         now = time.time_ns() // 1_000_000
         for records in found.values():
             if has_append_times(records):
+                self._broker_clock.saw(records[-1].timestamp)
                 self._compare_clocks(records[-1].timestamp - now)
             elif self._positions is not None and len(self._all) > 1:
                 self._positions.producer_times = True

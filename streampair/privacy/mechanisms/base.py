@@ -14,9 +14,9 @@ import numpy as np
 from streampair import losses
 from streampair.errors import ConfigError
 from streampair.kernels import numerics, platt, vectors
-from streampair.privacy.correlated import BLT, Toeplitz
+from streampair.privacy.sensitivity import BLT, Toeplitz
 from streampair.privacy.user_level import EntityLimit
-from streampair.records.design import Design
+from streampair.records.features import Design
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -270,6 +270,17 @@ class MechanismState(abc.ABC):
             Covariances of the labels with the standardised features, scaled to `E |x|^2 = 1`, and the
             variances of their noise, (2, d).
         """
+
+    def begin_at(self, weights: Floats) -> None:
+        """Begin at the weights of a start model, before the first record (docs/privacy, Lemma 97).
+
+        Parameters
+        ----------
+        weights
+            In the coordinates of the published weights (d,), with a norm of at most the radius. They depend
+            on no record that the mechanism protects, besides by earlier releases.
+        """
+        raise NotImplementedError
 
     def learn(self, rows: Floats, labels: Floats, stream: Stream) -> None:
         """`take` of rows (n, d) and labels (n,), without scores."""
@@ -689,6 +700,11 @@ class Settings:
         )
 
 
+_WARMUP_FROM = 5000
+_WARMUP_SHARE = 0.1
+_WARMUP_OPEN = 2000
+
+
 @dataclass(frozen=True)
 class Mechanism(abc.ABC):
     """A DP mechanism: a stateless value that makes the plan, the state and the report's words.
@@ -707,9 +723,15 @@ class Mechanism(abc.ABC):
     #: Whether the partner of a record is computed from releases, so that there is no buffer.
     released_partner: ClassVar[bool] = False
 
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
-        """Default of `warmup`; None: by the horizon. `features`: their number, once known."""
-        return None
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int:
+        """Default of `warmup`. `features`: their number, once known.
+
+        A share of the horizon, unless that is so short that a warm-up costs more than it gives (docs/privacy
+        4.4).
+        """
+        if horizon is None:
+            return _WARMUP_OPEN
+        return round(_WARMUP_SHARE * horizon) if horizon >= _WARMUP_FROM else 0
 
     @property
     def default_clip(self) -> float:
@@ -951,6 +973,10 @@ class StateWrapper(MechanismState):
         """Compute a first model from the warm-up's covariances of labels and features."""
         self.inner.begin_with(cross)
 
+    def begin_at(self, weights: Floats) -> None:
+        """Begin at the weights of a start model."""
+        self.inner.begin_at(weights)
+
 
 @dataclass(frozen=True)
 class Link:
@@ -985,7 +1011,7 @@ def _log_odds(rate: float) -> float:
 
 def rate_link(rate: float) -> Link:
     """Link of a learner that knows the share of positives and has no weights yet."""
-    return Link(1.0, _log_odds(rate))
+    return Link(1.0, 0.0 if rate == 0.5 else _log_odds(rate))
 
 
 def unit_link(weights: Floats, spread: float) -> Link:

@@ -16,7 +16,7 @@ from streampair.kernels import buffers as buffers_kernels
 from streampair.kernels import dp_steps
 from streampair.privacy.sensitivity import Influence
 
-__all__ = ["BufferPlan", "PairBuffer"]
+__all__ = ["DEFAULT_BUFFER", "BufferPlan", "PairBuffer"]
 
 Floats = NDArray[np.float64]
 
@@ -71,7 +71,7 @@ class BufferPlan:
         Parameters
         ----------
         buffer
-            `buffers.FIFO`, `FullHistory` or `Reservoir` without replacement; None is ``FIFO(32)``.
+            `buffers.FIFO`, `FullHistory` or `Reservoir` without replacement.
         horizon
             Slots of the run; None: no end.
         bounded
@@ -83,8 +83,6 @@ class BufferPlan:
         ConfigError
             If no guarantee can be given with the buffer.
         """
-        if buffer is None:
-            return _DEFAULT
         if type(buffer) is buffers.FIFO:
             return cls(buffers_kernels.FIFO, Influence.fifo(buffer.size))
         if type(buffer) is buffers.FullHistory:
@@ -119,7 +117,8 @@ class BufferPlan:
         return f"a reservoir of {self.influence.size} places{cap}"
 
 
-_DEFAULT = BufferPlan.of(buffers.FIFO(32), horizon=None, bounded=True)
+DEFAULT_BUFFER = BufferPlan.of(buffers.FIFO(32), horizon=None, bounded=True)
+"""The buffer of a private learner that names none."""
 
 
 class PairBuffer:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Relation,
@@ -20,7 +19,7 @@ from streampair.privacy.mechanisms.base import (
     with_numbers,
 )
 from streampair.privacy.mechanisms.second_moments import Moments, MomentsState, second_moments_diameter
-from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
+from streampair.privacy.sensitivity import BLT, grid_step, pattern_sensitivity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -28,7 +28,7 @@ from streampair.privacy.mechanisms.synthetic_sample import (
     sums_by_leaf,
     synthetic_rows,
 )
-from streampair.records.design import BINS, DEPTH, TREES, RandomTreeDesign, Trees, marks_of
+from streampair.records.random_trees import BINS, DEPTH, TREES, RandomTreeDesign, Trees, marks_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

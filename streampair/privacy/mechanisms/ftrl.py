@@ -13,7 +13,6 @@ import numpy as np
 from streampair import losses
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
-from streampair.privacy.correlated import BLT, Toeplitz, fit_blt
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Mechanism,
@@ -29,7 +28,15 @@ from streampair.privacy.mechanisms.base import (
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.second_moments import MOST_CENTRE, Moments
 from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise
-from streampair.privacy.sensitivity import Influence, grid_step, pattern_sensitivity, window_sensitivity
+from streampair.privacy.sensitivity import (
+    BLT,
+    Influence,
+    Toeplitz,
+    fit_blt,
+    grid_step,
+    pattern_sensitivity,
+    window_sensitivity,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,11 +106,16 @@ class ExactGradients:
         self.release = release
         self.buffer = buffer
         buffer.extend(numbers)
-        # The third row is the loop's own: the exact gradient, or with noise in each the noisy one.
-        self._scratch = np.zeros((3, dim))
+        # The third row is the loop's own: the exact gradient, or with noise in each the noisy one. The fourth
+        # is where FTRL begins.
+        self._scratch = np.zeros((4, dim))
         self.vectors: Floats = self._scratch[:2]
         self.average: Floats = self.vectors[1]
         self.__cells = np.zeros(dim, dtype=np.int64)
+
+    def begin_at(self, weights: Floats) -> None:
+        """Begin at weights (dim,) in the ball of the radius, which no record has a part in."""
+        self.vectors[:] = self._scratch[3] = weights
 
     def cells(self, row: Floats, label: Floats, steps: int) -> NDArray[np.int64]:
         """The exact value of this slot, (dim,), which noise is added to: only for the chain that keys it."""
@@ -246,6 +258,10 @@ class GradientState(MechanismState):
     def buffer_records(self) -> int:
         """Places of the buffer in use, null records included."""
         return self.gate.buffer.filled(self.steps)
+
+    def begin_at(self, weights: Floats) -> None:
+        """Begin the descent at these weights."""
+        self.gate.begin_at(weights)
 
     def card(self) -> tuple[Release, ...]:
         """The gradients, or their running sum."""
@@ -682,7 +698,7 @@ class AnchorFTRL(FTRL):
     released_partner: ClassVar[bool] = True
     run: ClassVar[type[FTRLState]] = AnchorFTRLState
 
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int:
         """As for moments, whose warm-up has the same release."""
         return Moments().default_warmup(mu, horizon, features)
 

@@ -533,6 +533,14 @@ class SecretIterate:
         else:
             self.published[:] = point
 
+    def begin_at(self, weights: Floats, *, centre: bool) -> None:
+        """Begin at weights (dim,) in the ball of the radius, which no record has a part in.
+
+        With `centre` they are also w_0.
+        """
+        self.scatter(weights, centre=centre)
+        self.published[:] = weights
+
     def step(self, rows: Floats, labels: Floats, steps: int) -> None:
         """Take a secret step for each row; the iterates stay for `privatize`."""
         b, span = self.buffer, slice(steps, steps + len(rows))
@@ -593,20 +601,33 @@ class OutputPerturbationState(MechanismState):
     last
         Publish the last release.
     scattered
-        Start at a random point w_0 of the ball, which the ridge term pulls to (H20, Algorithm 2).
+        Start at a random point w_0 of the ball (H20, Algorithm 2).
+    centred
+        The ridge term pulls to the point at which the descent begins, not to 0.
     """
 
     plan: OutputPerturbationPlan
     secret_iterate = True
 
     def __init__(
-        self, plan: OutputPerturbationPlan, buffer: PairBuffer, *, last: bool = False, scattered: bool = False
+        self,
+        plan: OutputPerturbationPlan,
+        buffer: PairBuffer,
+        *,
+        last: bool = False,
+        scattered: bool = False,
+        centred: bool = False,
     ) -> None:
         self.plan = plan
         self.steps = 0
         self._releases = plan.releases(0)
         self.gate = SecretIterate(plan, buffer, last)
         self._scattered = scattered
+        self._centred = centred
+
+    def begin_at(self, weights: Floats) -> None:
+        """Begin the descent at these weights."""
+        self.gate.begin_at(weights, centre=self._centred)
 
     @property
     def average(self) -> Floats:
@@ -765,9 +786,9 @@ class OutputPerturbation(Mechanism):
         """1; infinity with the paper's calibration."""
         return math.inf if self.paper else 1.0
 
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int:
         """No warm-up with the paper's calibration."""
-        return 0 if self.paper else None
+        return 0 if self.paper else super().default_warmup(mu, horizon, features)
 
     def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
         """A smooth loss; None is the logistic one."""
@@ -845,6 +866,7 @@ class OutputPerturbation(Mechanism):
             empty_buffer(settings, seed),
             last=self.paper,
             scattered=self.centred and self.paper,
+            centred=self.centred,
         )
 
     def describe(self, settings: Settings) -> str:

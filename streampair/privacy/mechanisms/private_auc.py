@@ -25,7 +25,7 @@ from streampair.privacy.mechanisms.base import (
     unit_link,
 )
 from streampair.privacy.noise import ChainedNoise
-from streampair.records.design import Design
+from streampair.records.features import Design
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

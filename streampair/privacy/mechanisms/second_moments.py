@@ -7,7 +7,7 @@ import copy
 import functools
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,6 @@ import numpy as np
 from streampair import losses
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, symmetric, vectors
-from streampair.privacy.correlated import BLT
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Link,
@@ -30,10 +29,11 @@ from streampair.privacy.mechanisms.base import (
     check_overflow,
     normal_link,
     rate_link,
+    unit_link,
     with_numbers,
 )
 from streampair.privacy.noise import BLTNoise, ChainedNoise
-from streampair.privacy.sensitivity import grid_step, pattern_sensitivity
+from streampair.privacy.sensitivity import BLT, grid_step, pattern_sensitivity
 from streampair.privacy.user_level import EntityLimit, pairs_apart
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     from streampair.privacy.mechanisms.base import Link
     from streampair.privacy.noise import Stream
-    from streampair.records.design import Design
+    from streampair.records.features import Design
 
 __all__ = [
     "LEAST_HORIZON",
@@ -124,8 +124,27 @@ UNITS = 64
 """Steps that the weights of blocks in the last release are rounded down to."""
 
 
-def _strategy(share: float, releases: int | None) -> BLT:
-    return BLT(np.array([share]), np.array([1.0 - share]), releases)
+def _weights(keep: float, share: float, running: int) -> NDArray[np.int64]:
+    """Weights of blocks in the last release: the root of a record's share of mu^2 that is left.
+
+    Parameters
+    ----------
+    keep
+        Factor by which a block counts less in each release after its own.
+    share
+        Share of mu^2 for the releases before the horizon.
+    running
+        Number of these.
+    """
+    # Products in a fixed order: a library's powers differ in the last digits between processors.
+    square = keep * keep
+    rows, sums = 1.0, [0.0]
+    for _ in range(running):
+        sums.append(sums[-1] + rows)
+        rows *= square
+    total = sums[-1] or 1.0
+    left = [math.sqrt(max(1.0 - share * paid / total, 0.0)) for paid in reversed(sums)]
+    return np.array([math.floor(UNITS * part) for part in left], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,29 +228,29 @@ class SecondMomentsPlan:
                 fix="leave it out",
             )
         running = None if self.horizon is None else len(self._ends_before(self.horizon))
-
-        def put(**values: object) -> None:
-            for name, value in values.items():
-                object.__setattr__(self, name, value)
-
-        a = self.anytime
+        put = functools.partial(object.__setattr__, self)
+        a, rounded = self.anytime, self.rounded
         keep = 1.0 / RATIO if a is None else 0.99 - 0.06 * a
-        put(strategy=_strategy(keep, running))
-        put(grid=grid_step(_strategy(keep, None), _PATTERN, _DIAMETER, self.rounded))
+        strategy = BLT(np.array([keep]), np.array([1.0 - keep]), running)
+        put("strategy", strategy)
+        put("grid", grid_step(replace(strategy, horizon=None), _PATTERN, _DIAMETER, rounded))
         before = RUNNING_SHARE if a is None else math.sqrt(a)
         share = 1.0 if running is None else before if running else 0.0
-        put(weights=np.ones(1, dtype=np.int64) if a is None else self._weights(share, running or 0))
+        weights = np.ones(1, dtype=np.int64)
+        put("weights", weights if a is None else _weights(float(strategy.theta[0]), share, running or 0))
         left = 1.0 - share if a is None else 1.0
         last = self._last_move / (self.mu * math.sqrt(left)) if left > 0.0 else None
         first = self._running_move(running) / (self.mu * math.sqrt(share)) if share > 0.0 else last
         assert first is not None
-        put(sigma=first, sigma_last=first if last is None else last)
+        put("sigma", first)
+        put("sigma_last", first if last is None else last)
         if self.forks:
             # One factor scales all noise: the releases and each fork must fit the budget.
             factor = math.sqrt(1.0 + self.forks * self.fork_mu2(self.window) / self.mu**2)
-            put(sigma=factor * self.sigma, sigma_last=factor * self.sigma_last)
+            put("sigma", factor * self.sigma)
+            put("sigma_last", factor * self.sigma_last)
+        put("spread", self._spread())
         check_overflow(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
-        put(spread=self._spread())
 
     @functools.cached_property
     def dim(self) -> int:
@@ -262,18 +281,6 @@ class SecondMomentsPlan:
     @property
     def _one_move(self) -> float:
         return self.diameter + self.grid * math.sqrt(self.rounded)
-
-    def _weights(self, share: float, running: int) -> NDArray[np.int64]:
-        """Root of a record's share of mu^2 that is left after the releases before the horizon."""
-        # Products in a fixed order: a library's powers differ in the last digits between processors.
-        square = float(self.strategy.theta[0]) * float(self.strategy.theta[0])
-        rows, sums = 1.0, [0.0]
-        for _ in range(running):
-            sums.append(sums[-1] + rows)
-            rows *= square
-        total = sums[-1] or 1.0
-        left = [math.sqrt(max(1.0 - share * paid / total, 0.0)) for paid in reversed(sums)]
-        return np.array([math.floor(UNITS * part) for part in left], dtype=np.int64)
 
     @property
     def units(self) -> int:
@@ -517,8 +524,62 @@ def _places(d: int) -> NDArray[np.intp]:
     return places
 
 
+def solve_towards(
+    start: Floats, second: Floats, cross: Floats, ridge: float, noise: float, cross_noise: float
+) -> tuple[Floats, float]:
+    """Regression weights (d,) from moments, with a ridge towards a multiple of a start vector.
+
+    Parameters
+    ----------
+    start
+        The start vector w_0, (d,), not 0.
+    second, cross, ridge, noise
+        As of `ridge_of`.
+    cross_noise
+        Variance of the noise in a coordinate of `cross`.
+
+    Returns
+    -------
+    tuple
+        The weights, and the mean of what noise of variance 1 in each cell of `cross` adds to `w . cross`.
+
+    Notes
+    -----
+    The scale of w_0 is unknown, so its multiple `g w_0` is about that of the least squared error, given that
+    `g` is above 0 and `cross` has noise: the mean `z + phi(z) / Phi(z)` of a positive normal, in its noise,
+    with an algebraic function in place of phi and Phi. What is left of `cross`, `r = cross - g S w_0`, is
+    regressed with the ridge, and that part is shrunk by the share of `|r|^2` that noise explains, one
+    standard deviation of it included (James-Stein with a pretest): releases that are noise alone leave the
+    ranking of the start vector, and in the limit of many records it makes no difference. A function of
+    releases and w_0.
+    """
+    d = len(cross)
+    length = float(vectors.dot(start, start))
+    moved = np.array([vectors.dot(row, start) for row in second])
+    # The records' mean squared length is at least `_LENGTHS[0]`; noise can make less of the matrix.
+    size = max(float(vectors.dot(start, moved)), length * _LENGTHS[0] / d)
+    fitted, noise_of_fit = float(vectors.dot(start, cross)) / size, math.sqrt(cross_noise * length) / size
+    gain = 0.5 * (fitted + math.sqrt(fitted * fitted + _POSITIVE * noise_of_fit * noise_of_fit))
+    gain = max(gain, _LEAST_GAIN / math.sqrt(length))
+    rest = cross - gain * moved
+    square = float(vectors.dot(rest, rest))
+    noisy = (d + math.sqrt(2.0 * d)) * (cross_noise + 0.5 * noise * gain * gain * length)
+    share = max(1.0 - noisy / square, 0.0) if square > 0.0 else 0.0
+    w = np.empty(d)
+    trace = float(symmetric.ridge_solution(second, rest, ridge, noise, w))
+    w *= share
+    w += gain * start
+    return w, length / size + share * trace
+
+
 def ridge_of(
-    second: Floats, cross: Floats, rate: float, ridge: float, noise: float = 0.0
+    second: Floats,
+    cross: Floats,
+    rate: float,
+    ridge: float,
+    noise: float = 0.0,
+    start: Floats | None = None,
+    cross_noise: float = 0.0,
 ) -> tuple[Floats, float]:
     """Weights (d,) of the least squared pair loss `(1 - 2 w.(x - x'))^2`, from moments.
 
@@ -537,6 +598,8 @@ def ridge_of(
     noise
         Variance of the noise in a packed coordinate of `second`: the eigenvalues are shrunk accordingly
         first (`kernels.ridge_solution`).
+    start, cross_noise
+        As of `solve_towards`; None: the ridge is towards 0.
 
     Notes
     -----
@@ -546,8 +609,11 @@ def ridge_of(
     the result is that regression, whose ranking is used.
     """
     # No library of linear algebra: its last digits differ between processors, and so would the scores.
-    w = np.empty(len(cross))
-    trace = float(symmetric.ridge_solution(second, cross, ridge, noise, w))
+    if start is None:
+        w = np.empty(len(cross))
+        trace = float(symmetric.ridge_solution(second, cross, ridge, noise, w))
+    else:
+        w, trace = solve_towards(start, second, cross, ridge, noise, cross_noise)
     spread = rate * (1.0 - rate)
     explained = min(max(float(vectors.dot(w, cross)) / spread, 0.0), 0.999)
     distance = explained / (1.0 - explained) / spread
@@ -689,6 +755,12 @@ _LENGTHS = (0.1, 1.0)
 # Least share of a first model's covariances that is taken for signal, so that the model is not 0.
 _SURE = 0.05
 
+# Least norm of the part of regression weights along a start vector: it ranks where there is no other.
+_LEAST_GAIN = 1e-6
+
+# `(z + sqrt(z^2 + c)) / 2` is at 0 what `z + phi(z) / Phi(z)` is: c is 8 / pi.
+_POSITIVE = 8.0 / math.pi
+
 # Largest released mean of the labels, in size: beyond it a class is too rare to be estimated.
 MOST_CENTRE = 0.98
 
@@ -717,11 +789,12 @@ class MomentsState(MechanismState):
         self._deferred = False  # whether models are computed elsewhere
         self._wanted: frozenset[int] = frozenset()  # releases whose models will be adopted
         self._inputs: dict[int, MomentsState] = {}  # copies of earlier releases whose models may be adopted
-        self._put_centre(0.0)
         # Of the warm-up: covariances of labels and features, and the variances of their noise.
         self._start: Floats = np.zeros((2, plan.features if plan.uses_warmup else 0))
         self._card = plan.card()
+        self._due = self._next_end()  # slot of the next release
         steps = self._grids()
+        self._put_centre(0.0)
         self.block = NoisySums(self._card[0], (plan.dim,), steps)
         # The sums of all blocks, for the release at the horizon.
         last = None if steps is None or plan.horizon is None else steps / plan.units
@@ -732,10 +805,10 @@ class MomentsState(MechanismState):
         self._numbers = np.zeros(3)  # running slots, `_known`, start of the open block
         self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
         self._w = np.zeros(plan.features)
+        self._origin: Floats | None = None  # weights of the start model
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
         self.fits_model = True  # an audit turns it off: it looks at the releases alone
         self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
-        self._due = self._next_end()  # slot of the next release
         # `second_moment_slot` is for the sums of this class.
         self._compiled_sums = type(self)._sum_up is MomentsState._sum_up
 
@@ -785,6 +858,12 @@ class MomentsState(MechanismState):
         """Compute a first model from the warm-up's release, which later models also use."""
         self._start[:] = cross
         self._solve()
+
+    def begin_at(self, weights: Floats) -> None:
+        """Use the weights of a start model until the first release, and in every later model."""
+        if weights.any():
+            self._origin, self._w = weights.copy(), weights.copy()
+            self._link = Link(unit_link(weights, self.spread).slope, self.prior)
 
     def _put_centre(self, centre: float) -> None:
         self._centre = centre
@@ -904,8 +983,11 @@ class MomentsState(MechanismState):
         start, noise = self._start
         if known == 0.0:
             # Standardised records without correlations, and noisy covariances with the labels.
-            length = float(vectors.dot(start, start))
-            sure = 1.0 - float(vectors.dot(noise, np.ones(d))) / length if length > 0.0 else 0.0
+            length, total = float(vectors.dot(start, start)), float(vectors.dot(noise, np.ones(d)))
+            if self._origin is not None:  # `solve_towards` shrinks them
+                left = self._weight * self._weight * total / d
+                return np.diag(np.full(d, 1.0 / d)), self._weight * start, left
+            sure = 1.0 - total / length if length > 0.0 else 0.0
             return np.diag(np.full(d, 1.0 / d)), max(sure, _SURE) * self._weight * start, 0.0
         second, cross = unpacked(self._weighted[: self._packed()] / known, d)
         if not len(noise) or not noise[0] > 0.0:
@@ -926,11 +1008,12 @@ class MomentsState(MechanismState):
         second, cross, left = self._means()
         # The kernel's weight times (y - centre) is twice the weight times (b - rate).
         cross = cross / (2.0 * self._weight)
+        cross_noise = left / (4.0 * self._weight * self._weight)
         rate = 0.5 * (1.0 + self._centre)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known) if known else 0.0
-        matrix_noise = (1.0 / known,) if known else ()
-        w, noise = ridge_of(second, cross, rate, ridge, *matrix_noise)
+        matrix_noise = 1.0 / known if known else 0.0
+        w, noise = ridge_of(second, cross, rate, ridge, matrix_noise, self._origin, cross_noise)
         length = math.sqrt(float(vectors.dot(w, w)))
         if length > self.plan.radius:
             vectors.project_ball(w, self.plan.radius)
@@ -939,14 +1022,14 @@ class MomentsState(MechanismState):
         rows = np.array([vectors.dot(row, w) for row in second])
         variance = float(vectors.dot(w, rows)) + ridge * float(vectors.dot(w, w))
         # Subtract the agreement of the weights with the noise of `cross`, which is no class difference.
-        along = float(vectors.dot(w, cross)) - noise * left / (4.0 * self._weight * self._weight)
+        along = float(vectors.dot(w, cross)) - noise * cross_noise
         self._label_slope = max(along, 0.0) / variance if variance > 0.0 else 0.0
         link = normal_link(along, variance, rate) if variance > 0.0 else rate_link(rate)
         return w, link
 
     def _noise_of_weights(self) -> Floats | None:
         known = self._numbers[1]
-        if not known:
+        if not known or self._origin is not None:
             return None
         second, cross, _ = self._means()
         return noise_of_weights(
@@ -1104,7 +1187,7 @@ class Moments(Mechanism):
         """Least squares; the selection of the mechanism refuses any other loss."""
         return losses.Square()
 
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int | None:
+    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int:
         """Slots by the noise of the means, which is `2 sqrt(d + 1) / mu` over their number."""
         root = math.sqrt(features or 1)
         if horizon is None:
@@ -1160,18 +1243,22 @@ class RankingMomentsState(MomentsState):
         Over all pairs that is twice the squared error of centred relevances regressed on centred records.
         """
         d, known = self.plan.features, self._numbers[1]
-        second, cross, _ = self._means()
+        second, cross, left = self._means()
         w = np.empty(d)
         # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
         ridge = math.sqrt(d / known) if known else 0.0
-        symmetric.ridge_solution(second, cross / self._weight, ridge, 0.0, w)
+        if self._origin is None:
+            symmetric.ridge_solution(second, cross / self._weight, ridge, 0.0, w)
+        else:
+            noise = left / (self._weight * self._weight)
+            w, _ = solve_towards(self._origin, second, cross / self._weight, ridge, 0.0, noise)
         vectors.project_ball(w, self.plan.radius)
         # A ranking has no probabilities.
         return w, self._link
 
     def _noise_of_weights(self) -> Floats | None:
         known = self._numbers[1]
-        if not known:
+        if not known or self._origin is not None:
             return None
         second, cross, _ = self._means()
         return noise_of_weights(

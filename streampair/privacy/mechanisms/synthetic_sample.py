@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from streampair.kernels import random, random_trees, symmetric, vectors
-from streampair.records.design import BINS, CAP, Trees
+from streampair.records.random_trees import BINS, CAP, Trees
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
