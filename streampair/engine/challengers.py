@@ -319,10 +319,11 @@ class Challengers:
             )
         self._champion = champion
         self._clock = clock
-        self._running: list[_Running] = []
+        self.running: list[_Running] = []
+        """Those that are declared, in order."""
         for each in declared:
             lane = make(each)
-            self._running.append(_Running(each, lane, lane.saved))
+            self.running.append(_Running(each, lane, lane.saved))
             _check_private(each, lane.privacy, report)
         self.table = ScoreTable(window)
         self.champion_seconds = 0.0
@@ -331,34 +332,31 @@ class Challengers:
         self.changed = False
         """Whether learners have begun or ended since the last commit."""
 
-    def __bool__(self) -> bool:
-        return bool(self._running)
-
     def lane_of(self, name: str) -> ChallengerLane | None:
         """The lane of a challenger; None: there is none, or it has ended."""
-        return next((each.lane for each in self._running if each.name == name), None)
+        return next((each.lane for each in self.running if each.name == name), None)
 
     @property
     def lanes(self) -> list[ChallengerLane]:
         """The lanes of those that have not ended."""
-        return [each.lane for each in self._running if each.lane is not None]
+        return [each.lane for each in self.running if each.lane is not None]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes of the privacy report of a private champion."""
-        return (NOT_PRIVATE,) if any(not each.private for each in self._running) else ()
+        return (NOT_PRIVATE,) if any(not each.private for each in self.running) else ()
 
     @property
     def failures(self) -> list[str]:
         """Why the guarantee of a private lane is void: private challengers that stopped by themselves."""
         return [
             f"the private challenger {each.title} stopped: {each.ended}"
-            for each in self._running
+            for each in self.running
             if each.ended.startswith(_FAILED) and each.private
         ]
 
     def _active(self) -> Iterator[tuple[_Running, ChallengerLane]]:
-        for each in self._running:
+        for each in self.running:
             if each.active and each.lane is not None:
                 yield each, each.lane
 
@@ -418,12 +416,12 @@ class Challengers:
 
     def activate(self) -> None:
         """Let all take records from now on: of a lane without a log."""
-        for each in self._running:
+        for each in self.running:
             each.active = True
 
     def keep_account(self, name: str, account: Reservations | None) -> None:
         """Let the lane keep the account of a private challenger."""
-        for each in self._running:
+        for each in self.running:
             if each.name == name:
                 each.account = account
 
@@ -436,7 +434,7 @@ class Challengers:
             A challenger has other settings than it began with, or had ended with its account.
         """
         self.departed = {}
-        for each in self._running:
+        for each in self.running:
             known = learners.get(each.name)
             if known is None:
                 continue
@@ -455,7 +453,7 @@ class Challengers:
             each.privacy, each.since = known.privacy, known.since
             if known.ended:
                 each.end(known.ended)
-        declared = {each.name for each in self._running} | {self._champion}
+        declared = {each.name for each in self.running} | {self._champion}
         self.departed = _removed(learners, *declared)
         self.changed = self.changed or any(
             name not in declared and not known.ended for name, known in learners.items()
@@ -463,7 +461,7 @@ class Challengers:
 
     def begin_accounts(self, learners: Mapping[str, LearnerState]) -> None:
         """Continue the accounts of private challengers."""
-        for each in self._running:
+        for each in self.running:
             known = learners.get(each.name)
             if each.account is not None:
                 if known is not None and known.ledger is not None:
@@ -488,7 +486,7 @@ class Challengers:
 
     def join(self, next_offset: int | None) -> None:
         """Let those that are new begin at the next record."""
-        for each in self._running:
+        for each in self.running:
             if each.lane is not None and not each.active:
                 each.active, each.since = True, next_offset
                 self.changed = True
@@ -505,7 +503,7 @@ class Challengers:
 
     def load(self, saved: Mapping[str, Any], *, verified: bool) -> None:
         """Restore the states of a snapshot; those that it has not are new."""
-        for each in self._running:
+        for each in self.running:
             state = saved.get(each.name)
             if state is not None and each.lane is not None and each.saved:
                 try:
@@ -520,7 +518,7 @@ class Challengers:
     ) -> dict[str, LearnerState]:
         """What a commit says of each; `snapshot`: whether it has one."""
         found = dict(self.departed)
-        for each in self._running:
+        for each in self.running:
             if each.active and each.lane is not None:
                 each.privacy = summary(each.lane.numbers)
             elif not each.ended:
@@ -564,7 +562,7 @@ class Challengers:
     def accounts(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Titles of private challengers, and the numbers of their reports; those that have ended, too."""
         found: list[tuple[str, Mapping[str, Any]]] = []
-        for each in self._running:
+        for each in self.running:
             numbers = each.privacy
             if each.active and each.lane is not None and each.lane.private:
                 numbers = summary(each.lane.numbers)
@@ -587,7 +585,7 @@ class Challengers:
                 None if each.lane is None else getattr(each.lane.privacy, "auc", None),
                 each.saved,
             )
-            for each in self._running
+            for each in self.running
         )
 
 

@@ -961,7 +961,7 @@ class LoggedLane(Lane):
         """Records that may be processed before the next commit; None: any number."""
         rooms = [
             None if self._reservations is None else self._reservations.room,
-            self._challengers.room,
+            self._challengers.room if self._challengers.running else None,
         ]
         return min((room for room in rooms if room is not None), default=None)
 
@@ -1014,7 +1014,7 @@ class LoggedLane(Lane):
     def _void_reasons(self) -> list[str]:
         """As in the base, and the reasons in the log under which records were taken; marks the learner."""
         private, known = self._model.private, self._log.known
-        reasons = super()._void_reasons()
+        reasons = super()._void_reasons() if self._challengers.running else self._void
         if private is None or known is None:
             return reasons
         private.mark(void=known.void, accepted=known.accepted)
@@ -1071,7 +1071,9 @@ class LoggedLane(Lane):
         if self._challengers.changed:
             log.require_snapshot()
         data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
-        learners = self._learner_states(clean=clean, snapshot=data is not None)
+        challengers, learners = self._challengers, {}
+        if challengers.running or challengers.departed or challengers.changed or self.member.name:
+            learners = self._learner_states(clean=clean, snapshot=data is not None)
         return log.commit(
             self.next_offset, self._batch.seen, data, clean=clean, report=privacy, learners=learners
         )
@@ -1095,7 +1097,8 @@ class LoggedLane(Lane):
         """Confirm that the last commit is durable: the slots that it reserves may now be released."""
         if self._reservations is not None:
             self._reservations.committed()
-        self._challengers.committed()
+        if self._challengers.running:
+            self._challengers.committed()
 
     def _plan(self) -> dict[str, Any] | None:
         plan = None if self._model.private is None else self._model.private.plan()

@@ -376,7 +376,7 @@ class Lane:
 
     def _void_reasons(self) -> list[str]:
         """Why the learner's guarantee does not hold in this lane."""
-        return [*self._void, *self._challengers.failures]
+        return [*self._void, *self._challengers.failures] if self._challengers.running else self._void
 
     @property
     def auc(self) -> float:
@@ -470,8 +470,8 @@ class Lane:
             fork_dates=tuple(self._dates.forks),
             outside=None if self._batch.outside is None else dict(self._batch.outside.counts),
             late=self._late(),
-            challengers=self._challengers.gauges(),
-            champion_seconds=self._challengers.champion_seconds if self._challengers else None,
+            challengers=self._challengers.gauges() if self._challengers.running else (),
+            champion_seconds=self._challengers.champion_seconds if self._challengers.running else None,
         )
 
     def _late(self) -> LateGauges | None:
@@ -514,7 +514,7 @@ class Lane:
         if not self._snapshots:
             raise SnapshotError("the lane was made with snapshots=False", fix="make it with snapshots=True")
         saved = msgspec.structs.asdict(self.to_snapshot(clean=clean))
-        if self._challengers:
+        if self._challengers.running:
             saved |= {
                 "challengers": self._challengers.save(clean=clean),
                 "comparison": self._challengers.table.to_state(),
@@ -588,11 +588,13 @@ class Lane:
         saved = Snapshot.read(data, self._signing_key)
         saved.check(self.app, self.topic, self.partition, self.fingerprint)
         verified = self._allow_pickle and self._signing_key is not None and is_signed(data)
-        saved = saved.with_champion(self.member.name)
+        if saved.member != self.member.name:
+            saved = saved.with_champion(self.member.name)
         self.load(saved, verified=verified)
-        self._challengers.load(saved.challengers, verified=verified)
-        if self._challengers and saved.comparison is not None:
-            self._challengers.table.load_state(saved.comparison)
+        if self._challengers.running:
+            self._challengers.load(saved.challengers, verified=verified)
+            if saved.comparison is not None:
+                self._challengers.table.load_state(saved.comparison)
         self._state_bytes = len(data)
 
     def load(self, saved: Snapshot, *, verified: bool) -> None:
@@ -633,7 +635,8 @@ class Lane:
 
     def _numbers(self) -> Any:
         """The numbers of `privacy`; None if not private."""
-        return self._together(self._voided(privacy_summary))
+        numbers, challengers = self._voided(privacy_summary), self._challengers
+        return self._together(numbers) if challengers.running or challengers.departed else numbers
 
     def _labels_used(self) -> bytes:
         """Labels that were used, where they come later; empty otherwise."""

@@ -112,13 +112,13 @@ def test_a_promotion_is_shown_and_lasts(tmp_path: Path) -> None:
         "",
     )
     assert found.comparison == before.challengers[0].comparison
-    (shown,) = call("state", "show", config)["lanes"]
-    assert (shown["champion"], shown["learners"]) == ("second", {"first": ""})
-    assert "second in place of first, chosen by raw data" in shown["promotions"][0]
+    (stored,) = call("state", "show", config)["lanes"]
+    assert (stored["champion"], stored["learners"]) == ("second", {"first": ""})
+    assert "second in place of first, chosen by raw data" in stored["promotions"][0]
     gauges = work(config, 100)
     assert [each.name for each in gauges.challengers] == ["first"]
-    (shown,) = call("state", "show", config)["lanes"]
-    assert (shown["champion"], shown["offset"]) == ("second", 200)
+    (stored,) = call("state", "show", config)["lanes"]
+    assert (stored["champion"], stored["offset"]) == ("second", 200)
     with pytest.raises(ConfigError, match="second is the champion already"):
         promoted(config, "second")
     promoted(config, "first")

@@ -88,7 +88,7 @@ class Several(Driver):
         wanted = lane.read(self.store.read())
         self.append(lane.promote(name, self.found(wanted), f"today: {name}", void))
 
-    def at(self, end: int, batch: int = 10) -> None:
+    def take_to(self, end: int, batch: int = 10) -> None:
         """Let the topic have this many records, and take them."""
         self.topic = RECORDS[:end]
         self.catch_up(batch)
@@ -130,7 +130,7 @@ def gauges(driver: Driver) -> dict[str, Any]:
 def test_each_learns_what_it_would_learn_alone(makers: Makers) -> None:
     driver = Several(makers)
     for end in (30, 60, 120):
-        driver.at(end)
+        driver.take_to(end)
         driver.commit()
     for name in ("b", "c"):
         found = gauges(driver)[name]
@@ -216,7 +216,7 @@ def complete(driver: Several, script: list[tuple[str, Any]]) -> None:
         while True:
             try:
                 if word == "to":
-                    driver.at(argument)
+                    driver.take_to(argument)
                     driver.commit()
                 elif word == "stop":
                     driver.commit(clean=True)
@@ -265,12 +265,12 @@ def test_a_kill_at_any_step_changes_nothing(makers: Makers) -> None:
 
 def test_after_a_promotion_the_challengers_scores_are_published() -> None:
     driver = Several(PUBLIC)
-    driver.at(50)
+    driver.take_to(50)
     driver.commit(clean=True)
     driver.promote("c")
     driver.start()
     assert (driver.lane.name, driver.lane.seen) == ("c", 50)
-    driver.at(120)
+    driver.take_to(120)
     by_itself = {
         name: Lane(make(), decode_json, **WHERE, on_bad="skip", breaker=None).process(RECORDS).scores
         for name, make in PUBLIC.items()
@@ -284,7 +284,7 @@ def test_after_a_promotion_the_challengers_scores_are_published() -> None:
 
 def test_a_promotion_needs_a_clean_end() -> None:
     driver = Several(PUBLIC)
-    driver.at(50)
+    driver.take_to(50)
     driver.commit()
     with pytest.raises(SnapshotError, match="did not stop cleanly"):
         driver.promote("b")
@@ -302,7 +302,7 @@ def test_a_promotion_needs_a_clean_end() -> None:
 
 def test_a_lane_built_for_another_champion_is_refused() -> None:
     driver = Several(PUBLIC)
-    driver.at(20)
+    driver.take_to(20)
     driver.commit(clean=True)
     driver.promote("b")
     lane = Several(PUBLIC).lane
@@ -316,14 +316,14 @@ def test_a_lane_built_for_another_champion_is_refused() -> None:
 
 def test_a_new_challenger_begins_at_the_next_record() -> None:
     driver = Several({"": PUBLIC[""]})
-    driver.at(50)
+    driver.take_to(50)
     driver.commit()
-    driver.at(60)
+    driver.take_to(60)
     driver.commit(snapshot=False)
     driver.makers = PUBLIC
     driver.start()
     assert {each.since for each in gauges(driver).values()} == {60}
-    driver.at(120)
+    driver.take_to(120)
     driver.commit(snapshot=False)
     driver.start()
     rest = Lane(PUBLIC["b"](), decode_json, **WHERE, on_bad="skip", breaker=None)
@@ -336,14 +336,14 @@ def test_a_new_challenger_begins_at_the_next_record() -> None:
 
 def test_a_removed_one_is_forgotten_and_the_account_of_a_private_one_stays() -> None:
     driver = Several(PRIVATE)
-    driver.at(50)
+    driver.take_to(50)
     driver.restart()
     before = driver.lane.privacy.mu_spent
     spent = dict(gauges(driver)["b"].privacy)
     driver.makers = {"": PRIVATE[""]}
     for end in (70, 90):
         driver.start()
-        driver.at(end)
+        driver.take_to(end)
         driver.commit()
     assert driver.lane.privacy.mu_spent >= before
     report = driver.lane.learner.privacy
@@ -360,7 +360,7 @@ def test_a_removed_one_is_forgotten_and_the_account_of_a_private_one_stays() -> 
 
 def test_other_settings_need_another_name() -> None:
     driver = Several(PUBLIC)
-    driver.at(20)
+    driver.take_to(20)
     driver.commit()
     lane = LoggedLane(
         PUBLIC[""](),
@@ -405,14 +405,14 @@ class Diverging(auc.PairOGD):
 def test_one_that_fails_stops_alone_and_stays_so(kind: Any) -> None:
     driver = Several({**PUBLIC, "b": lambda: kind(seed=1)})
     with pytest.warns(UserWarning, match="challenger b failed") as caught:
-        driver.at(60)
+        driver.take_to(60)
     assert "secret" not in str(caught[0].message)
     assert gauges(driver)["b"].ended.startswith("failed (")
     assert gauges(driver)["c"].comparison.events == 58
     driver.commit()
     driver.start()
     assert gauges(driver)["b"].ended.startswith("failed (")
-    driver.at(120)
+    driver.take_to(120)
     assert len({scored.offset for scored in driver.scores}) == 120
     driver.commit(clean=True)
     with pytest.raises(ConfigError, match="b has ended: failed"):
@@ -421,13 +421,13 @@ def test_one_that_fails_stops_alone_and_stays_so(kind: Any) -> None:
 
 def test_a_private_one_that_fails_voids_the_guarantee() -> None:
     driver = Several(PRIVATE)
-    driver.at(30)
+    driver.take_to(30)
     driver.commit()
     assert driver.lane.privacy.kind == "holds"
     lane = driver.lane.challengers.lane_of("b")
     lane.process = None  # type: ignore[method-assign, assignment, union-attr]
     with pytest.warns(UserWarning, match="challenger b failed"):
-        driver.at(40)
+        driver.take_to(40)
     for _ in range(2):
         assert driver.lane.privacy.kind == "void"
         assert "b stopped: failed" in driver.lane.privacy.guarantee
@@ -437,7 +437,7 @@ def test_a_private_one_that_fails_voids_the_guarantee() -> None:
 
 def test_one_that_cannot_be_saved_begins_anew_and_is_not_promoted() -> None:
     driver = Several({**PUBLIC, "b": linear_model.LogisticRegression})
-    driver.at(60)
+    driver.take_to(60)
     assert gauges(driver)["b"].comparison.events == 58
     assert not gauges(driver)["b"].saved
     driver.commit(clean=True)
@@ -448,12 +448,12 @@ def test_one_that_cannot_be_saved_begins_anew_and_is_not_promoted() -> None:
     driver = Several(
         {**PUBLIC, "b": linear_model.LogisticRegression}, allow_pickle=True, signing_key=b"s" * 32
     )
-    driver.at(60)
+    driver.take_to(60)
     driver.commit(clean=True)
     driver.promote("b")
     driver.start()
     assert driver.lane.name == "b"
-    driver.at(120)
+    driver.take_to(120)
     river = Lane(
         linear_model.LogisticRegression(), decode_json, **WHERE, snapshots=False, on_bad="skip", breaker=None
     )
@@ -465,13 +465,13 @@ def test_one_that_cannot_be_saved_begins_anew_and_is_not_promoted() -> None:
 
 def test_accounts_of_private_learners_add_up() -> None:
     driver = Several(PRIVATE)
-    driver.at(50)
+    driver.take_to(50)
     driver.commit()
-    report, own, other = driver.lane.privacy, driver.lane.learner.privacy, gauges(driver)["b"].privacy
-    assert own.mu_spent > 0.0 < other["mu_spent"]
-    assert report.mu_spent == pytest.approx(math.hypot(own.mu_spent, other["mu_spent"]))
-    assert report.mu_budget == pytest.approx(math.hypot(own.mu_budget, other["mu_budget"]))
-    assert report.epsilon_spent == epsilon_from(report.mu_spent, report.delta) > own.epsilon_spent
+    report, first, other = driver.lane.privacy, driver.lane.learner.privacy, gauges(driver)["b"].privacy
+    assert first.mu_spent > 0.0 < other["mu_spent"]
+    assert report.mu_spent == pytest.approx(math.hypot(first.mu_spent, other["mu_spent"]))
+    assert report.mu_budget == pytest.approx(math.hypot(first.mu_budget, other["mu_budget"]))
+    assert report.epsilon_spent == epsilon_from(report.mu_spent, report.delta) > first.epsilon_spent
     assert any("from the same records (first, b), so their accounts add up" in note for note in report.notes)
     assert NOT_PRIVATE in report.notes
     assert report.kind == "holds"
@@ -484,12 +484,12 @@ def test_accounts_of_private_learners_add_up() -> None:
 
 def test_a_choice_by_raw_data_is_in_the_report_for_good() -> None:
     driver = Several(PRIVATE)
-    driver.at(50)
+    driver.take_to(50)
     driver.commit(clean=True)
     driver.promote("b", void="chosen by raw data")
     for end in (60, 70):
         driver.start()
-        driver.at(end)
+        driver.take_to(end)
         driver.commit()
         assert driver.lane.privacy.kind == "void"
         assert "chosen by raw data" in driver.lane.privacy.guarantee
@@ -509,7 +509,7 @@ def test_what_no_account_would_cover_is_refused() -> None:
     with pytest.raises(ConfigError, match="have one name"):
         lane(auc.PairOGD(), auc.PairOGD(), auc.PairOGD())
     driver = Several(PRIVATE)
-    driver.at(50)
+    driver.take_to(50)
     driver.commit(clean=True)
     with pytest.raises(ConfigError, match="c is not private, and the champion is"):
         driver.promote("c")
@@ -518,10 +518,10 @@ def test_what_no_account_would_cover_is_refused() -> None:
 def test_after_an_override_a_private_challenger_ends_with_its_whole_budget() -> None:
     makers = {**PRIVATE, "": lambda: ftrl(forks=4), "b": lambda: ftrl(epsilon=0.5, forks=4)}
     driver = Several(makers)
-    driver.at(30)
+    driver.take_to(30)
     driver.commit()
     older = driver.store.log, dict(driver.store.snapshots)
-    driver.at(60)
+    driver.take_to(60)
     driver.commit()
     driver.store.log, driver.store.snapshots = older
     with pytest.raises(PrivacyError, match="older than what was released"):
@@ -538,7 +538,7 @@ def test_after_an_override_a_private_challenger_ends_with_its_whole_budget() -> 
     found = gauges(driver)["b"]
     assert found.ended == OVERRIDDEN
     assert found.privacy["mu_spent"] == found.privacy["mu_budget"] > 0.0
-    driver.at(90)
+    driver.take_to(90)
     driver.commit()
     driver.start()
     report, learner = driver.lane.privacy, driver.lane.learner.privacy
@@ -550,14 +550,14 @@ def test_learners_of_one_lane_never_share_noise() -> None:
     """Two of the same settings, and one of the same name with another token."""
     makers = {"": ftrl, "b": ftrl}
     driver = Several(makers)
-    driver.at(60)
+    driver.take_to(60)
     lane = driver.lane.challengers.lane_of("b")
     assert lane is not None
     assert lane.learner.weights != driver.lane.learner.weights
     again = Several(makers)
     again.tokens["b"] = "another"
     again.start()
-    again.at(60)
+    again.take_to(60)
     other = again.lane.challengers.lane_of("b")
     assert other is not None
     assert other.learner.weights != lane.learner.weights
@@ -566,11 +566,11 @@ def test_learners_of_one_lane_never_share_noise() -> None:
 
 def test_a_rejoined_lane_goes_on() -> None:
     driver = Several(PRIVATE)
-    driver.at(30)
+    driver.take_to(30)
     driver.commit()
     assert driver.rejoin()
-    driver.at(60)
+    driver.take_to(60)
     driver.commit()
     whole = Several(PRIVATE)
-    whole.at(60)
+    whole.take_to(60)
     assert driver.table() == whole.table()
