@@ -24,6 +24,7 @@ BLOCKS = {
     "planner": ["python benchmarks/planner.py"],
     "components": ["python benchmarks/components.py"],
     "tuning": ["python benchmarks/tuning.py"],
+    "race": ["python benchmarks/tuning.py --race"],
     "partners": ["python benchmarks/partners.py"],
     "second-stage": ["python benchmarks/second_stage.py"],
     "forest": [
