@@ -92,8 +92,8 @@ def candidates() -> list[auc.PairOGD]:
 
 def taught(model: Any, rows: np.ndarray, labels: np.ndarray) -> None:
     """Score and learn all records, batch by batch."""
-    for at in range(0, len(rows), BATCH):
-        model.score_learn_many(rows[at : at + BATCH], labels[at : at + BATCH])
+    for start in range(0, len(rows), BATCH):
+        model.score_learn_many(rows[start : start + BATCH], labels[start : start + BATCH])
 
 
 def race_of(data: _sets.Set, order: str) -> _timing.Row:
@@ -189,14 +189,14 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
         *(("usual", "usual_short", ">9.4f"), ("chosen", "chosen_short", ">9.4f")),
     ]
     rows = list(rows)
-    shown = [{**row, "horizon": "yes" if row["horizon"] else "no"} for row in rows]
-    yield from _timing.table(columns, (row for row in shown if "data" in row))
+    lines = [{**row, "horizon": "yes" if row["horizon"] else "no"} for row in rows]
+    yield from _timing.table(columns, (row for row in lines if "data" in row))
     yield ""
     columns = [
         *(("in the mean: horizon", "horizon", "<20"), ("epsilon", "epsilon", ">9g")),
         *(("usual", "usual_short", ">9.4f"), ("chosen", "chosen_short", ">9.4f")),
     ]
-    words = ({**row, "horizon": f"horizon: {row['horizon']}"} for row in shown if "data" not in row)
+    words = ({**row, "horizon": f"horizon: {row['horizon']}"} for row in lines if "data" not in row)
     yield from _timing.table(
         [("below the best, in the mean", "horizon", "<30"), *columns[1:]], words, goals=True
     )

@@ -21,8 +21,8 @@ D = 3
 
 
 def learner(tune: bool = True, **options: Any) -> auc.PairFTRL:
-    given = {"epsilon": 1.0, "delta": 1e-4, "horizon": 800, "warmup": 100, "seed": 4, **options}
-    return auc.PairFTRL(mechanism=privacy.SecondMoments(tune=tune), **given)
+    arguments = {"epsilon": 1.0, "delta": 1e-4, "horizon": 800, "warmup": 100, "seed": 4, **options}
+    return auc.PairFTRL(mechanism=privacy.SecondMoments(tune=tune), **arguments)
 
 
 def taught(model: auc.PairFTRL, count: int = 800) -> auc.PairFTRL:
@@ -72,9 +72,9 @@ def independent(split: Any) -> bool:
 def test_the_halves_have_independent_noise_of_twice_the_variance() -> None:
     assert independent(symmetric.split_noise)
 
-    def same_sign(*given: Any) -> None:
-        symmetric.split_noise(*given)
-        for kept, other in zip(given[-2], given[-1], strict=True):
+    def same_sign(*arguments: Any) -> None:
+        symmetric.split_noise(*arguments)
+        for kept, other in zip(arguments[-2], arguments[-1], strict=True):
             other[:] = kept
 
     def too_little(noisy: Any, right: Any, noise: float, variances: Any, coins: Any, *out: Any) -> None:
@@ -181,6 +181,15 @@ def test_it_is_told_how_exact_the_chosen_weights_are() -> None:
     assert np.array_equal(model.noise, usual.noise)
     model._noises, model._ridges = (-1, None), (-1, 0.0)
     assert not np.array_equal(model.noise, usual.noise)
+
+
+def test_with_a_start_model_the_ridge_is_the_usual_one() -> None:
+    """The candidates' weights shrink to 0, those of such a learner to its start."""
+    model, usual = (state(taught(learner(tune))) for tune in (True, False))
+    second, cross, _ = model._means()
+    assert model._ridge(second, cross) != usual._ridge(second, cross)
+    model._origin = np.ones(model.plan.features)
+    assert model._ridge(second, cross) == usual._ridge(second, cross)
 
 
 def test_it_is_for_two_classes_and_for_entities_too() -> None:

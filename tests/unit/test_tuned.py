@@ -110,15 +110,15 @@ def test_batches_and_restored_states_give_the_same_bits() -> None:
     for name in ("scores", "labels", "left"):
         assert np.array_equal(some._export()[name], many._export()[name])
     for _ in range(4):
-        model, at, scores = tuned(), 0, []
-        while at < len(RECORDS):
-            end = at + int(rng.integers(1, 300))
-            frame = _frame(ROWS[at:end])
+        model, begin, scores = tuned(), 0, []
+        while begin < len(RECORDS):
+            end = begin + int(rng.integers(1, 300))
+            frame = _frame(ROWS[begin:end])
             if rng.random() < 0.5:
-                model.learn_many(frame, pd.Series(LABELS[at:end]))
+                model.learn_many(frame, pd.Series(LABELS[begin:end]))
             else:
-                scores.append((at, model.score_learn_many(frame, pd.Series(LABELS[at:end])).to_numpy()))
-            at = end
+                scores.append((begin, model.score_learn_many(frame, pd.Series(LABELS[begin:end])).to_numpy()))
+            begin = end
             if rng.random() < 0.5:
                 again = tuned()
                 again.load_state(unpack(state(model)))
@@ -130,8 +130,8 @@ def test_batches_and_restored_states_give_the_same_bits() -> None:
         for x, y in RECORDS:
             expected.append(one.score_one(x))
             one.learn_one(x, y)
-        for at, told in scores:
-            assert np.array_equal(told, expected[at : at + len(told)])
+        for begin, batch in scores:
+            assert np.array_equal(batch, expected[begin : begin + len(batch)])
     assert whole == state(taught(tuned()))
 
 
