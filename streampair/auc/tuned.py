@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from streampair import losses
 from streampair.auc.linear import OAM, SPAUC, PairOGD
-from streampair.base.learner import Learner
-from streampair.base.mixins import ClassifierMixin
+from streampair.base.learner import ClassifierMixin, Learner
 from streampair.base.validation import check_int
 from streampair.errors import ConfigError
 
