@@ -23,6 +23,8 @@ BLOCKS = {
     "regret": ["python benchmarks/regret.py --plot docs/images/regret.svg"],
     "planner": ["python benchmarks/planner.py"],
     "components": ["python benchmarks/components.py"],
+    "tuning": ["python benchmarks/tuning.py"],
+    "race": ["python benchmarks/tuning.py --race"],
     "partners": ["python benchmarks/partners.py"],
     "second-stage": ["python benchmarks/second_stage.py"],
     "forest": [

@@ -468,8 +468,9 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         self, columns: list[Hashable], rows: Array, labels: Array, scores: Array | None = None
     ) -> None:
         self._check_rows(columns, rows)
-        self._know_columns(columns, rows)
-        self._take_rows(self._columns.arrange(columns, rows), labels, self._further, scores)
+        for part in self._stretches(columns, rows):
+            arranged = self._columns.arrange(columns, rows[part])
+            self._take_rows(arranged, labels[part], self._further, None if scores is None else scores[part])
 
     def _take_rows(
         self, rows: Array, labels: Array, further: Mapping[int, Any], scores: Array | None = None

@@ -6,7 +6,7 @@ import math
 import secrets
 import struct
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -502,12 +502,7 @@ class ForestLearner(Learner):
         coded = {*self._coded, *((later if name in later else index)[name] for name in coded_names)}
         if not new and len(coded) == len(self._coded):
             return
-        if names > self.max_features:
-            raise RecordError(
-                f"the record has new feature names, and with them there would be {names}, "
-                f"more than max_features={self.max_features}",
-                fix="hash or select the features first, or raise max_features",
-            )
+        self._check_count(len(new))
         capacity = int(self._state[forest.FOREST_CAP])
         if names > capacity:
             # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
@@ -520,6 +515,15 @@ class ForestLearner(Learner):
         self._widen(list(later))
         if self._pairs is not None:
             pairs_widened(self, d)
+
+    def _check_count(self, new: int) -> None:
+        names = self._columns.count + new
+        if names > self.max_features:
+            raise RecordError(
+                f"the record has new feature names, and with them there would be {names}, "
+                f"more than max_features={self.max_features}",
+                fix="hash or select the features first, or raise max_features",
+            )
 
     def _move(self, capacity: int, coded: tuple[int, ...]) -> None:
         """Copy into a larger state, with room for more columns or for texts."""
@@ -727,17 +731,47 @@ class ForestLearner(Learner):
             if len(bad):
                 i, j = bad[0].tolist()
                 raise _features.unusable_value(columns[j], float(rows[i, j]), row=i)
+            empty = np.flatnonzero(~(good | _features.which(rows)).any(axis=1))
+            if len(empty):
+                raise RecordError(f"row {empty[0]} has no features", fix="give at least one, or drop the row")
 
     def _learn_rows(
         self, columns: list[Hashable], rows: Array, labels: Array, scores: Array = _NO_SCORES
     ) -> None:
         self._check_rows(columns, rows)
-        self._know_columns(columns, rows)
-        forest.forest_learn_many(self._state, self._columns.arrange(columns, rows), labels, scores)
+        for part in self._stretches(columns, rows):
+            arranged = self._columns.arrange(columns, rows[part])
+            forest.forest_learn_many(self._state, arranged, labels[part], scores[part])
 
-    def _know_columns(self, columns: Sequence[Hashable], rows: Array) -> None:
-        new = [name for name in columns if name not in self._columns.index]
-        self._know(new, [columns[j] for j in np.flatnonzero(_features.which(rows).any(axis=0)).tolist()])
+    def _stretches(self, columns: Sequence[Hashable], rows: Array) -> Iterator[slice]:
+        """Stretches of rows, each once the names and texts of its first row are known.
+
+        As record by record: a column is known from the first row on that has a value in it. The order of the
+        columns, and how many there are, decide what trees draw.
+
+        Raises
+        ------
+        RecordError
+            If there would be too many names; then nothing has changed.
+        """
+        index, texts = self._columns.index, _features.which(rows)
+        new = [j for j, name in enumerate(columns) if name not in index]
+        coded = np.flatnonzero(texts.any(axis=0)).tolist()
+        begin = 0
+        if new or any(index[columns[j]] not in self._coded for j in coded):
+            present = ~np.isnan(rows) | texts
+            first: dict[int, tuple[list[Hashable], list[Hashable]]] = {}
+            for kind, places, mask in ((0, new, present), (1, coded, texts)):
+                for j in places:
+                    if mask[:, j].any():
+                        first.setdefault(int(mask[:, j].argmax()), ([], []))[kind].append(columns[j])
+            self._check_count(sum(len(names) for names, _ in first.values()))
+            for start in sorted(first):
+                if start > begin:
+                    yield slice(begin, start)
+                self._know(*first[start])
+                begin = start
+        yield slice(begin, len(rows))
 
     def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
         scores = np.empty(len(rows))

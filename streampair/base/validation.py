@@ -372,8 +372,8 @@ def _checked_options(learner: Any, *, two_classes: bool) -> MechanismOptions | N
         offered += (DecayedMoments, AnchorGradients)
     if options is not None and type(options) not in offered:
         raise ConfigError(f"mechanism is {options!r}", fix=f"give one of {names}, or None")
-    for name in () if two_classes else ("anytime", "positive_rate"):
-        if getattr(options, name, None) is not None:
+    for name in () if two_classes else ("anytime", "tune", "positive_rate"):
+        if getattr(options, name, None) not in (None, False):
             raise ConfigError(
                 f"mechanism is {options!r}, and there are no two classes", fix=f"leave {name} out of it"
             )
@@ -415,7 +415,8 @@ def select_ftrl(
             fix="leave warmup out, or use privacy.PairGradients()",
         )
     # Whose noise is for the records of a person together; of moments those without forgetting alone.
-    if learner.entity is not None and (moments is not None or options != SecondMoments()):
+    covered = moments is None and isinstance(options, SecondMoments) and options.anytime is None
+    if learner.entity is not None and not covered:
         raise ConfigError(
             f"mechanism is {options!r}, which is for single records, and entity= protects several",
             fix="leave entity out, or use privacy.PairGradients()",
@@ -431,7 +432,11 @@ def select_ftrl(
             )
         return decayed_moments.DecayedMomentsMechanism(half_life=half_life)
     assert isinstance(options, SecondMoments)
-    return Moments(anytime=_anytime(options.anytime, learner.horizon)) if moments is None else moments()
+    if moments is not None:
+        return moments()
+    if not isinstance(options.tune, bool):
+        raise ConfigError(f"tune is {options.tune!r}", fix="give True or False")
+    return Moments(anytime=_anytime(options.anytime, learner.horizon), tune=options.tune)
 
 
 def _at_most(name: str, value: Any, most: int) -> int:

@@ -18,6 +18,9 @@ from streampair.kernels.vectors import dot
 
 ROOT2 = math.sqrt(2.0)
 
+CAUTION = 2.0
+"""Standard deviations of noise that count against a ridge, chosen on splits of six public sets."""
+
 
 @kernel
 def _tridiagonal(u: Array, d: Array, e: Array) -> None:
@@ -253,6 +256,21 @@ def psd_root(w: Array, out: Array) -> bool:
 
 
 @kernel
+def shrunken(values: Array, noise: float, out: Array) -> None:
+    """Eigenvalues (d,) of a noisy matrix, pulled together (`ridge_solution`), without negative ones."""
+    d = values.shape[0]
+    for k in range(d):
+        value = values[k]
+        if noise > 0.0:
+            pull = 0.0
+            for j in range(d):
+                gap = values[k] - values[j]
+                pull += gap / (gap * gap + 0.5 * noise)
+            value -= noise * pull
+        out[k] = max(value, 0.0)
+
+
+@kernel
 def ridge_solution(w: Array, right: Array, ridge: float, noise: float, out: Array) -> float:
     """Solve `(W+ + ridge I) out = right`: W+ is the positive part of a symmetric matrix (d, d), ridge > 0.
 
@@ -267,21 +285,136 @@ def ridge_solution(w: Array, right: Array, ridge: float, noise: float, out: Arra
     vectors = w.copy()
     values = np.empty(d)
     eigen(vectors, values)
+    least = np.empty(d)
+    shrunken(values, noise, least)
     for i in range(d):
         out[i] = 0.0
     trace = 0.0
     for k in range(d):
         vector = vectors[k]
-        value = values[k]
-        if noise > 0.0:
-            pull = 0.0
-            for j in range(d):
-                gap = values[k] - values[j]
-                pull += gap / (gap * gap + 0.5 * noise)
-            value -= noise * pull
-        value = max(value, 0.0) + ridge
+        value = least[k] + ridge
         trace += 1.0 / value
         length = dot(vector, right) / value
         for i in range(d):
             out[i] += length * vector[i]
     return trace
+
+
+@kernel
+def split_noise(
+    w: Array,
+    right: Array,
+    noise: float,
+    right_noise: Array,
+    coins: Array,
+    first: tuple[Array, Array],
+    second: tuple[Array, Array],
+) -> None:
+    """Two copies of noisy moments whose noises are independent, each of twice the variance.
+
+    The copies are ``R + s W`` and ``R - s W`` for what was released, R, under noise s Z: `Z + W` and `Z - W`
+    are independent for independent standard normals Z and W (docs/privacy, Lemma 98).
+
+    Parameters
+    ----------
+    w
+        Symmetric matrix (d, d), with normal noise of the variance `noise` in each packed coordinate.
+    right
+        Vector (d,), with noise of the variances `right_noise`, (d,).
+    coins
+        W: standard normals, (d (d + 1) / 2 + d,), in the order of the packed lower triangle and the vector.
+    first, second
+        Matrix and vector of each copy, which are overwritten.
+    """
+    d = w.shape[0]
+    std = math.sqrt(noise)
+    at = 0
+    for i in range(d):
+        for j in range(i + 1):
+            move = std * coins[at]
+            if j < i:
+                move /= ROOT2
+            first[0][i, j] = first[0][j, i] = w[i, j] + move
+            second[0][i, j] = second[0][j, i] = w[i, j] - move
+            at += 1
+    for i in range(d):
+        move = math.sqrt(right_noise[i]) * coins[at + i]
+        first[1][i] = right[i] + move
+        second[1][i] = right[i] - move
+
+
+@kernel
+def add_ridge_scores(
+    fitted: tuple[Array, Array], judge: tuple[Array, Array], ridges: Array, noise: float, scores: Array
+) -> None:
+    """Fit each ridge to one copy of `split_noise`, judge it by the other one, and add to its score.
+
+    The score of weights v is `v.c / sqrt(v'Sv + CAUTION e)`, by the moments S, c of the copy that judges:
+    the correlation of scores and labels but for a factor. `e = sqrt(noise) |v|^2` is the standard deviation
+    of the noise in `v'Sv`: of weights that are equally good as far as one can see the shorter ones win.
+
+    Parameters
+    ----------
+    fitted, judge
+        Matrix (d, d) and vector (d,) of each copy.
+    ridges
+        Candidates (k,), above 0.
+    noise
+        Variance of the noise in a packed coordinate of either copy, above 0.
+    scores
+        Sums (k,), added to.
+    """
+    d = len(fitted[1])
+    vectors = fitted[0].copy()
+    values, least, along, v = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+    eigen(vectors, values)
+    shrunken(values, noise, least)
+    for k in range(d):
+        along[k] = dot(vectors[k], fitted[1])
+    for r in range(len(ridges)):
+        for i in range(d):
+            v[i] = 0.0
+        for k in range(d):
+            length = along[k] / (least[k] + ridges[r])
+            for i in range(d):
+                v[i] += length * vectors[k, i]
+        variance = 0.0
+        for i in range(d):
+            variance += v[i] * dot(judge[0][i], v)
+        variance = max(variance, 0.0) + CAUTION * math.sqrt(noise) * dot(v, v)
+        if variance > 0.0:
+            scores[r] += dot(judge[1], v) / math.sqrt(variance)
+
+
+@kernel
+def best_ridge(
+    w: Array, right: Array, ridges: Array, start: int, noise: float, right_noise: Array, coins: Array
+) -> int:
+    """Index of the ridge for which `ridge_solution` of noisy moments seems best, by splitting their noise.
+
+    For each row of coins both copies of `split_noise` are fitted, with ridges that are larger by sqrt(2) as
+    is their noise, and judged by the other one.
+
+    Parameters
+    ----------
+    w, right, noise, right_noise
+        Moments and the variances of their noise, as of `split_noise`.
+    ridges
+        Candidates (k,), above 0.
+    start
+        Index of the candidate that is taken unless another one is better.
+    coins
+        Standard normals, (n, d (d + 1) / 2 + d), that do not depend on the moments.
+    """
+    d = len(right)
+    first, second = (np.empty((d, d)), np.empty(d)), (np.empty((d, d)), np.empty(d))
+    scores = np.zeros(len(ridges))
+    for row in range(coins.shape[0]):
+        split_noise(w, right, noise, right_noise, coins[row], first, second)
+        add_ridge_scores(first, second, ROOT2 * ridges, 2.0 * noise, scores)
+        add_ridge_scores(second, first, ROOT2 * ridges, 2.0 * noise, scores)
+    best = start
+    for r in range(len(ridges)):
+        if scores[r] > scores[best]:
+            best = r
+    return best

@@ -33,7 +33,9 @@ COUNT = 90
 
 def live_app(kafka: Cluster, directory: Path, name: str, store: str) -> App:
     app = make_app(kafka, directory, name, store=store, times="LogAppendTime")
-    text = app.path.read_text().replace('after = "30d"', f'after = "{AFTER}ms"\nlateness = "{LATENESS}ms"')
+    text = app.path.read_text().replace(
+        'after = "30d"', f'after = "{AFTER}ms"\nlateness = "{LATENESS}ms"\nquiet = "1m"'
+    )
     app.path.write_text(text)
     return app
 

@@ -79,7 +79,7 @@ def help_of(*path: str) -> str:
 
 def test_the_commands() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
-        *("", "demo", "check", "run", "serve", "replay", "report", "audit"),
+        *("", "demo", "check", "run", "serve", "promote", "replay", "report", "audit"),
         *("budget", "budget plan", "budget show", "budget card"),
         *("model", "model export", "model show", "model diff"),
         *("state", "state show", "state recover", "state export", "state import"),

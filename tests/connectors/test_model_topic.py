@@ -150,7 +150,12 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
     known = {int(name[1:]): SimpleNamespace(next_offset=offset) for name, offset in positions.items()}
     lane = SimpleNamespace(
         logged_lane=SimpleNamespace(
-            learner=learner, model=learner, slots=seen, source=SimpleNamespace(positions=known, due={})
+            learner=learner,
+            model=learner,
+            name="l",
+            slots=seen,
+            source=SimpleNamespace(positions=known, due={}),
+            challengers=SimpleNamespace(accounts=[]),
         ),
         topic="t",
         spans={0: (0, 9), 1: (4, 9)},

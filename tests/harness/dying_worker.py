@@ -405,9 +405,9 @@ def _joins_too_soon() -> None:
         if getattr(self, "has_joined", False):
             await poll(self)
 
-    def early(self: Any, records: Any) -> None:
+    def early(self: Any, taken: Any) -> Any:
         self._label_reader.has_joined = True
-        join(self, records)
+        return join(self, taken)
 
     reader.poll, source._join = slow, early
     reader.settled = lambda self: round(time.time() * 1000)

@@ -90,6 +90,7 @@ from naive.sampling import Draw, Thinning, Uniform, kept, woven
 from naive.sensitivity import fifo_influence, moves, pairs, worst
 from naive.sparse import SparsePairOGD, probability_few, scatter, score_few
 from naive.symmetric import (
+    best_ridge,
     eigenvalues,
     matrix,
     positive_definite,
@@ -137,6 +138,7 @@ __all__ = [
     "Window",
     "admitted",
     "ball",
+    "best_ridge",
     "best_weights",
     "binomial",
     "blake2b",

@@ -76,6 +76,61 @@ def test_frames_with_texts_and_gaps_are_records_one_by_one(backend: Any, seed: i
         pass
 
 
+@pytest.mark.parametrize("cut", [1, 7, 200])
+@pytest.mark.parametrize(
+    ("made", "labels"),
+    [
+        (auc.Forest, [False, True]),
+        (auc.MulticlassForest, ["low", "middle", "high"]),
+        (ranking.Forest, [0.0, 1.0, 2.5]),
+    ],
+    ids=["auc", "classes", "ranking"],
+)
+def test_a_column_of_a_frame_is_known_from_its_first_value_on(made: Any, labels: list[Any], cut: int) -> None:
+    """As record by record: names and texts that come late, first records with gaps, an empty column."""
+    rng, rows = random.Random(5), []
+    for i in range(200):
+        x: dict[str, Any] = {"z": rng.gauss(0.0, 1.0), "b": rng.gauss(0.0, 1.0), "a": rng.choice("NX")}
+        x = {name: value for name, value in x.items() if rng.random() < 0.7 and (name != "a" or i > 20)}
+        if i == 0 or not x:
+            x = {"z": 1.0}
+        if i > 60:
+            x["late"] = rng.gauss(0.0, 1.0)
+        rows.append((x, labels[min(int(abs(x.get("z", 0.0)) * 1.5), len(labels) - 1)]))
+    one, many = (made(trees=4, nodes=63, seed=3) for _ in range(2))
+    for start in range(0, len(rows), cut):
+        part = rows[start : start + cut]
+        frame = {name: [x.get(name) for x, _ in part] for name in ("a", "b", "empty", "late", "z")}
+        many.learn_many(pd.DataFrame(frame), pd.Series([y for _, y in part]))
+        for x, y in part:
+            one.learn_one(x, y)
+        assert many.feature_names == one.feature_names
+    assert one.feature_names == ("z", "b", "a", "late")
+    assert frozen(one) == frozen(many)
+
+
+def test_a_row_without_any_feature_is_refused_as_a_record_is() -> None:
+    model = small()
+    model.learn_one({"a": 1.0, "b": 2.0}, True)
+    before = frozen(model)
+    frame = pd.DataFrame({"a": [1.0, None], "b": [2.0, None]})
+    for call in (model.score_many, lambda X: model.learn_many(X, pd.Series([True, False]))):
+        with pytest.raises(RecordError, match=r"row 1 has no features\. Fix: give at least one, or drop"):
+            call(frame)
+    with pytest.raises(RecordError, match="no features"):
+        model.learn_one({}, True)
+    assert frozen(model) == before
+
+
+def test_a_frame_with_too_many_columns_changes_nothing() -> None:
+    model = small(max_features=2)
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [None, 1.0], "c": [None, 3.0]})
+    before = frozen(model)
+    with pytest.raises(RecordError, match="more than max_features=2"):
+        model.learn_many(frame, pd.Series([True, False]))
+    assert frozen(model) == before
+
+
 def test_texts_from_the_first_event_on() -> None:
     model = small()
     for x, y in mixed(300):

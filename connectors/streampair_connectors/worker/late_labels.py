@@ -13,7 +13,7 @@ import math
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -93,6 +93,8 @@ class LabelReader:
         With [labels].
     partitions
         Of the labels topic.
+    now
+        Returns the time in milliseconds beyond which a timestamp is from the future.
 
     Attributes
     ----------
@@ -104,8 +106,9 @@ class LabelReader:
         As of the lane.
     """
 
-    def __init__(self, config: Config, partitions: int) -> None:
+    def __init__(self, config: Config, partitions: int, now: Callable[[], int]) -> None:
         assert config.labels is not None
+        self._now = now
         self._labels = config.labels
         self._decode = LabelDecoder(config)
         self._partitions = partitions
@@ -152,7 +155,7 @@ class LabelReader:
         if ids and self.table is not None:
             times = np.array([record.timestamp for record in kept], np.int64)
             # A label from the future would say for as long that labels still come.
-            self.newest = max(self.newest, min(int(times.max()), round(time.time() * 1000)))
+            self.newest = max(self.newest, min(int(times.max()), self._now()))
             digests = digest_ids(ids)
             if self.late_sample is not None:
                 self.late_sample.match(
@@ -324,7 +327,7 @@ class LateLabelSource(TopicSource):
         self._lookup = lookup
         self._routes = routes
         self._due_reader = TopicReader(config.require_kafka(), config.input.topic, partitions, self._on_lost)
-        self._label_reader = LabelReader(config, label_partitions)
+        self._label_reader = LabelReader(config, label_partitions, self._latest_time)
         self._due_order: TopicOrder | None = None
         self._due_feed = OrderFeed(self._due_reader, config.input.topic, _QUEUE_BYTES)
         self._open: OpenLane | None = None
@@ -617,6 +620,11 @@ class LateLabelSource(TopicSource):
         if ahead is None:
             ahead = self._broker_clock.ahead
         return min(host_ms, round(time.time() * 1000)) - (ahead or 0)
+
+    def _latest_time(self) -> int:
+        """The later one of this host's time and the brokers'."""
+        now = round(time.time() * 1000)
+        return max(now, self._broker_time(now))
 
     def _labels_read(self) -> int | None:
         """Time as of which the labels topic was read; None: nothing is due."""
