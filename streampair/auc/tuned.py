@@ -25,11 +25,14 @@ MOST_RACE = 1_000_000
 
 def rank_auc(labels: Array, scores: Array) -> float:
     """AUC of scores (n,) for labels 1 and -1; ties count half; 0.5 if a class is missing."""
-    high, low = scores[labels > 0.0], np.sort(scores[labels < 0.0])
+    # Both sorted: a search for sorted values takes a third of the time.
+    high, low = np.sort(scores[labels > 0.0]), np.sort(scores[labels < 0.0])
     if not len(high) or not len(low):
         return 0.5
+    below = np.searchsorted(low, high)
+    ties = bool((low[np.minimum(below, len(low) - 1)] == high).any())
     # Whole numbers, so that the order of a sum does not matter.
-    above = np.searchsorted(low, high, "left").sum() + np.searchsorted(low, high, "right").sum()
+    above = below.sum() + (np.searchsorted(low, high, "right") if ties else below).sum()
     return float(above) / (2.0 * len(high) * len(low))
 
 
