@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import search, support
+from harness import dying_worker, search, support
 
 TESTS = """
 import pytest
@@ -179,3 +179,17 @@ def test_the_tests_of_a_crashed_process_are_run_by_the_others(tmp_path: Path) ->
         timeout=120,
     )
     assert "1 failed, 20 passed" in result.stdout, result.stdout
+
+
+def test_the_steps_at_which_workers_die_exist() -> None:
+    for steps in (
+        dying_worker.AT_START,
+        dying_worker.DIRECTORY,
+        dying_worker.EARLY,
+        dying_worker.LABELS,
+        dying_worker.MODELS,
+        dying_worker.SCORER,
+        dying_worker.TOPIC,
+    ):
+        for title, step in steps.items():
+            assert hasattr(dying_worker.found(step.owner), step.name), title

@@ -100,5 +100,7 @@ def test_where_producers_set_the_timestamps_a_host_that_is_ahead_learns_too_soon
         send_events(app, [each._replace(time=now + 10_000) for each in stream(50, 2)[0][40:]])
         wait_for("labels are sent on", lambda: len(late_labels(app)) == 30, explain=worker.log)
         assert worker.stop() == 0, worker.log()
-    assert {reason for _, reason in late_labels(app)} == {"no event had this id in time"}
+    # The second one of labels that are read more than `lateness` after their timestamps, on a busy machine.
+    reasons = {"no event had this id in time", "every event that it could be for was learned before"}
+    assert {reason for _, reason in late_labels(app)} <= reasons
     assert sum(due_offsets(app).values()) == 50

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["AT_START", "DIRECTORY", "EARLY", "LABELS", "MODELS", "SCORER", "TOPIC", "Step"]
+__all__ = ["AT_START", "DIRECTORY", "EARLY", "LABELS", "MODELS", "SCORER", "TOPIC", "Step", "found"]
 
 _HERE = "streampair_connectors"
 
@@ -136,7 +136,7 @@ EARLY: dict[str, Step] = {
     "early: events read": Step(_EARLY, "_read_events", "after", True),
     "early: taken": Step(_EARLY, "take", "after", True),
 }
-_SCORER = f"{_HERE}.worker.scorer:Scorer"
+_SCORER = f"{_HERE}.worker.scorer:ScoringWorker"
 SCORER: dict[str, Step] = {
     "scorer 1: there is a model": Step(_SCORER, "_first_model", "after"),
     "scorer 2: producer started": Step(_WRITER, "start", "after"),
@@ -207,7 +207,7 @@ class Trap:
 
     def set(self) -> None:
         """Put it where it belongs."""
-        owner, name, when = _find(self._step.owner), self._step.name, self._step.when
+        owner, name, when = found(self._step.owner), self._step.name, self._step.when
         inner = getattr(owner, name)
 
         def before(args: tuple[Any, ...]) -> None:
@@ -249,15 +249,16 @@ class Trap:
         setattr(owner, name, calls)
 
 
-def _find(path: str) -> Any:
+def found(path: str) -> Any:
+    """The module, or ``module:class``, of this name."""
     module, _, kind = path.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, kind) if kind else found
+    imported = importlib.import_module(module)
+    return getattr(imported, kind) if kind else imported
 
 
 def _note_work(pause: float) -> None:
     """Know when records are processed; and a learner that takes `pause` seconds for each, if asked."""
-    owner = _find(_LANE)
+    owner = found(_LANE)
     inner = owner.process
 
     def process(self: Any, records: Any) -> Any:
@@ -275,7 +276,7 @@ def _note_work(pause: float) -> None:
 
 def _outputs_after_offsets() -> None:
     """Offsets, log and register first, outputs in a transaction of their own."""
-    owner = _find(_WRITER)
+    owner = found(_WRITER)
     inner = owner._transaction
 
     async def transaction(self: Any, sends: Any, group: str, offsets: Any, *rest: Any) -> Any:
@@ -293,7 +294,7 @@ def _outputs_outside() -> None:
     """Outputs at once, by a producer that is not transactional."""
     from aiokafka import AIOKafkaProducer
 
-    owner = _find(_TOPIC)
+    owner = found(_TOPIC)
     made: list[Any] = []
 
     async def send(self: Any, target: Any, messages: Any) -> None:
@@ -316,14 +317,14 @@ def _no_replay() -> None:
             lane._batch.next_offset = lane.replay_until
             lane._working = True
 
-    _find(_OPENER)._replay = replay
+    found(_OPENER)._replay = replay
 
 
 def _no_lines() -> None:
     """What a private learner releases leaves before its digest is durable."""
-    owner = _find(f"{_HERE}.worker.outputs:Outputs")
+    owner = found(f"{_HERE}.worker.outputs:Outputs")
     lines: list[Any] = []
-    lane = _find(_LANE)
+    lane = found(_LANE)
     process = lane.process
 
     def without(self: Any, records: Any) -> Any:
@@ -347,7 +348,7 @@ def _no_lines() -> None:
 
 def _no_flush() -> None:
     """The state is committed while the outputs wait in this process: they leave one commit late."""
-    producer, store = _find(f"{_HERE}.kafka:Producer"), _find(f"{_HERE}.stores:DiskStore")
+    producer, store = found(f"{_HERE}.kafka:Producer"), found(f"{_HERE}.stores:DiskStore")
     inner = producer.send
     kept: list[Any] = []
     late: list[Any] = []
@@ -369,7 +370,7 @@ def _no_flush() -> None:
 
 def _keeps_what_was_revoked() -> None:
     """Stays in the group and works on with lanes that the group has given to another worker."""
-    owner = _find(f"{_HERE}.worker.worker:Worker")
+    owner = found(f"{_HERE}.worker.worker:Worker")
 
     async def revoked(self: Any, partitions: Any) -> None:
         self._assigned.difference_update(partitions)
@@ -382,7 +383,7 @@ def _keeps_what_was_revoked() -> None:
 
 def _claims_the_topic() -> None:
     """Joins the group as one that has the partitions."""
-    owner = _find(f"{_HERE}.kafka.membership:WholeTopicAssignor")
+    owner = found(f"{_HERE}.kafka.membership:WholeTopicAssignor")
     inner = owner.__init__
 
     def claims(self: Any) -> None:
@@ -397,8 +398,8 @@ def _claims_the_topic() -> None:
 
 def _joins_too_soon() -> None:
     """Events are due although the labels topic, which is slow, was not read yet."""
-    reader = _find(f"{_HERE}.worker.late_labels:LabelReader")
-    source = _find(f"{_HERE}.worker.late_labels:LateLabelSource")
+    reader = found(f"{_HERE}.worker.late_labels:LabelReader")
+    source = found(f"{_HERE}.worker.late_labels:LateLabelSource")
     poll, join = reader.poll, source._join
 
     async def slow(self: Any) -> None:
@@ -415,12 +416,12 @@ def _joins_too_soon() -> None:
 
 def _forgets_what_was_used() -> None:
     """Labels that were used can be used again after a start."""
-    _find(_LABELS)._label_state = lambda self: b""
+    found(_LABELS)._label_state = lambda self: b""
 
 
 def _reads_due_events_twice() -> None:
     """Due events are read on from where the last snapshot was, and not the last commit."""
-    owner = _find("streampair.engine.source:Positions")
+    owner = found("streampair.engine.source:Positions")
     inner = owner.load
 
     def load(self: Any, state: Any) -> None:
@@ -432,7 +433,7 @@ def _reads_due_events_twice() -> None:
 
 def _sends_on_without_noting() -> None:
     """Labels that were sent on are sent on again after a start."""
-    owner = _find("streampair.engine.source:Positions")
+    owner = found("streampair.engine.source:Positions")
     inner = owner.load
 
     def load(self: Any, state: Any) -> None:
@@ -475,18 +476,18 @@ def _work(order: dict[str, Any]) -> None:
     os.environ.update(order.get("env", {}))
     os.chdir(Path(order["config"]).parent)
     if order.get("snapshot_seconds") is not None:
-        _find(f"{_HERE}.worker.lane_manager")._SNAPSHOT_SECONDS = order["snapshot_seconds"]
+        found(f"{_HERE}.worker.lane_manager")._SNAPSHOT_SECONDS = order["snapshot_seconds"]
         if math.isinf(order["snapshot_seconds"]):  # none, however slow the machine makes a replay look
-            _find(f"{_HERE}.worker.lane_manager")._REPLAY_SECONDS = math.inf
+            found(f"{_HERE}.worker.lane_manager")._REPLAY_SECONDS = math.inf
     if order.get("watch_seconds") is not None:
-        watched = functools.partial(_find(f"{_HERE}.kafka").Consumer, watch_seconds=order["watch_seconds"])
-        _find(f"{_HERE}.worker.worker").Consumer = watched
+        watched = functools.partial(found(f"{_HERE}.kafka").Consumer, watch_seconds=order["watch_seconds"])
+        found(f"{_HERE}.worker.worker").Consumer = watched
     if order.get("clock"):
         _set_clock(order["clock"])
     if order.get("broken"):
         BROKEN[order["broken"]]()
     # It was, before the fork: only real work counts.
-    _find(f"{_HERE}.worker.worker").warm_up = lambda config: None
+    found(f"{_HERE}.worker.worker").warm_up = lambda config: None
     _note_work(order.get("pause", 0.0))
     if order.get("step"):
         every = {**TOPIC, **DIRECTORY} if order["store"] == "directory" else {**DIRECTORY, **TOPIC}
