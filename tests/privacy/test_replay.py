@@ -73,13 +73,10 @@ def test_a_replay_repeats_every_release(options: dict[str, Any], way: str) -> No
         assert releases(other, data[slot:]) == expected[slot:]
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    slot=st.integers(0, 20),
-    change=st.sampled_from(["swap", "flip", "value", "null", "context"]),
-    warmup=st.sampled_from([0, 10]),
-)
-def test_another_record_gives_fresh_noise_from_there_on(slot: int, change: str, warmup: int) -> None:
+@pytest.mark.parametrize("change", ["swap", "flip", "value", "null", "context"])
+@settings(max_examples=8, deadline=None)
+@given(slot=st.integers(0, 20), warmup=st.sampled_from([0, 10]))
+def test_another_record_gives_fresh_noise_from_there_on(change: str, slot: int, warmup: int) -> None:
     data = [event for event in events(40) if "b" in event[0]][:31]
     changed = list(data)
     x, y = changed[slot]
