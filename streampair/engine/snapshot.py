@@ -451,7 +451,7 @@ def configuration_changed(
     if digest == digest_before and model != model_before:
         what = "the model that the learner begins with (learner.start)"
         undo = "put the old model back as learner.start" if model_before else "remove learner.start"
-    changes = setting_changes(settings_before or {}, settings or {}) if settings_before else ""
+    changes = setting_changes(settings_before, settings or {}) if settings_before else ""
     return SnapshotError(
         f"{what} changed since {since}: {changes or f'the fingerprint was {before!r}, now it is {now!r}'}",
         fix=f"{undo}, or give the new configuration another app name, which starts from the beginning",

@@ -1,4 +1,4 @@
-"""Challengers of a configuration, without a broker: what is shown of them, and who may be promoted."""
+"""Challengers of a configuration, without a broker: what is reported of them, and who may be promoted."""
 
 from __future__ import annotations
 

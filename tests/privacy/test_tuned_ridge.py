@@ -174,7 +174,7 @@ def test_a_restored_learner_chooses_as_the_one_before() -> None:
 
 
 def test_it_is_told_how_exact_the_chosen_weights_are() -> None:
-    """The noise that is told is that of weights under the chosen ridge."""
+    """The noise that is reported is that of weights under the chosen ridge."""
     model, usual = (state(taught(learner(tune))) for tune in (True, False))
     model._ridge(*model._means()[:2])
     model._ridges = (model.releases, math.sqrt(model.plan.features / model._numbers[1]))

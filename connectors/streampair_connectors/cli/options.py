@@ -23,6 +23,7 @@ __all__ = [
     "ConfigPath",
     "LogFormat",
     "LogLevel",
+    "check_can_ask",
     "configure_logs",
     "errors",
     "run_until_signal",
@@ -48,6 +49,21 @@ def settle() -> None:
     gc.freeze()
     gc.set_threshold(_YOUNG, 10, 10)
     gc.enable()
+
+
+def check_can_ask(*, yes: bool, as_json: bool) -> None:
+    """Refuse a command that changes a state where nobody can confirm it.
+
+    Raises
+    ------
+    ConfigError
+        `--yes` is not given, and there is no terminal.
+    """
+    if not yes and (as_json or not sys.stdin.isatty()):
+        raise ConfigError(
+            "no terminal to ask for confirmation",
+            fix="call it in a terminal and without --json, or add --yes",
+        )
 
 
 def configure_logs(level: str, form: str = "json") -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from streampair.errors import ConfigError
-from streampair_connectors.cli.options import AsJson, ConfigPath, errors
+from streampair_connectors.cli.options import AsJson, ConfigPath, check_can_ask, errors
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -49,11 +47,7 @@ def promote(
     (auc_share); any other choice depends on raw data, and voids the guarantee (--by-raw-data).
     """
     with errors(as_json):
-        if not yes and (as_json or not sys.stdin.isatty()):
-            raise ConfigError(
-                "no terminal to ask for confirmation",
-                fix="call it in a terminal and without --json, or add --yes",
-            )
+        check_can_ask(yes=yes, as_json=as_json)
         settings = load_config(config)
         logs.configure("error")
         made = asyncio.run(_promote(settings, name, by_raw_data=by_raw_data, ask=not yes, show=not as_json))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streampair.errors import ConfigError
-from streampair_connectors.cli.options import AsJson, ConfigPath, errors
+from streampair_connectors.cli.options import AsJson, ConfigPath, check_can_ask, errors
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -115,11 +114,7 @@ def recover(
                 fix="pass one of --ignore-register, --accept-rollback and --skip-span: the error of `run` "
                 "names it",
             )
-        if not yes and (as_json or not sys.stdin.isatty()):
-            raise ConfigError(
-                "no terminal to ask for confirmation",
-                fix="call it in a terminal and without --json, or add --yes",
-            )
+        check_can_ask(yes=yes, as_json=as_json)
         settings = load_config(config)
         logs.configure("error")
         partitions = None if partition is None else [partition]

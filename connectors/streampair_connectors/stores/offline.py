@@ -110,7 +110,7 @@ def offline_store(config: Config) -> OfflineStore:
 async def check_stored_settings(config: Config) -> None:
     """Refuse settings that are not those that the stored lane of a whole topic began with.
 
-    A standby opens its lane only when the worker before it ends; so it is told before it waits.
+    A standby opens its lane only when the worker before it ends; so it is refused before it waits.
 
     Raises
     ------

@@ -258,7 +258,8 @@ class Worker:
             else:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
-            await check_stored_settings(config)
+            if not self._joined:  # not again after each loss of the connection: it reads the whole log
+                await check_stored_settings(config)
             await self._models.start()
             await check_scoring(config, self._partitions)
             self._outputs = Outputs(config, self._producer.routes)
