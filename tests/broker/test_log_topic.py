@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from streampair_connectors.kafka import (
     LogTopic,
     Message,
     Partition,
+    RecordReader,
     TransactionalProducer,
     describe_topics,
     transactional_id,
@@ -227,6 +228,37 @@ def test_a_log_is_read_to_its_end(apache_kafka: Cluster, unique: Unique) -> None
             (last,) = await write(Message(None, b"four"))
         await settle(apache_kafka, app)
         assert await topic.read(0) == [(last, None, b"four")]
+
+    asyncio.run(body())
+
+
+class Trimming(RecordReader):
+    """Whenever it has said where a log begins, the owner trims a record more."""
+
+    def __init__(self, kafka: Cluster, topic: LogTopic, offsets: list[int]) -> None:
+        super().__init__(settings(kafka))
+        self._topic, self._left = topic, offsets
+
+    async def spans(self, partitions: Sequence[Partition]) -> dict[int, tuple[int, int]]:
+        found = await super().spans(partitions)
+        if self._left:
+            await self._topic.trim(0, self._left.pop(0))
+        return found
+
+
+def test_a_log_that_its_owner_trims_meanwhile_is_read_again(apache_kafka: Cluster, unique: Unique) -> None:
+    topic, app = made(apache_kafka, unique), unique("app")
+
+    async def body() -> None:
+        async with writer(apache_kafka, topic, app) as write:
+            offsets = [(await write(Message(None, b"%d" % i)))[0] for i in range(4)]
+        await settle(apache_kafka, app)
+        lookup = Trimming(apache_kafka, topic, offsets[1:3])
+        try:
+            reading = LogTopic(settings(apache_kafka), topic.name, lookup=lookup)
+            assert [value for _, _, value in await reading.read(0)] == [b"2", b"3"]
+        finally:
+            await lookup.stop()
 
     asyncio.run(body())
 

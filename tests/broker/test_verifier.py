@@ -355,7 +355,7 @@ def test_a_register_that_cannot_be_read_is_asked_for_again(
     with stopped_at(nursery, one, step) as worker:
         stoppable_kafka.kill()
         worker.signal(signal.SIGCONT)
-        worker.await_log("waiting_for_broker")
+        worker.await_log("waiting")
         # None is not taken for an answer: no account was begun anew.
         assert contents(one) == files
         assert not worker.said("lane_opened")
@@ -379,7 +379,7 @@ def test_a_partition_has_no_leader_for_a_while(
     for p in (0, 1):
         one.feed(40, p)
     with nursery.start(one.app) as worker:
-        worker.await_log("waiting_for_broker")
+        worker.await_log("waiting")
         two_brokers.second.start()
         one.await_done(worker)
         two_brokers.second.kill()

@@ -351,3 +351,16 @@ def test_aborted_transactions_are_not_read(apache_kafka: Cluster, unique: Unique
     assert offsets == [*range(20), *range(42, 62)]
     lane = app.reference([*values[:20], *values[40:]])[1]
     assert same(app.snapshot()["steps"], lane["steps"])
+
+
+def test_high_scores_are_alerts_too(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
+    name = unique("app")
+    app = App(kafka, tmp_path, name, settings="[output]\nalert_above = 0.3").create_topics()
+    kafka.create_topic(f"{name}-alerts")
+    app.produce(events(80))
+    with Inside(app) as worker:
+        rows = app.await_scores({0: 80}, worker)
+    high = [row for row in rows if row["score"] >= 0.3]
+    assert 0 < len(high) < 80
+    alerts = asyncio.run(read_until(kafka.bootstrap, f"{name}-alerts", lambda found: len(found) >= len(high)))
+    assert [json.loads(record.value) for record in alerts] == high

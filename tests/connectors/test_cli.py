@@ -79,8 +79,9 @@ def help_of(*path: str) -> str:
 
 def test_the_commands() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
-        *("", "demo", "check", "run", "serve", "promote", "replay", "report", "audit"),
+        *("", "demo", "check", "doctor", "run", "serve", "promote", "replay", "report", "audit", "erasure"),
         *("budget", "budget plan", "budget show", "budget card"),
+        *("dlq", "dlq list", "dlq show", "dlq replay"),
         *("model", "model export", "model show", "model diff"),
         *("state", "state show", "state recover", "state export", "state import"),
     }

@@ -54,9 +54,9 @@ def test_trouble_is_reported_once_and_so_is_its_end(stream: io.StringIO) -> None
     for _ in range(2):
         health.running()
         assert state(telemetry) == "running"
-    assert events(stream) == ["waiting_for_broker", "broker_is_back"]
+    assert events(stream) == ["waiting", "running_again"]
     health.waiting("again")
-    assert events(stream)[-1] == "waiting_for_broker"
+    assert events(stream)[-1] == "waiting"
 
 
 def test_who_stops_says_nothing_else_until_it_has_stopped(stream: io.StringIO) -> None:
@@ -70,7 +70,7 @@ def test_who_stops_says_nothing_else_until_it_has_stopped(stream: io.StringIO) -
     assert state(telemetry) == "stopping"
     health.stopped()
     assert state(telemetry) == "stopped"
-    assert events(stream) == ["stopping", "waiting_for_broker", "stopped"]
+    assert events(stream) == ["stopping", "waiting", "stopped"]
 
 
 def test_a_failure_says_what_to_do() -> None:

@@ -164,6 +164,7 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
         encoder=Encoder(app="a", learner="l", topic="t", partition=0),
         partition=0,
         bad_count=0,
+        bad_causes={},
     )
     lane.positions = OpenLane.positions.fget(lane)  # type: ignore[attr-defined]
     lane.learned_positions = OpenLane.learned_positions.fget(lane)  # type: ignore[attr-defined]

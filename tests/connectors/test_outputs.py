@@ -13,14 +13,13 @@ from streampair_connectors.worker.outputs import OutputMessages
 
 from streampair.engine import OrderedRecord, Scored
 
-CONFIG = parse_config(
-    {
-        "app": "a",
-        "kafka": {"bootstrap_servers": "nowhere:1"},
-        "input": {"topic": "events", "label": "y", "features": ["x"]},
-        "learner": {"class": "streampair.auc.PairOGD"},
-    }
-)
+CONFIG_TABLE = {
+    "app": "a",
+    "kafka": {"bootstrap_servers": "nowhere:1"},
+    "input": {"topic": "events", "label": "y", "features": ["x"]},
+    "learner": {"class": "streampair.auc.PairOGD"},
+}
+CONFIG = parse_config(CONFIG_TABLE)
 
 
 def test_each_score_goes_to_the_partition_of_its_key_or_of_its_event() -> None:
@@ -46,3 +45,20 @@ def test_each_score_goes_to_the_partition_of_its_key_or_of_its_event() -> None:
     }
     assert found == expected
     assert len(found) == 5
+
+
+def test_scores_of_at_least_the_limit_are_alerts_too() -> None:
+    config = parse_config({**CONFIG_TABLE, "output": {"alert_above": 2.0, "alert_topic": "high"}})
+    routes = Routes({"a-scores": 1, "a-dead-letters": 1, "high": 3})
+    values = [1.9, 2.0, None, 2.5, -3.0]
+    records = [
+        OrderedRecord(offset, b"", b"k%d" % offset, 1000, partition=0, position=offset, clock=1000)
+        for offset in range(len(values))
+    ]
+    scored = [Scored(each.offset, each.key, None, values[each.offset], "learned") for each in records]
+    encoder = Encoder(app="a", learner="PairOGD", topic="events", partition=0)
+    out: dict[Partition, list[Any]] = {}
+    OutputMessages(config, routes).scores(out, encoder, records, scored, [(0, n) for n in range(len(values))])
+    assert len(out.pop(Partition("a-scores", 0))) == len(values)
+    alerts = [(target, json.loads(m.value)["offset"]) for target, messages in out.items() for m in messages]
+    assert sorted(alerts) == sorted((routes.target("high", b"k%d" % n, 0), n) for n in (1, 3))

@@ -20,7 +20,13 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
 from streampair_connectors.observability.dashboard import frame, frame_json, page
 from streampair_connectors.observability.metric_definitions import SERIES, STAGES, LaneLabels
-from streampair_connectors.observability.metric_history import POINTS, RELEASES, MetricHistory, Track
+from streampair_connectors.observability.metric_history import (
+    POINTS,
+    RELEASES,
+    LetterCause,
+    MetricHistory,
+    Track,
+)
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.privacy_card import lane_card
 from streampair_connectors.observability.server import MetricsServer
@@ -145,7 +151,7 @@ def view(events: list[Any], public: bool, open_one: bool = False) -> list[bytes]
         metrics.publish(LABELS, gauges, len(events) - start, dict.fromkeys(STAGES, 0.0))
         if sum(gauges.dead_letters.values()) > letters:  # as a worker tells of them, once a commit
             letters += 1
-            metrics.history.dead_letter(LABELS, "decode", start)
+            metrics.history.dead_letters(LABELS, {"1f09ac": LetterCause("decode", "not JSON", 1, start)})
         answers += [metrics.render(public=public), frame_json(metrics, public=public)[1]]
         answers.append(frame_json(metrics, public=public, after=start // 20)[1])
         answers.append(json.dumps(lane_card(LABELS, gauges, public=public)).encode())
@@ -268,11 +274,14 @@ def test_what_changed_since(telemetry: Telemetry) -> None:
 def test_a_lane_that_goes_leaves_no_past() -> None:
     metrics = Telemetry()
     metrics.publish(OPEN, feed(lane("PairOGD"), encoded(EVENTS[:5]), 0), 0)
-    metrics.history.dead_letter(OPEN, "decode", 4)
-    assert frame(metrics, public=False)["lanes"][0]["dead_letter_offsets"] == {"decode": 4}
+    metrics.history.dead_letters(OPEN, {"1f09ac": LetterCause("decode", "the event is not JSON", 1, 4)})
+    metrics.history.dead_letters(OPEN, {"1f09ac": LetterCause("decode", "the event is not JSON", 2, 9)})
+    (found,) = frame(metrics, public=False)["lanes"]
+    assert found["dead_letter_offsets"] == {"decode": 9}
+    assert found["dead_letter_causes"] == [["1f09ac", "decode", "the event is not JSON", 3, 9]]
     roster = frame(metrics, public=False)["roster"]
     metrics.withdraw(OPEN)
-    assert metrics.history.tracks == metrics.history.letters == {}
+    assert metrics.history.tracks == metrics.history.letters == metrics.history.causes == {}
     assert frame(metrics, public=False)["roster"] == roster + 1
 
 

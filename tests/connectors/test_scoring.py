@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import Config, parse_config
-from streampair_connectors.worker.factory import build_lane, taken_cells
+from streampair_connectors.config import Config, OutputConfig, parse_config
+from streampair_connectors.worker.factory import build_lane, build_learner, taken_cells
 from streampair_connectors.worker.outputs import SCORING_STAGES
 from streampair_connectors.worker.scoring import score_records
 
@@ -94,7 +94,10 @@ def records_of(case: str, count: int, seed: int = 1) -> list[Record]:
 def comparable(scored: list[Scored], letters: list[DeadLetter]) -> tuple[list[Any], list[DeadLetter]]:
     """Outcomes without the difference between learned and not, and the dead letters that scorers send."""
     rows = [
-        (s.offset, s.key, s.id, s.score, "scored" if s.outcome == "learned" else s.outcome, s.probabilities)
+        (
+            *(s.offset, s.key, s.id, s.score, "scored" if s.outcome == "learned" else s.outcome),
+            *(s.probabilities, s.reasons),
+        )
         for s in scored
     ]
     return rows, [letter for letter in letters if letter.stage in SCORING_STAGES]
@@ -105,13 +108,15 @@ def test_scores_and_dead_letters_are_those_of_the_lane(case: str) -> None:
     """Record by record: the model of this moment, and the lane before it learns the record."""
     config = config_of(case)
     decode = json_decoder(config.input, **taken_cells(config))
+    explain = 2 if hasattr(build_learner(config), "explain_one") else 0
+    config = config.model_copy(update={"output": OutputConfig(explain=explain)})
     lane = build_lane(config, decode, topic="t", partition=0, snapshots=False)
     records, classes = records_of(case, 260), config.input.labels == "any"
     lane.process(records[:100])
     outcomes = set()
     for record in records[100:]:
         model = models.loads(models.dumps(lane.learner, lane.seen))
-        found = comparable(*score_records(model, decode, [record], classes=classes))
+        found = comparable(*score_records(model, decode, [record], classes=classes, explain=explain))
         output = lane.process([record])
         assert found == comparable(output.scores, output.dead_letters), record
         outcomes.add(found[0][0][4])

@@ -243,12 +243,58 @@ def test_everything_selects_the_pods() -> None:
 @pytest.fixture(scope="module")
 def parallel() -> dict[str, dict[str, Any]]:
     """What is applied with deploy/kubernetes-parallel."""
+    return built(PARALLEL)
+
+
+def built(overlay: Path) -> dict[str, dict[str, Any]]:
+    """What is applied with an overlay."""
     if shutil.which("kubectl") is None:
         support.unavailable("kubectl", "install it (https://kubernetes.io/docs/tasks/tools)")
-    completed = subprocess.run(["kubectl", "kustomize", str(PARALLEL)], capture_output=True, text=True)
+    completed = subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, text=True)
     assert completed.returncode == 0, completed.stderr
     found = yaml.safe_load_all(completed.stdout)
     return {f"{made['kind']}/{made['metadata']['name']}": made for made in found}
+
+
+# Kubernetes, with TLS and SASL
+
+
+def test_the_secure_overlay_reaches_kafka_with_tls_and_a_password(tmp_path: Path) -> None:
+    secure = built(DEPLOY / "kubernetes-secure")
+    for name, made in secure.items():
+        if made["kind"] != "ServiceMonitor":  # the Prometheus operator's own
+            kubernetes_validate.validate(made, VERSIONS[-1], strict=True)
+        assert made["metadata"].get("namespace", "streampair") == "streampair", name
+    config = mounted_config(secure, "StatefulSet/streampair", tmp_path / "secure.toml")
+    plain = tmp_path / "plain.toml"
+    plain.write_text(KUBERNETES["ConfigMap/streampair-config"]["data"]["config.toml"])
+    one, other = (flat(each.model_dump(mode="json")) for each in (config, load_config(plain)))
+    keys = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+    names = ("bootstrap_servers", "security_protocol", "sasl_mechanism", "username", "password_file")
+    assert keys == {f"kafka.{name}" for name in (*names, "ssl_cafile")}
+    pod = secure["StatefulSet/streampair"]["spec"]["template"]["spec"]
+    (volume,) = [each for each in pod["volumes"] if "secret" in each]
+    (mount,) = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    settings = config.require_kafka()
+    secret = secure[f"Secret/{volume['secret']['secretName']}"]["stringData"]
+    assert {str(settings.password_file), str(settings.ssl_cafile)} == {
+        f"{mount['mountPath']}/{key}" for key in secret
+    }
+    assert volume["secret"]["defaultMode"] == 0o440
+    port = int(settings.bootstrap_servers.rpartition(":")[2])
+    assert secure["NetworkPolicy/streampair"]["spec"]["egress"][0]["ports"] == [{"port": port}]
+
+
+def test_the_monitor_selects_the_operators_port() -> None:
+    secure = built(DEPLOY / "kubernetes-secure")
+    monitor, service = secure["ServiceMonitor/streampair"], secure["Service/streampair"]
+    assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    assert wanted <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    # The other service of the pods has no such port, so that no pod is scraped twice.
+    assert endpoint["port"] not in {p["name"] for p in secure["Service/streampair-public"]["spec"]["ports"]}
 
 
 def without_hash(name: str) -> str:

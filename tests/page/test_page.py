@@ -23,6 +23,7 @@ from harness.browser import browser
 from harness.label_series import DAY, label_metrics, late_gauges
 from harness.lane_on_disk import LaneOnDisk
 from harness.worker_process import wait_for
+from playwright.sync_api import expect
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.replay import _Background
@@ -31,6 +32,7 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
 from streampair_connectors.observability.dashboard import frame
 from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
+from streampair_connectors.observability.metric_history import CAUSES, LetterCause
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.factory import build_lane
@@ -211,8 +213,15 @@ def test_it_starts_and_follows(run: Run, visit: Open) -> None:
     page.get_by_role("tab", name="Operation").click()
     run.telemetry.lag(labels, 12_345)
     says(page, "12,345")
-    run.telemetry.history.dead_letter(labels, "decode", 98_765)
-    says(page, "98,765")
+    run.telemetry.history.dead_letters(
+        labels, {"1f09ac": LetterCause("features", "feature 'amount' is text", 3_456, 98_765)}
+    )
+    causes = page.get_by_role("region", name="Dead letters by cause")
+    expect(causes).to_contain_text("1f09acfeaturesfeature 'amount' is text3,45698,765")
+    further = {f"{n:06x}": LetterCause("decode", "the event is not JSON", 1, n) for n in range(CAUSES)}
+    run.telemetry.history.dead_letters(labels, further)
+    expect(causes.locator("tbody tr")).to_have_count(CAUSES + 1)
+    expect(causes.locator("tbody tr").last).to_have_text(f"further causes{NOTHING}{NOTHING}119")
     run.telemetry.withdraw(labels)
     says(page, "No lane yet.")
 

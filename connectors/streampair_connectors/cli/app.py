@@ -13,12 +13,14 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import msgspec
 import typer
 from rich.console import Console
 
 from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
 from streampair_connectors.cli.budget import card
+from streampair_connectors.cli.dlq import dlq_app
 from streampair_connectors.cli.model import model_app
 from streampair_connectors.cli.options import (
     AsJson,
@@ -170,6 +172,32 @@ def check(config: ConfigPath, create_topics: CreateTopics = False, as_json: AsJs
 
 
 @app.command(
+    short_help="Say what is to be mended before `run`, in order.",
+    epilog="Example: streampair doctor fraud.toml",
+)
+def doctor(config: ConfigPath, as_json: AsJson = False) -> None:
+    """Say what is to be mended before `run`, in the order in which to do it.
+
+    Does all that `check` does, and what takes longer: kernels are compiled, as at the first start of `run`,
+    the newest records of the input are compared with this host's clock, and the disk is looked at. Prints
+    problems with their fixes, then warnings. Changes nothing else. Exit code 1 if `run` would not start.
+    """
+    from streampair_connectors.cli.doctor import examine, report_lines
+
+    with _errors(as_json):
+        settings = load_config(config)
+        logs.configure("error")
+        report = asyncio.run(examine(settings))
+        if as_json:
+            typer.echo(json.dumps(report.as_dict()))
+        else:
+            for line in report_lines(report):
+                typer.echo(line)
+        if not report.ok:
+            raise typer.Exit(1)
+
+
+@app.command(
     short_help="Score and learn from a Kafka topic, until stopped.",
     epilog="Example: streampair run fraud.toml --create-topics",
 )
@@ -302,6 +330,40 @@ def replay(
 
         files = {"output": output, "dead_letters": dead_letters, "record": record}
         replay_file(settings, file, labels=labels, **files, serve=serve, report=report)
+
+
+@app.command(
+    short_help="Find the records of one person that are still there.",
+    epilog="Example: streampair erasure fraud.toml customer-17",
+)
+def erasure(
+    config: ConfigPath,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the person's records.")],
+    anywhere: Annotated[
+        bool, typer.Option("--anywhere", help="Also records with KEY in their value or in a header.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the records of one person that are still in the topics of an application.
+
+    Reads input, labels, scores, alerts, dead letters and late labels to their ends, which takes as long as
+    reading them does; changes nothing. Prints where records are, never what they say. docs/erasure.md says
+    how each is removed, and what the state of a learner keeps. Exit code 1 if anything is found.
+    """
+    from streampair_connectors.cli.erasure import erasure_lines
+    from streampair_connectors.worker.erasure import find_records
+
+    with _errors(as_json):
+        settings = load_config(config)
+        logs.configure("error")
+        found = asyncio.run(find_records(settings, key.encode(), anywhere=anywhere))
+        if as_json:
+            typer.echo(json.dumps({"app": settings.app, "records": [msgspec.to_builtins(r) for r in found]}))
+        else:
+            for line in erasure_lines(settings, found):
+                typer.echo(line)
+        if found:
+            raise typer.Exit(1)
 
 
 @app.command(
@@ -455,6 +517,7 @@ budget_app.command(
     epilog="Example: streampair budget card fraud.toml --html card.html",
 )(card)
 app.add_typer(budget_app, name="budget")
+app.add_typer(dlq_app, name="dlq")
 app.add_typer(model_app, name="model")
 app.add_typer(state_app, name="state")
 

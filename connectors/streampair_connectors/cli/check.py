@@ -12,7 +12,7 @@ from streampair.errors import ConfigError, SourceError, StoreError, StreampairEr
 from streampair.privacy import PrivacyReport, Spend
 from streampair.privacy.accounting import doubts
 from streampair_connectors import kafka
-from streampair_connectors.codecs.records import json_decoder
+from streampair_connectors.codecs.formats import event_decoder, schema_registry
 from streampair_connectors.config import Config, KafkaConfig, duration_text
 from streampair_connectors.kafka import Partition
 from streampair_connectors.kafka.admin import (
@@ -119,6 +119,7 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     lane = _check_learner(config, report) if learns else None
     privacy = None if lane is None else lane.privacy
     _check_scorers(config, None if lane is None else lane.model, report)
+    _check_registry(config, report)
     if learns:
         _check_store(config, report)
     _check_ports(config, report)
@@ -142,11 +143,23 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     return report
 
 
+def _check_registry(config: Config, report: Report) -> None:
+    try:
+        registry = schema_registry(config)
+        if registry is None:
+            return
+        registry.check()
+    except StreampairError as error:
+        report.bad("schema registry", error)
+    else:
+        report.good("schema registry", "answers")
+
+
 def _check_learner(config: Config, report: Report) -> Any:
     """Return a lane, which has processed nothing; None: it cannot be made."""
     try:
         lane = build_lane(
-            config, json_decoder(config.input, **taken_cells(config)), topic=config.input.topic, partition=0
+            config, event_decoder(config, **taken_cells(config)), topic=config.input.topic, partition=0
         )
     except StreampairError as error:
         report.bad("learner", error)

@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER, LABEL_NO_ID
 from streampair.errors import ConfigError, RecordError, SourceError
 from streampair_connectors.codecs.labels import LabelCodeParser
-from streampair_connectors.codecs.records import json_fields
+from streampair_connectors.codecs.records import json_object
 from streampair_connectors.config import Config, LabelsConfig
 
 __all__ = ["DueEvents", "Lines", "check_late_labels", "milliseconds"]
@@ -83,11 +83,14 @@ class Lines(NamedTuple):
         Names of the columns of a CSV file; None: JSON lines.
     batches
         The lines, numbered from 0, without the header.
+    find
+        As of `unnested`, of JSON lines.
     """
 
     name: str
     header: list[str] | None
     batches: Iterator[Sequence[Record]]
+    find: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def fields(self, line: bytes) -> Callable[[str], object]:
         """Return the lookup of the fields of a line.
@@ -99,7 +102,8 @@ class Lines(NamedTuple):
         """
         try:
             if self.header is None:
-                return json_fields(line)
+                data = json_object(line)
+                return (data if self.find is None else self.find(data)).get
             cells = next(csv.reader([line.decode("utf-8")], strict=True), [])
             if len(cells) != len(self.header):
                 raise ValueError(f"it has {len(cells)} cells, the header {len(self.header)}")

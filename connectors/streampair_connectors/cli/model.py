@@ -7,14 +7,13 @@ import contextlib
 import json
 import secrets
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streampair.errors import ConfigError, SnapshotError, StoreError
-from streampair_connectors.cli.options import AsJson, ConfigPath, errors
+from streampair_connectors.cli.options import AsJson, ConfigPath, errors, time_text
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -276,7 +275,7 @@ def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["classes"]:
         yield "classes", _listed(facts["classes"])
     yield "records", str(facts["slots"])
-    yield "time", _time(facts["time"])
+    yield "time", time_text(facts["time"])
     for name in ("application", "topic"):
         if name in facts["metadata"]:
             yield name, str(facts["metadata"][name])
@@ -298,15 +297,6 @@ def _listed(names: list[Any]) -> str:
     return f"{len(names)}: {', '.join(map(str, names[:_MOST_ROWS]))}" + (
         f" and {more} more" if more > 0 else ""
     )
-
-
-def _time(milliseconds: int | None) -> str:
-    if milliseconds is None:
-        return "not known"
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{milliseconds} ms since the epoch"
 
 
 def _card_lines(card: Any) -> Iterator[str]:
@@ -369,7 +359,7 @@ def _number(value: float | None) -> str:
 
 def _value(name: str, value: Any) -> str:
     if name == "time":
-        return _time(value)
+        return time_text(value)
     if isinstance(value, list):
         return _listed(value)
     return _number(value) if isinstance(value, float) else "none" if value is None else str(value)

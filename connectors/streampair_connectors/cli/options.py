@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ __all__ = [
     "errors",
     "run_until_signal",
     "settle",
+    "time_text",
 ]
 
 ConfigPath = Annotated[
@@ -64,6 +66,16 @@ def check_can_ask(*, yes: bool, as_json: bool) -> None:
             "no terminal to ask for confirmation",
             fix="call it in a terminal and without --json, or add --yes",
         )
+
+
+def time_text(milliseconds: int | None) -> str:
+    """Return a time since the epoch, for people."""
+    if milliseconds is None:
+        return "not known"
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{milliseconds} ms since the epoch"
 
 
 def configure_logs(level: str, form: str = "json") -> None:

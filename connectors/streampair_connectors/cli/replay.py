@@ -41,12 +41,15 @@ from streampair.engine import ChallengerGauges, DeadLetter, LaneOutput, OrderedR
 from streampair.engine.lane import LaneGauges
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.cli.late_labels import DueEvents, Lines, check_late_labels
-from streampair_connectors.codecs.records import Decoder, Encoder, csv_decoder, json_decoder
+from streampair_connectors.codecs.fields import unnested
+from streampair_connectors.codecs.records import Decoder, Encoder, csv_decoder, declared_names, json_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.observability.dashboard import frame_json
 from streampair_connectors.observability.metric_definitions import LaneLabels
+from streampair_connectors.observability.metric_history import LetterCause
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
+from streampair_connectors.worker.causes import add_letter
 from streampair_connectors.worker.factory import build_lane, taken_cells
 from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
@@ -105,14 +108,16 @@ def open_source(config: Config, path: str) -> Iterator[EventFile]:
     SourceError
         On opening or while reading: the file cannot be read, or a CSV header lacks a configured column.
     """
-    wanted = config.input.field_names() or []
+    wanted = config.input.source_names()
     if config.labels is None:
         wanted = [*wanted, config.input.label_field]
     else:
         wanted = [*wanted, *(name for name in (config.input.id, config.input.time) if name is not None)]
     with _open(path) as raw:
         size = None if path == "-" else _size(raw)
-        lines = _read_lines(path, raw, wanted, config.worker.batch_size, wait=size is not None)
+        lines = _read_lines(path, raw, wanted, config.worker.batch_size, wait=size is not None)._replace(
+            find=unnested(config.input, declared_names(config.input))
+        )
         decode = (
             json_decoder(config.input, **taken_cells(config))
             if lines.header is None
@@ -139,7 +144,8 @@ def _open_labels(config: Config, path: str) -> Iterator[Lines]:
     assert table is not None
     wanted = [name for name in (config.input.id, table.time, table.label) if name is not None]
     with _open(path) as raw:
-        yield _read_lines(path, raw, wanted, config.worker.batch_size, wait=True)
+        lines = _read_lines(path, raw, wanted, config.worker.batch_size, wait=True)
+        yield lines._replace(find=unnested(table, wanted))
 
 
 def _open(path: str) -> io.BufferedReader:
@@ -407,11 +413,14 @@ class Replay:
             if late is not None:
                 scores, letters = _by_line(cast("Sequence[OrderedRecord]", batch), output)
             self.scores(encoder.lines(scores))
+            causes: dict[str, LetterCause] = {}
             for letter in letters:
                 self.dead_letters(_letter_line(letter))
                 if letter.error in self._errors or len(self._errors) < _MAX_ERRORS:
                     self._errors[letter.error] += 1
-                self.telemetry.history.dead_letter(labels, letter.stage, letter.offset)
+                add_letter(causes, letter)
+            if causes:
+                self.telemetry.history.dead_letters(labels, causes)
             timer.encoded(time.perf_counter() - start)
             self.events += len(scores)
             early = publish_after <= self.events <= _GROWTH_EVENTS

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import RecordError
+from streampair_connectors.codecs.formats import field_decoder
 from streampair_connectors.codecs.records import LabelParser
 from streampair_connectors.config import Config, LabelsConfig
 
@@ -57,7 +58,7 @@ def event_ids(config: Config) -> Callable[[Sequence[_KeyedMessage]], list[bytes 
     if field is None:
         read = _outer_id(labels)
         return lambda records: list(map(read, records))
-    decode = msgspec.json.Decoder(_struct({"id": field})).decode
+    decode = field_decoder(config, _struct({"id": field}), events=True)
     limit = config.input.max_event_bytes
 
     def one(record: _KeyedMessage) -> bytes | None:
@@ -66,7 +67,7 @@ def event_ids(config: Config) -> Callable[[Sequence[_KeyedMessage]], list[bytes 
             return None
         try:
             return _id_bytes(decode(value).id)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        except (RecordError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
 
     return lambda records: [one(record) for record in records]
@@ -135,7 +136,7 @@ class LabelDecoder:
         self._outer = None if labels.id_field is not None else _outer_id(labels)
         fields = {} if labels.id_field is None else {"id": labels.id_field}
         fields |= {} if labels.label is None else {"label": labels.label}
-        self._decode: Any = msgspec.json.Decoder(_struct(fields)).decode if fields else None
+        self._decode: Any = field_decoder(config, _struct(fields), events=False) if fields else None
 
     def __call__(self, record: _KeyedMessage) -> DecodedLabel:
         """Decode a message.
@@ -191,9 +192,11 @@ def _parsed(decode: Callable[[bytes], Any], value: bytes | None) -> Any:
         )
     try:
         return decode(value)
+    except RecordError as error:
+        raise RecordError(error.problem, fix=error.fix, stage="label") from None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise RecordError(
-            f"the message is no label: {error}", fix="send a JSON object with id and label", stage="label"
+            f"the message is no label: {error}", fix="send an object with id and label", stage="label"
         ) from None
 
 

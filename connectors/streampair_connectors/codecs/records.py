@@ -24,8 +24,9 @@ import msgspec
 import numpy as np
 
 from streampair.engine import DeadLetter, Event, EventRows, Scored
-from streampair.errors import RecordError
+from streampair.errors import RecordError, SourceError, TombstoneError
 from streampair.records.features import Categories
+from streampair_connectors.codecs.fields import EventFields, is_field_name, typed_reader, unnested
 from streampair_connectors.config import InputConfig, Label
 
 __all__ = [
@@ -35,7 +36,10 @@ __all__ = [
     "csv_decoder",
     "csv_rows",
     "dead_letter_headers",
+    "declared_names",
+    "dict_decoder",
     "json_decoder",
+    "json_object",
     "json_rows",
 ]
 
@@ -65,6 +69,7 @@ def json_rows(
     boolean: bool,
     limit: int,
     ids: bool,
+    whole: bool = False,
 ) -> Callable[[Sequence[_HasValue]], EventRows | None]:
     """Return the batch decoder; see `streampair.engine.EventRows`.
 
@@ -86,6 +91,8 @@ def json_rows(
         Maximum size of an event, in bytes.
     ids
         Whether events have an id.
+    whole
+        Whether `parse` takes the record in place of its bytes.
     """
     zeros = (0.0,) * len(names)
 
@@ -100,12 +107,10 @@ def json_rows(
         raise AssertionError("what is refused in a batch can be decoded alone")
 
     def many(records: Sequence[_HasValue]) -> EventRows | None:
-        values = [record.value for record in records]
-        if not values:
+        if not records:
             return None
-        if None in values or max(map(len, values)) > limit:  # type: ignore[arg-type]
-            values = [None if value is None or len(value) > limit else value for value in values]
-        rows, failed = _each(parse, values)
+        items = _usable(records, limit, whole=whole)
+        rows, failed = _each(parse, items)
         y = [None if row is None else row.label for row in rows] if failed else [row.label for row in rows]
         if not boolean or not _FLAGS.issuperset(map(type, y)):
             y, unknown = _each(known, y)
@@ -126,10 +131,22 @@ def json_rows(
     return many
 
 
+def _usable(records: Sequence[_HasValue], limit: int, *, whole: bool) -> list[Any]:
+    """The records or their bytes; None in place of a tombstone and of a value beyond the limit."""
+    values = [record.value for record in records]
+    if None in values or max(map(len, values)) > limit:  # type: ignore[arg-type]
+        values = [None if value is None or len(value) > limit else value for value in values]
+    if not whole:
+        return values
+    return [None if value is None else record for value, record in zip(values, records, strict=True)]
+
+
 def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> tuple[list[Any], list[int]]:
     """Apply `function` to each item: the results, None where it raises, and the indices of those."""
     try:
         return list(map(function, items)), []
+    except SourceError:  # a schema cannot be fetched: no item is at fault
+        raise
     except Exception:  # of one item: all are then done one by one
         out: list[Any] = []
         raised = []
@@ -279,8 +296,8 @@ def _has_negative_zero(text: bytes) -> bool:
     return bool(((letters[signs + 1] == ord("0")) & ((last == ord(",")) | (last == ord("\n")))).any())
 
 
-def _items_at(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return the function from a sequence to its items at these indices."""
+def _items_at(indices: Sequence[Any]) -> Callable[[Any], Sequence[Any]]:
+    """Return the function from a sequence or a dict to its items at these indices or keys."""
     if len(indices) == 1:
         return lambda row: (row[indices[0]],)
     return itemgetter(*indices)
@@ -334,10 +351,15 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
     >>> decode(Record(0, b'{"amount": 12, "card": "debit", "bad": true}')).x
     {'amount': 12.0, 'card=debit': 1.0}
     """
+    if unnested(config, declared_names(config)) is not None:
+        numeric = config if config.categories() is None else config.without_categories()
+        return dict_decoder(config, json_object, gaps=gaps, texts=texts, typed=typed_reader(numeric))
     if (categories := config.categories()) is not None:
         rest = config.without_categories()
         base = json_decoder(rest, gaps=gaps, texts=texts)
-        return with_categories(categories, base, json_fields, alone=not rest.feature_names())
+        return with_categories(
+            categories, base, lambda record: json_fields(record.value), alone=not rest.feature_names()
+        )
     cells = _Cells(config, gaps=gaps, texts=texts)
     names = config.feature_names()
     id_field = config.id
@@ -345,7 +367,7 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
     labels = LabelParser(config)
     resolve = labels.resolve
     fields = [config.label_field, *(names or ()), *([] if id_field is None else [id_field])]
-    if names is None or not all(map(_is_field_name, fields)):
+    if names is None or not all(map(is_field_name, fields)):
         return _slow_decoder(config, labels, cells)
 
     features = _features(len(names))
@@ -454,12 +476,92 @@ def _features(count: int) -> Callable[[Any], tuple[float, ...]]:
     return operator.attrgetter(*(f"f{i}" for i in range(count)))
 
 
-def _is_field_name(name: str) -> bool:
-    """Whether msgspec accepts `name` as the name of a field."""
-    return all(char not in '\\"' and char >= " " for char in name)
+_NUMBERS = frozenset({float, int})
+_IDS = frozenset({str, int, type(None)})
 
 
-def _slow_decoder(config: InputConfig, labels: LabelParser, cells: _Cells) -> Decoder:
+def dict_decoder(
+    config: InputConfig,
+    parse: Callable[[bytes], dict[str, Any]],
+    *,
+    gaps: bool = False,
+    texts: bool = False,
+    typed: Callable[[bytes], EventFields] | None = None,
+) -> Decoder:
+    """Return the function that turns a record into an event, for any format with named fields.
+
+    Parameters
+    ----------
+    config
+        The input.
+    parse
+        From the bytes of a record to its fields, as JSON has them; `RecordError` if they are damaged.
+    gaps, texts
+        As of `json_decoder`.
+    typed
+        A faster way from the bytes of a complete event to its fields; it raises any exception for others.
+
+    Examples
+    --------
+    >>> from streampair.engine.lane import Record
+    >>> config = InputConfig(label="bad", features=["amount"])
+    >>> dict_decoder(config, lambda value: {"amount": len(value), "bad": True})(Record(0, b"123")).x
+    {'amount': 3.0}
+    """
+    find = unnested(config, declared_names(config))
+
+    def flat(record: Any) -> dict[str, Any]:
+        data = parse(record.value)
+        return data if find is None else find(data, record)
+
+    if (categories := config.categories()) is not None:
+        rest = config.without_categories()
+        base = dict_decoder(rest, parse, gaps=gaps, texts=texts, typed=typed)
+        return with_categories(
+            categories, base, lambda record: flat(record).get, alone=not rest.feature_names()
+        )
+    cells, labels = _Cells(config, gaps=gaps, texts=texts), LabelParser(config)
+    decode: Any = _slow_decoder(config, labels, cells, flat)
+    names = config.feature_names()
+    if not names:
+        return decode  # type: ignore[no-any-return]
+    take, label_field, id_field = _items_at(names), config.label_field, config.id
+
+    def row(record: Any) -> EventFields:
+        if typed is not None:
+            try:
+                return typed(record.value)
+            except Exception:  # noqa: S110  # the slow way names what is wrong
+                pass
+        data = flat(record)
+        found = tuple(take(data))
+        identity = None if id_field is None else data.get(id_field)
+        numbers = _NUMBERS.issuperset(map(type, found)) and all(map(math.isfinite, found))
+        if not numbers or type(identity) not in _IDS:
+            raise ValueError  # `decode` names what is wrong
+        return EventFields(found, data.get(label_field), identity)
+
+    many = json_rows(
+        names,
+        decode if cells.strict else _refuse_incomplete,
+        parse=row,
+        features=itemgetter(0),
+        resolve=labels.resolve,
+        boolean=labels.boolean,
+        limit=config.max_event_bytes,
+        ids=id_field is not None,
+        whole=True,
+    )
+    decode.many = many if cells.strict else _rows_while_complete(many)
+    return decode  # type: ignore[no-any-return]
+
+
+def _slow_decoder(
+    config: InputConfig,
+    labels: LabelParser,
+    cells: _Cells,
+    flat: Callable[[Any], dict[str, Any]] = lambda record: _parse(record.value),
+) -> Decoder:
     """Return a decoder for undeclared features, or for names that no struct can have."""
     names = config.feature_names()
 
@@ -467,7 +569,7 @@ def _slow_decoder(config: InputConfig, labels: LabelParser, cells: _Cells) -> De
         value = record.value
         if value is None or len(value) > config.max_event_bytes:
             raise _refuse_size(value, config.max_event_bytes)
-        data = _parse(value)
+        data = flat(record)
         y = data.pop(config.label_field, None)
         identifier = _identifier(data.pop(config.id, None), config) if config.id is not None else None
         if config.time is not None:
@@ -500,15 +602,17 @@ def csv_decoder(
     """
     if (categories := config.categories()) is not None:
         rest = config.without_categories()
-        fields = csv_fields(header)
+        row_fields = csv_fields(header, _times(config))
         base = csv_decoder(rest, header, gaps=gaps, texts=texts)
-        return with_categories(categories, base, fields, alone=not rest.feature_names())
+        return with_categories(
+            categories, base, lambda record: row_fields(record.value), alone=not rest.feature_names()
+        )
     value_of = _Cells(config, gaps=gaps, texts=texts)
     columns = list(header)
     taken = {config.label, config.id, config.time}
     declared = config.feature_names()
     names = declared if declared is not None else [name for name in columns if name not in taken]
-    labels = LabelParser(config)
+    labels, times = LabelParser(config), _times(config)
 
     def decode(record: RawRecord) -> Event:
         value = record.value
@@ -527,6 +631,8 @@ def csv_decoder(
                 stage="decode",
             )
         row = dict(zip(columns, cells, strict=True))
+        if times is not None:
+            row = {name: str(item) for name, item in times(row).items()}
         x: dict[str, Any] = {}
         for name in names:
             if row.get(name, "") == "" and not gaps:
@@ -550,13 +656,18 @@ def csv_decoder(
     return decode
 
 
+def declared_names(config: InputConfig) -> list[str | None]:
+    """Return the names of the fields that a configuration names."""
+    return [*(config.field_names() or ()), config.label, config.id, config.time]
+
+
 # The fields of a record: from a name to a value, None where it is missing.
 Fields = Callable[[str], object]
 _decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def with_categories(
-    categories: Categories, base: Any, fields: Callable[[bytes], Fields], *, alone: bool
+    categories: Categories, base: Any, fields: Callable[[Any], Fields], *, alone: bool
 ) -> Callable[[Any], Event]:
     """Return a decoder that adds the one-hot columns of declared values to the events of `base`.
 
@@ -567,16 +678,16 @@ def with_categories(
     base
         Decodes everything else, and rejects what cannot be decoded.
     fields
-        From the bytes of a record that `base` accepted to the value of a field; None: it is missing.
+        From a record that `base` accepted to the value of a field; None: it is missing.
     alone
         Whether there are no other features. A record without any of the fields is then rejected as empty.
     """
     columns, zeros = categories.columns, dict.fromkeys(categories.columns, 0.0)
     names = list(map(str, categories.places))
 
-    def active_columns(value: bytes) -> list[int]:
+    def active_columns(record: Any) -> list[int]:
         """The indices of the columns that are 1."""
-        get = fields(value)
+        get = fields(record)
         found = [get(name) for name in names]
         if alone and all(item is None for item in found):
             raise RecordError(
@@ -592,7 +703,7 @@ def with_categories(
     def decode(record: Any) -> Event:
         event = base(record)
         x = event.x | zeros
-        for column in active_columns(record.value):
+        for column in active_columns(record):
             x[columns[column]] = 1.0
         return Event(x, event.y, event.id)
 
@@ -606,7 +717,7 @@ def with_categories(
         refused = rows.refused or ()
         for i, record in enumerate(records):
             if i not in refused:
-                table[i, [d + column for column in active_columns(record.value)]] = 1.0
+                table[i, [d + column for column in active_columns(record)]] = 1.0
         return rows._replace(names=[*rows.names, *columns], values=table)
 
     if not alone and hasattr(base, "many"):
@@ -623,21 +734,42 @@ def _spelled(value: object) -> object:
 
 
 def json_fields(value: bytes) -> Fields:
-    """Return the lookup of the fields of a JSON object."""
+    """Return the lookup of the top-level fields of a JSON object."""
+    return json_object(value).get
+
+
+def json_object(value: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON object.
+
+    Raises
+    ------
+    RecordError
+        It is none; the typed decoder passes over bytes of other fields that are not UTF-8.
+    """
     try:
-        data: dict[str, Any] = _decode_fields(value)
+        return _decode_fields(value)
     except Exception:  # NaN, which only the slow path reads
-        data = json.loads(value)
-    return data.get
+        return _parse(value)
 
 
-def csv_fields(header: Sequence[str]) -> Callable[[bytes], Fields]:
-    """Return the lookup of the fields of a CSV line; an empty cell is missing."""
+def _times(config: InputConfig) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    """As `unnested`, of the parts of times alone; CSV has no objects, and its numbers are text."""
+    times = {name: kind for name, kind in config.fields.items() if kind != "number"}
+    if not times:
+        return None
+    return unnested(config.model_copy(update={"fields": times, "envelope": None}), config.field_names() or ())
+
+
+def csv_fields(
+    header: Sequence[str], find: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> Callable[[bytes], Fields]:
+    """Return the lookup of the fields of a CSV line; an empty cell is missing. `find`: as of `unnested`."""
     columns = list(header)
 
     def fields(value: bytes) -> Fields:
         cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")]), [])
-        return {name: cell for name, cell in zip(columns, cells, strict=False) if cell != ""}.get
+        row: dict[str, Any] = {name: cell for name, cell in zip(columns, cells, strict=False) if cell != ""}
+        return (row if find is None else find(row)).get
 
     return fields
 
@@ -711,7 +843,7 @@ def _shorten(value: object) -> str:
 
 def _refuse_size(value: bytes | None, limit: int) -> RecordError:
     if value is None:
-        return RecordError(
+        return TombstoneError(
             "the record has no value (a tombstone)",
             fix="none is needed: it says that a key was deleted, and is counted as a tombstone",
             stage="decode",
@@ -791,8 +923,7 @@ def _parse(value: bytes) -> dict[str, Any]:
             raise RecordError(
                 "the event is not JSON: it begins with a zero byte, as the messages of a schema registry do "
                 "(Avro, Protobuf or JSON Schema)",
-                fix="streampair reads plain JSON and asks no schema registry: write the events as JSON, or "
-                "convert the topic",
+                fix='set input.format = "avro" or "json-schema"; Protobuf is not read: convert the topic',
                 stage="decode",
             ) from None
         reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
@@ -830,6 +961,11 @@ def _explain(value: bytes, config: InputConfig, cells: _Cells, error: Exception)
     return RecordError(f"the event cannot be decoded: {error}", fix="send standard JSON", stage="decode")
 
 
+class _Reason(msgspec.Struct, gc=False):
+    feature: str
+    contribution: float
+
+
 class _ScoreMessage(msgspec.Struct, gc=False):
     app: str
     learner: str
@@ -841,6 +977,7 @@ class _ScoreMessage(msgspec.Struct, gc=False):
     outcome: str
     probabilities: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
     model_slots: int | msgspec.UnsetType = msgspec.UNSET
+    reasons: list[_Reason] | msgspec.UnsetType = msgspec.UNSET
 
 
 def _by_class(probabilities: Mapping[Any, float]) -> dict[str, float]:
@@ -892,18 +1029,19 @@ class Encoder:
         model
             Slots of the published model that scored; None: the lane has scored.
         """
-        return list(map(self._encode, self._rows(scored, places, model)))
+        return list(map(self._encode, self.rows(scored, places, model)))
 
     def lines(self, scored: Sequence[Scored]) -> bytes:
         """Return many records as lines of a file."""
-        return self._encode_lines(self._rows(scored))
+        return self._encode_lines(self.rows(scored))
 
-    def _rows(
+    def rows(
         self,
         scored: Sequence[Scored],
         places: Sequence[tuple[int, int]] | None = None,
         model: int | None = None,
     ) -> list[_ScoreMessage]:
+        """Return the fields of many records, as of `scores`."""
         app, learner, topic, partition = self._lane
         if places is None:
             places = [(partition, s.offset) for s in scored]
@@ -912,6 +1050,7 @@ class Encoder:
                 *(app, learner, topic, *place, s.id, s.score, s.outcome),
                 msgspec.UNSET if s.probabilities is None else _by_class(s.probabilities),
                 msgspec.UNSET if model is None else model,
+                msgspec.UNSET if s.reasons is None else [_Reason(*reason) for reason in s.reasons],
             )
             for s, place in zip(scored, places, strict=True)
         ]

@@ -9,9 +9,11 @@ import difflib
 import hashlib
 import os
 import re
+import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import (
@@ -43,6 +45,7 @@ __all__ = [
     "MetricsConfig",
     "OutputConfig",
     "RegretTable",
+    "SchemaRegistryConfig",
     "StepConfig",
     "StoreConfig",
     "Table",
@@ -76,12 +79,22 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+class ClientProperties(Table):
+    """Properties of every Kafka client that a user may set. None: the default of the client library."""
+
+    client_id: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,249}$")] | None = None
+    request_timeout_ms: Annotated[int, Field(ge=1_000, le=600_000)] | None = None
+    retry_backoff_ms: Annotated[int, Field(ge=1, le=60_000)] | None = None
+    metadata_max_age_ms: Annotated[int, Field(ge=1_000)] | None = None
+    connections_max_idle_ms: Annotated[int, Field(ge=1_000)] | None = None
+
+
 class KafkaConfig(Table):
     """Connection to the cluster. The password comes from a file or the environment."""
 
     bootstrap_servers: str
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
     username: str | None = None
     password_file: Path | None = None
     password_env: str | None = None
@@ -97,9 +110,21 @@ class KafkaConfig(Table):
     # Static membership: the unique name of this worker in the group.
     group_instance_id: str | None = None
     group_instance_id_env: str | None = None
+    # Tokens for OAUTHBEARER: a file that is kept fresh; or a token endpoint with the credentials of a client;
+    # or the region of a cluster of Amazon MSK.
+    oauth_token_file: Path | None = None
+    oauth_token_url: str | None = None
+    oauth_client_id: str | None = None
+    oauth_client_secret_file: Path | None = None
+    oauth_client_secret_env: str | None = None
+    oauth_scope: str | None = None
+    oauth_cafile: Path | None = None
+    oauth_msk_region: Annotated[str, Field(pattern="^[a-z]{2}(-[a-z]+)+-[0-9]+$")] | None = None
+    client: ClientProperties | None = None
 
     @field_validator(
         *("password_file", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_key_password_file"),
+        *("oauth_token_file", "oauth_client_secret_file", "oauth_cafile"),
         mode="before",
     )
     @classmethod
@@ -117,7 +142,16 @@ class KafkaConfig(Table):
 
     @model_validator(mode="after")
     def _sasl(self) -> KafkaConfig:
-        if self.security_protocol.startswith("SASL"):
+        keys = ("oauth_token_file", "oauth_token_url", "oauth_msk_region")
+        sources = [key for key in keys if getattr(self, key) is not None]
+        oauth = self.security_protocol.startswith("SASL") and self.sasl_mechanism == "OAUTHBEARER"
+        if sources and not oauth:
+            raise ValueError(
+                f'{sources[0]} needs a security_protocol with SASL and sasl_mechanism = "OAUTHBEARER"'
+            )
+        if oauth:
+            self._check_oauth(sources)
+        elif self.security_protocol.startswith("SASL"):
             if self.sasl_mechanism is None or self.username is None:
                 raise ValueError(
                     f"{self.security_protocol} needs sasl_mechanism, username and "
@@ -126,6 +160,31 @@ class KafkaConfig(Table):
             if self.password_file is None and self.password_env is None:
                 raise ValueError("SASL needs password_file or password_env")
         return self
+
+    def _check_oauth(self, sources: Sequence[str]) -> None:
+        if len(sources) != 1:
+            raise ValueError(
+                "OAUTHBEARER needs one of oauth_token_file, oauth_token_url and oauth_msk_region"
+                + (f", not {' and '.join(sources)}" if sources else "")
+            )
+        if self.oauth_token_url is not None:
+            if self.oauth_client_id is None or (
+                self.oauth_client_secret_file is None and self.oauth_client_secret_env is None
+            ):
+                raise ValueError(
+                    "oauth_token_url needs oauth_client_id and oauth_client_secret_file or "
+                    "oauth_client_secret_env"
+                )
+            found = urlsplit(self.oauth_token_url)
+            local = found.hostname in ("localhost", "127.0.0.1", "::1")
+            if not found.hostname or not (found.scheme == "https" or (found.scheme == "http" and local)):
+                raise ValueError(
+                    "oauth_token_url must begin with https://, since the secret of the client is sent to it"
+                )
+            if found.username is not None or found.password is not None:
+                raise ValueError(
+                    "oauth_token_url must not hold a password; name it as oauth_client_secret_file"
+                )
 
     @field_validator("group_instance_id")
     @classmethod
@@ -161,9 +220,50 @@ class KafkaConfig(Table):
         """Return the password, read now; None when none is declared."""
         return read_secret("password", self.password_file, self.password_env)
 
+    def oauth_client_secret(self) -> SecretStr | None:
+        """Return the secret of the OAuth client, read now; None when none is declared."""
+        return read_secret("oauth_client_secret", self.oauth_client_secret_file, self.oauth_client_secret_env)
+
     def ssl_key_password(self) -> SecretStr | None:
         """Return the password of the client's key, read now; None when none is declared."""
         return read_secret("ssl_key_password", self.ssl_key_password_file, self.ssl_key_password_env)
+
+
+class SchemaRegistryConfig(Table):
+    """A schema registry with Confluent's REST API. The password comes from a file or the environment."""
+
+    url: str
+    username: str | None = None
+    password_file: Path | None = None
+    password_env: str | None = None
+    ssl_cafile: Path | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 3.0
+
+    @field_validator("password_file", "ssl_cafile", mode="before")
+    @classmethod
+    def _path(cls, value: object) -> object:
+        return Path(value) if isinstance(value, str) else value
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        parts = urllib.parse.urlsplit(value)
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("the URL has a name or password in it; use username and password_file")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("this is not the URL of a registry; write https://host:8081")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _login(self) -> SchemaRegistryConfig:
+        has_password = self.password_file is not None or self.password_env is not None
+        if has_password != (self.username is not None):
+            raise ValueError("username and password_file (or password_env) belong together; set both or none")
+        return self
+
+    def password(self) -> SecretStr | None:
+        """Return the password, read now; None when none is declared."""
+        return read_secret("password", self.password_file, self.password_env)
 
 
 class InputConfig(Table):
@@ -182,6 +282,15 @@ class InputConfig(Table):
     # In files, where events have no timestamp of Kafka: the column that stands for it. It is no feature.
     time: str | None = None
     max_event_bytes: Annotated[int, Field(ge=64, le=100_000_000)] = 524_288
+    format: Literal["json", "avro", "json-schema", "csv"] = "json"
+    # How a field is written, if not as a number: a number as text, or a time, of which parts are features.
+    fields: dict[str, Literal["number", "iso-8601", "epoch-s", "epoch-ms", "epoch-us"]] = {}
+    # "debezium": events are changes of a table, and the fields are those of the row after the change.
+    envelope: Literal["debezium"] | None = None
+    # The names of the cells of a CSV event, in order.
+    columns: list[str] | None = None
+    # The Avro schema of events without an id. None: the id in each event names a schema of the registry.
+    schema_file: Path | None = None
     # Whether records in the topic may change later (log compaction, erasure): releases of a private lane
     # after a crash are then always charged as new.
     payloads_change: bool = False
@@ -193,6 +302,53 @@ class InputConfig(Table):
     @classmethod
     def _topic(cls, value: str) -> str:
         return _check_topic(value)
+
+    @field_validator("schema_file", mode="before")
+    @classmethod
+    def _path(cls, value: object) -> object:
+        return Path(value) if isinstance(value, str) else value
+
+    @field_validator("columns")
+    @classmethod
+    def _columns(cls, value: list[str] | None) -> list[str] | None:
+        if value is not None and (not value or len(set(value)) != len(value)):
+            raise ValueError("name each column once, and at least one")
+        return value
+
+    @model_validator(mode="after")
+    def _format(self) -> InputConfig:
+        if (self.format == "csv") != (self.columns is not None):
+            raise ValueError(
+                'format = "csv" needs columns, the names of the cells in order; no other format has them'
+            )
+        if self.envelope is not None and self.format == "csv":
+            raise ValueError("a line of CSV has no envelope; remove envelope, or correct format")
+        if self.schema_file is not None and self.format != "avro":
+            raise ValueError('schema_file is the schema of events in Avro; remove it, or set format = "avro"')
+        if self.columns is None:
+            return self
+        fields = *self.source_names(), self.label, self.id
+        missing = next((name for name in fields if name is not None and name not in self.columns), None)
+        if missing is not None:
+            raise ValueError(f"{missing!r} is none of input.columns; add it where its cell is")
+        return self
+
+    @model_validator(mode="after")
+    def _fields(self) -> InputConfig:
+        names = self.field_names() or []
+        parts = self.time_parts()
+        read = {*names, *(time for time, _ in parts.values())}
+        for name, kind in self.fields.items():
+            if kind != "number" and name in names:
+                raise ValueError(f"{name!r} is a time; name parts of it as features, such as '{name}.hour'")
+            if name not in read:
+                what = "name it" if kind == "number" else f"name parts of it, such as '{name}.hour',"
+                raise ValueError(f"no feature reads input.fields.{name}; {what} in input.features")
+        for name in names:
+            time, _, part = name.rpartition(".")
+            if self.fields.get(time, "number") != "number" and part not in TIME_PARTS:
+                raise ValueError(f"{name!r} is no part of a time; the parts are {', '.join(TIME_PARTS)}")
+        return self
 
     @field_validator("features", mode="before")
     @classmethod
@@ -254,6 +410,21 @@ class InputConfig(Table):
         """Return the declared fields of an event, in order; None when events declare their own."""
         return None if self.features is None else list(self.features)
 
+    def time_parts(self) -> dict[str, tuple[str, str]]:
+        """Return the features that are parts of a time: for each the field of the time, and the part."""
+        found = {}
+        for name in self.field_names() or ():
+            time, _, part = name.rpartition(".")
+            if part in TIME_PARTS and self.fields.get(time, "number") != "number":
+                found[name] = (time, part)
+        return found
+
+    def source_names(self) -> list[str]:
+        """Return the declared fields as they are in an event: a time in place of its parts."""
+        parts = self.time_parts()
+        names = self.field_names() or ()
+        return list(dict.fromkeys(parts[name][0] if name in parts else name for name in names))
+
     def feature_names(self) -> list[str] | None:
         """Return the features that the learner gets, in order; None when events declare their own.
 
@@ -291,6 +462,9 @@ class InputConfig(Table):
         """Return the label that ranks low."""
         return (not self.positive) if self.negative is None else self.negative
 
+
+#: Parts of a time, in UTC: 0 to 23, 0 (Monday) to 6, 1 to 31, 1 to 12.
+TIME_PARTS = ("hour", "weekday", "day", "month")
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
@@ -354,6 +528,9 @@ class LabelsConfig(Table):
     # The field of the label in a message of the topic; or the label that every message stands for.
     label: str | None = None
     value: Label | None = None
+    format: Literal["json", "avro", "json-schema"] = "json"
+    # As of the input.
+    envelope: Literal["debezium"] | None = None
     # In files, where labels have no timestamp of Kafka: the column that stands for it.
     time: str | None = None
     # How long after its event a label may come.
@@ -386,6 +563,8 @@ class LabelsConfig(Table):
                 'name the field of the label with label = "...", or say with value = ... which label every '
                 "message stands for, not both"
             )
+        if self.id_field is not None and self.id_field.startswith("$"):
+            raise ValueError('id is "key" or { header = "..." } where it is not a field')
         if self.id_field is not None and self.id_field == self.label:
             raise ValueError(f"id and label are the same field {self.label!r}")
         if self.time is not None and self.time in (self.id_field, self.label):
@@ -414,7 +593,14 @@ class OutputConfig(Table):
     """Topics and headers of scores, dead letters and models."""
 
     topic: str | None = None
+    # Of the scores. "avro": in Confluent's wire format, with a schema that the worker registers.
+    format: Literal["json", "avro"] = "json"
     dead_letter_topic: str | None = None
+    # Scores of at least this also go to the alert topic. Default topic: APP-alerts.
+    alert_above: float | None = None
+    alert_topic: str | None = None
+    # How many of the largest contributions each score has. 0: none.
+    explain: Annotated[int, Field(ge=0, le=100)] = 0
     # Of one partition, with the newest models. Default: APP-model with scoring = "parallel", else none.
     model_topic: str | None = None
     max_message_bytes: Annotated[int, Field(ge=1024)] = 1_048_588  # the default of Kafka's brokers
@@ -423,10 +609,16 @@ class OutputConfig(Table):
     # Timestamp of a score: that of its event, as in other stream processors, or the time of sending.
     timestamps: Literal["event", "now"] = "event"
 
-    @field_validator("topic", "dead_letter_topic", "model_topic")
+    @field_validator("topic", "dead_letter_topic", "model_topic", "alert_topic")
     @classmethod
     def _topic(cls, value: str | None) -> str | None:
         return None if value is None else _check_topic(value)
+
+    @model_validator(mode="after")
+    def _alerts(self) -> OutputConfig:
+        if self.alert_topic is not None and self.alert_above is None:
+            raise ValueError("alert_topic needs alert_above, the least score of an alert")
+        return self
 
 
 class TopicsConfig(Table):
@@ -708,6 +900,7 @@ class Config(Table):
     kafka: KafkaConfig | None = None
     input: InputConfig
     labels: LabelsConfig | None = None
+    schema_registry: SchemaRegistryConfig | None = None
     output: OutputConfig = OutputConfig()
     topics: TopicsConfig = TopicsConfig()
     learner: LearnerConfig
@@ -734,11 +927,11 @@ class Config(Table):
     @model_validator(mode="after")
     def _topics(self) -> Config:
         names = [self.input.topic, self.output_topic, self.dead_letter_topic, self.log_topic]
-        names += [] if self.model_topic is None else [self.model_topic]
-        kinds = "input, output, dead-letter, log and model topics"
+        names += [name for name in (self.model_topic, self.alert_topic) if name is not None]
+        kinds = "input, output, dead-letter, log, model and alert topics"
         if self.labels is not None and self.late_labels_topic is not None:
             names += [self.labels.topic, self.late_labels_topic]
-            kinds = "input, output, dead-letter, log, model, labels and late-labels topics"
+            kinds = "input, output, dead-letter, log, model, alert, labels and late-labels topics"
         if len(set(names)) != len(names):
             raise ValueError(
                 f"{kinds} are {names}: different names are needed, or events would be read again"
@@ -802,6 +995,35 @@ class Config(Table):
         return data
 
     @model_validator(mode="after")
+    def _id_place(self) -> Config:
+        if self.labels is not None and self.labels.id_field is not None and self.input.format == "csv":
+            raise ValueError(
+                "labels.id is a field, and events are CSV: their ids are in the key or in a header; set "
+                'labels.id = "key", or labels.id = {header = "..."}'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _registry(self) -> Config:
+        events = self.input.format == "avro" and self.input.schema_file is None
+        needed = ["input.format"] if events else []
+        if self.labels is not None and self.labels.format == "avro":
+            needed.append("labels.format")
+        if self.output.format == "avro":
+            needed.append("output.format")
+        if needed and self.schema_registry is None:
+            raise ValueError(
+                f'{needed[0]} = "avro" needs the schemas: add [schema_registry]'
+                + ("; or, for events without the id of a schema, input.schema_file" if events else "")
+            )
+        if self.schema_registry is not None and not needed:
+            raise ValueError(
+                '[schema_registry] is not used: set input.format = "avro" without input.schema_file, '
+                'labels.format = "avro" or output.format = "avro"; or remove it'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _label_source(self) -> Config:
         labels, declared = self.labels, self.input
         if labels is None:
@@ -840,6 +1062,11 @@ class Config(Table):
                     f"{declared.negative_label()!r}; name one of them"
                 )
         return self
+
+    @property
+    def base(self) -> Path:
+        """The directory where relative paths start."""
+        return self._base
 
     @property
     def late_labels_topic(self) -> str | None:
@@ -881,6 +1108,11 @@ class Config(Table):
     def dead_letter_topic(self) -> str:
         """The topic of the dead letters."""
         return self.output.dead_letter_topic or f"{self.app}-dead-letters"
+
+    @property
+    def alert_topic(self) -> str | None:
+        """The topic of high scores; None: there are no alerts."""
+        return None if self.output.alert_above is None else self.output.alert_topic or f"{self.app}-alerts"
 
     @property
     def model_topic(self) -> str | None:
@@ -1037,6 +1269,12 @@ class Config(Table):
                 "max_event_bytes": declared.max_event_bytes,
             },
         }
+        if declared.format != "json":
+            meaning["input"] |= declared.model_dump(mode="json", include={"format", "columns"})
+        if declared.envelope is not None:
+            meaning["input"]["envelope"] = declared.envelope
+        if declared.fields:
+            meaning["input"]["fields"] = declared.fields
         if labels is not None:  # what labels stand for; how long they may take can be changed
             meaning["labels"] = {"absent": labels.absent, "order": labels.order}
         return meaning

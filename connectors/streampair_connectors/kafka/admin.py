@@ -669,8 +669,8 @@ async def _missing_on_transactional_id(admin: AIOKafkaAdminClient, name: str) ->
 def output_topics(config: Config) -> dict[str, str]:
     """Return the topics that the application writes to, by their key in the configuration."""
     topics = {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
-    late = config.late_labels_topic
-    return topics if late is None else {**topics, "labels.late_topic": late}
+    more = {"output.alert_topic": config.alert_topic, "labels.late_topic": config.late_labels_topic}
+    return topics | {key: name for key, name in more.items() if name is not None}
 
 
 def topic_settings(config: Config, name: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.config.secrets import check_private
+from streampair_connectors.kafka.oauth import TokenError, token_provider
 from streampair_connectors.observability.logs import get_logger
 
 __all__ = [
@@ -75,7 +76,8 @@ async def diagnose(config: KafkaConfig, options: dict[str, Any]) -> SourceError 
         except (OSError, kafka_errors.KafkaError, TimeoutError) as error:
             found = await _explain(config, error, host, int(port), name)
             if found is not None:
-                return SourceError(found[0], fix=found[1], retriable=False)
+                waits = any(isinstance(cause, TokenError) and cause.again for cause in _causes(error))
+                return SourceError(found[0], fix=found[1], retriable=waits)
         else:
             return None
     return None
@@ -85,7 +87,10 @@ async def _probe(host: str, port: int, options: dict[str, Any]) -> None:
     """Connect, authenticate and send an empty request, which a broker refuses without authentication."""
     connection = await create_conn(host, port, **options)
     try:
-        await connection.send(MetadataRequest([]))
+        answer = await connection.send(MetadataRequest([]))
+        if options.get("sasl_mechanism") == "OAUTHBEARER" and getattr(answer, "cluster_id", "") is None:
+            # The client takes the broker's challenge for success, and this request for the answer to it.
+            raise kafka_errors.AuthenticationFailedError
     finally:
         closed = connection.close()
         if closed is not None:
@@ -136,7 +141,14 @@ def _explain_causes(
                 f"{name} does not offer the SASL mechanism {config.sasl_mechanism}: {_line(cause)}",
                 "set kafka.sasl_mechanism to one that the broker enables",
             )
+        if isinstance(cause, TokenError):
+            return cause.problem, cause.fix
         if isinstance(cause, (kafka_errors.SaslAuthenticationFailed, kafka_errors.AuthenticationFailedError)):
+            if config.sasl_mechanism == "OAUTHBEARER":
+                return (
+                    f"{name} refuses the token of OAUTHBEARER",
+                    "check its expiry, audience and scope, and that the broker trusts its issuer",
+                )
             return (
                 f"{name} refuses user {config.username!r}: wrong password, or the user is unknown to "
                 f"{config.sasl_mechanism}",
@@ -339,6 +351,7 @@ def client_options(config: KafkaConfig) -> dict[str, Any]:
         "bootstrap_servers": config.bootstrap_servers,
         "security_protocol": config.security_protocol,
         "request_timeout_ms": 10_000,
+        **({} if config.client is None else config.client.model_dump(exclude_none=True)),
     }
     if "SSL" in config.security_protocol:
         try:
@@ -362,7 +375,10 @@ def client_options(config: KafkaConfig) -> dict[str, Any]:
                 "ssl_key_password_file or ssl_key_password_env",
             ) from None
         options["ssl_context"] = context
-    if config.security_protocol.startswith("SASL"):
+    if config.security_protocol.startswith("SASL") and config.sasl_mechanism == "OAUTHBEARER":
+        options["sasl_mechanism"] = config.sasl_mechanism
+        options["sasl_oauth_token_provider"] = token_provider(config)
+    elif config.security_protocol.startswith("SASL"):
         password = config.password()
         options["sasl_mechanism"] = config.sasl_mechanism
         options["sasl_plain_username"] = config.username

@@ -101,6 +101,21 @@ class RecordReader:
             raise reach_error(self._config, error) from None
         return {tp.partition: (first[tp], last[tp]) for tp in tps}
 
+    async def topic(self, topic: str, partitions: int) -> AsyncGenerator[tuple[int, RecordLike], None]:
+        """Yield all records of a topic, as far as it goes now, each with the number of its partition.
+
+        Raises
+        ------
+        SourceError
+            The broker does not answer.
+        """
+        places = [Partition(topic, number) for number in range(partitions)]
+        for number, (first, end) in (await self.spans(places)).items() if places else ():
+            async with contextlib.aclosing(self.span(Partition(topic, number), first, end)) as batches:
+                async for records in batches:
+                    for record in records:
+                        yield number, record
+
     async def one(self, partition: Partition, offset: int, *, exactly: bool = True) -> RecordLike | None:
         """Return the record at an offset; None if it does not exist any more.
 
@@ -375,17 +390,28 @@ class LogTopic:
             A part of a message is missing.
         """
         place = Partition(self.name, partition)
-        found: list[RecordLike] = []
         lookup = RecordReader(self._config) if self._lookup is None else self._lookup
         try:
-            first, end = (await lookup.spans([place]))[place.partition]
-            async with contextlib.aclosing(lookup.span(place, first, end)) as batches:
-                async for records in batches:
-                    found.extend(records)
+            found = await self._records(lookup, place)
         finally:
             if self._lookup is None:
                 await lookup.stop()
         return self._join_parts(found)
+
+    @staticmethod
+    async def _records(lookup: RecordReader, place: Partition) -> list[RecordLike]:
+        while True:
+            found: list[RecordLike] = []
+            first, end = (await lookup.spans([place]))[place.partition]
+            try:
+                async with contextlib.aclosing(lookup.span(place, first, end)) as batches:
+                    async for records in batches:
+                        found.extend(records)
+            except SourceError:
+                if (await lookup.spans([place]))[place.partition][0] == first:
+                    raise
+                continue  # the owner has trimmed the log meanwhile
+            return found
 
     def _join_parts(self, records: Sequence[RecordLike]) -> list[tuple[int, bytes | None, bytes]]:
         """Join the parts of split messages: offset, key and value of each message."""

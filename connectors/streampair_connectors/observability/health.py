@@ -214,12 +214,12 @@ class Health:
         """Set the state: partitions are moving."""
         self._telemetry.health(self._app, "rebalancing")
 
-    def waiting(self, what: str) -> None:
-        """Set the state: broker or store does not answer; the worker retries until `running` or a stop."""
+    def waiting(self, what: str, fix: str = "start the broker or repair the network") -> None:
+        """Set the state: broker or schema registry does not answer; it is tried again until a stop."""
         now = time.monotonic()
-        step = "start the broker or repair the network; the worker goes on by itself and loses nothing"
+        step = f"{fix}; the worker goes on by itself and loses nothing"
         if self._waiting_since is None or now - self._last_reminder >= _REMIND_SECONDS:
-            log.warning("waiting_for_broker", app=self._app, detail=what, next_step=step)
+            log.warning("waiting", app=self._app, detail=what, next_step=step)
             self._last_reminder = now
         if self._waiting_since is None:
             self._waiting_since = now
@@ -236,12 +236,12 @@ class Health:
     def running(self) -> None:
         """Set the state: running, perhaps again.
 
-        During a stop the log does not say that the broker is back: a last commit without anything to store
-        does not contact it.
+        During a stop the log does not say that it runs again: a last commit without anything to store does
+        not contact the broker.
         """
         if self._waiting_since is not None and not self._stopping:
             seconds = round(time.monotonic() - self._waiting_since, 1)
-            log.info("broker_is_back", app=self._app, seconds=seconds)
+            log.info("running_again", app=self._app, seconds=seconds)
             self._waiting_since = None
         if not self._stopping:
             self._telemetry.health(self._app, "running")

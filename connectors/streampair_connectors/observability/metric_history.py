@@ -12,17 +12,31 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from streampair.engine.lane import LaneGauges
 
-__all__ = ["CHALLENGER_AUC", "CHALLENGER_AUC_STDERR", "POINTS", "RELEASES", "MetricHistory", "Track"]
+__all__ = [
+    "CAUSES",
+    "CHALLENGER_AUC",
+    "CHALLENGER_AUC_STDERR",
+    "POINTS",
+    "RELEASES",
+    "LetterCause",
+    "MetricHistory",
+    "Track",
+]
 
 RELEASES = 8
 """Dates of releases that are kept of a lane."""
 
 POINTS = 240
 """Points of a lane at most; a line on a screen has no room for more."""
+
+CAUSES = 20
+"""Causes of dead letters that are kept of a lane: features that nobody declared may have any name."""
+
+_FURTHER = ""  # the name of all further causes
 
 CHALLENGER_AUC = "challenger_auc:"
 CHALLENGER_AUC_STDERR = "challenger_auc_stderr:"
@@ -35,6 +49,31 @@ Counts = tuple[int, int]
 _STEP_SECONDS = 0.0  # of a run that has just begun: a file may be read in less than a second
 _NOTHING = float("nan")
 _ESTIMATED = ("regret_average", "regret_average_stderr", "pair_loss", "comparator_loss")
+
+
+class LetterCause(NamedTuple):
+    """Dead letters of one cause.
+
+    Attributes
+    ----------
+    stage
+        That failed.
+    text
+        As of `streampair_connectors.worker.causes.cause_text`: no value of an event.
+    letters
+        Number of them.
+    offset
+        Of the latest one's event.
+    """
+
+    stage: str
+    text: str
+    letters: int
+    offset: int
+
+    def plus(self, letters: int, offset: int) -> LetterCause:
+        """Return this cause with further letters."""
+        return self._replace(letters=self.letters + letters, offset=max(self.offset, offset))
 
 
 @dataclass
@@ -136,6 +175,9 @@ class MetricHistory:
         When each application last committed.
     letters
         Of each lane, by stage, the offset of the latest dead letter.
+    causes
+        Of each lane, the causes of its dead letters since this process opened it, `CAUSES` at most, and in
+        `""` the letters of all further ones.
 
     Examples
     --------
@@ -160,6 +202,7 @@ class MetricHistory:
         self.tracks: dict[tuple[str, ...], Track] = {}
         self.committed_at: dict[str, float] = {}
         self.letters: dict[tuple[str, ...], dict[str, int]] = {}
+        self.causes: dict[tuple[str, ...], dict[str, LetterCause]] = {}
 
     def now(self) -> float:
         """Return the time."""
@@ -197,15 +240,22 @@ class MetricHistory:
         """Forget a lane."""
         with self.lock:
             self.letters.pop(lane, None)
+            self.causes.pop(lane, None)
             track = self.tracks.pop(lane, None)
             if track is not None:
                 self._grow(public=track.words is not None)
                 self.roster += 1
 
-    def dead_letter(self, lane: tuple[str, ...], stage: str, offset: int) -> None:
-        """Note the offset of the latest dead letter of a stage; nothing of its content."""
+    def dead_letters(self, lane: tuple[str, ...], causes: Mapping[str, LetterCause]) -> None:
+        """Add dead letters of a commit, by the names of their causes; nothing of their content."""
         with self.lock:
-            self.letters.setdefault(lane, {})[stage] = offset
+            stages, known = self.letters.setdefault(lane, {}), self.causes.setdefault(lane, {})
+            for name, cause in causes.items():
+                stages[cause.stage] = max(cause.offset, stages.get(cause.stage, -1))
+                if name not in known and len(known) >= CAUSES:
+                    name, cause = _FURTHER, cause._replace(stage="", text="")
+                before = known.get(name)
+                known[name] = cause if before is None else before.plus(cause.letters, cause.offset)
         self.touch(lane)
 
     def _grow(self, *, public: bool) -> None:

@@ -76,7 +76,7 @@ _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 def config_decoder(config: Config) -> Decoder:
     """The decoder of an application's events."""
-    return Decoder(json_decoder(config.input, **taken_cells(config)), config.input.field_names())
+    return Decoder(json_decoder(config.input, **taken_cells(config)), config.input.source_names() or None)
 
 
 def model_decoder(model: Model) -> Decoder:

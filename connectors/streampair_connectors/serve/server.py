@@ -135,9 +135,10 @@ class ScoringServer:
         self.series = series.ServerMetrics(_NAMES, workers=options.workers, shared=memory, number=number)
         with_kafka = config is not None and config.kafka is not None
         self._sender = Sender(config) if config is not None and with_kafka else None
-        labels = None if config is None or config.labels is None else config
-        self._decode_label = None if labels is None else LabelDecoder(labels)
-        self._event_ids = None if labels is None else event_ids(labels)
+        self._decode_label = self._event_ids = None
+        if config is not None and config.labels is not None:
+            self._decode_label = LabelDecoder(config) if config.labels.format == "json" else None
+            self._event_ids = event_ids(config) if config.input.format == "json" else None
         self._answers = Answers()
         self._ids = config is not None and config.input.id is not None
         self._in_flight = 0
@@ -337,8 +338,8 @@ class ScoringServer:
         if config is None or config.labels is None or decode is None or self._sender is None:
             raise Refusal(
                 404,
-                "this application has no topic of labels",
-                fix="serve with a configuration that has [kafka] and [labels]",
+                "this application has no topic of labels in JSON",
+                fix="serve with a configuration that has [kafka] and [labels], with labels in JSON",
             )
         body = await self._read(request)
         message = self._message(request, body, config)
@@ -361,6 +362,12 @@ class ScoringServer:
 
     async def _events(self, request: web.Request) -> web.Response:
         config, sender = self._config, self._sender
+        if config is not None and config.input.format != "json":
+            raise Refusal(
+                404,
+                f"this server takes no events: it takes JSON, and the topic has {config.input.format}",
+                fix="write events to the topic with a producer",
+            )
         if config is None or sender is None or self._options.workers > 1:
             why = "has several processes" if self._options.workers > 1 else "has no Kafka"
             raise Refusal(

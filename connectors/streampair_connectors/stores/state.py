@@ -21,7 +21,7 @@ from streampair.errors import ConfigError, SnapshotError, SourceError, StoreErro
 from streampair.evaluation import AUCDifference
 from streampair.privacy import NoiseKey, epsilon_from
 from streampair_connectors import kafka
-from streampair_connectors.codecs.records import json_decoder
+from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Committed, Partition, RecordReader, read_register
 from streampair_connectors.kafka.admin import TopicOrigin
@@ -412,7 +412,7 @@ class States:
         config, secret = self.config, self.store.secret()
         return build_logged_lane(
             config,
-            json_decoder(config.input, **taken_cells(config)),
+            event_decoder(config, **taken_cells(config)),
             topic=config.input.topic,
             partition=partition,
             noise_key=None if secret is None else NoiseKey(secret),

@@ -36,12 +36,14 @@ from streampair.engine import (
 )
 from streampair.engine.challengers import NOT_PRIVATE, add_accounts
 from streampair.engine.fits import PendingModel
+from streampair.engine.pipeline import check_explains
 from streampair.engine.snapshot import summary
 from streampair.engine.source import partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import ConfigError, PrivacyError, SnapshotError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import EntityLimit, NoiseKey, PrivacyReport
+from streampair_connectors.codecs.fields import is_outer
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Partition
 from streampair_connectors.observability.logs import get_logger
@@ -328,6 +330,7 @@ def _build(
         allow_pickle=config.learner.allow_pickle,
         fingerprint=config.fingerprint(),
         classes=config.input.labels == "any",
+        explain=0 if config.learner.parallel else config.output.explain,
         trust_preprocessing=config.learner.trust_preprocessing,
         bounds=config.input.without_categories().bounds(),
         labels=config.label_codes,
@@ -335,11 +338,20 @@ def _build(
         notes=config.privacy_notes,
         **more,
     )
+    if config.learner.parallel and config.output.explain:
+        check_explains(lane.learner)  # scorers explain
     if lane.private and config.labels is not None and config.labels.order == "arrival":
         raise PrivacyError(
             f'labels.order = "arrival" learns in the order of the labels, and {lane.name} is private: '
             "whether a label comes would change what others learn",
             fix='remove it: the default is "wait"',
+        )
+    outer = next(filter(is_outer, config.input.field_names() or ()), None)
+    if lane.private and outer is not None:
+        raise PrivacyError(
+            f"the feature {outer!r} is outside of the value of a message, and {lane.name} is private: what a "
+            "record releases is bound to its value",
+            fix="send it as a field of the value",
         )
     if lane.private and config.labels is not None and config.labels.id_field is not None:
         raise PrivacyError(

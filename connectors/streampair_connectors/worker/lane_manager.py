@@ -34,6 +34,7 @@ from streampair_connectors.kafka.admin import TopicOrigin
 from streampair_connectors.kafka.ordering import has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LaneLabels
+from streampair_connectors.observability.metric_history import LetterCause
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.stores.base import other_scope_fix
@@ -102,8 +103,8 @@ class OpenLane:
         Whether records were processed since the last commit.
     position
         Committed offset of the partition, for the lag.
-    bad_count, last_bad
-        Dead letters since the last commit, for the log.
+    bad_count, last_bad, bad_causes
+        Dead letters since the last commit, for the log, and by the names of their causes, for the page.
     saved_at
         When its last snapshot was made, on the monotonic clock.
     event_time
@@ -147,6 +148,7 @@ class OpenLane:
         self.position: int | None = None
         self.bad_count = 0
         self.last_bad: DeadLetter | None = None
+        self.bad_causes: dict[str, LetterCause] = {}
         self.restored = restored
         self.saved_at = time.monotonic()
         self.event_time: float | None = None
@@ -213,8 +215,8 @@ class OpenLane:
         """Log the dead letters of a commit in one line, without the error message: it may quote the event."""
         last, count = self.last_bad, self.bad_count
         if last is not None:
-            self.last_bad, self.bad_count = None, 0
-            telemetry.history.dead_letter(self.labels, last.stage, last.offset)
+            telemetry.history.dead_letters(self.labels, self.bad_causes)
+            self.last_bad, self.bad_count, self.bad_causes = None, 0, {}
             log.warning(
                 "dead_letters",
                 app=self.labels[0],

@@ -29,6 +29,7 @@ from streampair.engine.wal import Position, Wait
 from streampair.errors import RecordError
 from streampair_connectors import kafka
 from streampair_connectors.codecs.labels import LabelDecoder, event_ids
+from streampair_connectors.codecs.scores import score_reader
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
 from streampair_connectors.kafka.consumer import TopicReader
@@ -230,9 +231,6 @@ class _PublishedScore(msgspec.Struct):
     score: float | None = None
 
 
-_decode_score = msgspec.json.Decoder(_PublishedScore).decode
-
-
 class ScoreReader:
     """Reads the scores that scorers give, for the quality of the scores that events were given.
 
@@ -251,6 +249,7 @@ class ScoreReader:
 
     def __init__(self, config: Config, partitions: int) -> None:
         self._reader = TopicReader(config.require_kafka(), config.output_topic, partitions, lambda _: None)
+        self._decode = score_reader(config, _PublishedScore)
         self.read_to: dict[int, int] = {}
 
     async def start(self) -> None:
@@ -272,8 +271,9 @@ class ScoreReader:
             return
         for partition, records in (await self._reader.poll(0.0)).items():
             for record in records:
-                with contextlib.suppress(msgspec.MsgspecError, TypeError):  # of a message that was split
-                    row = _decode_score(record.value or b"")
+                # Of a message that was split, or of a time when scores had another format.
+                with contextlib.suppress(msgspec.MsgspecError, RecordError, TypeError):
+                    row = self._decode(record.value or b"")
                     known = due.get(row.partition)
                     if row.score is not None and (known is None or row.offset >= known.next_offset):
                         sample.add(row.partition, row.offset, row.score)

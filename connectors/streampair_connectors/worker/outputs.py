@@ -11,8 +11,10 @@ from typing import Final, cast
 from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Scored
 from streampair.errors import SourceError
 from streampair_connectors.codecs.records import Encoder
+from streampair_connectors.codecs.scores import score_writer
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Message, Partition, RecordLike, Routes
+from streampair_connectors.worker.causes import add_letter
 from streampair_connectors.worker.checkpoint import for_each
 from streampair_connectors.worker.flow_control import commit_interval
 from streampair_connectors.worker.lane_manager import OpenLane
@@ -38,11 +40,17 @@ class OutputMessages:
         Of the application.
     routes
         Choose the partitions of the output topics.
+
+    Raises
+    ------
+    ConfigError, SourceError
+        As of `score_writer`.
     """
 
     def __init__(self, config: Config, routes: Routes) -> None:
         self._config = config
         self._routes = routes
+        self._write = score_writer(config)
 
     def scores(
         self,
@@ -56,6 +64,8 @@ class OutputMessages:
     ) -> None:
         """Add one message per score, with the key, the event time and the headers of its event.
 
+        A score of at least `output.alert_above` is also an alert, the same message in the alert topic.
+
         Parameters
         ----------
         out
@@ -68,7 +78,12 @@ class OutputMessages:
             Slots of the model that scored; None: the lane has.
         """
         keys = [each.key for each in scored]
-        values = encoder.scores(scored, places, model)
+        write = self._write
+        values = (
+            encoder.scores(scored, places, model)
+            if write is None
+            else write(encoder.rows(scored, places, model))
+        )
         headers = self._forwarded_headers(records)
         if self._config.output.timestamps == "now":
             messages = list(map(Message, keys, values, headers))
@@ -79,6 +94,7 @@ class OutputMessages:
                 min(timestamp, now) if (timestamp := record.timestamp) > 0 else None for record in records
             ]
             messages = list(map(Message, keys, values, headers, times))
+        self._alerts(out, messages, scored, places)
         topic, routes = self._config.output_topic, self._routes
         if routes.single(topic):
             out.setdefault(Partition(topic, 0), []).extend(messages)
@@ -92,6 +108,21 @@ class OutputMessages:
             of_target.append(message)
             if message.key is None:
                 of_source[partition] = of_target
+
+    def _alerts(
+        self,
+        out: ByTarget,
+        messages: Sequence[Message],
+        scored: Sequence[Scored],
+        places: Sequence[tuple[int, int]],
+    ) -> None:
+        """Add the messages of high scores a second time, for the alert topic."""
+        topic, least = self._config.alert_topic, self._config.output.alert_above
+        if topic is None or least is None:
+            return
+        for message, each, (partition, _) in zip(messages, scored, places, strict=True):
+            if each.score is not None and each.score >= least:
+                out.setdefault(self._routes.target(topic, message.key, partition), []).append(message)
 
     def dead_letters(
         self,
@@ -162,6 +193,8 @@ class Outputs:
             self._messages.dead_letters(out, lane.encoder, records, letters, _places(lane, records))
             lane.bad_count += len(letters)
             lane.last_bad = letters[-1]
+            for letter in letters:
+                add_letter(lane.bad_causes, letter)
         for target, messages in out.items():
             await lane.store.send(target, messages)
 

@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from streampair.engine.snapshot import dated
 from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError
 from streampair_connectors import kafka
-from streampair_connectors.codecs.records import Encoder, json_decoder
+from streampair_connectors.codecs.formats import event_decoder
+from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
     Consumer,
@@ -112,7 +113,7 @@ class ScoringWorker:
         self._health.starting()
         self._stop = asyncio.Event()
         self._joined = False
-        self._decode = json_decoder(config.input, **taken_cells(config))
+        self._decode = event_decoder(config, **taken_cells(config))
         self._pace = Pace(_BATCH_RECORDS, self._kafka.max_poll_interval_seconds)
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else StaticMemberConflicts(name)
@@ -323,7 +324,8 @@ class ScoringWorker:
         classes = self.config.input.labels == "any"
         if found.learner not in ("", self._learner):  # another one was promoted
             self._learner, self._encoder = found.learner, self._encoder_of(found.learner)
-        scored, letters = score_records(found.model, self._decode, records, classes=classes)
+        explain = self.config.output.explain
+        scored, letters = score_records(found.model, self._decode, records, classes=classes, explain=explain)
         self._messages.scores(out, self._encoder, records, scored, places, model=found.model.slots)
         if self.config.worker.on_bad != "dlq":
             return

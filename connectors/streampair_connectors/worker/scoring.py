@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from streampair.engine import DeadLetter, Event, EventRows, Scored
+from streampair.engine.pipeline import largest_parts
 from streampair.engine.records import stage_and_text
-from streampair.errors import ConfigError, RecordError
+from streampair.errors import ConfigError, RecordError, SourceError, TombstoneError
 from streampair.models import Model
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import Partition, RecordLike, read_register
@@ -17,7 +18,12 @@ __all__ = ["check_scoring", "score_records"]
 
 
 def score_records(
-    model: Model, decode: Callable[[Any], Event], records: Sequence[RecordLike], *, classes: bool = False
+    model: Model,
+    decode: Callable[[Any], Event],
+    records: Sequence[RecordLike],
+    *,
+    classes: bool = False,
+    explain: int = 0,
 ) -> tuple[list[Scored], list[DeadLetter]]:
     """Score the records of one partition.
 
@@ -31,6 +37,8 @@ def score_records(
         In the order of the partition.
     classes
         Whether a model of several classes gives the probability of each.
+    explain
+        How many of the largest contributions each score has, of a model that explains its scores.
 
     Returns
     -------
@@ -50,14 +58,14 @@ def score_records(
     ([('scored', 0.0), ('dead_letter', None)], 'decode')
     """
     many = getattr(decode, "many", None)
-    if many is not None and not (classes and model.multiclass):
+    if many is not None and not explain and not (classes and model.multiclass):
         table = many(records)
         if table is not None:
             try:
                 return _score_table(model, records, table)
             except RecordError:
                 pass  # a value that the model refuses: the records are taken one by one
-    return _divided(_score_one(model, decode, record, classes=classes) for record in records)
+    return _divided(_score_one(model, decode, record, classes=classes, explain=explain) for record in records)
 
 
 _Outcome = tuple[Scored, DeadLetter | None]
@@ -93,7 +101,7 @@ def _score_table(
 
 
 def _score_one(
-    model: Model, decode: Callable[[Any], Event], record: RecordLike, *, classes: bool
+    model: Model, decode: Callable[[Any], Event], record: RecordLike, *, classes: bool, explain: int
 ) -> _Outcome:
     stage, name = "decode", None
     try:
@@ -101,18 +109,19 @@ def _score_one(
         name, stage = event.id, "features"
         score = model.score_one(event.x)
         shares = model.predict_proba_one(event.x) if classes and model.multiclass else None
+        reasons = largest_parts(model.explain_one(event.x).features, explain) if explain else None
     except RecordError as error:
         return _refused(record, error, stage, name)
     except Exception as error:
-        if stage != "decode":
+        if stage != "decode" or isinstance(error, SourceError):
             raise
         return _refused(record, error, stage, name)
-    return Scored(record.offset, record.key, name, score, "scored", shares), None
+    return Scored(record.offset, record.key, name, score, "scored", shares, reasons), None
 
 
 def _refused(record: RecordLike, error: Exception, stage: str, name: str | None = None) -> _Outcome:
     """Outcome of a record that has no score, and its dead letter; a tombstone has none."""
-    if record.value is None:
+    if record.value is None or isinstance(error, TombstoneError):
         return Scored(record.offset, record.key, None, None, "tombstone"), None
     stage, text = stage_and_text(error, stage)
     letter = DeadLetter(record.offset, record.key, record.value, record.timestamp, stage, text)

@@ -48,7 +48,7 @@ async def run_sessions(
             late = not joined() and time.monotonic() >= patience
             if not error.retriable or late or stop.is_set():
                 raise
-            health.waiting(str(error.problem))
+            health.waiting(error.problem, error.fix)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause)
             pause = min(pause * 2, 10.0)

@@ -10,7 +10,7 @@ from typing import Any, cast
 from river import compose
 
 from streampair.engine import Event, EventRows, Lane, LaneGauges, LaneOutput, Record
-from streampair.errors import RecordError
+from streampair.errors import RecordError, SourceError
 from streampair_connectors.codecs.records import Decoder, RawRecord
 from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
 from streampair_connectors.observability.metrics import Telemetry
@@ -200,7 +200,7 @@ class LaneTimer:
         """Score the last event of a batch again, alone, to measure the latency of scoring."""
         try:
             x = self._clock.one_event(record).x
-        except RecordError:
+        except (RecordError, SourceError):
             return None
         score = _scorer(self._lane.model)
         start = time.perf_counter()

@@ -24,7 +24,7 @@ from streampair.errors import (
     SourceError,
 )
 from streampair_connectors import kafka
-from streampair_connectors.codecs.records import json_decoder
+from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.config import Changes, Config, KafkaConfig
 from streampair_connectors.kafka import (
     Consumer,
@@ -97,7 +97,7 @@ class Worker:
         if "learn" in config.worker.roles:
             self._health.starting()  # what does not run here has no state
         self._kafka: KafkaConfig = config.require_kafka()
-        self._decode = json_decoder(config.input, **taken_cells(config))
+        self._decode = event_decoder(config, **taken_cells(config))
         self._create_topics = create_topics
         self._assigned: set[Partition] = set()
         self._lanes: dict[Partition, OpenLane] = {}

@@ -154,6 +154,8 @@ def _lane(
     if not public:
         content["fork_dates"] = [] if gauges is None else [[t / 1000.0, n] for t, n in gauges.fork_dates]
         content["dead_letter_offsets"] = dict(telemetry.history.letters.get(labels, {}))
+        causes = telemetry.history.causes.get(labels, {})
+        content["dead_letter_causes"] = [[name, *cause] for name, cause in causes.items()]
     quality = getattr(gauges, "quality", None)
     if quality is not None and not public:
         content["quality"] = quality.as_dict()

@@ -380,7 +380,8 @@
       const part = (name, key) => (one ? num(one, name, count, (v) => v && v[key]) : text(null, () => count(ids.reduce((sum, id) => sum + ((value(lane1(id), name) || {})[key] || 0), 0))));
       const latest = (key) => (one ? text([one], () => count((lane1(one).dead_letter_offsets || {})[key])) : null);
       out.push(card("third", "Outcomes of the events", table("Events by outcome", [["Outcome"], ["Events", "n"]], [["learned", "Learned"], ["scored", late.length === ids.length ? "Scored; learned when they are due" : "Scored only: no label, or past the horizon"], ...(late.length ? [["skipped", "Due, and not learned"]] : []), ["dead_letter", "Could not be used: a dead letter"], ["tombstone", "Tombstone: a deleted key"], ["ignored", "Ignored: seen before"]].map(([key, words]) => [words, part("events_total", key)]))));
-      out.push(card("third", "Dead letters by cause", table("Dead letters by stage", [["Stage"], ["Events", "n"], ...(one ? [["Latest offset", "n"]] : [])], [["decode", "Not readable"], ["features", "A feature is missing, or no number"], ["label", "The label is unknown"], ["learn", "The learner refused it"]].map(([key, words]) => [words, part("dead_letters_total", key), ...(one ? [latest(key)] : [])])), h("p", { class: "note" }, "The letters themselves, with what was wrong, are in the dead-letter topic; of a replay in its file.")));
+      out.push(card("third", "Dead letters by stage", table("Dead letters by stage", [["Stage"], ["Events", "n"], ...(one ? [["Latest offset", "n"]] : [])], [["decode", "Not readable"], ["features", "A feature is missing, or no number"], ["label", "The label is unknown"], ["learn", "The learner refused it"]].map(([key, words]) => [words, part("dead_letters_total", key), ...(one ? [latest(key)] : [])])), h("p", { class: "note" }, "Of a replay they are in its file.")));
+      out.push(card("", "Dead letters by cause", causes(ids), h("p", { class: "note" }, ...typed("Since this worker took the lane, the most frequent first, without values of events. `streampair dlq list CONFIG` prints whole errors under the same names."))));
       if (apps.some((name) => (meta.apps[name] || {}).configuration)) out.push(card("", titled("configuration_changes"), ...apps.map((name) => h("p", {}, apps.length > 1 ? h("b", {}, `${name}: `) : null, text(null, () => changed(name))))));
       out.push(lines("half", { ...described("lag"), series: each(ids, (id) => column(id, "lag", "t")), x: "time", floor: 0, number: count, tick: axis, empty: recorded || all().length ? "A file has no lag." : "No lanes yet." }));
       out.push(lines("half", { title: "Events a second", yLabel: "events/s", series: each(ids, (id) => speeds(id)), x: "time", floor: 0, number: (v) => `${count(v)}/s`, tick: axis, empty: "Two commits are needed." }));
@@ -648,6 +649,27 @@
       body.replaceChildren(...rows.map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
     });
     return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The latest releases" }, h("table", {}, h("thead", {}, head), body));
+  }
+
+  // The causes of all these lanes; "" is the name of all further ones.
+  function causes(ids) {
+    const body = h("tbody"), heads = [["Cause"], ["Stage"], ["Error"], ["Events", "n"], ...(ids.length === 1 ? [["Latest offset", "n"]] : [])];
+    let last = "";
+    bind(ids, () => {
+      const byName = new Map();
+      for (const [name, stage, words, n, at] of ids.flatMap((id) => (lane1(id) || {}).dead_letter_causes || [])) {
+        const before = byName.get(name);
+        byName.set(name, [name, stage, words, n + (before ? before[3] : 0), at]);
+      }
+      const found = [...byName.values()].sort((a, b) => !a[0] - !b[0] || b[3] - a[3]);
+      const key = JSON.stringify(found);
+      if (key === last) return;
+      last = key;
+      const rows = found.map(([name, stage, words, n, at]) => [name || "further causes", stage || "–", words || "–", count(n), ...(ids.length === 1 ? [count(at)] : [])]);
+      if (!rows.length) rows.push(["None yet", ...heads.slice(1).map(() => "")]);
+      body.replaceChildren(...rows.map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: heads[i][1] || null, scope: i ? null : "row" }, c)))));
+    });
+    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Dead letters by cause" }, h("table", {}, h("thead", {}, h("tr", {}, ...heads.map(([name, kind]) => h("th", { class: kind || null, scope: "col" }, name)))), body));
   }
 
   function officers(ids, others) {

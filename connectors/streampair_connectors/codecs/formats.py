@@ -1,0 +1,391 @@
+"""Decoders of events by `input.format`: JSON, Avro, JSON behind the id of a schema, and CSV."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fastavro
+import msgspec
+from fastavro.schema import SchemaParseException, UnknownType
+
+from streampair.engine import EventRows
+from streampair.errors import ConfigError, RecordError
+from streampair_connectors.codecs.avro_rows import row_reader
+from streampair_connectors.codecs.fields import EventFields, unnested
+from streampair_connectors.codecs.records import (
+    Decoder,
+    csv_decoder,
+    dict_decoder,
+    json_decoder,
+)
+from streampair_connectors.codecs.registry import SchemaRegistry
+from streampair_connectors.config import Config
+
+__all__ = ["FRAME", "avro_parser", "avro_reader", "event_decoder", "field_decoder", "schema_registry"]
+
+FRAME = 5
+"""Bytes before a message: zero, and the id of its schema."""
+_Parse = Callable[[bytes], dict[str, Any]]
+_ReadRow = Callable[[bytes], EventFields]
+
+
+def event_decoder(config: Config, *, gaps: bool = False, texts: bool = False) -> Decoder:
+    """Return the function that turns a record of the input topic into an event.
+
+    Parameters
+    ----------
+    config
+        The application.
+    gaps, texts
+        As of `json_decoder`.
+
+    Raises
+    ------
+    ConfigError
+        The schema file, or a secret of the registry, cannot be read.
+    RecordError
+        By the returned function; see `json_decoder`.
+    SourceError
+        By the returned function: the schema registry does not answer. Nothing is wrong with the event.
+
+    Examples
+    --------
+    >>> from streampair.engine import Record
+    >>> from streampair_connectors.config import parse_config
+    >>> config = parse_config({
+    ...     "app": "fraud",
+    ...     "input": {"format": "csv", "columns": ["amount", "bad"], "features": ["amount"], "label": "bad"},
+    ...     "learner": {"class": "streampair.auc.PairOGD"},
+    ... })
+    >>> event_decoder(config)(Record(0, b"12.5,true"))
+    Event(x={'amount': 12.5}, y=True, id=None)
+    """
+    declared = config.input
+    if declared.format == "csv":
+        assert declared.columns is not None
+        return csv_decoder(declared, declared.columns, gaps=gaps, texts=texts)
+    if declared.format == "avro":
+        parse, read = _event_readers(config)
+        return dict_decoder(declared, parse, gaps=gaps, texts=texts, typed=read)
+    decode = json_decoder(declared, gaps=gaps, texts=texts)
+    return decode if declared.format == "json" else _unframed(decode)
+
+
+def schema_registry(config: Config) -> SchemaRegistry | None:
+    """Return the client of the schema registry; None: none is declared."""
+    registry = config.schema_registry
+    return None if registry is None else SchemaRegistry(registry, config.base)
+
+
+class _Body(NamedTuple):
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+def _body(record: Any, value: bytes | None) -> _Body:
+    return _Body(value, getattr(record, "key", None), getattr(record, "headers", ()))
+
+
+def _unframed(decode: Any) -> Decoder:
+    """Return the decoder of events behind the id of a schema; the id is not looked up."""
+
+    def one(record: Any) -> Any:
+        value = record.value
+        return decode(_body(record, None if value is None else value[_frame(value) :]))
+
+    def many(records: Sequence[Any]) -> EventRows | None:
+        values = [record.value for record in records]
+        if not all(value is not None and len(value) >= FRAME and value[0] == 0 for value in values):
+            return None
+        rows: EventRows | None = decode.many([_body(record, record.value[FRAME:]) for record in records])
+        return rows
+
+    if hasattr(decode, "many"):
+        one.many = many  # type: ignore[attr-defined]  # see `EventRows`
+    return one
+
+
+def _frame(value: bytes) -> int:
+    """Length of the frame of an event."""
+    if len(value) < FRAME or value[0] != 0:
+        raise RecordError(
+            "the message does not begin with a zero byte and the id of a schema",
+            fix="write it with a serializer of the schema registry, or correct input.format or labels.format",
+            stage="decode",
+        )
+    return FRAME
+
+
+def field_decoder(config: Config, fields: Any, *, events: bool) -> Callable[[bytes], Any]:
+    """Return the function from the bytes of a message to some of its fields.
+
+    Parameters
+    ----------
+    config
+        The application.
+    fields
+        A struct of msgspec: the fields.
+    events
+        Whether the messages are events, else labels.
+
+    Raises
+    ------
+    ConfigError
+        The schema file, or a secret of the registry, cannot be read.
+    RecordError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError
+        By the returned function: the message cannot be read, or a field has another type.
+    SourceError
+        By the returned function: the schema registry does not answer.
+    """
+    declared = config.input if events or config.labels is None else config.labels
+    find = unnested(declared, [field.encode_name for field in msgspec.structs.fields(fields)])
+    if declared.format == "avro":
+        parse = _event_readers(config)[0] if events else avro_parser(config)
+        return lambda value: msgspec.convert(_found(find, parse(value)), fields)
+    decode = msgspec.json.Decoder(fields if find is None else dict[str, Any]).decode
+    if find is not None:
+        parse = decode
+        decode = lambda value: msgspec.convert(_found(find, parse(value)), fields)  # noqa: E731
+    return decode if declared.format == "json" else lambda value: decode(value[_frame(value) :])
+
+
+def _found(find: Callable[[dict[str, Any]], dict[str, Any]] | None, data: dict[str, Any]) -> dict[str, Any]:
+    return data if find is None else find(data)
+
+
+def _event_readers(config: Config) -> tuple[_Parse, _ReadRow | None]:
+    """The function from an event in Avro to its fields, and a faster one for some events."""
+    declared = config.input
+    if declared.schema_file is not None:
+        schema = _schema_of_file(config)
+        return avro_reader(schema, 0), row_reader(schema, declared, 0)
+    rows: dict[bytes, _ReadRow] = {}
+
+    def keep(head: bytes, schema: Any) -> None:
+        if (read := row_reader(schema, declared, FRAME)) is not None:
+            rows[head] = read
+
+    return avro_parser(config, keep), lambda value: rows[value[:FRAME]](value)
+
+
+def avro_parser(config: Config, keep: Callable[[bytes, Any], None] | None = None) -> _Parse:
+    """Return the function from the bytes of an Avro message, with the id of its schema, to its fields.
+
+    Decimals become numbers. Dates and times stay the numbers that they are in the message.
+
+    Parameters
+    ----------
+    config
+        The application.
+    keep
+        Called with the frame of a schema, and with the schema, once it is known; None: nobody wants it.
+
+    Raises
+    ------
+    ConfigError
+        A secret of the registry cannot be read.
+    """
+    registry = schema_registry(config)
+    assert registry is not None
+    known: dict[bytes, tuple[_Parse | RecordError, float]] = {}  # with the time until when it holds
+
+    def parse(value: bytes) -> dict[str, Any]:
+        head = value[:FRAME]
+        read, until = known.get(head, (None, 0.0))
+        if read is None or (until < math.inf and time.monotonic() >= until):
+            _frame(value)
+            number, until = int.from_bytes(head[1:], "big"), math.inf
+            try:
+                schema = _compiled(*registry.schema(number))
+                read = avro_reader(schema, FRAME)
+                if keep is not None and len(known) < _MOST_SCHEMAS:
+                    keep(head, schema)
+            except RecordError as error:
+                # Not asked for again at once: each such event would cost a request.
+                read, until = error, time.monotonic() + _ASK_AGAIN_SECONDS
+            except _SchemaError as error:
+                read = RecordError(
+                    f"the schema with id {number} cannot be used: {error}",
+                    fix="register a record as the schema of the topic's values",
+                    stage="decode",
+                )
+            if head in known or len(known) < _MOST_SCHEMAS:
+                known[head] = read, until
+        if isinstance(read, RecordError):
+            raise RecordError(read.problem, fix=read.fix, stage="decode")
+        return read(value)
+
+    return parse
+
+
+_MOST_SCHEMAS = 10_000
+_ASK_AGAIN_SECONDS = 60.0  # for an id that the registry did not know
+
+
+class _SchemaError(Exception):
+    pass
+
+
+def _schema_of_file(config: Config) -> Any:
+    file = config.input.schema_file
+    assert file is not None
+    path = Path(config.base / file)
+    try:
+        return _compiled(json.loads(path.read_text(encoding="utf-8")), [])
+    except (OSError, ValueError, _SchemaError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(
+            f"input.schema_file {path} cannot be used: {reason}",
+            fix="name a file with the Avro schema of a record, in JSON",
+        ) from None
+
+
+def _compiled(schema: Any, references: Sequence[Any]) -> Any:
+    named: dict[str, Any] = {}
+    try:
+        for each in references:
+            fastavro.parse_schema(_with_plain_numbers(each), named_schemas=named)
+        parsed = fastavro.parse_schema(_with_plain_numbers(schema), named_schemas=named)
+        _least_bytes(parsed, named, {})
+    except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _SchemaError(f"it is no Avro schema ({type(error).__name__})") from None
+    if not isinstance(parsed, dict) or parsed.get("type") != "record":
+        raise _SchemaError("it is no record")
+    if not all(isinstance(field["name"], str) for field in parsed["fields"]):  # fastavro does not look
+        raise _SchemaError("a name of a field is no text")
+    return parsed
+
+
+def _least_bytes(schema: Any, named: dict[str, Any], known: dict[str, int | None]) -> int:
+    """Bytes that each value of a schema has at least.
+
+    Refuses schemas with which one small event can end the process. fastavro reads nested records by recursion
+    without a limit, so that no record may contain itself. It reads as many items as an array claims to have,
+    so that items must take bytes.
+    """
+    if isinstance(schema, str):
+        return _LEAST_BYTES[schema] if schema in _LEAST_BYTES else _least_bytes(named[schema], named, known)
+    if isinstance(schema, list):
+        for each in schema:
+            _least_bytes(each, named, known)
+        return 1
+    kind = schema["type"]
+    if kind in ("record", "error"):
+        return _least_of_record(schema, named, known)
+    if kind == "array" and _least_bytes(schema["items"], named, known) == 0:
+        raise _SchemaError("the items of an array take no bytes")
+    if kind == "map":
+        _least_bytes(schema["values"], named, known)
+    if kind == "fixed":
+        return max(0, int(schema["size"]))
+    return 1 if kind in ("array", "map", "enum") else _least_bytes(kind, named, known)
+
+
+def _least_of_record(schema: Any, named: dict[str, Any], known: dict[str, int | None]) -> int:
+    name = schema["name"]
+    if name not in known:
+        known[name] = None  # until its fields are known
+        known[name] = sum(_least_bytes(each["type"], named, known) for each in schema["fields"])
+    if (least := known[name]) is None:
+        raise _SchemaError("a record contains itself")
+    return least
+
+
+_LEAST_BYTES = {
+    "null": 0,
+    "boolean": 1,
+    "int": 1,
+    "long": 1,
+    "float": 4,
+    "double": 8,
+    "bytes": 1,
+    "string": 1,
+}
+
+
+def _with_plain_numbers(schema: Any) -> Any:
+    """A schema with dates and times as the numbers of the message, and decimals as the nearest numbers."""
+    if isinstance(schema, list):
+        return [_with_plain_numbers(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {
+        name: _with_plain_numbers(item) if name in ("type", "items", "values", "fields") else item
+        for name, item in schema.items()
+    }
+    if kept.get("logicalType") == "decimal" and kept.get("type") in ("bytes", "fixed"):
+        return kept | {"logicalType": _DECIMAL, "scale": _scale_of(kept)}
+    kept.pop("logicalType", None)
+    return kept
+
+
+def _scale_of(schema: dict[str, Any]) -> int:
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= _MOST_DIGITS:
+        raise _SchemaError(f"a decimal has no precision, or one that is not from its scale to {_MOST_DIGITS}")
+    return scale
+
+
+def _nearest_number(value: bytes, schema: Any, _: Any) -> float:
+    """The number nearest to a decimal.
+
+    fastavro makes a `Decimal` first, in time that is quadratic in its bytes: 38 seconds for 500 kB.
+    """
+    try:
+        return float(int.from_bytes(value, "big", signed=True) / 10 ** schema["scale"])
+    except OverflowError:
+        return math.inf
+
+
+_MOST_DIGITS = 1000
+_DECIMAL = "streampair-decimal"
+for _kind in ("bytes", "fixed"):
+    fastavro.read.LOGICAL_READERS[f"{_kind}-{_DECIMAL}"] = _nearest_number
+
+
+def avro_reader(schema: Any, begin: int) -> _Parse:
+    """Return the function from the bytes of a record to its fields.
+
+    Parameters
+    ----------
+    schema
+        As `fastavro.parse_schema` gives it.
+    begin
+        Length of the frame before the record.
+
+    Raises
+    ------
+    RecordError
+        By the returned function: the bytes do not fit the schema.
+    """
+    read = fastavro.schemaless_reader
+
+    def parse(value: bytes) -> dict[str, Any]:
+        stream = io.BytesIO(value)
+        stream.seek(begin)
+        try:
+            data: Any = read(stream, schema, None)
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a reader of damaged bytes meets
+            raise _unfit(type(error).__name__) from None
+        if stream.tell() != len(value):
+            raise _unfit("bytes are left over")
+        return data  # type: ignore[no-any-return]
+
+    return parse
+
+
+def _unfit(reason: str) -> RecordError:
+    return RecordError(
+        f"the message does not fit its Avro schema: {reason}",
+        fix="write it with the schema that it names, or that input.schema_file has",
+        stage="decode",
+    )

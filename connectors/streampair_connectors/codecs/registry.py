@@ -1,0 +1,222 @@
+"""Avro schemas by their id, from a schema registry with Confluent's REST API."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from streampair.errors import ConfigError, RecordError, SourceError
+from streampair_connectors.config import SchemaRegistryConfig
+
+__all__ = ["SchemaRegistry"]
+
+_T = TypeVar("_T")
+
+_MAX_BYTES = 10_000_000
+_MAX_REFERENCES = 100
+_CONFLICT = "conflict"  # the answer to a schema that may not follow the one before
+
+
+class _Reference(msgspec.Struct):
+    subject: str
+    version: int
+
+
+class _SchemaAnswer(msgspec.Struct):
+    """A schema, as the registry answers with it; other fields do not matter."""
+
+    schema: str
+    schemaType: str | None = None  # as it is sent
+    references: list[_Reference] | None = None
+
+
+class _Registered(msgspec.Struct):
+    id: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]  # a frame has four bytes for it
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the password would go to another host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class SchemaRegistry:
+    """Client of a schema registry.
+
+    Requests are synchronous: a topic has a handful of schemas in its lifetime, and each is asked for once.
+
+    Parameters
+    ----------
+    config
+        The registry.
+    base
+        The directory where relative paths start.
+
+    Raises
+    ------
+    ConfigError
+        The password or the file of certificates cannot be read.
+    """
+
+    def __init__(self, config: SchemaRegistryConfig, base: Path) -> None:
+        self._url, self._timeout = config.url, config.timeout_seconds
+        self._headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        if (password := config.password()) is not None:
+            pair = f"{config.username}:{password.get_secret_value()}".encode()
+            self._headers["Authorization"] = "Basic " + base64.b64encode(pair).decode()
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        if config.ssl_cafile is not None:
+            try:
+                context = ssl.create_default_context(cafile=str(base / config.ssl_cafile))
+            except (OSError, ssl.SSLError):
+                raise ConfigError(
+                    f"the file schema_registry.ssl_cafile {config.ssl_cafile} cannot be read",
+                    fix="name a readable file of certificates in PEM format",
+                ) from None
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        self._open = urllib.request.build_opener(*handlers).open
+
+    def check(self) -> None:
+        """Ask for the subjects.
+
+        Raises
+        ------
+        SourceError
+            The registry does not answer, or refuses.
+        """
+        self._ask("/subjects")
+
+    def schema(self, number: int) -> tuple[Any, list[Any]]:
+        """Return a schema and those that it refers to, which come before the ones that need them.
+
+        Raises
+        ------
+        RecordError
+            The registry has no schema with this id, or one that is not Avro.
+        SourceError
+            The registry does not answer, or refuses.
+        """
+        answer = self._ask(f"/schemas/ids/{number}")
+        if answer is None:
+            raise RecordError(
+                f"the schema registry has no schema with id {number}",
+                fix="register it, or name the registry of the producers in [schema_registry]",
+                stage="decode",
+            )
+        found = self._typed(answer, _SchemaAnswer, "schema")
+        if found.schemaType not in (None, "AVRO"):
+            raise RecordError(
+                f"the schema with id {number} is of another kind than Avro",
+                fix='set input.format = "json-schema" for JSON, or convert the topic',
+                stage="decode",
+            )
+        named: dict[tuple[str, int], Any] = {}
+        self._add_references(found, named, set())
+        return self._parsed(found), list(named.values())
+
+    def register(self, subject: str, schema: str) -> int:
+        """Return the id of a schema under a subject; registers it if it is not there.
+
+        Raises
+        ------
+        ConfigError
+            The subject has a schema that this one may not follow.
+        SourceError
+            The registry does not answer, or refuses.
+        """
+        path, posted = f"/subjects/{urllib.parse.quote(subject, safe='')}", {"schema": schema}
+        found = self._ask(path, posted) or self._ask(f"{path}/versions", posted)
+        if found == _CONFLICT:
+            raise ConfigError(
+                f"the schema registry has another schema for subject {subject!r}, and refuses that of scores",
+                fix="write the scores to another topic (output.topic), or delete the subject",
+            )
+        return self._typed(found, _Registered, "id").id
+
+    def _add_references(
+        self, found: _SchemaAnswer, named: dict[tuple[str, int], Any], seen: set[tuple[str, int]]
+    ) -> None:
+        for each in found.references or ():
+            key = each.subject, each.version
+            if key in seen:
+                continue
+            seen.add(key)
+            subject = urllib.parse.quote(key[0], safe="", errors="replace")
+            answer = self._ask(f"/subjects/{subject}/versions/{key[1]}")
+            if answer is None or len(seen) > _MAX_REFERENCES:
+                raise RecordError(
+                    f"the schema refers to version {key[1]} of subject {key[0]!r}, which cannot be resolved",
+                    fix="register it",
+                    stage="decode",
+                )
+            other = self._typed(answer, _SchemaAnswer, "schema")
+            self._add_references(other, named, seen)
+            named[key] = self._parsed(other)
+
+    def _typed(self, answer: Any, kind: type[_T], what: str) -> _T:
+        try:
+            return msgspec.convert(answer, kind)
+        except (msgspec.ValidationError, ValueError):  # half of a surrogate pair is no text
+            raise self._unusable(f"its answer has no {what}") from None
+
+    def _parsed(self, found: _SchemaAnswer) -> Any:
+        try:
+            return json.loads(found.schema)
+        except (ValueError, RecursionError):
+            raise self._unusable("its answer has no schema") from None
+
+    def _ask(self, path: str, posted: Any = None) -> Any:
+        """Return an answer; None: there is no such thing; `_CONFLICT`: what is posted may not be there."""
+        headers, data = self._headers, None
+        if posted is not None:
+            headers = {**headers, "Content-Type": "application/vnd.schemaregistry.v1+json"}
+            data = json.dumps(posted).encode()
+        request = urllib.request.Request(self._url + path, data, headers)  # noqa: S310  # checked: http(s)
+        try:
+            with self._open(request, timeout=self._timeout) as answer:
+                body = answer.read(_MAX_BYTES + 1)
+            if len(body) > _MAX_BYTES:
+                raise self._unusable(f"its answer has more than {_MAX_BYTES} bytes")
+            found = json.loads(body)
+            if found is None:  # not the same as that there is no such thing
+                raise self._unusable("its answer has no schema")
+            return found
+        except urllib.error.HTTPError as error:
+            with error:
+                status, body = error.code, error.read(10_000)
+            if status == 404 and _has_error_code(body):
+                return None
+            if status == 409 and posted is not None:
+                return _CONFLICT
+            raise self._unusable(f"it answers with status {status}") from None
+        except urllib.error.URLError as error:
+            reason = type(error.reason).__name__ if isinstance(error.reason, Exception) else error.reason
+            raise self._unusable(f"it cannot be reached ({reason})") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unusable(f"it does not answer ({type(error).__name__})") from None
+        except (ValueError, RecursionError):
+            raise self._unusable("its answer is not JSON") from None
+
+    def _unusable(self, what: str) -> SourceError:
+        return SourceError(
+            f"the schema registry {self._url}: {what}",
+            fix="check that it runs, and url, username, password and ssl_cafile of [schema_registry]",
+        )
+
+
+def _has_error_code(body: bytes) -> bool:
+    """Whether a registry has said 404, and not a proxy in front of it, or a server at another path."""
+    try:
+        return json.loads(body)["error_code"] in (40401, 40402, 40403)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return False
