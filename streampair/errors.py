@@ -3,6 +3,7 @@
     StreampairError
     |-- ConfigError       the configuration or a constructor argument is wrong (also a ValueError)
     |-- RecordError       one event cannot be used (also a ValueError); `stage` says where it failed
+    |   `-- TombstoneError      it says that something was deleted: there is nothing to score
     |-- LaneStoppedError       a lane stopped itself: a bad event under on_bad="fail", or too many bad events
     |-- PrivacyError      a guarantee cannot be given as asked
     |-- SnapshotError     saved state cannot be read, or belongs to something else
@@ -31,6 +32,7 @@ __all__ = [
     "SourceError",
     "StoreError",
     "StreampairError",
+    "TombstoneError",
 ]
 
 
@@ -91,6 +93,10 @@ class RecordError(StreampairError, ValueError):
     ) -> None:
         super().__init__(problem, fix=fix, retriable=retriable)
         self.stage = stage
+
+
+class TombstoneError(RecordError):
+    """An event says that something was deleted. A lane counts it as a tombstone, and makes no dead letter."""
 
 
 class LaneStoppedError(StreampairError):

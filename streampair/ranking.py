@@ -319,7 +319,8 @@ class Forest(RegressorMixin, ForestLearner):
 
     The forest of `streampair.auc.Forest` with the loss of a regression: half the squared error of the
     relevance, which is standardised by the mean and the standard deviation of all relevances so far. Trees,
-    experts and stacking are the same. See `auc.Forest` for features, texts, missing values and memory.
+    experts, boosted trees and stacking are the same. See `auc.Forest` for features, texts, missing values and
+    memory.
 
     Parameters
     ----------
@@ -355,7 +356,7 @@ class Forest(RegressorMixin, ForestLearner):
     ...     x = {"price": rng.uniform(0, 10), "kind": rng.choice(["bed", "sofa"])}
     ...     model.learn_one(x, abs(x["price"] - 5.0) + 10.0 * (x["kind"] == "bed"))
     >>> [round(model.predict_one({"price": price, "kind": "bed"})) for price in (1.0, 5.0, 9.0)]
-    [14, 10, 14]
+    [14, 11, 14]
     """
 
     trees: int = 50

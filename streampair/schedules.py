@@ -1,7 +1,8 @@
 """Learning rate schedules: the step sizes of gradient descent.
 
 A schedule can be given as `learning_rate` of `auc.PairOGD`, `ranking.PairOGD`, `metric.PairOGD` and
-`offline.PairSGD`. Steps are numbered from 1.
+`offline.PairSGD`; `AdaGrad`, whose steps depend on the gradients, of the first two. Steps are numbered from
+1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Constant", "InverseSqrt", "InverseTime", "Schedule"]
+__all__ = ["AdaGrad", "Constant", "InverseSqrt", "InverseTime", "Schedule"]
 
 
 class Schedule(base.Base):
@@ -56,6 +57,60 @@ def _check(name: str, value: float) -> None:
     ok = isinstance(value, int | float) and not isinstance(value, bool)
     if not (ok and math.isfinite(value) and 0.0 < value <= 1e12):
         raise ConfigError(f"{name} is {value!r}", fix=f"give a finite {name} above 0 and at most 1e12")
+
+
+@dataclass(frozen=True)
+class AdaGrad(Schedule):
+    """A step size for each weight: ``rate / sqrt(g_1^2 + ... + g_j^2)``, over its own gradients so far.
+
+    No feature has a scale that steps depend on: the first step of a weight has the size `rate`, whatever the
+    unit of its feature. The last iterate is published, projected onto the l2 ball of the learner's radius.
+
+    Parameters
+    ----------
+    rate
+        Size of the first step of a weight, above 0 and at most 1e12. `auc.PairOGD` takes 1/8 by default.
+
+    Raises
+    ------
+    ConfigError
+        If the rate is out of range.
+
+    Notes
+    -----
+    The regret bound of Duchi et al. is for a projection in the norm that the step sizes define. The learners
+    project in the l2 norm, whatever the steps, so the theorem does not cover them. What the regret is on
+    streams that stay the same: docs/benchmarks/regret.md.
+
+    References
+    ----------
+    Duchi, J., Hazan, E. and Singer, Y. (2011). Adaptive subgradient methods for online learning and
+    stochastic optimization. JMLR 12.
+
+    Examples
+    --------
+    >>> from streampair import auc, schedules
+    >>> model = auc.PairOGD(learning_rate=schedules.AdaGrad(0.05))
+    """
+
+    rate: float
+
+    code = state.ADAGRAD
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+
+    @property
+    def scale(self) -> float:
+        """The rate."""
+        return float(self.rate)
+
+    def sizes(self, first: int, count: int) -> Floats:
+        """ConfigError: the sizes follow from the gradients."""
+        raise ConfigError(
+            f"the steps of {self!r} depend on the gradients",
+            fix="give another schedule such as schedules.Constant(0.01)",
+        )
 
 
 @dataclass(frozen=True)

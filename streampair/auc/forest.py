@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
+from streampair.base.boosted import BoostedTrees, Ring, length_of
 from streampair.base.forest import (
     Explanation,
     ForestLearner,
@@ -36,7 +37,7 @@ __all__ = [
 
 @dataclass(eq=False, repr=False)
 class Forest(ClassifierMixin, ForestLearner):
-    """Random forest with online leaf weights; not private.
+    """Random forest with online leaf weights, and boosted trees on recent records; not private.
 
     An ensemble of extremely randomised trees (Geurts et al. 2006). A leaf draws a feature and samples one
     value of it by reservoir. From its 20th record on, the leaf splits as soon as a record has another value:
@@ -45,10 +46,18 @@ class Forest(ClassifierMixin, ForestLearner):
     The gain of a feature is the mean, over recent splits by it, of the centred label times the difference of
     the leaf weights on both sides. No threshold is searched for.
 
-    Only the leaves learn. Four experts of different depth and memory share the trees. The score of an expert
-    is the sum of its leaf weights and a linear part, trained by AdaGrad on the logistic loss. Stacking, also
-    trained by AdaGrad, combines the experts. To follow concept drift, trees are reset in turn, and an expert
-    without forgetting is reset when it falls behind; from then on the stack and the deepest expert take
+    Only the leaves of these trees learn. Four experts of different depth and memory share them. The score of
+    an expert is the sum of its leaf weights and a linear part, trained by AdaGrad on the logistic loss.
+
+    The fifth expert is 50 boosted histogram trees of depth 6 (Chen and Guestrin 2016, Ke et al. 2017) on the
+    last 4000 records. One tree at a time is fitted anew, to the gradients that the scores of these records
+    left when they came, by the best splits of up to 10 features at 47 quantiles. It takes its turn whenever
+    enough work has been saved up, so that the time of a record is bounded. Between fits, leaf weights learn
+    by AdaGrad.
+
+    Stacking, also trained by AdaGrad, combines the experts. To follow concept drift, random trees are reset
+    in turn, and an expert without forgetting is reset when it falls behind; the boosted trees then begin
+    again with the last 200 records. After a reset of the slow expert, the stack and the deepest expert take
     larger steps for 4000 records (without a pair loss only).
 
     Parameters
@@ -66,8 +75,9 @@ class Forest(ClassifierMixin, ForestLearner):
     loss
         None: the logistic loss of the record. Or a pair loss, such as `losses.Logistic`: the record is paired
         with one of the last 32 of the other class, both are scored again, and both are updated with the loss
-        of the difference of their scores. It takes about three times as long; docs/papers.md compares the
-        two.
+        of the difference of their scores. The boosted trees still learn the logistic loss of records, and
+        only their weight in the stack is fitted to pairs. It takes about three times as long; docs/papers.md
+        compares the two.
     seed
         Seed of the random draws; None takes one from the operating system.
     max_features
@@ -82,8 +92,11 @@ class Forest(ClassifierMixin, ForestLearner):
     NaN, infinity, numbers beyond 1e50, bytes and empty records raise `RecordError` and leave the learner
     unchanged.
 
-    A record takes O(trees log nodes + features), and memory is bounded: 1.8 MB, with texts 2.0 MB, and 136
-    bytes a feature. Texts share 4096 linear weights. A state is as large as the memory.
+    A record takes O(trees log nodes + features), and memory is bounded: 2.2 MB, with texts 2.5 MB, and 37 kB
+    a feature. From 1000 features on, fewer records are kept for the boosted trees: 4 million values, but at
+    least 500 records. Only the first 8000 features are in them. A state is at most as large as the memory.
+    Texts share 4096 linear weights; in the boosted trees the first 62 texts of a feature have codes of their
+    own, the others share one.
 
     The score is the log-odds of the stack, and `predict_proba_one` is its logistic function. A pair loss has
     no intercept: probabilities then come from Platt scaling, learned online as for `PairOGD`, and memory is
@@ -96,6 +109,10 @@ class Forest(ClassifierMixin, ForestLearner):
 
     Duchi, J., Hazan, E. and Singer, Y. (2011). Adaptive subgradient methods for online learning and
     stochastic optimization. JMLR 12.
+
+    Chen, T. and Guestrin, C. (2016). XGBoost: A scalable tree boosting system. KDD.
+
+    Ke, G. et al. (2017). LightGBM: A highly efficient gradient boosting decision tree. NeurIPS.
 
     Gomes, H. M. et al. (2017). Adaptive random forests for evolving data stream classification. Machine
     Learning 106. (The forest of the comparison in the documentation.)
@@ -171,11 +188,11 @@ _LABELS = (str, bool, int, float)
 class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     """Random forest with online leaf weights, one class against the others; not private.
 
-    The multiclass form of `Forest`. All classes share one set of trees, whose growth does not depend on the
-    labels: features are not drawn by gain, since the gain for one class is none for another. Each class has
-    its own leaf weights, experts and stack. They learn as those of a forest for this class alone would, over
-    the same trees, from the first record of the class on. Classes need not be declared: a class is known
-    from its first record on.
+    The multiclass form of `Forest`. All classes share one set of random trees, whose growth does not depend
+    on the labels: features are not drawn by gain, since the gain for one class is none for another. Each
+    class has its own leaf weights, experts, boosted trees and stack. They learn as those of a forest for this
+    class alone would, over the same random trees, from the first record of the class on. Classes need not be
+    declared: a class is known from its first record on.
 
     Parameters
     ----------
@@ -196,8 +213,9 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     Notes
     -----
     Labels are texts, numbers, or True and False; labels that are equal are one class. Features are as in
-    `Forest`. Memory: 1.8 MB, and 0.95 MB for each class beyond the first, with texts 0.26 MB more. Time grows
-    with the number of classes, except for the descent of the trees, which all classes share.
+    `Forest`. Memory: as of `Forest`, and 1.3 MB for each class beyond the first, with texts 0.26 MB more.
+    Time grows with the number of classes, except for the descent of the random trees, which all classes
+    share.
 
     Probabilities are the logistic functions of the scores of all classes, divided by their sum. Before the
     first label there are none, and the prediction is None.
@@ -219,6 +237,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     seed: int | None = None
     max_features: int = 10_000
 
+    _several: ClassVar[bool] = True
     _guided: ClassVar[bool] = False  # a gain of one class would be none of another
     _brisk: ClassVar[bool] = False  # a class that came late would seem to have begun again
     _derived: ClassVar[frozenset[str]] = ForestLearner._derived | {
@@ -253,18 +272,27 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         return [self._state, *self._others]
 
     def _allocate(
-        self, names: tuple[Hashable, ...], header: Array, capacity: int, coded: tuple[int, ...] = ()
+        self,
+        names: tuple[Hashable, ...],
+        header: Array,
+        capacity: int,
+        coded: tuple[int, ...] = (),
+        d: int = 0,
     ) -> None:
-        super()._allocate(names, header, capacity, coded)
+        super()._allocate(names, header, capacity, coded, d)
         self._others = self._room(self._others)
 
     def _room(self, others: Array, more: int = 0) -> Array:
         """Blocks for the present classes and `more` new ones; scalars are copied."""
         places = forest.forest_places(*(int(self._state[i]) for i in _SIZES))
-        room = np.zeros((len(others) + more, places[2]))
+        ring = Ring(self._state)
+        room = np.zeros((len(others) + more, places[2] + length_of(ring.width, ring.rows)[1]))
         if len(others):
             room[: len(others), : forest.FOREST_HEADER] = others[:, : forest.FOREST_HEADER]
         room[:, _SIZED] = self._state[_SIZED]
+        room[:, forest.FOREST_BOOSTED] = places[2]
+        for block in room:
+            BoostedTrees(block, ring).begin()
         return room
 
     def _admit(self, label: Any) -> None:
@@ -446,10 +474,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
                 fix="name one of `classes`",
                 stage="label",
             )
-        out = np.empty(self._columns.count + 1)
-        forest.forest_explain(self._state, self._blocks()[number], out)
-        *parts, baseline = out.tolist()
-        return Explanation(baseline, dict(zip(self._columns.names, parts, strict=True)))
+        return self._explained(self._blocks()[number], number)
 
     @property
     def feature_importances(self) -> dict[Any, float]:
@@ -558,7 +583,8 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         return weights
 
     def _export(self) -> dict[str, Any]:
-        others = [exported_block(block, texts=bool(self._coded)) for block in self._others]
+        ring = Ring(self._state)
+        others = [exported_block(block, ring, texts=bool(self._coded)) for block in self._others]
         return {**exported(self), "classes": list(self._classes), "others": others}
 
     def _import(self, saved: Mapping[str, Any]) -> None:
@@ -574,7 +600,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         for label in classes:
             fresh._admit(label)
         for block, saved_block in zip(fresh._others, others, strict=True):
-            restore_block(block, saved_block)
+            restore_block(block, Ring(fresh._state), saved_block)
         self._columns, self._state = fresh._columns, fresh._state
         self._coded, self._tail = fresh._coded, fresh._tail
         self._others, self._classes, self._numbers = fresh._others, fresh._classes, fresh._numbers

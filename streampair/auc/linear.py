@@ -19,18 +19,24 @@ class PairOGD(ClassifierMixin, OnlinePairLearner):
     A record is paired with each record in the buffer. The gradient of the pair loss, averaged over the
     records in the buffer, makes one step, and the weights are projected onto the l2 ball of the given radius.
     Pairs of equal labels have no gradient. The margin of a pair is ``(y - y') w.(x - x')`` with labels +1 and
-    -1. With ``FIFO(1)`` this is Algorithm 2 of Yang et al. (2021), with ``Reservoir`` the online learner of
-    Kar et al. (2013).
+    -1.
+
+    By default the steps are AdaGrad's, of a size for each weight, and the last iterate is published. With
+    ``learning_rate=c``, another schedule or None all weights have the same step size, and this is Algorithm 2
+    of Yang et al. (2021): one partner, and the average of the iterates. With a `Reservoir`, too, it is the
+    online learner of Kar et al. (2013).
 
     Parameters
     ----------
     loss
         Pair loss; None is `losses.Hinge`.
     buffer
-        Which past records are paired with the new one; None is ``buffers.FIFO(1)``.
+        Which past records are paired with the new one. None is ``buffers.FIFO(16)`` with `schedules.AdaGrad`,
+        otherwise ``buffers.FIFO(1)``.
     learning_rate
-        A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. Or a schedule
-        (`streampair.schedules`): constant steps, or ``2 / (alpha (j + 1))``. None: the self-tuned
+        ``"adagrad"``: a step size for each weight by its own gradients, ``schedules.AdaGrad(1 / 8)``. A
+        number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. Or a schedule
+        (`streampair.schedules`), such as constant steps, or ``2 / (alpha (j + 1))``. None: the self-tuned
         ``sqrt(2) radius / sqrt(|g_1|^2 + ... + |g_j|^2)`` over the gradients so far: the best constant in the
         regret bound of online gradient descent on this ball, without knowing the gradients' size.
     radius
@@ -39,8 +45,9 @@ class PairOGD(ClassifierMixin, OnlinePairLearner):
     l2
         Factor of the ridge term ``l2 / 2 |w|^2``, 0 or above and at most 1e12.
     average
-        Publish the average of the iterates weighted by the step sizes, ``sum_j eta_j w_{j-2} / sum_j eta_j``
-        (Algorithm 2 of Yang et al.), rather than the last iterate. ``"linear"``: weighted by j,
+        False publishes the last iterate, which is all that `schedules.AdaGrad` has. True, otherwise the
+        default (None), the average of the iterates weighted by the step sizes,
+        ``sum_j eta_j w_{j-2} / sum_j eta_j`` (Algorithm 2 of Yang et al.). ``"linear"``: weighted by j,
         ``sum_j j w_{j-2} / sum_j j`` (their Theorem 7 b).
     positive
         The label that ranks high: text, a number, True or False.
@@ -55,7 +62,7 @@ class PairOGD(ClassifierMixin, OnlinePairLearner):
         RecordError.
     half_life
         For concept drift: records after which the weight of a record has halved, in the average and in the
-        sums that set the step size, which then stays that of ``half_life / ln 2`` records. Needs a FIFO
+        sums that set the step sizes, which then stay those of ``half_life / ln 2`` records. Needs a FIFO
         buffer.
 
     Notes
@@ -64,7 +71,12 @@ class PairOGD(ClassifierMixin, OnlinePairLearner):
     column. Text, None, NaN, infinity, numbers beyond 1e50 and empty records raise `RecordError` and leave the
     learner unchanged. Time and memory of a step are O(d size); with `buffers.FullHistory` they grow with the
     records, unless the loss is `losses.Square`. With ``FIFO(1)`` and ``l2=0`` the time of a step on a sparse
-    record (a bag of words) depends on its own features, hardly on d.
+    record (a bag of words) depends on its own features, not on d: give that buffer to bags of thousands of
+    words.
+
+    The theorems of Yang et al. are about Algorithm 2, and cover no step sizes that differ by weight. The rate
+    and the number of partners of the default were chosen by the AUC on the streams of
+    docs/benchmarks/steps.md, which also has others.
 
     `predict_proba_one` is Platt scaling of the score with a rising curve, learned online (docs/learners.md).
 
@@ -75,6 +87,9 @@ class PairOGD(ClassifierMixin, OnlinePairLearner):
 
     Kar, P., Sriperumbudur, B., Jain, P. and Karnick, H. (2013). On the generalization ability of online
     learning algorithms for pairwise loss functions. ICML.
+
+    Duchi, J., Hazan, E. and Singer, Y. (2011). Adaptive subgradient methods for online learning and
+    stochastic optimization. JMLR 12. (AdaGrad.)
 
     Streeter, M. and McMahan, H. B. (2010). Less regret via online conditioning. arXiv:1002.4862. (The
     self-tuned step size.)
@@ -90,11 +105,11 @@ class PairOGD(ClassifierMixin, OnlinePairLearner):
 
     loss: losses.PairLoss | None = None
     buffer: buffers.Buffer | None = None
-    learning_rate: float | schedules.Schedule | None = None
+    learning_rate: float | schedules.Schedule | Literal["adagrad"] | None = "adagrad"
     _: KW_ONLY
-    radius: float = 1.0
+    radius: float = 2.0
     l2: float = 0.0
-    average: bool | Literal["linear"] = True
+    average: bool | Literal["linear"] | None = None
     seed: int | None = None
     max_features: int = 10_000
     half_life: int | None = None

@@ -29,8 +29,9 @@ class PrivateForest(ClassifierMixin, PrivateLearner):
     noisy sums over blocks of records: second moments, as in `PairFTRL`, the counts of records and labels in
     the leaves, and histograms of the features. Synthetic records are sampled with the released correlations,
     marginals and counts. On these the leaf weights are a ridge regression on the residual of the linear
-    model's probability, multiplied by the share of the residual that is not noise: uninformative leaves are
-    shrunk to zero, which leaves the linear model. A score is a log-odds, once there are leaves.
+    model's probability, averaged with a logistic regression. Each half of the trees validates the strength
+    of the ridge of the other half. Where leaves have no gain the linear model scores alone. A score is a
+    log-odds, once there are leaves.
 
     Parameters
     ----------
@@ -40,9 +41,9 @@ class PrivateForest(ClassifierMixin, PrivateLearner):
         Number of records after which the learner stops learning (it keeps scoring). None: no end; the
         spend stays within the budget on an infinite stream, at a little more noise.
     trees
-        Number of trees. They share the budget, so more trees add little. None: 100, or none if the horizon is
-        too short for leaves to gain more than the linear score loses by them (some 8000 records at epsilon 1,
-        more with over 50 features): then the learner is `PairFTRL` by moments.
+        Number of trees, at least 2. They share the budget, so more add little. None: 100, or none if the
+        horizon is too short for leaves to gain more than the linear score loses by them (some 8000 records at
+        epsilon 1, more with over 50 features): then the learner is `PairFTRL` by moments.
     depth
         Number of splits from the root to a leaf.
     features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, radius
@@ -71,15 +72,15 @@ class PrivateForest(ClassifierMixin, PrivateLearner):
     the category "none of these", which has its own side at each node.
 
     `weights` are those of the linear model, in log-odds, which is one part of the score. Computing a model
-    takes some tenths of a second at the end of each of some dozens of blocks, and a record takes some 20
-    microseconds. A worker goes on with the model before meanwhile.
+    takes some tenths of a second at the end of each of some dozens of blocks, and one to two seconds at the
+    horizon; a record takes some 20 microseconds. A worker goes on with the model before meanwhile.
 
     References
     ----------
     Fletcher, S. and Islam, M. Z. (2019). Decision tree classification with differential privacy: a survey.
     ACM Computing Surveys 52(4).
-    Stein, C. M. (1981). Estimation of the mean of a multivariate normal distribution. The Annals of
-    Statistics 9(6).
+    Lanczos, C. (1950). An iteration method for the solution of the eigenvalue problem of linear differential
+    and integral operators. Journal of Research of the National Bureau of Standards 45(4).
 
     Examples
     --------

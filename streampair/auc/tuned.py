@@ -95,7 +95,7 @@ class Tuned(ClassifierMixin, Learner):
     >>> for x, y in datasets.Phishing():
     ...     model.learn_one(x, y)
     >>> model.best.radius, model.remaining, model.records
-    (1.0, (1,), 1250)
+    (10.0, (2,), 1250)
     """
 
     learners: Sequence[Any]

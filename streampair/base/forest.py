@@ -13,10 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
+from streampair.base.boosted import (
+    BoostedTrees,
+    Ring,
+    checked_ring,
+    checked_trees,
+    floats,
+    length_of,
+    whole_numbers,
+)
 from streampair.base.learner import Columns, Learner
 from streampair.base.mini_batch import encode_labels, low_label, refuse_rows, score_error
 from streampair.errors import ConfigError, RecordError
-from streampair.kernels import forest, numerics, platt, vectors
+from streampair.kernels import boosted_trees, forest, numerics, platt, vectors
 from streampair.kernels import state as layout
 from streampair.records import features as _features
 
@@ -158,7 +167,8 @@ def sections_of(state: Array) -> dict[str, Array]:
         forest.FOREST_CAP,
         forest.FOREST_TEXTS,
     )
-    starts = forest.forest_places(*(int(state[i]) for i in scalars))
+    end = int(state[forest.FOREST_BOOSTED])  # the block of a further class has no trees
+    starts = [min(start, end) for start in forest.forest_places(*(int(state[i]) for i in scalars))]
     return {
         name: state[starts[i] : starts[i + 1]] for i, name in enumerate(("texts", "leaves", "used", "nodes"))
     }
@@ -197,12 +207,12 @@ def _exported_pairs(learner: ForestLearner) -> dict[str, Any]:
 
 def _checked_pairs(saved: Mapping[str, Any], d: int) -> tuple[Array, Bits, Bits]:
     """Checked link, counts and sampled records: kernels use counts as indices."""
-    link, came = _floats(saved["link"], (len(_LINK),)), _whole_numbers(saved["came"], (2,))
+    link, came = floats(saved["link"], (len(_LINK),)), whole_numbers(saved["came"], (2,))
     if link[0] < 0.0 or link[2] < 0.0 or link[4] < platt.LEAST:
         raise ValueError("a link that is none")
     if not ((came >= 0) & (came < 2**53)).all():
         raise ValueError("counts of records out of range")
-    kept = _whole_numbers(saved["kept"], (2, forest.FOREST_KEPT, d))
+    kept = whole_numbers(saved["kept"], (2, forest.FOREST_KEPT, d))
     if (np.abs(kept.view(np.float64)) > vectors.MAX_ABS).any():
         raise ValueError("kept records that cannot be")
     return link, came, kept
@@ -211,7 +221,7 @@ def _checked_pairs(saved: Mapping[str, Any], d: int) -> tuple[Array, Bits, Bits]
 def exported(learner: ForestLearner) -> dict[str, Any]:
     """The learned state, as plain values and arrays."""
     state = learner._state
-    sections = sections_of(state)
+    sections, ring = sections_of(state), Ring(state)
     coded = np.zeros(len(learner.feature_names), dtype=np.int64)
     coded[list(learner._coded)] = 1
     stacked = [getattr(forest, f"FOREST_{name}") for name in _STACKED]
@@ -220,7 +230,7 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "coded": coded,
         "scalars": {name: float(state[getattr(forest, f"FOREST_{name}")]) for name in _SCALARS},
         "averages": _scalars(state, _AVERAGES),
-        "stack": np.array([state[start : start + forest.EXPERTS] for start in stacked]),
+        "stack": np.array([state[start : start + forest.STACKED] for start in stacked]),
         **({"labels": _scalars(state, _LABELS)} if learner._squared else {}),
         **({"base": _scalars(state, ("BASE",))} if state[forest.FOREST_GUIDED] else {}),
         **({} if learner._pairs is None else {"pairs": _exported_pairs(learner)}),
@@ -229,27 +239,31 @@ def exported(learner: ForestLearner) -> dict[str, Any]:
         "used": sections["used"].astype(np.int64),
         "nodes": sections["nodes"].view(np.int64).copy(),
         "leaves": sections["leaves"].copy(),
+        "ring": ring.exported(),
+        "boosted": BoostedTrees(state, ring).exported(),
         "y_name": learner._y_name,
         **learner._learned_labels(),
     }
 
 
-def exported_block(block: Array, *, texts: bool) -> dict[str, Any]:
+def exported_block(block: Array, ring: Ring, *, texts: bool) -> dict[str, Any]:
     """The learned state of a further class."""
     columns, sections = columns_of(block), sections_of(block)
     stacked = [getattr(forest, f"FOREST_{name}") for name in _STACKED]
     return {
         "since": float(block[forest.FOREST_SINCE]),
         "averages": _scalars(block, _AVERAGES),
-        "stack": np.array([block[start : start + forest.EXPERTS] for start in stacked]),
+        "stack": np.array([block[start : start + forest.STACKED] for start in stacked]),
         **{name: columns[name].copy() for name in ("weights", "sums")},
         **({"texts": sections["texts"].copy()} if texts else {}),
         "leaves": sections["leaves"].copy(),
+        "boosted": BoostedTrees(block, ring).exported(),
     }
 
 
-def restore_block(block: Array, saved: Mapping[str, Any]) -> None:
+def restore_block(block: Array, ring: Ring, saved: Mapping[str, Any]) -> None:
     """Restore the result of `exported_block` into a fresh block of the same size."""
+    boosted = checked_trees(saved["boosted"], ring.d, ring.count)
     since = float(saved["since"])
     if not 0.0 <= since < 2**53 or not since.is_integer():
         raise ValueError(f"SINCE is {since!r}")
@@ -258,10 +272,11 @@ def restore_block(block: Array, saved: Mapping[str, Any]) -> None:
     for views in (columns_of(block), sections_of(block)):
         for name in ("weights", "sums", "texts", "leaves"):
             if name in views and views[name].size:
-                views[name][...] = _floats(saved[name], views[name].shape)
+                views[name][...] = floats(saved[name], views[name].shape)
     columns, sections = columns_of(block), sections_of(block)
     if any((sums < 0.0).any() for sums in (columns["sums"], sections["leaves"][1::2])):
         raise ValueError("sums of squares below 0")
+    BoostedTrees(block, ring).restore(boosted)
 
 
 def _scalars(state: Array, names: Sequence[str]) -> Array:
@@ -276,29 +291,34 @@ def restore(learner: ForestLearner, saved: Mapping[str, Any]) -> None:
         raise ValueError("feature names that occur twice, or too many")
     header = _checked_header(learner._header(), saved)
     parts = _PARTS | _GAINS if header[forest.FOREST_GUIDED] else _PARTS
-    coded = _whole_numbers(saved["coded"], (d,))
+    coded = whole_numbers(saved["coded"], (d,))
     if not ((coded == 0) | (coded == 1)).all():
         raise ValueError("columns that are neither coded nor not")
     columns = {
-        name: _floats(saved[name], (d,) if each == 1 else (d, each)) for name, (_, each) in parts.items()
+        name: floats(saved[name], (d,) if each == 1 else (d, each)) for name, (_, each) in parts.items()
     }
     if header[forest.FOREST_GUIDED]:
-        header[forest.FOREST_BASE] = _floats(saved["base"], (1,))[0]
+        header[forest.FOREST_BASE] = floats(saved["base"], (1,))[0]
     if any((view < 0.0).any() for name, view in columns.items() if name not in ("means", "weights", "gains")):
         raise ValueError("counts or sums below 0")
     trees, nodes = learner.trees, learner.nodes
     lengths = np.diff(
         forest.forest_places(trees, nodes, 0, forest.FOREST_BUCKETS if coded.any() else 0)
     ).tolist()
-    texts = _floats(saved["texts"], (lengths[0],)) if lengths[0] else np.empty(0)
-    leaves = _floats(saved["leaves"], (lengths[1],))
-    used, links = _whole_numbers(saved["used"], (trees,)), _whole_numbers(saved["nodes"], (lengths[3],))
+    texts = floats(saved["texts"], (lengths[0],)) if lengths[0] else np.empty(0)
+    leaves = floats(saved["leaves"], (lengths[1],))
+    used, links = whole_numbers(saved["used"], (trees,)), whole_numbers(saved["nodes"], (lengths[3],))
     check_trees(used, links.reshape(trees, nodes, 2), d)
     if (leaves[1::2] < 0.0).any():
         raise ValueError("sums of squares below 0")
     y_name, negative = saved["y_name"], learner._checked_label(saved)
     pairs = None if learner._pairs is None else _checked_pairs(saved["pairs"], d)
+    saved_ring = checked_ring(saved["ring"], d)
+    boosted = checked_trees(saved["boosted"], d, len(saved_ring["labels"]))
     learner._allocate(names, header, capacity=d, coded=tuple(np.flatnonzero(coded).tolist()))
+    ring = Ring(learner._state)
+    ring.restore(saved_ring)
+    BoostedTrees(learner._state, ring).restore(boosted)
     for name, view in columns_of(learner._state).items():
         view[:] = columns[name]
     sections = sections_of(learner._state)
@@ -322,7 +342,7 @@ def _checked_header(header: Array, saved: Mapping[str, Any]) -> Array:
         header[getattr(forest, f"FOREST_{name}")] = value
     _take_averages(header, saved)
     if header[forest.FOREST_TASK] == 1.0:
-        labels = _floats(saved["labels"], (len(_LABELS),))
+        labels = floats(saved["labels"], (len(_LABELS),))
         if labels[1] < 0.0:
             raise ValueError("a spread of labels below 0")
         header[forest.FOREST_MEAN], header[forest.FOREST_SPREAD] = labels
@@ -331,28 +351,15 @@ def _checked_header(header: Array, saved: Mapping[str, Any]) -> Array:
 
 def _take_averages(header: Array, saved: Mapping[str, Any]) -> None:
     """Averages and stack, checked, into the scalars of a state or a block."""
-    averages = _floats(saved["averages"], (len(_AVERAGES),))
-    stack = _floats(saved["stack"], (len(_STACKED), forest.EXPERTS))
+    averages = floats(saved["averages"], (len(_AVERAGES),))
+    stack = floats(saved["stack"], (len(_STACKED), forest.STACKED))
     if (averages < 0.0).any() or (stack < 0.0).any():
         raise ValueError("averages or a stack below 0")
     for name, average in zip(_AVERAGES, averages.tolist(), strict=True):
         header[getattr(forest, f"FOREST_{name}")] = average
     for name, row in zip(_STACKED, stack, strict=True):
         start = getattr(forest, f"FOREST_{name}")
-        header[start : start + forest.EXPERTS] = row
-
-
-def _floats(value: Any, shape: tuple[int, ...]) -> Array:
-    array = np.asarray(value, dtype=np.float64)
-    if array.shape != shape or not np.isfinite(array).all():
-        raise ValueError("numbers of another shape, or not finite")
-    return array
-
-
-def _whole_numbers(value: Any, shape: tuple[int, ...]) -> Bits:
-    if not isinstance(value, np.ndarray) or value.dtype != np.int64 or value.shape != shape:
-        raise ValueError("whole numbers of another kind or shape")
-    return value
+        header[start : start + forest.STACKED] = row
 
 
 def check_trees(used: Bits, nodes: Bits, d: int) -> None:
@@ -401,11 +408,12 @@ class ForestLearner(Learner):
     takes_gaps: ClassVar[bool] = True
     takes_nulls: ClassVar[bool] = True
     _squared: ClassVar[bool] = False
+    _several: ClassVar[bool] = False  # labels are numbers of classes
     _guided: ClassVar[bool] = True  # gains say which columns are drawn more often
     _brisk: ClassVar[bool] = True  # fitted to records of two classes, it steps quicker where things move
     _derived: ClassVar[frozenset[str]] = frozenset(
         (
-            *("_state", "_columns", "_coded", "_pairs", "_tail"),
+            *("_state", "_columns", "_coded", "_pairs", "_tail", "_kept"),
             *("_task", "_high", "_low", "_in_one", "_watching", "_watched"),
         )
     )
@@ -458,22 +466,34 @@ class ForestLearner(Learner):
     # ---- columns ---------------------------------------------------------------------------------------
 
     def _allocate(
-        self, names: tuple[Hashable, ...], header: Array, capacity: int, coded: tuple[int, ...] = ()
+        self,
+        names: tuple[Hashable, ...],
+        header: Array,
+        capacity: int,
+        coded: tuple[int, ...] = (),
+        d: int = 0,
     ) -> None:
-        """A state for these names and scalars; `coded` are the columns that have had texts."""
+        """A state for these names and scalars.
+
+        `coded` are the columns that have had texts. `d`, the number of names that there will be, decides how
+        many records the ring has room for.
+        """
         texts = forest.FOREST_BUCKETS if coded else 0
         end = forest.forest_places(self.trees, self.nodes, capacity, texts)[-1]
-        further = 0 if self._pairs is None else forest.forest_pair_places(self.trees, capacity)[-1]
-        state = np.zeros(end + further)
+        at_ring = end + (0 if self._pairs is None else forest.forest_pair_places(self.trees, capacity)[-1])
+        rows = boosted_trees.ring_rows(max(d, len(names)))
+        ring, boosted = length_of(capacity, rows)
+        state = np.zeros(at_ring + ring + boosted)
         state[: forest.FOREST_HEADER] = header
-        self._tail = state[end:]  # what pairs need
+        self._tail = state[end:at_ring]  # what pairs need
         self._tail[layout.SLOPE : layout.SLOPE + 1] = 1.0
-        (
-            state[forest.FOREST_CAP],
-            state[forest.FOREST_TEXTS],
-            state[forest.FOREST_DECIDED],
-        ) = capacity, texts, 0.0
+        state[forest.FOREST_CAP], state[forest.FOREST_TEXTS] = capacity, texts
+        state[forest.FOREST_DECIDED] = 0.0
+        state[forest.FOREST_RING], state[forest.FOREST_BOOSTED] = at_ring, at_ring + ring
+        Ring.begin(state, capacity, rows, 1 if self._squared else 2 if self._several else 0)
+        BoostedTrees(state, Ring(state)).begin()
         self._state, self._coded = state, coded
+        self._kept: dict[int, Array] = {}  # by class: means of nodes, between two explanations
         self._columns.clear()
         self._widen(names)
 
@@ -486,6 +506,7 @@ class ForestLearner(Learner):
         )
         for block in self._blocks():
             block[forest.FOREST_D] = self._columns.count
+        Ring(self._state).widen(self._columns.count)
         self._state[[forest.FOREST_READY, forest.FOREST_FEW]] = 0.0
 
     def _know(self, new: list[Hashable], coded_names: Sequence[Hashable]) -> None:
@@ -507,9 +528,9 @@ class ForestLearner(Learner):
         if names > capacity:
             # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
             capacity = names if not d else min(max(names, 2 * capacity), self.max_features)
-            self._move(capacity, tuple(sorted(coded)))
-        elif coded and not self._coded:
-            self._move(capacity, tuple(sorted(coded)))
+            self._move(capacity, tuple(sorted(coded)), names)
+        elif (coded and not self._coded) or Ring(self._state).rows != boosted_trees.ring_rows(names):
+            self._move(capacity, tuple(sorted(coded)), names)
         else:
             self._coded = tuple(sorted(coded))
         self._widen(list(later))
@@ -525,10 +546,12 @@ class ForestLearner(Learner):
                 fix="hash or select the features first, or raise max_features",
             )
 
-    def _move(self, capacity: int, coded: tuple[int, ...]) -> None:
-        """Copy into a larger state, with room for more columns or for texts."""
+    def _move(self, capacity: int, coded: tuple[int, ...], names: int) -> None:
+        """Copy into a state of another size, with room for more columns, for texts, or for fewer records."""
         before, d, kept = self._blocks(), self._columns.count, self._tail
-        self._allocate(self._columns.names, self._state[: forest.FOREST_HEADER], capacity, coded)
+        self._allocate(self._columns.names, self._state[: forest.FOREST_HEADER], capacity, coded, names)
+        old_ring, ring = Ring(before[0]), Ring(self._state)
+        ring.restore(old_ring.exported())
         for old, block in zip(before, self._blocks(), strict=True):
             columns, sections = columns_of(old), sections_of(old)
             for name, view in columns_of(block).items():
@@ -536,6 +559,7 @@ class ForestLearner(Learner):
             for name, view in sections_of(block).items():
                 if name != "texts" or len(sections[name]):
                     view.view(np.int64)[:] = sections[name].view(np.int64)
+            BoostedTrees(block, ring).restore(BoostedTrees(old, old_ring).exported())
         if self._pairs is not None:
             pairs_moved(self, kept, int(before[0][forest.FOREST_CAP]), d)
 
@@ -704,8 +728,16 @@ class ForestLearner(Learner):
             If a feature cannot be used.
         """
         self.score_one(x)
+        return self._explained(self._state, 0)
+
+    def _explained(self, block: Array, number: int) -> Explanation:
+        """Explain the score that a block, of the class of this number, gave the record in the state."""
+        kept = self._kept.get(number)
+        if kept is None:
+            cap = int(self._state[forest.FOREST_CAP])
+            kept = self._kept[number] = np.zeros(forest.forest_kept_places(self.trees, self.nodes, cap)[-1])
         out = np.empty(self._columns.count + 1)
-        forest.forest_explain(self._state, self._state, out)
+        forest.forest_explain(self._state, block, kept, out)
         *parts, baseline = out.tolist()
         return Explanation(baseline, dict(zip(self._columns.names, parts, strict=True)))
 

@@ -679,7 +679,7 @@ def _score_learn_many(self: Learner, X: Any, y: Any) -> Any:
     >>> from streampair import auc
     >>> X = np.array([[1.0], [0.0], [1.0], [0.5], [1.0]])
     >>> auc.PairOGD().score_learn_many(X, np.array([True, False, True, False, True])).round(2)
-    array([0.  , 0.  , 0.  , 0.  , 0.33])
+    array([0.  , 0.  , 0.12, 0.09, 0.22])
     """
     table, scores = self._with_rows(X, y, self._score_learn_rows)
     return table.series(np.empty(0) if scores is None else scores, None)

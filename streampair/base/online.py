@@ -60,6 +60,10 @@ class UpdateRule(abc.ABC):
         """The pair loss of the learner; None is the hinge."""
         return learner.loss
 
+    def default_buffer(self, learner: Any) -> buffers.Buffer:
+        """The buffer of a learner that names none."""
+        return buffers.FIFO(1)
+
     def policy(self, learner: Any) -> buffers.Buffer:
         """The buffer policy of the learner.
 
@@ -68,7 +72,7 @@ class UpdateRule(abc.ABC):
         ConfigError
             If it is no buffer policy.
         """
-        policy = buffers.FIFO(1) if learner.buffer is None else learner.buffer
+        policy = self.default_buffer(learner) if learner.buffer is None else learner.buffer
         if not isinstance(policy, buffers.Buffer):
             raise ConfigError(f"buffer is {policy!r}", fix="give a buffer such as buffers.FIFO(1)")
         if isinstance(policy, buffers.Reservoir) and policy.max_uses is not None:
@@ -104,6 +108,12 @@ class UpdateRule(abc.ABC):
         """Raise ValueError if saved weights do not suit this rule."""
 
 
+def step_sizes(learner: Any) -> float | schedules.Schedule | None:
+    """The learning rate of a learner, by its name or as it is."""
+    rate = learner.learning_rate
+    return schedules.AdaGrad(0.125) if isinstance(rate, str) and rate == "adagrad" else rate
+
+
 def _fade(learner: Any, header: Array) -> None:
     """Let the running sums of a fresh state fade, if that was asked for."""
     half_life = getattr(learner, "half_life", None)
@@ -115,6 +125,10 @@ class OGDRule(UpdateRule):
     """Gradient descent on a linear score."""
 
     scheduled = True
+
+    def default_buffer(self, learner: Any) -> buffers.Buffer:
+        """Sixteen records for AdaGrad's steps, which gain by a gradient of less noise; else one."""
+        return buffers.FIFO(16 if isinstance(step_sizes(learner), schedules.AdaGrad) else 1)
 
     def mark(self, learner: Any, header: Array) -> None:
         """Set the decay of the running sums."""
@@ -165,7 +179,19 @@ class MetricRule(UpdateRule):
         return RowBuffer(policy), metric.metric_learn, metric.metric_learn_many
 
     def mark(self, learner: Any, header: Array) -> None:
-        """Set whether W is kept positive semi-definite, and the decay of the running sums."""
+        """Set whether W is kept positive semi-definite, and the decay of the running sums.
+
+        Raises
+        ------
+        ConfigError
+            With AdaGrad's steps.
+        """
+        if isinstance(step_sizes(learner), schedules.AdaGrad):
+            raise ConfigError(
+                f"learning_rate is {learner.learning_rate!r}, whose steps differ by weight, "
+                "which a metric of all directions cannot have",
+                fix="give a number or another schedule, or None for the self-tuned steps",
+            )
         _fade(learner, header)
         header[layout.PSD] = bool(learner.psd)
 
@@ -248,9 +274,9 @@ class OnlinePairLearner(Learner):
     )
 
     # The values of a leaf that has no such parameter.
-    learning_rate: float | schedules.Schedule | None = None
+    learning_rate: float | schedules.Schedule | Literal["adagrad"] | None = None
     radius: float = 1.0
-    average: bool | Literal["linear"] = True
+    average: bool | Literal["linear"] | None = True
     max_features: int = 10_000
     l2: float = 0.0
     seed: int | None = 0
@@ -297,7 +323,8 @@ class OnlinePairLearner(Learner):
 
     def _header(self) -> Array:
         """The scalars of a fresh state, from the checked parameters."""
-        policy, learning_rate, seed = self._policy, self.learning_rate, self.seed
+        policy, seed = self._policy, self.seed
+        learning_rate = step_sizes(self) if self._rule.scheduled else self.learning_rate
         header = np.zeros(layout.HEADER)
         header[layout.SIZE] = policy.size
         header[layout.POLICY] = policy.code
@@ -309,7 +336,8 @@ class OnlinePairLearner(Learner):
             header[layout.RATE] = _number("learning_rate", learning_rate, low=0.0, open_low=True, high=1e12)
         header[layout.RADIUS] = _number("radius", self.radius, low=0.0, open_low=True, high=1e12)
         header[layout.L2] = _number("l2", self.l2, low=0.0, open_low=False, high=1e12)
-        header[layout.AVERAGE] = 2.0 if self._linear() else bool(self.average)
+        averages = self._averages()
+        header[layout.AVERAGE] = 2.0 if self._linear() else averages
         header[layout.LINK] = self._task.two_classes
         header[layout.SLOPE] = 1.0
         self._rule.mark(self, header)
@@ -320,6 +348,16 @@ class OnlinePairLearner(Learner):
         else:
             raise ConfigError(f"seed is {seed!r}", fix="give an integer or None")
         return header
+
+    def _averages(self) -> bool:
+        """Whether an average of the iterates is published, rather than the last one."""
+        per_weight = self._rule.scheduled and isinstance(step_sizes(self), schedules.AdaGrad)
+        if per_weight and self.average:
+            raise ConfigError(
+                f"average is {self.average!r}, and AdaGrad's steps publish the last iterate",
+                fix="give average=False, or another learning_rate",
+            )
+        return not per_weight if self.average is None else bool(self.average)
 
     def _linear(self) -> bool:
         """Whether the average is weighted by the number of the step."""
@@ -508,14 +546,20 @@ class OnlinePairLearner(Learner):
 
     def _count_as(self, records: int) -> None:
         """Set the sums for step size and average to those after so many records."""
-        state = self._state
+        state, rate = self._state, step_sizes(self)
         largest = self._loss.lipschitz(1.0, float(self.radius), form=self._task.form)
+        if isinstance(rate, schedules.AdaGrad):
+            keep = float(state[layout.KEEP])
+            worth = min(float(records), 1.0 / (1.0 - keep)) if keep > 0.0 else float(records)
+            vectors = self._vectors()
+            vectors["previous"][...] = worth * largest * largest / self._columns.count  # each has its share
+            vectors["averaged"][...] = 0.0
+            return
         if state[layout.KEEP] > 0.0:
             worth = min(float(records), 1.0 / (1.0 - float(state[layout.KEEP])))
             state[layout.ETAS] = worth
         else:
             worth = float(records)
-            rate = self.learning_rate
             if self._linear():
                 state[layout.ETAS] = worth * (worth + 1.0) / 2.0
             elif isinstance(rate, schedules.Schedule):
@@ -523,7 +567,7 @@ class OnlinePairLearner(Learner):
             else:
                 first = math.sqrt(2.0) * self.radius / largest if rate is None else rate
                 state[layout.ETAS] = 2.0 * first * math.sqrt(worth)  # of steps of 1 / sqrt(j), about
-        if self.learning_rate is None:
+        if rate is None:
             state[layout.GRADIENTS] = worth * largest * largest
 
     # ---- one record ------------------------------------------------------------------------------------
@@ -741,7 +785,7 @@ class OnlinePairLearner(Learner):
     # ---- properties -----------------------------------------------------------------------------------
 
     def _published(self) -> Array:
-        return self._vectors()["averaged" if self.average else "w"]
+        return self._vectors()["averaged" if self._state[layout.AVERAGE] else "w"]
 
     @property
     def feature_names(self) -> tuple[Hashable, ...]:
@@ -816,12 +860,7 @@ class OnlinePairLearner(Learner):
         if len(set(names)) != d or d > self.max_features:
             raise ValueError("feature names that occur twice, or too many")
         kept = self._memory.check(saved, header, d)
-        vectors = {name: np.asarray(saved[name], dtype=np.float64) for name in _ARRAYS}
-        if any(v.shape != self._rule.shape(d) for v in vectors.values()):
-            raise ValueError("weights of another shape")
-        if not all(np.isfinite(a).all() for a in vectors.values()):
-            raise ValueError("numbers that are not finite")
-        self._rule.check(vectors)
+        vectors = self._checked_vectors(saved, d)
         y_name, negative = saved["y_name"], self._checked_label(saved)
         self._allocate(names, header, capacity=d)
         for name, view in self._vectors().items():
@@ -830,6 +869,18 @@ class OnlinePairLearner(Learner):
         self._y_name = y_name
         self._learn_label(negative)
         self.__dict__.pop("_root", None)  # cached root of another metric
+
+    def _checked_vectors(self, saved: Mapping[str, Any], d: int) -> dict[str, Array]:
+        """The three vectors of a saved state, or ValueError."""
+        vectors = {name: np.asarray(saved[name], dtype=np.float64) for name in _ARRAYS}
+        if any(v.shape != self._rule.shape(d) for v in vectors.values()):
+            raise ValueError("weights of another shape")
+        if not all(np.isfinite(a).all() for a in vectors.values()):
+            raise ValueError("numbers that are not finite")
+        self._rule.check(vectors)
+        if isinstance(step_sizes(self), schedules.AdaGrad) and (vectors["previous"] < 0.0).any():
+            raise ValueError("sums of squares below 0")
+        return vectors
 
 
 # Steps of a schedule that are added one by one.

@@ -439,9 +439,9 @@ def select_ftrl(
     return Moments(anytime=_anytime(options.anytime, learner.horizon), tune=options.tune)
 
 
-def _at_most(name: str, value: Any, most: int) -> int:
-    """An integer from 1 to `most`, or ConfigError."""
-    if check_int(name, value, 1) > most:
+def _at_most(name: str, value: Any, most: int, least: int = 1) -> int:
+    """An integer from `least` to `most`, or ConfigError."""
+    if check_int(name, value, least) > most:
         raise ConfigError(
             f"{name} is {value!r}", fix=f"give at most {most}: a release has a number for each leaf"
         )
@@ -469,7 +469,7 @@ def select_dp_forest(learner: Any, features: int | None) -> Mechanism:
         )
     depth = _at_most("depth", learner.depth, MOST_DEPTH)
     if learner.trees is not None:
-        trees = _at_most("trees", learner.trees, MOST_TREES)
+        trees = _at_most("trees", learner.trees, MOST_TREES, 2)  # one half validates the other
         return DPForest(trees=trees, depth=depth, fields=learner._fields)
     if isinstance(horizon, int) and not worthwhile(
         *(learner.epsilon, learner.delta, horizon, depth, features or 1)

@@ -32,7 +32,14 @@ from streampair.engine.records import (
     Scored,
     stage_and_text,
 )
-from streampair.errors import ConfigError, LaneStoppedError, PrivacyError, RecordError
+from streampair.errors import (
+    ConfigError,
+    LaneStoppedError,
+    PrivacyError,
+    RecordError,
+    SourceError,
+    TombstoneError,
+)
 from streampair.evaluation import PairRegret, Records
 from streampair.privacy.provenance import Origin, Origins
 
@@ -462,7 +469,7 @@ class RecordProcessor:
         self._offsets: list[int] = []  # of labelled events that were scored
         # For rollbacks: a copy of the steps that an error can leave half changed, and events learned since.
         self._saved: dict[str, Any] = {}
-        self._since: list[tuple[Any, Any]] = []
+        self._since: list[tuple[Any, Any, int]] = []
 
     @property
     def takes_rows(self) -> bool:
@@ -545,17 +552,19 @@ class RecordProcessor:
     def _score_rows(self, records: Sequence[OrderedRecord], output: LaneOutput) -> bool:
         """Score a batch as an array, if all of its events can be; whether it was."""
         model = self._model
-        score = None if model.several or model.transform is not None else model.score_rows
+        score = model.score_rows if model.transform is None and not model.several else None
         try:
             table = None if score is None else self._reader.rows(records)
             if score is None or table is None or table.refused:
                 return False
             scores = score(table.names, table.values).tolist()
+            reasons = list(map(model.reasons, _Dicts(table))) if model.explain else None
         except Exception:
             return False  # the events are scored one by one, which meets the error again
         ids = table.ids or itertools.repeat(None)
         offsets, keys = [each.offset for each in records], [each.key for each in records]
-        output.scores.extend(map(Scored, offsets, keys, ids, scores, itertools.repeat("scored")))
+        outcomes = itertools.repeat("scored")
+        output.scores.extend(map(Scored, offsets, keys, ids, scores, outcomes, *_with(reasons)))
         if self.outside is not None:
             self.outside.rows(table.names, table.values)
         return True
@@ -565,7 +574,8 @@ class RecordProcessor:
         try:
             event = self._decode(record)
             event_id, x, stage = event.id, event.x, "features"
-            _, score, shares = self._scored(x)
+            z, score, shares = self._scored(x)
+            reasons = None if score is None else self._model.reasons(z)
             if self.outside is not None:
                 self.outside.one(x)
         except Exception as error:
@@ -573,7 +583,7 @@ class RecordProcessor:
                 raise
             outcome = self._refuse(record, error, stage, dead)
             return Scored(record.offset, record.key, event_id, None, outcome)
-        return Scored(record.offset, record.key, event_id, score, "scored", shares)
+        return Scored(record.offset, record.key, event_id, score, "scored", shares, reasons)
 
     def _scored(self, x: dict[str, Any]) -> tuple[Any, float | None, dict[Any, float] | None]:
         """The features of an event in front of the learner, its score, and the probabilities of classes."""
@@ -597,8 +607,9 @@ class RecordProcessor:
         first = self._alone - (self.seen if self._labels is None else self.due)
         parts = [records[:first], records[first:]] if 0 < first < len(records) else [records]
         for part in parts:
-            # The bulk path gives scores, and no probabilities of several classes.
-            done = 0 if self._model.several else self._take_plain(part, output, auc_labels, auc_scores)
+            # The bulk path gives no probabilities of several classes.
+            several = self._model.several
+            done = 0 if several else self._take_plain(part, output, auc_labels, auc_scores)
             if done < len(part):
                 self._take_carefully(part[done:] if done else part, output, auc_labels, auc_scores)
         if self._labels is None:
@@ -611,21 +622,28 @@ class RecordProcessor:
         auc_labels: list[int],
         auc_scores: list[float],
     ) -> int:
-        """Take all records at once, or else labelled events until one fails; return how many were taken."""
+        """Take all records at once, or else labelled events until one fails; return how many were taken.
+
+        Reasons are of the model before each event: these are taken one after the other.
+        """
         slots = self._slots_left()
         crossing = 0 < slots < len(records)
         batch = None if crossing else self._reader.read(records, self.next_offset or 0)
         if batch is None:
             return 0
-        taken = self._take_at_once(batch, records)
+        explains = bool(self._model.explain) and not self._is_due
+        taken = None if explains else self._take_at_once(batch, records)
         if taken is None:
             if batch.nulls:
                 return 0
             scores: list[Any] = []
-            taken = _BatchResult(scores, self._take_each(batch, records, scores), {}, batch.truth, scores)
+            reasons: list[Any] | None = [] if explains else None
+            admitted = self._take_each(batch, records, scores, reasons)
+            taken = _BatchResult(scores, admitted, {}, batch.truth, scores, reasons)
             if self._model.fragile:
                 done = len(scores)
-                self._since.extend(zip(batch.raw[:done], batch.ys[:done], strict=True))
+                times = [record.timestamp for record in records[:done]]
+                self._since.extend(zip(batch.raw[:done], batch.ys[:done], times, strict=True))
                 if done < len(batch.ys):
                     self._go_back()
         self._record_outcomes(batch, records, taken, "learned" if slots > 0 else "scored", output)
@@ -661,7 +679,9 @@ class RecordProcessor:
         for outcome, count in Counter(outcomes).items():
             self.events[outcome] += count
         keys = [record.key for record in records]
-        output.scores.extend(map(Scored, batch.offsets, keys, batch.ids, scores, outcomes))
+        output.scores.extend(
+            map(Scored, batch.offsets, keys, batch.ids, scores, outcomes, *_with(taken.reasons))
+        )
         self.seen = before + done
         if done:
             self.next_offset = batch.offsets[done - 1] + 1
@@ -746,11 +766,14 @@ class RecordProcessor:
             )
         return Origins(contexts, [record.key for record in records] if self._entities else None)
 
-    def _take_each(self, batch: Read, records: Sequence[Record], scores: list[float]) -> list[bool]:
+    def _take_each(
+        self, batch: Read, records: Sequence[Record], scores: list[float], reasons: list[Any] | None
+    ) -> list[bool]:
         """Score and learn one event after the other until one fails; returns `_BatchResult.admitted`."""
         model, regret, labels = self._model, self._regret, self._regret_labels(batch)
         n, xs, ys = len(batch.ys), batch.xs, batch.ys
-        score_one, learn_one = model.score, model.learn
+        score_one = model.score if reasons is None else self._explaining(reasons)
+        learn_one = model.learn
         admitted: list[bool] = []
         emit = self._counting(scores, admitted) if self._entities else scores.append
         take = None if model.private is None else model.private.take_or_raise
@@ -775,7 +798,7 @@ class RecordProcessor:
                     break
                 x, y, origin = xs[stop], ys[stop], self._origin(records[stop])
                 score = score_one(x)
-                sample = regret.prepare(x, labels[stop], score, score_one)
+                sample = regret.prepare(x, labels[stop], score, model.score)
                 model.learn_from(x, y, origin)
                 emit(score)
                 regret.commit(sample, labels[stop])
@@ -790,6 +813,17 @@ class RecordProcessor:
         """Records so far that exceeded their entity's limit: a function of entity and slot alone."""
         private = self._model.private
         return private.refused_records if private is not None and self._entities else 0
+
+    def _explaining(self, reasons: list[Any]) -> Callable[[Any], float]:
+        """A function that scores, and appends the reasons to `reasons`."""
+        score_one, reasons_of = self._model.score, self._model.reasons
+
+        def score(x: Any) -> float:
+            found = score_one(x)
+            reasons.append(reasons_of(x))
+            return found
+
+        return score
 
     def _counting(self, scores: list[float], admitted: list[bool]) -> Callable[[float], None]:
         """A function that appends a score to `scores`, and to `admitted` whether its record was learned."""
@@ -855,6 +889,7 @@ class RecordProcessor:
         model, regret = self._model, self._regret
         origin, refused = self._origin(record), self._refused()
         event_id: str | None = None
+        reasons: list[tuple[str, float]] | None = None
         stage = "decode"
         try:
             event = self._decode(record)
@@ -862,6 +897,8 @@ class RecordProcessor:
             y = event.y if self._labels is None else self._reader.joined([record])[0]
             stage = "features"
             z, score, shares = self._scored(x)
+            if score is not None and not self._is_due:
+                reasons = self._model.reasons(z)
             if y is None:
                 outcome = "scored"
                 self._learn_null(origin)
@@ -880,7 +917,7 @@ class RecordProcessor:
                 if model.direct:
                     model.learn_from(z, y, origin)
                 else:
-                    self._learn_through(x, y, origin)
+                    self._learn_through(x, y, origin, record.timestamp)
                 outcome = "learned" if learns and self._refused() == refused else "scored"
                 if sample is not _NOT_COUNTED:
                     self._count_regret(sample, regret_label)
@@ -889,12 +926,13 @@ class RecordProcessor:
                     auc_scores.append(score)
                     self._offsets.append(record.offset)
                 if model.fragile:
-                    self._since.append((x, y))
+                    self._since.append((x, y, record.timestamp))
             if self.outside is not None and not self._is_due:
                 self.outside.one(x)
         except Exception as error:
-            outcome, score, shares = self._refuse_carefully(record, error, stage, origin, dead), None, None
-        return Scored(record.offset, record.key, event_id, score, outcome, shares)
+            outcome = self._refuse_carefully(record, error, stage, origin, dead)
+            score = shares = reasons = None
+        return Scored(record.offset, record.key, event_id, score, outcome, shares, reasons)
 
     def _refuse_carefully(
         self, record: Record, error: Exception, stage: str, origin: Origin, dead: list[DeadLetter]
@@ -913,9 +951,9 @@ class RecordProcessor:
         self._learn_null(origin)
         return self._refuse(record, error, stage, dead)
 
-    def _learn_through(self, x: Any, y: object, origin: Origin) -> None:
+    def _learn_through(self, x: Any, y: object, origin: Origin, timestamp: int) -> None:
         """Let a pipeline learn; a record that it filters out is a null record."""
-        if not self._model.learn_through(x, y, origin):
+        if not self._model.learn_through(x, y, origin, timestamp):
             self._learn_null(origin)
 
     def _learn_null(self, origin: Origin) -> None:
@@ -941,7 +979,8 @@ class RecordProcessor:
 
     def _is_bad_event(self, error: Exception, stage: str) -> bool:
         """Whether the error is about the event. Any other error is ours, and must stop the lane."""
-        if isinstance(error, MemoryError | PrivacyError):
+        # A SourceError: a schema could not be fetched, which says nothing about the event.
+        if isinstance(error, MemoryError | PrivacyError | SourceError):
             return False
         if isinstance(error, ConfigError) and self._model.private is not None:
             return True  # parameters were checked before: this record has unknown or too many features
@@ -953,7 +992,7 @@ class RecordProcessor:
         A tombstone says that a key was deleted. It is not an error, so neither `on_bad` nor the breaker
         counts it.
         """
-        if record.value is None:
+        if record.value is None or isinstance(error, TombstoneError):
             return "tombstone"
         if self._is_due and stage_and_text(error, stage)[0] in ("decode", "features"):
             return "skipped"  # it has its dead letter since it was to be scored
@@ -1034,6 +1073,8 @@ class _BatchResult(NamedTuple):
     truth, labelled_scores
         For the labelled events that were scored: whether each is positive, and its score. There may be
         fewer scores.
+    reasons
+        As of `Scored`, of each event at least that has a score; None where they are not requested.
     """
 
     scores: list[float]
@@ -1041,3 +1082,9 @@ class _BatchResult(NamedTuple):
     refused: dict[int, tuple[Exception, str]]
     truth: Sequence[int]
     labelled_scores: list[float]
+    reasons: list[Any] | None = None
+
+
+def _with(reasons: list[Any] | None) -> tuple[Iterable[Any], ...]:
+    """The last arguments of `Scored` for a batch, without probabilities, if there are any reasons."""
+    return () if reasons is None else (itertools.repeat(None), reasons)

@@ -188,9 +188,14 @@ class LaneLog:
             return ReplayRequest(None, None, None, used)
         genesis, tip = known.genesis, known.tip
         theirs = {"app": genesis.app, "topic": genesis.topic, "partition": genesis.partition}
-        if genesis.format != LOG_FORMAT or theirs != self._who:
+        if genesis.format != LOG_FORMAT:
             raise SnapshotError(
-                f"the log is that of {theirs} (format {genesis.format}), this lane is {self._who}",
+                f"the log has format {genesis.format}, this release reads {LOG_FORMAT}",
+                fix="run the release that wrote it; another app name begins a new log",
+            )
+        if theirs != self._who:
+            raise SnapshotError(
+                f"the log is that of {theirs}, this lane is {self._who}",
                 fix="point the store at this lane's own place",
             )
         genesis.check_settings(self._fingerprint, self._settings)
@@ -420,16 +425,15 @@ class LaneLog:
         source = self.source
         if source is not None and scores:
             source.took(records)  # type: ignore[arg-type]  # a lane of a whole topic takes no others
-        account = self._reservations
-        if account is None:
-            return self._announce() if self._late and not silent else None
-        silent, line = account.replaying, account.digest_line()
-        if scores and not silent and self._voids() and line is None:
-            # A repeated release needs no line of digests. An empty one makes the new void reason durable.
-            line = Digests(account.settled + 1, 0, b"")
-        entries = [entry for entry in (model if self.replayable else None, line) if entry is not None]
+        account, entries = self._reservations, []
+        if account is not None:
+            silent, line = account.replaying, account.digest_line()
+            if scores and not silent and self._voids() and line is None:
+                # A repeated release needs no line of digests. An empty one makes the new void reason durable.
+                line = Digests(account.settled + 1, 0, b"")
+            entries = [entry for entry in (model if self.replayable else None, line) if entry is not None]
         if not entries:
-            return None
+            return self._announce() if self._late and not silent else None
         frames = () if source is None else self._ranges(source.announced())
         return self._append(*frames, *map(self._chain.add, entries))
 

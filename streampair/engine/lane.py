@@ -122,6 +122,9 @@ class Lane:
     classes
         Whether labels are of any number of classes. Each output of a multiclass classifier then has the
         probabilities of all classes that it knows, and the score of `positive`.
+    explain
+        How many of the largest contributions each score has, `Scored.reasons`; 0: none. Of a learner with
+        `explain_one`.
     challengers
         Learners that learn from the same records, and are compared with this one; their scores stay inside.
         See `streampair.engine.Challenger`.
@@ -151,7 +154,7 @@ class Lane:
     Raises
     ------
     ConfigError
-        If the model cannot score, copy or save itself as asked.
+        If the model cannot score, copy, save or explain itself as asked.
     PrivacyError
         If the pipeline breaks the guarantee of its private learner.
 
@@ -191,6 +194,7 @@ class Lane:
         trust_preprocessing: bool = False,
         snapshots: bool = True,
         classes: bool = False,
+        explain: int = 0,
         challengers: Sequence[Challenger] = (),
         member: LearnerIdentity = BEGAN_WITH,
         clock: Callable[[], float] | None = None,
@@ -208,7 +212,11 @@ class Lane:
         self.on_bad = on_bad
         self.fingerprint = fingerprint
         self._model = PipelineAdapter(
-            learner, positive=positive, trust_preprocessing=trust_preprocessing, classes=classes
+            learner,
+            positive=positive,
+            trust_preprocessing=trust_preprocessing,
+            classes=classes,
+            explain=explain,
         )
         self.name = type(self._model.learner).__name__ if name is None else name
         own_positive = positive_label(self._model.learner, positive)
@@ -609,7 +617,7 @@ class Lane:
         try:
             self._model.load(saved.steps, verified=verified)
             self._monitor.load(saved.auc, saved.regret)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             raise unreadable(error) from error
         batch = self._batch
         batch.next_offset = saved.next_offset

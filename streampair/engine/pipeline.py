@@ -12,11 +12,14 @@ A lane holds any River estimator or pipeline. Three kinds of step matter here:
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import math
 import pickle  # only ever loads what a signature vouches for, see PipelineAdapter.load
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+import numpy as np
 from river import base, compose
 
 from streampair.engine.protocols import (
@@ -41,7 +44,7 @@ from streampair.privacy.pipeline_check import (
 )
 from streampair.privacy.provenance import Origin
 
-__all__ = ["PipelineAdapter"]
+__all__ = ["PipelineAdapter", "check_explains", "largest_parts"]
 
 
 class PipelineAdapter:
@@ -58,17 +61,25 @@ class PipelineAdapter:
     classes
         Whether labels are of any number of classes; `score_with_probabilities` then gives the probabilities
         of all classes that a multiclass classifier knows.
+    explain
+        Number of contributions that each score has; 0: none.
 
     Raises
     ------
     ConfigError
-        If the model cannot score, or cannot be copied.
+        If the model cannot score, cannot be copied, or cannot explain its scores as asked.
     PrivacyError
         If a private learner stands where its guarantee would not hold (docs/privacy 7).
     """
 
     def __init__(
-        self, model: Any, *, positive: object, trust_preprocessing: bool = False, classes: bool = False
+        self,
+        model: Any,
+        *,
+        positive: object,
+        trust_preprocessing: bool = False,
+        classes: bool = False,
+        explain: int = 0,
     ) -> None:
         self.steps: dict[str, Any] = (
             dict(model.steps) if isinstance(model, compose.Pipeline) else {type(model).__name__: model}
@@ -109,6 +120,10 @@ class PipelineAdapter:
         several = isinstance(self.learner, base.Classifier) and self.learner._multiclass
         #: Whether outputs have the probability of each class.
         self.several = classes and several
+        #: Number of contributions that outputs have with each score.
+        self.explain = explain
+        if explain:
+            check_explains(self.learner)
         self.bind()
         if self.fragile:
             try:
@@ -147,6 +162,11 @@ class PipelineAdapter:
         self.prepare_rows = prepare_rows(learner)
         self.score_rows = score_rows(learner)
         self._front = front
+        self._takes_time = any(map(takes_time, front))
+
+    def reasons(self, z: Any) -> list[tuple[str, float]] | None:
+        """The largest contributions to the score of a transformed record; None: none are requested."""
+        return largest_parts(self.learner.explain_one(z).features, self.explain) if self.explain else None
 
     def score_with_probabilities(self, z: Any) -> tuple[float, dict[Any, float] | None]:
         """Score of a transformed record, and probabilities by class if there are `several`."""
@@ -167,20 +187,25 @@ class PipelineAdapter:
         else:
             self.private.learn_one(z, y, origin)
 
-    def learn_through(self, x: Any, y: object, origin: Origin) -> bool:
+    def learn_through(self, x: Any, y: object, origin: Origin, timestamp: int = 0) -> bool:
         """Let the steps in front learn, then the learner, in the order of `river.compose.Pipeline.learn_one`.
+
+        Steps in front whose `learn_one` has a parameter `t` get `timestamp`, milliseconds since the epoch, as
+        a datetime in UTC without a time zone, as those of River.
 
         Returns
         -------
         bool
             False if an anomaly filter in the pipeline kept the event from the learner.
         """
-        z, passed = self._learn_front(x, y)
+        z, passed = self._learn_front(x, y, timestamp)
         if passed:
             self.learn_from(z, y, origin)
         return passed
 
-    def _learn_front(self, x: Any, y: object) -> tuple[Any, bool]:
+    def _learn_front(self, x: Any, y: object, timestamp: int) -> tuple[Any, bool]:
+        # A datetime without a time zone: River compares it with `datetime.min`.
+        t = np.datetime64(timestamp, "ms").item() if self._takes_time else None
         for step in self._front:
             if isinstance(step, base.AnomalyFilter):
                 if step._supervised:
@@ -195,12 +220,12 @@ class PipelineAdapter:
             parts = list(step.transformers.values()) if isinstance(step, compose.TransformerUnion) else [step]
             for part in parts:
                 if not part._supervised:
-                    part.learn_one(x)
+                    part.learn_one(x, **_time_of(part, t))
             # A supervised transformer must not see the label of x before it has transformed x.
             z = step.transform_one(x)
             for part in parts:
                 if part._supervised:
-                    part.learn_one(x, y)
+                    part.learn_one(x, y, **_time_of(part, t))
             x = z
         return x, True
 
@@ -216,16 +241,16 @@ class PipelineAdapter:
             }
         )
 
-    def rollback(self, saved: dict[str, Any], events: list[tuple[Any, Any]]) -> None:
-        """Go back to `saved`, and learn `events` again: the good events since then.
+    def rollback(self, saved: dict[str, Any], events: list[tuple[Any, Any, int]]) -> None:
+        """Go back to `saved`, and learn `events` again: the good events since then, with their timestamps.
 
         A learner of streampair is neither copied nor replayed: it raises before it changes anything, and a
         private one must not make its releases twice.
         """
         self.steps.update(saved)
         self.bind()
-        for x, y in events:
-            z, passed = self._learn_front(x, y) if self._front_learns else (self.through(x), True)
+        for x, y, timestamp in events:
+            z, passed = self._learn_front(x, y, timestamp) if self._front_learns else (self.through(x), True)
             if passed and self._learner_foreign:
                 self.learn(z, y)
 
@@ -327,6 +352,64 @@ class PipelineAdapter:
     def _leaves(self) -> Iterator[tuple[str, Any, MutableMapping[str, Any], str]]:
         """(path, step, the mapping that holds it, its key there), the learner last."""
         yield from walk(self.steps)
+
+
+def check_explains(learner: object) -> None:
+    """Refuse a learner that has no `explain_one`.
+
+    Raises
+    ------
+    ConfigError
+
+    Examples
+    --------
+    >>> from streampair import auc
+    >>> from streampair.engine.pipeline import check_explains
+    >>> check_explains(auc.Forest())
+    """
+    if not hasattr(learner, "explain_one"):
+        raise ConfigError(
+            f"{type(learner).__name__} does not explain its scores",
+            fix="use an auc.Forest, auc.MulticlassForest or ranking.Forest, or leave explain out",
+        )
+
+
+def largest_parts(features: Mapping[Any, float], count: int) -> list[tuple[str, float]]:
+    """The contributions that are largest in absolute value, the largest first, and none of 0.
+
+    Parameters
+    ----------
+    features
+        Contribution of each feature. A name that is no text is written as text.
+    count
+        How many at most.
+
+    Examples
+    --------
+    >>> from streampair.engine.pipeline import largest_parts
+    >>> largest_parts({"a": 0.1, "b": -0.4, "c": 0.2, "d": 0.0}, 2)
+    [('b', -0.4), ('c', 0.2)]
+    """
+    parts = sorted(features.items(), key=lambda part: abs(part[1]), reverse=True)[:count]
+    return [(name if isinstance(name, str) else str(name), value) for name, value in parts if value]
+
+
+def takes_time(step: Any) -> bool:
+    """Whether a step of River, or a part of it, learns with the time of an event, as `Agg` may."""
+    if isinstance(step, compose.Pipeline):
+        return any(map(takes_time, step.steps.values()))
+    if isinstance(step, compose.TransformerUnion):
+        return any(map(takes_time, step.transformers.values()))
+    return _has_time(type(step).learn_one) if hasattr(step, "learn_one") else False
+
+
+@functools.cache
+def _has_time(learn_one: Callable[..., object]) -> bool:
+    return "t" in inspect.signature(learn_one).parameters
+
+
+def _time_of(step: Any, t: Any) -> dict[str, Any]:
+    return {} if t is None or not takes_time(step) else {"t": t}
 
 
 def _private(learner: object) -> PrivateModel | None:

@@ -171,6 +171,9 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
         learned: no label came, or its event could not be used when it was to be scored).
     probabilities
         By class, made with the score; None where they are not requested, or there are none.
+    reasons
+        The largest contributions to the score, the largest first: the feature and its part. None where they
+        are not requested.
     """
 
     offset: int
@@ -179,6 +182,7 @@ class Scored(msgspec.Struct, frozen=True, gc=False):
     score: float | None
     outcome: str
     probabilities: dict[Any, float] | None = None
+    reasons: list[tuple[str, float]] | None = None
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):

@@ -709,7 +709,7 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             register = msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError:
             return None
-        if not hmac.compare_digest(register._mac(key), register.mac):
+        if not hmac.compare_digest(register._mac(key).encode(), register.mac.encode()):
             raise SnapshotError(
                 f"the register of the group was written under another key ({register.key or 'none'}), "
                 f"this lane has {key.id or 'none'}"

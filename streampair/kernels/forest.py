@@ -9,6 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
+from streampair.kernels.boosted_trees import (
+    BOOSTED_BUILT,
+    BOOSTED_TREES,
+    INNER,
+    LEAVES,
+    boosted_average,
+    boosted_due,
+    boosted_explain,
+    boosted_hand,
+    boosted_importances,
+    boosted_judge,
+    boosted_keep,
+    boosted_rebuild,
+    boosted_score,
+    boosted_step,
+    boosted_target,
+    ring_append,
+    ring_bin_due,
+    ring_codes,
+    ring_has_newest,
+    ring_slope,
+)
 from streampair.kernels.losses import loss_slope
 from streampair.kernels.numerics import exp_negative, log_positive, sigmoid, uniform
 from streampair.kernels.platt import link_learn
@@ -35,21 +57,25 @@ FOREST_SLOW = 12  # its own sum of weights, as it may begin again
 FOREST_SEEN = 13  # the sum of weights of the average losses
 FOREST_MEAN = 14  # of the labels, if the loss is squared
 FOREST_SPREAD = 15  # their sum of squared distances from it
-FOREST_STACK = 16  # weights of the experts in the stack
-FOREST_STEPS = 20  # sums that set their steps
-FOREST_LOSSES = 24  # average losses of the experts, not yet divided by the sum of weights
-SCORES = 28  # scratch: scores of the experts
-FOREST_GUIDED = 32  # 1: half of the columns are drawn by what decisions by them have gained
-FOREST_BASE = 33  # running mean of the targets
-FOREST_BRISK = 34  # 1: stack and deepest expert take larger steps where things move
-FOREST_FEW = 35  # 1: the record was scattered, and its places are the `COUNT` ones of the list
-FOREST_COUNT = 36  # columns that the record has, once its leaves were found
-FOREST_DECIDED = 37  # 1 + columns that have decided anything; 0: they are to be counted
-FOREST_HEADER = 38
+FOREST_STACK = 16  # weights of the scores in the stack
+FOREST_STEPS = 21  # sums that set their steps
+FOREST_LOSSES = 26  # average losses of the scores, not yet divided by the sum of weights
+SCORES = 31  # scratch: scores of the experts, and of the boosted trees
+FOREST_GUIDED = 36  # 1: half of the columns are drawn by what decisions by them have gained
+FOREST_BASE = 37  # running mean of the targets
+FOREST_BRISK = 38  # 1: stack and deepest expert take larger steps where things move
+FOREST_FEW = 39  # 1: the record was scattered, and its places are the `COUNT` ones of the list
+FOREST_COUNT = 40  # columns that the record has, once its leaves were found
+FOREST_DECIDED = 41  # 1 + columns that have decided anything; 0: they are to be counted
+FOREST_RING = 42  # where the ring of records begins (kernels/boosted_trees.py)
+FOREST_BOOSTED = 43  # where the boosted trees of a block begin
+FOREST_HEADER = 44
 
 FOREST_PAIRS = 2
 
-EXPERTS = 4
+EXPERTS = 4  # that share the random trees
+BOOSTED = 4  # place of the boosted trees, the last expert, among the scores
+STACKED = 5
 FOREST_BUCKETS = 4096
 # Cells of a column: count, mean, M2, 4 weights, 4 sums; record, last, standardised; gains, decisions, worth;
 # and two lists of columns: those that the record has, those that have decided anything.
@@ -122,7 +148,7 @@ def forest_pair_places(trees: int, cap: int) -> tuple[int, int, int, int, int]:
     """
     at_current = FOREST_LINK + 2
     at_leaves = at_current + 2 * cap
-    at_kept = at_leaves + EXPERTS * trees + EXPERTS
+    at_kept = at_leaves + EXPERTS * trees + STACKED
     return FOREST_LINK, at_current, at_leaves, at_kept, at_kept + 2 * FOREST_KEPT * cap
 
 
@@ -533,6 +559,7 @@ def forest_descend(s: Array) -> bool:
         for t in range(trees):
             leaves[4 * t + k - 1] = at + 2 * (t * cut + leaves[4 * t + 3])
         at += 2 * trees * cut
+    ring_codes(forest_ring(s), x, present[:count])
     s[FOREST_READY] = 2.0 if few else 1.0
     return True
 
@@ -575,13 +602,14 @@ def forest_add(s: Array, block: Array) -> None:
     block[SCORES + 1] = s1
     block[SCORES + 2] = s2
     block[SCORES + 3] = s3
+    block[SCORES + BOOSTED] = boosted_score(forest_ring(s), forest_boosted(block), x)
 
 
 @kernel
 def forest_stacked(block: Array) -> float:
     """Stacked scores of a block."""
     score = 0.0
-    for k in range(EXPERTS):
+    for k in range(STACKED):
         score += block[FOREST_STACK + k] * block[SCORES + k]
     return score
 
@@ -628,8 +656,8 @@ def forest_pair(s: Array, target: float) -> bool:
             tail[at_current + cap + j] = z[j]
         for i in range(EXPERTS * trees):
             current_leaves[i] = leaves[i]
-        for k in range(EXPERTS):
-            tail[at_kept - EXPERTS + k] = s[SCORES + k]
+        for k in range(STACKED):
+            tail[at_kept - STACKED + k] = s[SCORES + k]
         slot = (1 - mine) * FOREST_KEPT + int(forest_draw(s) * min(known, FOREST_KEPT))
         for j in range(d):
             bits[j] = kept[slot * cap + j]
@@ -664,8 +692,8 @@ def _fit_pair(s: Array, sign: float) -> None:
     leaves, current_leaves = s[at_scratch:end].view(np.int64), tail[at_leaves:at_kept].view(np.int64)
     code = int(s[FOREST_TASK]) - FOREST_PAIRS
     apart = 0.0
-    for k in range(EXPERTS):
-        s[SCORES + k] = tail[at_kept - EXPERTS + k] - s[SCORES + k]
+    for k in range(STACKED):
+        s[SCORES + k] = tail[at_kept - STACKED + k] - s[SCORES + k]
         apart += s[FOREST_STACK + k] * s[SCORES + k]
     q = sign * loss_slope(code, sign * apart)
     share = 50.0 / trees
@@ -697,6 +725,7 @@ def _fit_pair(s: Array, sign: float) -> None:
                     total = gamma * s[at_weights + two + 1] + h2
                     s[at_weights + two + 1] = total
                     s[at_weights + two] += h / math.sqrt(total + 0.1)
+    for k in range(STACKED):
         r = q * s[SCORES + k]
         s[FOREST_STEPS + k] = 0.999 * s[FOREST_STEPS + k] + r * r
         step = 0.03 * r / math.sqrt(s[FOREST_STEPS + k] + 1.0)
@@ -771,7 +800,7 @@ def _fit(s: Array, block: Array, label: float) -> None:
         for t in range(trees):
             block[at_weights + (leaves[4 * t + k - 1] & INDEX)] -= room[t]
     q = _slope(squared, forest_stacked(block), label)
-    for k in range(EXPERTS):
+    for k in range(STACKED):
         r = q * block[SCORES + k]
         block[FOREST_STEPS + k] = 0.999 * block[FOREST_STEPS + k] + r * r
         step = (0.1 if moved else 0.03) * r / math.sqrt(block[FOREST_STEPS + k] + 1.0)
@@ -780,22 +809,24 @@ def _fit(s: Array, block: Array, label: float) -> None:
 
 @kernel
 def _judge(s: Array, block: Array, label: float) -> None:
-    """Average the losses of the experts; the slow one begins again where it is left behind."""
+    """Average the losses; the slow expert and the boosted trees begin again where they are behind."""
     squared = s[FOREST_TASK] == 1.0
-    for k in range(EXPERTS):
+    for k in range(STACKED):
         block[FOREST_LOSSES + k] = 0.995 * block[FOREST_LOSSES + k] + 0.005 * _loss(
             squared, block[SCORES + k], label
         )
     block[FOREST_SEEN] = 0.995 * block[FOREST_SEEN] + 0.005
     block[FOREST_SLOW] = 0.995 * block[FOREST_SLOW] + 0.005
     block[FOREST_SINCE] += 1.0
-    if block[FOREST_SINCE] < 200.0:
-        return
-    slow_loss = block[FOREST_LOSSES + SLOW] / block[FOREST_SLOW]
-    least = slow_loss
+    least = _WORST
     for k in range(EXPERTS):
         if k != SLOW:
             least = min(least, block[FOREST_LOSSES + k] / block[FOREST_SEEN])
+    if boosted_judge(forest_ring(s), forest_boosted(block), block[FOREST_LOSSES + BOOSTED], least):
+        block[FOREST_LOSSES + BOOSTED] = block[SCORES + BOOSTED] = 0.0
+    if block[FOREST_SINCE] < 200.0:
+        return
+    slow_loss = block[FOREST_LOSSES + SLOW] / block[FOREST_SLOW]
     if slow_loss > least + 0.1 and slow_loss > block[FOREST_BEST] + 0.1:
         _begin_again(s, block)
     else:
@@ -853,8 +884,45 @@ def forest_fit(s: Array, block: Array, target: float) -> None:
 
 
 @kernel
-def forest_visit(s: Array, others: Array) -> None:
-    """Let the record into the moments and the trees, once all blocks have learned it."""
+def forest_ring(s: Array) -> Array:
+    """The ring of records that the boosted trees learn from."""
+    return s[int(s[FOREST_RING]) :]
+
+
+@kernel
+def forest_boosted(block: Array) -> Array:
+    """The boosted trees of a block."""
+    return block[int(block[FOREST_BOOSTED]) :]
+
+
+@kernel
+def _boost(s: Array, others: Array, label: float) -> None:
+    """Let the record that all blocks have scored into the ring, and go on with their boosted trees.
+
+    `label` is the target, or with several classes the number of the class.
+    """
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    first = FOREST_HEADER + PRESENT_AT * cap
+    present = s[first : first + int(s[FOREST_COUNT])].view(np.int64)
+    ring = forest_ring(s)
+    for i in range(1 + others.shape[0]):
+        block = s if i == 0 else others[i - 1]
+        boosted, score = forest_boosted(block), block[SCORES + BOOSTED]
+        boosted_keep(ring, boosted, score)
+        boosted_step(ring, boosted, ring_slope(ring, score, boosted_target(ring, label, i)))
+    ring_append(ring, x, present, label)
+    ring_bin_due(ring)
+    for i in range(1 + others.shape[0]):
+        boosted = forest_boosted(s if i == 0 else others[i - 1])
+        if boosted_due(ring, boosted):
+            boosted_rebuild(ring, boosted, i)
+
+
+@kernel
+def forest_visit(s: Array, others: Array, label: float) -> None:
+    """Let the record into the ring, the moments and the trees, once all blocks have learned it."""
+    _boost(s, others, label)
     forest_moments(s)
     forest_grow(s, others)
     s[FOREST_RECORDS] += 1.0
@@ -865,19 +933,37 @@ def forest_visit(s: Array, others: Array) -> None:
 
 
 @kernel
+def _score_again(s: Array) -> None:
+    """The boosted trees' score and leaves of the record itself, once it was compared with its partner."""
+    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    first = FOREST_HEADER + PRESENT_AT * cap
+    present = s[first : first + cap].view(np.int64)
+    bits, count = x.view(np.int64), 0
+    for j in range(d):
+        present[count] = j
+        count += 1 if x[j] == x[j] or bits[j] & PAYLOAD else 0
+    s[FOREST_COUNT] = count
+    ring = forest_ring(s)
+    ring_codes(ring, x, present[:count])
+    s[SCORES + BOOSTED] = boosted_score(ring, forest_boosted(s), x)
+
+
+@kernel
 def _take(s: Array, label: float) -> None:
     """Learn the record that is evaluated: a label above 0 is 1, any other 0, unless the loss is squared."""
     target = 1.0 if label > 0.0 else 0.0
     if s[FOREST_TASK] >= FOREST_PAIRS:
         if forest_pair(s, target):
             _judge(s, s, target)
+        _score_again(s)
     else:
         if s[FOREST_TASK] == 1.0:
             target = _standardised(s, label)
         forest_fit(s, s, target)
     if s[FOREST_GUIDED] == 1.0:
         forest_gain(s, target)
-    forest_visit(s, s[:0].reshape(0, 0))
+    forest_visit(s, s[:0].reshape(0, 0), target)
 
 
 @kernel
@@ -990,8 +1076,8 @@ def forest_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> No
 @kernel
 def forest_begin(block: Array) -> None:
     """Stack and averages of a zeroed block."""
-    for k in range(EXPERTS):
-        block[FOREST_STACK + k] = 1.0 / EXPERTS
+    for k in range(STACKED):
+        block[FOREST_STACK + k] = 1.0 / STACKED
     block[FOREST_BEST] = _WORST
 
 
@@ -1014,50 +1100,203 @@ def _means(links: Links, weights: Array, first: int, cut: int, used: int, means:
             means[node] = weights[2 * node]
 
 
+# Kept between two explanations: 1 + the number of records that the means are of, and the boosted trees built.
+_KEPT_RECORDS = 0
+_KEPT_BUILT = 1
+_KEPT_HEADER = 2
+_LEVELS = 48  # of a path that is kept; a tree with a longer one is averaged anew
+
+
 @kernel
-def forest_explain(s: Array, block: Array, out: Array) -> None:
+def forest_kept_places(trees: int, nodes: int, cap: int) -> tuple[int, int, int, int, int, int]:
+    """Layout of what is kept between two explanations by the experts of a block.
+
+    Returns
+    -------
+    tuple
+        (means of the nodes of the experts' trees, of the boosted ones, the record explained last, its leaves
+        in the boosted trees, depth and nodes of its paths in the others, length).
+    """
+    at_boosted = _KEPT_HEADER + forest_weights_at(EXPERTS, trees, nodes) // 2
+    at_record = at_boosted + BOOSTED_TREES * (INNER + LEAVES)
+    at_hand = at_record + cap
+    at_paths = at_hand + BOOSTED_TREES
+    return _KEPT_HEADER, at_boosted, at_record, at_hand, at_paths, at_paths + trees * (1 + _LEVELS)
+
+
+@kernel
+def _averaged(s: Array, block: Array, kept: Array, tree: int, expert: int) -> None:
+    """Average a whole tree, as an expert sees it."""
+    cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, at_weights, at_used, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
+    links, cut = s[at_nodes:at_scratch].view(np.int32), forest_cut(expert, nodes)
+    before = forest_weights_at(expert, trees, nodes)
+    weights = block[at_weights + before + 2 * tree * cut : at_used]
+    means = kept[_KEPT_HEADER + before // 2 + tree * cut :]
+    _means(links, weights, tree * nodes, cut, int(s[at_used + tree]), means)
+
+
+@kernel
+def _average_paths(
+    weights: Array, means: Array, tree: int, trees: int, nodes: int, path: Bits, child: int
+) -> None:
+    """Average the nodes of a tree above the leaf of a record, for each expert.
+
+    Parameters
+    ----------
+    weights, means
+        Of the nodes of all trees, as the experts see them.
+    path
+        The depth of the leaf, and the nodes on the way to it.
+    child
+        The first of two nodes that the leaf has been parted into since; 0: it has not.
+    """
+    before = 0
+    for k in range(1, EXPERTS):
+        cut = forest_cut(k, nodes)
+        first, depth = before + tree * cut, path[0]
+        while path[1 + depth] >= cut:
+            depth -= 1
+        node = path[1 + depth] & INDEX
+        mean = weights[(2 * (first + node)) & INDEX]
+        if depth == path[0] and 0 < child < cut:
+            for i in range(2):
+                means[first + child + i] = weights[2 * (first + child + i)]
+            mean = 0.5 * (means[first + child] + means[first + child + 1])
+        means[(first + node) & INDEX] = mean
+        for level in range(depth, 0, -1):
+            other = ((node - 1) ^ 1) + 1  # the first of two children is odd
+            mean = 0.5 * (mean + means[(first + other) & INDEX])
+            node = path[level & INDEX] & INDEX
+            means[(first + node) & INDEX] = mean
+        before += trees * cut
+
+
+@kernel
+def _average(s: Array, block: Array, kept: Array) -> None:
+    """Bring the means of all nodes up to date.
+
+    One learned record changes its own leaves alone, and splits some. If it is the record that was explained
+    before, as it is where each record is scored, explained and learned, the means above its leaves are
+    computed again, and no others: they get the same bits.
+    """
+    cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, at_weights, at_used, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, int(s[FOREST_TEXTS]))
+    _, at_boosted, at_record, at_hand, at_paths, end = forest_kept_places(trees, nodes, cap)
+    if kept[_KEPT_RECORDS] == s[FOREST_RECORDS] + 1.0:
+        return
+    boosted = forest_boosted(block)
+    one = (
+        kept[_KEPT_RECORDS] == s[FOREST_RECORDS]
+        and s[FOREST_TASK] < FOREST_PAIRS  # leaves of a partner are changed as well
+        and ring_has_newest(forest_ring(s), kept[at_record : at_record + int(s[FOREST_D])].view(np.int64))
+    )
+    paths, links = kept[at_paths:end].view(np.int64), s[at_nodes:at_scratch].view(np.int32)
+    weights, means = block[at_weights:at_used], kept[_KEPT_HEADER:at_boosted]
+    for t in range(trees):
+        path = paths[t * (1 + _LEVELS) : (t + 1) * (1 + _LEVELS)]
+        depth = path[0]
+        if one and depth >= 0 and s[at_used + t] > 1.0:
+            child = int(links[4 * (t * nodes + path[1 + depth]) + 3])
+            _average_paths(weights, means, t, trees, nodes, path, child)
+            if block[FOREST_SINCE] == 0.0:  # it has begun again
+                _averaged(s, block, kept, t, SLOW)
+        else:
+            for k in range(1, EXPERTS):
+                _averaged(s, block, kept, t, k)
+    boosted_average(
+        forest_ring(s),
+        boosted,
+        kept[at_boosted:at_record],
+        kept[at_hand:at_paths].view(np.int64),
+        kept[_KEPT_BUILT] if one else -1.0,
+    )
+    kept[_KEPT_RECORDS], kept[_KEPT_BUILT] = s[FOREST_RECORDS] + 1.0, boosted[BOOSTED_BUILT]
+
+
+@kernel
+def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
     """Parts of the score of the record in the state that is usable: of each column, and of none, (d + 1,).
 
     By the experts of a block, which of one class is the state itself.
 
     Down a path the part of a column is how much the mean below changes where it decides; what the roots stand
     for belongs to none. The parts add up to the score, but for rounding.
+
+    `kept` (`forest_kept_places`) is all 0 at first, and is given back for the next explanation.
     """
     forest_descend(s)
+    _average(s, block, kept)
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
-    at_texts, at_weights, at_used, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
+    at_texts, _, _, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
+    _, at_boosted, at_record, at_hand, at_paths, end = forest_kept_places(trees, nodes, cap)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     bits = x.view(np.int64)
     marks = s[at_nodes:at_scratch]
     links = marks.view(np.int32)
-    means = np.zeros(nodes)
+    paths, record = kept[at_paths:end].view(np.int64), kept[at_record:at_hand].view(np.int64)
     out[:] = 0.0
-    for k in range(EXPERTS):
-        share = block[FOREST_STACK + k]
-        for j in range(d):
-            if x[j] == x[j]:
-                z = s[FOREST_HEADER + (RECORD_AT + 2) * cap + j]
-                out[j] += share * z * block[FOREST_HEADER + 3 * cap + EXPERTS * j + k]
-            elif texts > 0 and bits[j] & PAYLOAD:
-                out[j] += share * block[at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD) + k]
-        if k == 0:
-            continue
-        cut = forest_cut(k, nodes)
-        for t in range(trees):
-            first = t * nodes
-            at = at_weights + forest_weights_at(k, trees, nodes) + 2 * t * cut
-            _means(links, block[at:at_used], first, cut, int(s[at_used + t]), means)
-            node = 0
-            out[d] += share * means[0]
-            while True:
-                child = links[4 * (first + node) + 3]
-                if child <= 0 or child + 1 >= cut:
-                    break
-                column = links[4 * (first + node) + 2]
-                child += forest_right(column, marks[2 * (first + node)], x, bits)
-                out[column if column >= 0 else ~column] += share * (means[child] - means[node])
-                node = child
+    for j in range(d):
+        record[j] = bits[j]
+        if x[j] == x[j]:
+            z = s[FOREST_HEADER + (RECORD_AT + 2) * cap + j]
+            for k in range(EXPERTS):
+                out[j] += block[FOREST_STACK + k] * z * block[FOREST_HEADER + 3 * cap + EXPERTS * j + k]
+        elif texts > 0 and bits[j] & PAYLOAD:
+            at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD)
+            for k in range(EXPERTS):
+                out[j] += block[FOREST_STACK + k] * block[at + k]
+    small, middle, large = block[FOREST_STACK + 1], block[FOREST_STACK + 2], block[FOREST_STACK + 3]
+    few, more = forest_cut(1, nodes), forest_cut(2, nodes)
+    at_middle = forest_weights_at(2, trees, nodes) // 2
+    at_large = forest_weights_at(3, trees, nodes) // 2
+    means = kept[_KEPT_HEADER:at_boosted]
+    going, at_node = np.empty(trees, dtype=np.int64), np.zeros(trees, dtype=np.int64)
+    for t in range(trees):
+        going[t] = t
+        paths[t * (1 + _LEVELS)] = paths[t * (1 + _LEVELS) + 1] = 0
+        out[d] += small * means[t * few] + middle * means[at_middle + t * more]
+        out[d] += large * means[at_large + t * nodes]
+    # All trees a level down, then the next level: no step waits for the one before it.
+    count, level = trees, 0
+    while count > 0:
+        level, left = level + 1, 0
+        for i in range(count):
+            t = going[i] & SHORT
+            node = at_node[t] & SHORT
+            at = (t * nodes + node) & INDEX
+            child, column = int(links[4 * at + 3]), links[4 * at + 2]
+            if child <= 0:
+                continue
+            child += forest_right(column, marks[2 * at], x, bits)
+            first = at_large + t * nodes
+            change = large * (means[(first + child) & INDEX] - means[(first + node) & INDEX])
+            if child < more:
+                first = at_middle + t * more
+                change += middle * (means[(first + child) & INDEX] - means[(first + node) & INDEX])
+                if child < few:
+                    first = t * few
+                    change += small * (means[(first + child) & INDEX] - means[(first + node) & INDEX])
+            out[(column if column >= 0 else ~column) & INDEX] += change
+            at_node[t] = child
+            if level < _LEVELS:
+                paths[(t * (1 + _LEVELS)) & INDEX] = level
+                paths[(t * (1 + _LEVELS) + 1 + level) & INDEX] = child
+            else:
+                paths[t * (1 + _LEVELS)] = -1
+            going[left & INDEX] = t
+            left += 1
+        count = left
+    boosted_explain(
+        forest_ring(s),
+        forest_boosted(block),
+        x,
+        block[FOREST_STACK + BOOSTED],
+        kept[at_boosted:at_record],
+        out,
+    )
+    boosted_hand(forest_ring(s), forest_boosted(block), kept[at_hand:at_paths].view(np.int64))
     if s[FOREST_TASK] == 1.0:  # in the unit of the labels, as the score is
         out *= forest_deviation(s)
         out[d] += s[FOREST_MEAN]
@@ -1095,6 +1334,7 @@ def forest_importances(s: Array, block: Array, out: Array) -> None:
                     apart = abs(means[child + 1] - means[child])
                     out[column if column >= 0 else ~column] += share * parts[node] * apart
                     parts[child] = parts[child + 1] = 0.5 * parts[node]
+    boosted_importances(forest_ring(s), forest_boosted(block), block[FOREST_STACK + BOOSTED], out)
 
 
 @kernel
@@ -1115,7 +1355,7 @@ def _learn(s: Array, others: Array, which: int) -> None:
     forest_fit(s, s, 1.0 if which == 0 else 0.0)
     for i in range(others.shape[0]):
         forest_fit(s, others[i], 1.0 if which == 1 + i else 0.0)
-    forest_visit(s, others)
+    forest_visit(s, others, float(which))
 
 
 @kernel

@@ -9,8 +9,9 @@ import numpy as np
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import CLASSES, ogd_buffer, other_class
 from streampair.kernels.losses import loss_of_errors, pair_slope
-from streampair.kernels.platt import link_due, link_learn, link_proba
+from streampair.kernels.platt import link_learn, link_proba
 from streampair.kernels.state import (
+    ADAGRAD,
     AVERAGE,
     CAP,
     CONSTANT,
@@ -22,6 +23,7 @@ from streampair.kernels.state import (
     INVERSE_TIME,
     KEEP,
     L2,
+    LINK,
     LOSS,
     POLICY,
     RADIUS,
@@ -67,8 +69,30 @@ def ogd_rate(s: Array, squares: float) -> tuple[float, float]:
 
 
 @kernel
+def adagrad_step(rate: float, g: float, squares: float) -> float:
+    """A step of a weight by its gradient g; `squares` is the sum of g^2 so far, this one included."""
+    return rate * (g / math.sqrt(max(squares, _GONE)))
+
+
+@kernel
+def fade_squares(s: Array, squares: Array) -> None:
+    """Let the sums of squared gradients fade, with KEEP."""
+    keep = s[KEEP]
+    if keep > 0.0:
+        for i in range(squares.shape[0]):
+            squares[i] = squares[i] * keep if squares[i] > _GONE else 0.0
+
+
+@kernel
 def ogd_move(s: Array, g: Array, w: Array, previous: Array, averaged: Array) -> None:
     """Average the iterates, then step w against the gradient g. The caller projects w."""
+    if s[SCHEDULE] == ADAGRAD:
+        fade_squares(s, previous)
+        rate = s[RATE]
+        for i in range(w.shape[0]):
+            previous[i] += g[i] * g[i]
+            w[i] -= adagrad_step(rate, g[i], previous[i])
+        return
     eta, share = ogd_rate(s, dot(g, g) if s[RATE] <= 0.0 else 0.0)
     if share > 0.0:
         for i in range(w.shape[0]):
@@ -87,8 +111,8 @@ def published_score(s: Array, x: Array) -> float:
 
 @kernel
 def link_record(s: Array, x: Array, y: float) -> None:
-    """Teach the link by the score of x (d,), which is about to be learned, if it is its turn."""
-    if link_due(s):
+    """Teach the link, if there is one, by the score of x (d,), which is about to be learned."""
+    if s[LINK] > 0.0:
         link_learn(s, published_score(s, x), y)
 
 

@@ -34,20 +34,15 @@ LEAST
     0.0005.
 EQUAL
     Scores whose spread is a smaller share of their size differ by rounding alone.
-FIRST
-    Records that all teach. Of the later ones one in four does: taught by all, the link would take a quarter
-    of a step on nine features. It then follows a drift four times as slowly.
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.numerics import sigmoid
-from streampair.kernels.state import CENTRE, INFORMATION, LINK, OFFSET, RECORDS, SLOPE, SPREAD
+from streampair.kernels.state import CENTRE, INFORMATION, OFFSET, SLOPE, SPREAD
 
 PRIOR = 1.0
 MEMORY = 100.0
@@ -55,19 +50,6 @@ RECENT = 0.5
 REACH = 10.0
 LEAST = 0.0625
 EQUAL = 1e-9
-
-
-FIRST = 1024.0
-_TURN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: no two places of a period are left out
-_QUARTER = np.uint64(1) << np.uint64(62)
-
-
-@kernel
-def link_due(s: Array) -> bool:
-    """Whether the record that comes next teaches the link: of the first ones all, then one in four."""
-    if s[LINK] == 0.0:
-        return False
-    return bool(s[RECORDS] < FIRST or np.uint64(s[RECORDS]) * _TURN < _QUARTER)
 
 
 @kernel

@@ -19,9 +19,24 @@ from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.losses import ENTROPY, pair_slope
-from streampair.kernels.ogd import ogd_rate
-from streampair.kernels.platt import link_due, link_learn, link_proba
-from streampair.kernels.state import AVERAGE, CAP, FEW, FILLED, HEADER, LOSS, RADIUS, RECORDS, WIDTH, D
+from streampair.kernels.ogd import adagrad_step, fade_squares, ogd_rate
+from streampair.kernels.platt import link_learn, link_proba
+from streampair.kernels.state import (
+    ADAGRAD,
+    AVERAGE,
+    CAP,
+    FEW,
+    FILLED,
+    HEADER,
+    LINK,
+    LOSS,
+    RADIUS,
+    RATE,
+    RECORDS,
+    SCHEDULE,
+    WIDTH,
+    D,
+)
 from streampair.kernels.vectors import MAX_ABS, project_ball, view
 
 Bits: TypeAlias = NDArray[np.int64]
@@ -154,13 +169,20 @@ def _sparse_move(s: Array, at: Bits, gradient: Array) -> None:
     first = HEADER + 2 * cap
     w = view(s, first, d)
     previous = view(s, first + cap, d)
-    averaged = view(s, first + 2 * cap, d)
-    eta, share = ogd_rate(s, _square_at(d, at, gradient))
-    for i in range(d):
-        averaged[i] += share * (previous[i] - averaged[i])
-        previous[i] = w[i]
-    for j in range(at.shape[0]):
-        w[at[j]] -= eta * gradient[j]
+    if s[SCHEDULE] == ADAGRAD:
+        fade_squares(s, previous)
+        for j in range(at.shape[0]):
+            i = at[j]
+            previous[i] += gradient[j] * gradient[j]
+            w[i] -= adagrad_step(s[RATE], gradient[j], previous[i])
+    else:
+        averaged = view(s, first + 2 * cap, d)
+        eta, share = ogd_rate(s, _square_at(d, at, gradient))
+        for i in range(d):
+            averaged[i] += share * (previous[i] - averaged[i])
+            previous[i] = w[i]
+        for j in range(at.shape[0]):
+            w[at[j]] -= eta * gradient[j]
     project_ball(w, s[RADIUS])
 
 
@@ -173,7 +195,7 @@ def sparse_learn(s: Array, entries: Array, count: int, y: float) -> int:
     places, values = entries[:count].view(np.int64), entries[count : 2 * count]
     if not _arrange(places, values):
         return 1
-    if link_due(s):
+    if s[LINK] > 0.0:
         link_learn(s, _published_at(s, places, values), y)
     d = int(s[D])
     cap = int(s[CAP])

@@ -7,6 +7,7 @@ than a step with nine features. Layout, with room for `cap` features::
     x[cap]       the packed record: scratch
     gradient[cap]: scratch
     w[cap]       iterate w_{j-1};  previous[cap]  w_{j-2};  averaged[cap]
+                 ADAGRAD: previous[cap] has the sums of squared gradients, averaged[cap] is not used
     rows[size][1 + cap]  buffer: sign, then features; CLASSES has two such tables, that of the negatives
                          first; FULL has none: its rows are in the blocks of `history`
 
@@ -44,11 +45,12 @@ OFFSET = 25  # log-odds at the centre
 SLOPE = 26  # what they rise by in a standard deviation
 KEEP = 27  # what is kept of the running sums from one record to the next; 0: all, for ever
 FEW = 28  # FIFO(1): how many features the partner has, if the gradient's place still holds them; else 0
-SCHEDULE = 29  # how steps of size RATE shrink: INVERSE_SQRT, CONSTANT or INVERSE_TIME
+SCHEDULE = 29  # how steps of size RATE shrink: one of the four below
 HEADER = 32
 
 INVERSE_SQRT = 0  # step j has size RATE / sqrt(j)
 CONSTANT = 1  # RATE
 INVERSE_TIME = 2  # RATE / (j + 1)
+ADAGRAD = 3  # RATE / sqrt(sum of its squared gradients), for each weight
 
 NO_ROOM = -1  # what a kernel returns, with nothing changed, if the blocks of FULL are full

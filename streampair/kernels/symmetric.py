@@ -18,6 +18,9 @@ from streampair.kernels.vectors import dot
 
 ROOT2 = math.sqrt(2.0)
 
+TINY = 2.0**-400
+"""Below this no entry counts in the eigenvalues of a matrix whose largest entry is about 1."""
+
 CAUTION = 2.0
 """Standard deviations of noise that count against a ridge, chosen on splits of six public sets."""
 
@@ -105,7 +108,8 @@ def _diagonal(u: Array, d: Array, e: Array) -> None:
         e[i - 1] = e[i]
     e[n - 1] = 0.0
     f = 0.0
-    largest = 0.0
+    # Smaller entries count as 0: their squares and quotients would leave the range of floats.
+    largest = TINY
     for at in range(n):
         largest = max(largest, abs(d[at]) + abs(e[at]))
         small = 2.220446049250313e-16 * largest
@@ -139,8 +143,8 @@ def _diagonal(u: Array, d: Array, e: Array) -> None:
                 h = c * p
                 r = math.sqrt(p * p + e[i] * e[i])
                 e[i + 1] = sine * r
-                sine = e[i] / r
-                c = p / r
+                sine = e[i] / r if r > 0.0 else 0.0
+                c = p / r if r > 0.0 else 1.0
                 p = c * d[i] - sine * g
                 d[i + 1] = h + sine * (c * g + sine * d[i])
                 low = u[i]

@@ -85,7 +85,7 @@ def _weights(document: Document) -> dict[Hashable, dict[Hashable, float]]:
     if not isinstance(document, ForestModel):
         return {}
     blocks, d = document.blocks, len(document.features)
-    stack = document.experts.stack.numbers("stack", blocks, forest.EXPERTS)
+    stack = document.experts.stack.numbers("stack", blocks, forest.STACKED)[:, : forest.EXPERTS]
     linear = document.experts.linear.numbers("linear", blocks, d, forest.EXPERTS)
     # The linear parts of the experts, as the stack weighs them: for standardised values.
     weights = np.einsum("bdk,bk->bd", linear, stack)

@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import auc, ranking
+from streampair.base.boosted import BoostedTrees, Ring, check_columns
 from streampair.base.forest import ForestLearner, check_trees, columns_of, sections_of
-from streampair.kernels import forest
-from streampair.models.format import EncodedArray, Experts, ForestModel, Splits
+from streampair.kernels import boosted_trees, forest
+from streampair.models.format import BoostedSplits, EncodedArray, Experts, ForestModel, Splits
+from streampair.records import features
 
 __all__ = ["forest_of", "forest_parts"]
 
@@ -67,7 +69,7 @@ def forest_parts(learner: ForestLearner) -> dict[str, Any]:
     ]
     squared = state[forest.FOREST_TASK] == 1.0
     records = float(state[forest.FOREST_RECORDS])
-    stack = slice(forest.FOREST_STACK, forest.FOREST_STACK + forest.EXPERTS)
+    stack = slice(forest.FOREST_STACK, forest.FOREST_STACK + forest.STACKED)
     return {
         "label_mean": float(state[forest.FOREST_MEAN]) if squared else None,
         "label_variance": (float(state[forest.FOREST_SPREAD]) / max(records, 1.0)) if squared else None,
@@ -96,7 +98,65 @@ def forest_parts(learner: ForestLearner) -> dict[str, Any]:
                 EncodedArray.floats(leaves[2]),
             ),
         ),
+        "boosted": _boosted_parts(learner),
     }
+
+
+def _boosted_parts(learner: ForestLearner) -> BoostedSplits:
+    """The boosted trees of all classes, and the codes of texts."""
+    ring = Ring(learner._state)
+    trees = [BoostedTrees(block, ring) for block in learner._blocks()]
+    columns = np.array([each.columns for each in trees])
+    marks = np.array([each.marks for each in trees])
+    codes = [(j, key) for j, row in enumerate(ring.columns) for key in row[: _known(row)].tolist()]
+    keys = np.array([key for _, key in codes], dtype=np.int64)
+    values = keys.view(np.float64)
+    return BoostedSplits(
+        bias=EncodedArray.floats(np.array([each.bias for each in trees])),
+        columns=EncodedArray.integers(columns),
+        thresholds=EncodedArray.floats(np.where(columns < 0, 0.0, marks.view(np.float64))),
+        sets=EncodedArray.integers(np.where(columns < 0, marks, 0)[..., None].view(np.int32)),
+        leaves=EncodedArray.floats(np.array([each.values for each in trees])),
+        coded=EncodedArray.integers(np.array([j for j, _ in codes], dtype=np.int64)),
+        hashes=EncodedArray.floats(np.where(np.isnan(values), keys & forest.PAYLOAD, 0)),
+        numbers=EncodedArray.floats(np.nan_to_num(values, nan=0.0)),
+    )
+
+
+def _known(row: NDArray[np.int64]) -> int:
+    """Number of codes of a column of a ring."""
+    return max(-1 - int(row.view(np.float64)[-1]), 0)
+
+
+def _restore_boosted(learner: ForestLearner, document: ForestModel) -> None:
+    """Fill the boosted trees of all classes, and the codes of texts."""
+    ring, boosted, blocks = Ring(learner._state), document.boosted, document.blocks
+    size, inner = (blocks, boosted_trees.BOOSTED_TREES), boosted_trees.INNER
+    columns = boosted.columns.whole("columns", *size, inner).astype(np.int64)
+    check_columns(columns, ring.d)
+    thresholds: Array = boosted.thresholds.array("thresholds", "<f8", *size, inner)
+    if np.isnan(thresholds).any():
+        raise ValueError("a threshold is no number")
+    sets = np.ascontiguousarray(boosted.sets.whole("sets", *size, inner, 2)).view(np.int64)[..., 0]
+    leaves = boosted.leaves.numbers("leaves", *size, boosted_trees.LEAVES)
+    bias = boosted.bias.numbers("bias", blocks)
+    count = boosted.coded.shape[0] if len(boosted.coded.shape) == 1 else -1
+    coded = boosted.coded.whole("coded", count)
+    hashes, numbers = boosted.hashes.numbers("hashes", count), boosted.numbers.numbers("numbers", count)
+    if not ((hashes >= 0.0) & (hashes <= forest.PAYLOAD) & (hashes % 1.0 == 0.0)).all():
+        raise ValueError("a code has a hash that no text has")
+    keys = np.where(hashes > 0.0, features.code_bits(hashes.astype(np.int64)), numbers.view(np.int64))
+    for j in np.unique(coded).tolist():
+        found = keys[coded == j]
+        if not 0 <= j < ring.d or len(found) > boosted_trees.REST - 1:
+            raise ValueError("codes of no feature, or too many")
+        ring.columns[j, : len(found)] = found
+        ring.columns[j, -1:].view(np.float64)[:] = -1.0 - len(found)
+    ring.cells[boosted_trees.RING_TEXTS] = float(len(coded) > 0)
+    for i, block in enumerate(learner._blocks()):
+        trees = BoostedTrees(block, ring)
+        trees.fill(float(bias[i]), columns[i], thresholds[i].view(np.int64), leaves[i])
+        trees.marks[columns[i] < 0] = sets[i][columns[i] < 0]
 
 
 def forest_of(document: ForestModel) -> ForestLearner:
@@ -136,7 +196,7 @@ def forest_of(document: ForestModel) -> ForestLearner:
         raise ValueError("a variance is below 0")
     sections["used"][:] = sizes
     sections["nodes"].view(np.int64)[:] = _nodes_of(splits, sizes, nodes, d).ravel()
-    stack = experts.stack.numbers("stack", blocks, forest.EXPERTS)
+    stack = experts.stack.numbers("stack", blocks, forest.STACKED)
     linear = experts.linear.numbers("linear", blocks, d, forest.EXPERTS)
     buckets = list(document.buckets)
     texts = experts.texts.numbers("texts", blocks, len(buckets), forest.EXPERTS)
@@ -147,12 +207,13 @@ def forest_of(document: ForestModel) -> ForestLearner:
         for part, cut in zip(experts.leaves, document.cuts, strict=True)
     ]
     for i, block in enumerate(learner._blocks()):
-        block[forest.FOREST_STACK : forest.FOREST_STACK + forest.EXPERTS] = stack[i]
+        block[forest.FOREST_STACK : forest.FOREST_STACK + forest.STACKED] = stack[i]
         columns_of(block)["weights"][...] = linear[i]
         if buckets:
             _text_view(block)[buckets] = texts[i]
         for view, part in zip(_leaf_views(block, trees, nodes), leaves, strict=True):
             view[_used(sizes, view.shape[1])] = part[i]
+    _restore_boosted(learner, document)
     return learner
 
 

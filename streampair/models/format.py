@@ -15,6 +15,7 @@ from streampair.errors import ConfigError, SnapshotError
 __all__ = [
     "FORMAT",
     "VERSION",
+    "BoostedSplits",
     "Classes",
     "Curve",
     "Document",
@@ -379,7 +380,8 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     stack
-        (classes, 4): the score is the sum of the experts' scores with these weights.
+        (classes, 5): the score is the sum of the scores of the experts and of the boosted trees with these
+        weights.
     linear
         (classes, features, 4): weights of standardised values.
     texts
@@ -392,6 +394,43 @@ class Experts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     linear: EncodedArray
     texts: EncodedArray
     leaves: tuple[EncodedArray, EncodedArray, EncodedArray]
+
+
+class BoostedSplits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Boosted trees of depth 6, of each class in turn.
+
+    A record goes from node n to the node 2 n + 1 or 2 n + 2; leaf l is the node 63 + l.
+
+    Attributes
+    ----------
+    bias
+        (classes,): a score begins with it.
+    columns
+        Feature by which a node splits, (classes, trees, 63); ``~column`` if it splits by codes.
+    thresholds
+        A number above it goes right, anything else left, (classes, trees, 63); perhaps an infinity: infinity
+        means that there is no split. 0 where a node splits by codes.
+    sets
+        Codes that go right, as the lower and the upper half of 64 bits, (classes, trees, 63, 2).
+    leaves
+        (classes, trees, 64).
+    coded
+        Features that have codes, once for each code, ascending, (codes,). The first code of a feature is 1;
+        0 is a missing value, 63 any value without a code.
+    hashes
+        The hash of the text that has the code, (codes,); 0 if a number has it.
+    numbers
+        The number, (codes,); 0 if a text has the code.
+    """
+
+    bias: EncodedArray
+    columns: EncodedArray
+    thresholds: EncodedArray
+    sets: EncodedArray
+    leaves: EncodedArray
+    coded: EncodedArray
+    hashes: EncodedArray
+    numbers: EncodedArray
 
 
 class ForestModel(Document, tag="forest", kw_only=True):
@@ -419,6 +458,8 @@ class ForestModel(Document, tag="forest", kw_only=True):
         The trees.
     experts
         Their weights.
+    boosted
+        The boosted trees, which are the last expert.
     """
 
     labels: Labels | None
@@ -434,6 +475,7 @@ class ForestModel(Document, tag="forest", kw_only=True):
     cuts: tuple[int, int, int]
     splits: Splits
     experts: Experts
+    boosted: BoostedSplits
 
     def check(self) -> None:
         """Raise ValueError if the parts do not fit together; the trees are checked where they are built."""

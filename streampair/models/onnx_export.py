@@ -151,18 +151,19 @@ def add_forest(graph: Graph, document: ForestModel) -> None:
     """Add the score of an online forest, and the probabilities of a classifier."""
     d, blocks = len(document.features), document.blocks
     experts = document.experts
-    stack = experts.stack.numbers("stack", blocks, forest.EXPERTS)
+    stack = experts.stack.numbers("stack", blocks, forest.STACKED)
     mean, variance = document.mean.numbers("mean", d), document.variance.numbers("variance", d)
     linear = experts.linear.numbers("linear", blocks, d, forest.EXPERTS) * (variance > 0.0)[:, None]
     z = graph.op("Sub", FEATURES, mean)
     z = graph.clip(graph.op("Div", z, np.sqrt(np.where(variance > 0.0, variance, 1.0))), 4.0)
     z = graph.op("Where", graph.op("IsNaN", FEATURES), np.array(0.0), z)
     # The linear parts of all experts at once: their weights, times those of the stack.
-    scores = graph.op("MatMul", z, np.einsum("bdk,bk->db", linear, stack))
+    scores = graph.op("MatMul", z, np.einsum("bdk,bk->db", linear, stack[:, : forest.EXPERTS]))
     values = FEATURES
     if document.text_features:
         table = experts.texts.numbers("texts", blocks, len(document.buckets), forest.EXPERTS)
-        scores = graph.op("Add", scores, _text_scores(graph, document, np.einsum("btk,bk->tb", table, stack)))
+        weights = np.einsum("btk,bk->tb", table, stack[:, : forest.EXPERTS])
+        scores = graph.op("Add", scores, _text_scores(graph, document, weights))
         values = _with_texts(graph, document)
     splits = _Splits(document)
     rows = (
@@ -173,6 +174,8 @@ def add_forest(graph: Graph, document: ForestModel) -> None:
         weights = part.numbers("leaves", blocks, count) * stack[:, expert : expert + 1]
         reached = graph.op("Gather", weights.T, graph.trees(rows, len(splits.sizes), nodes))
         scores = graph.op("Add", scores, graph.sum(reached))
+    boosted = _boosted_scores(graph, document)
+    scores = graph.op("Add", scores, graph.op("Mul", boosted, stack[:, forest.BOOSTED]))
     _forest_outputs(graph, document, scores)
 
 
@@ -259,6 +262,100 @@ def _bits(graph: Graph, document: ForestModel, hashed: Sequence[tuple[int, int]]
     return graph.cast(graph.op("GreaterOrEqual", found, np.array(0)), "DOUBLE")
 
 
+def _boosted_scores(graph: Graph, document: ForestModel) -> str:
+    """Scores of the boosted trees, (n, classes)."""
+    boosted = document.boosted
+    blocks, trees, inner = boosted.columns.shape
+    columns = boosted.columns.whole("columns", blocks, trees, inner)
+    sets = np.ascontiguousarray(boosted.sets.whole("sets", blocks, trees, inner, 2)).view(np.uint64)[..., 0]
+    thresholds: Array = boosted.thresholds.array("thresholds", "<f8", blocks, trees, inner)
+    leaves = boosted.leaves.numbers("leaves", blocks, trees, inner + 1)
+    bias = boosted.bias.numbers("bias", blocks)
+    d = len(document.features)
+    pairs = sorted(
+        {(-1 - int(c), int(v)) for c, v in zip(columns[columns < 0], sets[columns < 0], strict=True)}
+    )
+    place_of = {pair: d + place for place, pair in enumerate(pairs)}
+    rows = graph.op("Concat", FEATURES, _sets(graph, document, pairs), axis=1) if pairs else FEATURES
+    scores = []
+    for block in range(blocks):
+        nodes = _no_nodes()
+        for tree in range(trees):
+            splits = [
+                (place_of[-1 - column, value], 0.5) if column < 0 else (column, threshold)
+                for column, value, threshold in zip(
+                    columns[block, tree].tolist(),
+                    sets[block, tree].tolist(),
+                    thresholds[block, tree].tolist(),
+                    strict=True,
+                )
+            ]
+            _boosted_tree(nodes, tree, splits)
+        reached = graph.op("Gather", leaves[block].ravel(), graph.trees(rows, trees, nodes))
+        scores.append(graph.op("Add", graph.sum(reached, keep=True), np.array(bias[block])))
+    return graph.op("Concat", *scores, axis=1)
+
+
+def _boosted_tree(nodes: dict[str, list[Any]], tree: int, splits: Sequence[tuple[int, float]]) -> None:
+    """Add a complete tree without the nodes that do not split: all records go to their left."""
+
+    def settled(node: int) -> int:
+        while node < len(splits) and splits[node][1] == math.inf:
+            node = 2 * node + 1
+        return node
+
+    queue = [settled(0)]
+    if queue[0] >= len(splits):
+        _single_leaf(nodes, tree, (len(splits) + 1) * tree + queue[0] - len(splits))
+        return
+    for number, node in enumerate(queue):
+        if node >= len(splits):
+            _leaf(nodes, tree, number, (len(splits) + 1) * tree + node - len(splits))
+            continue
+        _add(nodes, tree, number, "BRANCH_GT", *splits[node], len(queue) + 1, len(queue))
+        queue += [settled(2 * node + 1), settled(2 * node + 2)]
+
+
+def _sets(graph: Graph, document: ForestModel, pairs: Sequence[tuple[int, int]]) -> str:
+    """Columns of 1 where the code of a feature is in a set of codes, else 0, (n, pairs)."""
+    boosted = document.boosted
+    (count,) = boosted.coded.shape
+    coded = boosted.coded.whole("coded", count)
+    hashes, numbers = boosted.hashes.numbers("hashes", count), boosted.numbers.numbers("numbers", count)
+    places = {feature: place for place, feature in enumerate(document.text_features)}
+    found = []
+    for feature, codes in pairs:
+        mine = coded == feature
+        ones = np.array([codes >> (1 + i) & 1 for i in range(int(mine.sum()))], dtype=np.float64)
+        # No text feature, no texts.
+        text: str | NDArray[np.int64] = np.zeros((1, 1), dtype=np.int64)
+        if feature in places:
+            text = graph.op("Gather", TEXTS, np.array([places[feature]]), axis=1)
+        number = graph.op("Gather", FEATURES, np.array([feature]), axis=1)
+        no_text = graph.op("Equal", text, np.array(0))
+        is_text = graph.op("Equal", text, np.where(hashes[mine] > 0.0, hashes[mine], -1.0).astype(np.int64))
+        is_number = graph.op("And", graph.op("Equal", number, numbers[mine]), hashes[mine] == 0.0)
+        hit = graph.cast(graph.op("Or", is_text, graph.op("And", is_number, no_text)), "DOUBLE")
+        gap = graph.cast(graph.op("And", graph.op("IsNaN", number), no_text), "DOUBLE")
+        rest = graph.op("Sub", np.array(1.0), graph.op("Add", graph.sum(hit, keep=True), gap))
+        value = graph.sum(graph.op("Mul", hit, ones), keep=True)
+        value = graph.op("Add", value, graph.op("Mul", gap, np.array(float(codes & 1))))
+        found.append(graph.op("Add", value, graph.op("Mul", rest, np.array(float(codes >> 63 & 1)))))
+    return graph.op("Concat", *found, axis=1)
+
+
+def _no_nodes() -> dict[str, list[Any]]:
+    """Arguments of `Graph.trees` without a node."""
+    return {
+        name: []
+        for name in (
+            *("nodes_treeids", "nodes_nodeids", "nodes_modes", "nodes_featureids", "nodes_truenodeids"),
+            *("nodes_falsenodeids", "nodes_missing_value_tracks_true", "values", "numbers"),
+            *("target_treeids", "target_nodeids", "target_ids"),
+        )
+    }
+
+
 class _Splits:
     """The trees of a forest.
 
@@ -285,14 +382,7 @@ class _Splits:
 
     def cut(self, cut: int) -> tuple[dict[str, list[Any]], int]:
         """Arguments of `Graph.trees` for the trees below a cut, and the number of their nodes."""
-        nodes: dict[str, list[Any]] = {
-            name: []
-            for name in (
-                *("nodes_treeids", "nodes_nodeids", "nodes_modes", "nodes_featureids", "nodes_truenodeids"),
-                *("nodes_falsenodeids", "nodes_missing_value_tracks_true", "values", "numbers"),
-                *("target_treeids", "target_nodeids", "target_ids"),
-            )
-        }
+        nodes = _no_nodes()
         first, start = 0, 0
         for tree, size in enumerate(self.sizes):
             self._tree(nodes, tree, first, start, cut)
@@ -303,10 +393,7 @@ class _Splits:
         """Add a tree: its nodes are renumbered, from the root on."""
         queue = [self._settled(first, 0, cut)]
         if not 0 < self._children[first + queue[0]] < cut:
-            # A tree of one leaf, which runtimes read differently: a split with the leaf on both sides.
-            _add(nodes, tree, 0, "BRANCH_GT", 0, 0.0, 1, 2)
-            _leaf(nodes, tree, 1, start + queue[0])
-            _leaf(nodes, tree, 2, start + queue[0])
+            _single_leaf(nodes, tree, start + queue[0])
             return
         for number, node in enumerate(queue):
             left = self._children[first + node]
@@ -347,6 +434,13 @@ def _add(
     nodes["nodes_truenodeids"].append(yes)
     nodes["nodes_falsenodeids"].append(no)
     nodes["nodes_missing_value_tracks_true"].append(0)
+
+
+def _single_leaf(nodes: dict[str, list[Any]], tree: int, leaf: int) -> None:
+    """Add a tree of one leaf, which runtimes read differently: a split with the leaf on both sides."""
+    _add(nodes, tree, 0, "BRANCH_GT", 0, 0.0, 1, 2)
+    _leaf(nodes, tree, 1, leaf)
+    _leaf(nodes, tree, 2, leaf)
 
 
 def _leaf(nodes: dict[str, list[Any]], tree: int, number: int, leaf: int) -> None:

@@ -120,6 +120,11 @@ def as_code(text: str) -> float:
     return _code.__wrapped__(text) if len(text) > _LONG else _code(text)
 
 
+def code_bits(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bits of the codes of texts with these hashes."""
+    return hashes | _QUIET
+
+
 def code_or_number(cell: Any) -> float:
     """`as_code` of a text, and `as_number` of anything else."""
     return as_code(cell) if isinstance(cell, str) else as_number(cell)

@@ -162,7 +162,7 @@ def test_a_snapshot_of_another_model_is_refused() -> None:
             signing_key=lanes.KEY,
         )
     with pytest.raises(SnapshotError, match="radius"):
-        restore(data, lambda: auc.PairOGD(seed=3, radius=2.0))
+        restore(data, lambda: auc.PairOGD(seed=3, radius=3.0))
 
 
 def test_a_lane_with_a_key_takes_only_its_own_signature() -> None:

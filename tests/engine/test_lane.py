@@ -436,7 +436,7 @@ def test_gauges() -> None:
     assert gauges.regret.penalty == "full_history"
     norm = math.sqrt(sum(w * w for w in driver.lane.learner.weights.values()))
     assert gauges.weight_norm == pytest.approx(norm)
-    assert gauges.buffer_records == 1
+    assert gauges.buffer_records == 16
     (saved,) = driver.store.snapshots.values()
     assert gauges.state_bytes == len(saved)
     assert gauges.privacy is None

@@ -389,6 +389,50 @@ class Lives:
         return found
 
 
+def test_reasons_are_of_the_model_that_scored_when_an_event_came() -> None:
+    model, wanted = auc.Forest(seed=1), []
+    steps = stream(80)
+    for record, x, y in steps:
+        if record.due:
+            if x is not None and y is not None:
+                model.learn_one(x, y)
+        elif x is not None:
+            found = model.explain_one(x).features
+            wanted.append(sorted((pair for pair in found.items() if pair[1]), key=lambda pair: -abs(pair[1])))
+    records = [record for record, *_ in steps]
+    scores = fed(started(lane("Forest", explain=2)), records, 7)
+    assert [each.reasons for each in scores if each.outcome == "scored"] == wanted
+    assert all(each.reasons is None for each, record in zip(scores, records, strict=True) if record.due)
+    assert any(wanted)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_order_of_events_is_in_the_log_before_their_scores_leave(name: str) -> None:
+    """Also where nothing is released: which model scores an event depends on what was learned before it.
+
+    Scores that left before a crash leave again, from the same models, since the same order is taken again.
+    """
+    records = [record for record, *_ in stream(60)]
+    facts = ExternalState(registers=False, spans=dict.fromkeys((0, 1), (0, 200)))
+    log = b""
+    for begin in (0, 40):  # the second life repeats the first ones, and goes on
+        new = lane(name)
+        new.read(log)
+        appends, _ = new.start(facts)
+        log += b"".join(frame for append in appends for frame in append.frames)
+        assert new.source is not None
+        assert sum(each.count for each in new.source.ahead) == begin
+        for record in records[: begin + 40]:
+            line = new.process([record]).line
+            log += b"" if line is None else b"".join(line.frames)
+    last = lane(name)
+    last.read(log)
+    last.start(facts)
+    assert last.source is not None
+    kinds = [(each.partition, each.labels != b"") for each in last.source.ahead for _ in range(each.count)]
+    assert kinds == [(record.partition, record.due) for record in records[:80]]
+
+
 def weights(lane: LoggedLane) -> bytes:
     return bytes(lane.learner.run.state.released.tobytes())
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, privacy
-from streampair.engine import LogDamagedError, LogKey, Register
+from streampair.engine import LogDamagedError, LogKey, Register, durable_lane
 from streampair.engine.testing import CommittedOffset, Died, Driver
 from streampair.engine.wal import Chain, Digests, StartEntry
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
@@ -591,3 +591,24 @@ def test_a_warm_lane_with_work_that_was_not_committed_is_of_no_use() -> None:
     assert not driver.rejoin()
     assert driver.catch_up().scores == driver.scores[20:25]
     assert charged(driver) == 0
+
+
+@pytest.mark.parametrize(("written", "reads"), [(1, 2), (2, 1)])
+def test_a_log_of_another_format_is_refused_and_its_own_release_goes_on(
+    written: int, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_lane, "LOG_FORMAT", written)
+    driver, whole = worked(), worked()
+    driver.crash()
+    frames, group = driver.store.read(), copy.copy(driver.group)
+    monkeypatch.setattr(durable_lane, "LOG_FORMAT", reads)
+    with pytest.raises(
+        SnapshotError, match=f"the log has format {written}, this release reads {reads}.*wrote it"
+    ):
+        driver.start()
+    assert (driver.store.read(), driver.group) == (frames, group)  # nothing was written
+    monkeypatch.setattr(durable_lane, "LOG_FORMAT", written)
+    driver.start()
+    driver.catch_up()
+    assert contradictions(driver) == 0
+    assert views(driver) == views(whole)

@@ -27,8 +27,10 @@ BEFORE, AFTER = 70, 20
 MODELS: dict[str, Callable[[], Any]] = {
     "auc.PairOGD": lambda: auc.PairOGD(seed=1),
     "auc.PairOGD-reservoir": lambda: auc.PairOGD(losses.Logistic(), buffers.Reservoir(8), l2=0.1, seed=1),
-    "auc.PairOGD-classes": lambda: auc.PairOGD(losses.Square(), buffers.ClassReservoir(4), seed=1),
-    "auc.PairOGD-history": lambda: auc.PairOGD(losses.Logistic(), buffers.FullHistory("float32"), seed=1),
+    "auc.PairOGD-classes": lambda: auc.PairOGD(losses.Square(), buffers.ClassReservoir(4), None, seed=1),
+    "auc.PairOGD-history": lambda: auc.PairOGD(
+        losses.Logistic(), buffers.FullHistory("float32"), None, seed=1
+    ),
     "auc.PairOGD-moments": lambda: auc.PairOGD(losses.Square(), buffers.FullHistory(), seed=1),
     "auc.Forest": lambda: auc.Forest(3, 15, seed=1),
     "auc.PrivateForest": lambda: auc.PrivateForest(
@@ -104,7 +106,8 @@ def main(folder: Path, names: Iterable[str] = MODELS) -> None:
     for name in names:
         rows = stream(name)
         lane = driver(name)
-        lane.feed(rows[:BEFORE])
+        lane.feed(rows[: BEFORE - 1])
+        lane.feed(rows[BEFORE - 1 : BEFORE])  # adopts a model that is still to be computed after a restart
         lane.commit(clean=True)
         (snapshot,) = lane.store.snapshots.values()
         (folder / f"{name}.snapshot").write_bytes(snapshot)

@@ -4,6 +4,17 @@ Each module of `streampair.kernels` has one of the same name here, and `tests/un
 compares each kernel with its reference implementation.
 """
 
+from naive.boosted_trees import (
+    Boosted,
+    Text,
+    boosted_cost,
+    boosted_importances,
+    boosted_parts,
+    boosted_places,
+    edges_of,
+    ring_places,
+    ring_rows,
+)
 from naive.buffers import Buffer, binomial, row_to_replace
 from naive.comparator import descent
 from naive.dp_steps import (
@@ -43,9 +54,9 @@ from naive.forest import (
     Classes,
     Forest,
     PairForest,
-    Text,
     forest_cut,
     importances,
+    kept_places,
     pair_places,
     parts,
     places,
@@ -73,7 +84,7 @@ from naive.ogd import PairOGD, probability, score
 from naive.online_auc import OAM, SPAUC, spauc_gradient
 from naive.pair_graph import components, contrastive_sum, graph_pieces
 from naive.pairs import metric_risk_gradient, pair_descent, pair_sums, pair_sums_logistic, risk_gradient
-from naive.platt import Link, due, probabilities
+from naive.platt import Link, probabilities
 from naive.random import (
     blt_noise,
     blt_variances,
@@ -117,6 +128,7 @@ __all__ = [
     "MASK",
     "OAM",
     "SPAUC",
+    "Boosted",
     "Buffer",
     "Classes",
     "Draw",
@@ -145,6 +157,10 @@ __all__ = [
     "block_influence",
     "blt_noise",
     "blt_variances",
+    "boosted_cost",
+    "boosted_importances",
+    "boosted_parts",
+    "boosted_places",
     "cell",
     "cells",
     "class_bins",
@@ -161,7 +177,7 @@ __all__ = [
     "dense",
     "descent",
     "dot",
-    "due",
+    "edges_of",
     "eigenvalues",
     "entropy",
     "exp_negative",
@@ -179,6 +195,7 @@ __all__ = [
     "history_store",
     "importances",
     "kept",
+    "kept_places",
     "laplace_integers",
     "linear_pair",
     "log_one_plus",
@@ -220,6 +237,8 @@ __all__ = [
     "psd_root",
     "released",
     "ridge_solution",
+    "ring_places",
+    "ring_rows",
     "risk_gradient",
     "rounded_gradient",
     "row_to_replace",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from naive.boosted_trees import Boosted, Text, Value, boosted_importances, boosted_parts
 from naive.losses import loss_slope
 from naive.numerics import sigmoid, uniform
 from naive.platt import Link
@@ -22,12 +22,25 @@ def forest_cut(expert: int, nodes: int) -> int:
 def places(trees: int, nodes: int, cap: int, texts: int) -> list[int]:
     """Where the sections begin, and where the last ends."""
     lengths = [
-        38 + 19 * cap,  # scalars and columns
+        44 + 19 * cap,  # scalars and columns
         8 * texts,  # a weight and its sum for each expert
         sum(2 * trees * min(cut, nodes) for cut in CUTS),
         trees,
         2 * trees * nodes,
         5 * trees,
+    ]
+    return [sum(lengths[: i + 1]) for i in range(len(lengths))]
+
+
+def kept_places(trees: int, nodes: int, cap: int) -> list[int]:
+    """Where the parts of what is kept between two explanations begin, and where the last ends."""
+    lengths = [
+        2,  # records and boosted trees that the means are of
+        sum(trees * min(cut, nodes) for cut in CUTS),
+        50 * 127,  # means of the boosted trees
+        cap,  # the record
+        50,  # its leaves in the boosted trees
+        trees * 49,  # depth and nodes of its paths
     ]
     return [sum(lengths[: i + 1]) for i in range(len(lengths))]
 
@@ -38,7 +51,7 @@ def pair_places(trees: int, cap: int) -> list[int]:
         32,  # the link
         2,  # how many came, of each class
         2 * cap,  # the record and its standardised values
-        4 * trees + 4,  # its leaves and scores
+        4 * trees + 5,  # its leaves and scores
         2 * 32 * cap,  # 32 records of each class
     ]
     return [sum(lengths[: i + 1]) for i in range(len(lengths))]
@@ -46,15 +59,6 @@ def pair_places(trees: int, cap: int) -> list[int]:
 
 ETA = (0.1, 0.2, 0.02, 0.1)
 GAMMA = (0.99, 0.95, 1.0, 1.0)
-
-
-class Text(NamedTuple):
-    """A text, by its hash."""
-
-    hashed: int
-
-
-Value = float | Text | None
 
 
 @dataclass
@@ -117,8 +121,9 @@ class Forest:
         self.past: dict[int, list[float]] = {}
         self.scales: dict[int, tuple[float, float]] = {}  # mean and standard deviation of a column
         self.draws = self.records = 0
-        self.stack, self.steps = [0.25] * 4, [0.0] * 4
-        self.losses: list[list[float]] = [[] for _ in range(4)]
+        self.stack, self.steps = [0.2] * 5, [0.0] * 5
+        self.losses: list[list[float]] = [[] for _ in range(5)]
+        self.boosted: Boosted | None = None  # until the columns are known
         self.best, self.resets = 5.0, 0
         self.labels: list[float] = []
 
@@ -202,7 +207,7 @@ class Forest:
             if k > 0:
                 score += sum(self.leaf(k, root, x).weights[k].w for root in self.roots)
             out.append(score)
-        return out
+        return [*out, self.boosted.score(x) if self.boosted is not None else 0.0]
 
     def score(self, x: list[Value]) -> float:
         """As others are told it: in the unit of the labels, if the loss is squared."""
@@ -226,6 +231,8 @@ class Forest:
         return min(math.log1p(math.exp(-abs(score))) + max(score if y < 0.5 else -score, 0.0), 5.0)
 
     def learn(self, x: list[Value], label: float) -> None:
+        if self.boosted is None:
+            self.boosted = Boosted(len(x), self.seed, self.squared)
         scores, score = self.scores(x), self.stacked(x)
         y = float(label > 0.0)
         if self.squared:
@@ -243,15 +250,22 @@ class Forest:
                 eta = 0.15 if moved and k == 3 else ETA[k]
                 for root in self.roots:
                     self.leaf(k, root, x).weights[k].step(g, 50.0 / len(self.roots), eta, GAMMA[k])
+        for k in range(5):
             pace = 0.1 if moved else 0.03
             r = q * scores[k]
             self.steps[k] = 0.999 * self.steps[k] + r * r
             self.stack[k] = max(0.0, self.stack[k] - pace * r / math.sqrt(self.steps[k] + 1.0))
-        for k in range(4):
+        for k in range(5):
             self.losses[k].append(self.loss(scores[k], y))
         self.judge()
         self.gain(x, y)
+        self.boost(x, y)
         self.visit_all(x)
+
+    def boost(self, x: list[Value], y: float) -> None:
+        """Let a record into the ring of the boosted trees."""
+        assert self.boosted is not None
+        self.boosted.learn(x, y, self.boosted.score(x), self.boosted.leaves(x))
 
     def visit_all(self, x: list[Value]) -> None:
         """Let a record that is learned into the moments and the trees."""
@@ -274,9 +288,15 @@ class Forest:
         return sum(w * v for w, v in zip(weights, self.losses[k][::-1], strict=True)) / sum(weights)
 
     def judge(self) -> None:
+        assert self.boosted is not None
+        self.boosted.since += 1
+        if max(self.boosted.since, len(self.losses[2])) < 200:
+            return
+        averages = [self.average(k) for k in range(5)]
+        if self.boosted.judge(averages.pop(), min(averages[k] for k in (0, 1, 3))):
+            self.losses[4] = []
         if len(self.losses[2]) < 200:
             return
-        averages = [self.average(k) for k in range(4)]
         if averages[2] > min(averages) + 0.1 and averages[2] > self.best + 0.1:
             for name in (self.linear, self.texts):
                 for k, place in list(name):
@@ -343,6 +363,8 @@ class PairForest(Forest):
         self.link = Link()
 
     def learn(self, x: list[Value], label: float) -> None:
+        if self.boosted is None:
+            self.boosted = Boosted(len(x), self.seed)
         y = label > 0.0
         self.link.learn(self.stacked(x), 1.0 if y else -1.0)
         last = self.came[not y][-32:]
@@ -352,10 +374,11 @@ class PairForest(Forest):
             i = int(self.draw() * len(last))
             partner = last[(i - turn) % 32]
             differences = self.fit_pair(x, partner, 1.0 if y else -1.0)
-            for k in range(4):
+            for k in range(5):
                 self.losses[k].append(self.loss(differences[k], float(y)))
             self.judge()
         self.gain(x, float(y))
+        self.boost(x, float(y))
         self.came[y].append(x)
         self.visit_all(x)
 
@@ -383,6 +406,7 @@ class PairForest(Forest):
                     if leaves[0] is not leaves[1]:
                         for leaf, h in zip(leaves, (g, -g), strict=True):
                             leaf.weights[k].step(h, 50.0 / len(self.roots), ETA[k], GAMMA[k])
+        for k in range(5):
             r = q * apart[k]
             self.steps[k] = 0.999 * self.steps[k] + r * r
             self.stack[k] = max(0.0, self.stack[k] - 0.03 * r / (self.steps[k] + 1.0) ** 0.5)
@@ -398,7 +422,9 @@ def below(node: Node, k: int) -> float:
 def parts(forest: Forest, x: list[Value]) -> list[float]:
     """Of each column, and of none."""
     out = [0.0] * (len(x) + 1)
-    for k, a in enumerate(forest.stack):
+    if forest.boosted is not None:
+        out = boosted_parts(forest.boosted, x, forest.stack[4])
+    for k, a in enumerate(forest.stack[:4]):
         for j, term in enumerate(forest.terms(k, x)):
             if term is not None:
                 out[j] += a * term[0].w * term[1]
@@ -427,7 +453,9 @@ def importances(forest: Forest, d: int) -> list[float]:
             for child in children:
                 add(child, k, 0.5 * share)
 
-    for k, a in enumerate(forest.stack):
+    if forest.boosted is not None:
+        out = boosted_importances(forest.boosted, forest.stack[4])
+    for k, a in enumerate(forest.stack[:4]):
         for j in range(d):
             if (k, j) in forest.linear:
                 out[j] += a * abs(forest.linear[k, j].w)
@@ -448,8 +476,11 @@ class Classes:
         if self.known > 0:
             other = copy.deepcopy(self.forests[0])
             other.linear, other.texts = {}, {}
-            other.stack, other.steps = [0.25] * 4, [0.0] * 4
-            other.losses, other.best, other.resets = [[] for _ in range(4)], 5.0, 0
+            other.stack, other.steps = [0.2] * 5, [0.0] * 5
+            other.losses, other.best, other.resets = [[] for _ in range(5)], 5.0, 0
+            if other.boosted is not None:
+                other.boosted.fresh()
+                other.boosted.draws = 0
             for root in other.roots:
                 ignorant(root)
             self.forests.append(other)

@@ -11,7 +11,10 @@ from naive.vectors import dot, project_ball
 
 
 class PairOGD:
-    """Yang et al. 2021, Algorithm 2, with the buffers of Kar et al. 2013, on lists of floats."""
+    """Yang et al. 2021, Algorithm 2, with the buffers of Kar et al. 2013, on lists of floats.
+
+    With the schedule "adagrad" each weight has a step size of its own, and there is no average.
+    """
 
     keep = 1.0  # of the sums, from one record to the next
     schedule, linear = "sqrt", False
@@ -33,6 +36,7 @@ class PairOGD:
     ) -> None:
         self.schedule, self.linear = schedule, linear
         self.keep, self.norms = keep, [0.0]
+        self.gradients: list[list[float]] = []
         self.width = width
         self.loss, self.learning_rate, self.radius, self.l2 = loss, learning_rate, radius, l2
         self.buffer = Buffer(policy, size, seed)
@@ -57,6 +61,12 @@ class PairOGD:
                     slope = loss_slope(self.loss, m) * (y - y2)
                 for i in range(len(w)):
                     g[i] += slope * (x[i] - x2[i]) * weight
+            if self.schedule == "adagrad":
+                self.gradients.append(g)
+                step = [self._own_step(i, w[i]) for i in range(len(w))]
+                self.iterates.append(project_ball(step, self.radius))
+                self.buffer.append((x, y))
+                return
             j = len(self.etas) + 1
             self.squares += dot(g, g)
             self.least_gradient = min(self.least_gradient, math.sqrt(dot(g, g)) or math.inf)
@@ -73,6 +83,14 @@ class PairOGD:
             step = [a - eta * b for a, b in zip(w, g, strict=True)]
             self.iterates.append(project_ball(step, self.radius))
         self.buffer.append((x, y))
+
+    def _own_step(self, i: int, weight: float) -> float:
+        """Weight i after a step by its gradients so far, the latest of which counts in full."""
+        assert self.learning_rate is not None
+        ages = enumerate(reversed(self.gradients))
+        squares = math.fsum(g[i] ** 2 * self.keep**age for age, g in ages)
+        step = self.learning_rate * self.gradients[-1][i] / math.sqrt(squares) if squares else 0.0
+        return weight - step
 
     @property
     def last(self) -> list[float]:

@@ -6,8 +6,6 @@ import math
 
 from naive.numerics import sigmoid
 
-GOLDEN = 0x9E3779B97F4A7C15
-
 
 class Link:
     """Platt's curve, by Newton's steps: every record that was taught is kept with the weight that it has now.
@@ -71,10 +69,3 @@ class Link:
 
 def probabilities(link: Link, scores: list[float]) -> list[float]:
     return [link.probability(score) for score in scores]
-
-
-def due(records: int, first: int = 1024) -> bool:
-    """Whether the record behind so many is taught: all at first, then where records / golden ratio is within
-    the first quarter of its whole number.
-    """
-    return records < first or 4 * (records * GOLDEN % 2**64) < 2**64

@@ -99,10 +99,30 @@ def phi(leaves: Any, size: int) -> Any:
     return np.concatenate([np.eye(size)[tree_leaves] for tree_leaves in leaves], axis=1)
 
 
-def tree_gram(leaves: Any, weights: Any, v: Any) -> Any:
-    """`Phi' W Phi v`."""
-    matrix = phi(leaves, v.shape[1])
-    return (matrix.T @ (weights * (matrix @ v.ravel()))).reshape(v.shape)
+def tree_scores(leaves: Any, v: Any) -> list[float]:
+    """Sum of the values of each row's leaves."""
+    return [sum(v[t][leaf] for t, leaf in enumerate(row)) for row in np.transpose(leaves)]
+
+
+def tree_totals(leaves: Any, values: Any, size: int) -> list[list[float]]:
+    """Sums of the rows' values by leaf."""
+    totals = [[0.0] * size for _ in leaves]
+    for t, tree_leaves in enumerate(leaves):
+        for leaf, value in zip(tree_leaves, values, strict=True):
+            totals[t][leaf] += value
+    return totals
+
+
+def logistic_terms(half: Any, wanted: Any, weights: Any) -> tuple[float, list[float], list[float]]:
+    """Logistic loss for means of labels 1 and -1, minus its slope, and its curvature, of each row."""
+    loss, slopes, curvatures = 0.0, [], []
+    for h, m, w in zip(half, wanted, weights, strict=True):
+        p = 1.0 / (1.0 + math.exp(-2.0 * h))
+        share = 0.5 * (1.0 + m)
+        loss -= w * (share * math.log(p) + (1.0 - share) * math.log1p(-p))
+        slopes.append(w * 2.0 * (share - p))
+        curvatures.append(w * 4.0 * p * (1.0 - p))
+    return loss, slopes, curvatures
 
 
 def tree_rake(leaves: Any, shares: Any, ridge: Any, sweeps: int, weights: Any) -> tuple[Any, Any]:

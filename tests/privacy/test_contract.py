@@ -14,14 +14,15 @@ from harness.learners import NAMES, PRIVATE, stream, taught, through_pickle, thr
 
 from streampair import buffers
 from streampair.errors import RecordError, SnapshotError
+from streampair.privacy.mechanisms.dp_forest import DPForestState
 from streampair.privacy.mechanisms.metric_moments import MetricMomentsState
 
 every_private_learner = pytest.mark.parametrize("name", PRIVATE)
 
 
 def released(model: Any) -> np.ndarray:
-    """The released weights; of a metric by moments, which null records leave at 0, the released sums."""
-    if model.run is not None and isinstance(model.run.state, MetricMomentsState):
+    """The released weights; of a metric by moments and of a forest, which may be 0, the released sums."""
+    if model.run is not None and isinstance(model.run.state, MetricMomentsState | DPForestState):
         return np.asarray(model.run.state.to_state()["weighted"])
     return np.asarray(model.metric_.ravel() if hasattr(model, "metric_") else model.weights_vector)
 

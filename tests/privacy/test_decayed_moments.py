@@ -281,7 +281,7 @@ def test_the_ranking_follows_a_turn_within_two_half_lives_and_without_one_does_n
         "private": auc.PairFTRL(1.0, 1e-5, mechanism=privacy.DecayedMoments(half_life), **budget),
         "open": auc.PairOGD(half_life=half_life),
         "private, for ever": auc.PairFTRL(1.0, 1e-5, **budget),
-        "open, for ever": auc.PairOGD(),
+        "open, for ever": auc.PairOGD(learning_rate=None),
     }
     before, after = {}, {}
     for name, model in models.items():

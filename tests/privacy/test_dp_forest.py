@@ -231,13 +231,18 @@ def test_a_model_is_that_of_its_release_whenever_it_is_asked_for() -> None:
     assert (late.run.state.average == wanted).all()
 
 
-def test_models_are_post_processing() -> None:
-    """A run of other records that has released the same values has the same model, to the last bit."""
-    x, y = ring(4000)
+@pytest.mark.parametrize("learned", [3000, 4000])
+def test_models_are_post_processing(learned: int) -> None:
+    """A run of other records that has released the same values has the same model, to the last bit.
+
+    On the way, and at the horizon.
+    """
+    x, y = ring(learned)
     a = forest(4000, seed=3, epsilon=20.0)
     a.learn_many(x, y)
     rule = a.run.state
     assert isinstance(rule, DPForestState)
+    assert rule.average[D:].any()  # leaves take part
     b = forest(4000, seed=4, epsilon=20.0)
     b.learn_many(x[::-1] * 0.5, ~y)
     other = b.run.state
@@ -289,7 +294,7 @@ def test_a_plan_is_taken_as_it_is() -> None:
     "options",
     [
         {"warmup": 0},
-        *({"trees": 0}, {"trees": 501}, {"depth": 9}, {"depth": 0.5}, {"trees": True}),
+        *({"trees": 1}, {"trees": 501}, {"depth": 9}, {"depth": 0.5}, {"trees": True}),
     ],
 )
 def test_what_it_cannot_use_is_refused(options: dict[str, Any]) -> None:

@@ -28,7 +28,10 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"learning_rate": "fast"}, r"learning_rate is "),
         ({"learning_rate": schedules.Schedule()}, r"is no schedule"),
         ({"average": "best"}, r"average is .best."),
-        ({"average": "linear", "half_life": 50}, r"more weight, and so does half_life"),
+        (
+            {"average": "linear", "half_life": 50, "learning_rate": None},
+            r"more weight, and so does half_life",
+        ),
         ({"radius": 0.0}, r"radius is "),
         ({"radius": None}, r"radius is "),
         ({"radius": math.nan}, r"radius is "),

@@ -21,7 +21,7 @@ from streampair_connectors.worker.factory import build_learner
 from streampair import auc, losses, ranking
 from streampair.base.forest import sections_of
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.kernels import forest
+from streampair.kernels import boosted_trees, forest
 from streampair.records.features import as_code, which
 
 
@@ -208,9 +208,17 @@ def _auc(model: Any) -> float:
     return float(roc_auc_score([y for _, y in records][1500:], scores[1500:]))
 
 
+def unboosted(model: Any) -> Any:
+    """A forest whose boosted trees are never built, and so never begin again."""
+    block = forest.forest_boosted(model._state)
+    block[boosted_trees.BOOSTED_CREDIT], block[boosted_trees.BOOSTED_SEEN] = -math.inf, math.inf
+    return model
+
+
 def test_it_ranks_what_no_line_parts() -> None:
-    assert _auc(auc.Forest(seed=1)) > 0.95
-    assert _auc(auc.Forest(nodes=1, seed=1)) < 0.7  # trees that never split are caught
+    assert _auc(unboosted(auc.Forest(seed=1))) > 0.95
+    assert _auc(auc.Forest(nodes=1, seed=1)) > 0.95  # by the boosted trees alone
+    assert _auc(unboosted(auc.Forest(nodes=1, seed=1))) < 0.7  # trees that never split are caught
     assert _auc(auc.PairOGD(seed=1)) < 0.7
 
 
@@ -234,7 +242,7 @@ def _one_of_many(kind: type[auc.Forest]) -> float:
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(6000, 50))
         y = np.abs(X[:, 7]) < 0.6
-        scores = kind(seed=seed).score_learn_many(X, y)
+        scores = unboosted(kind(seed=seed)).score_learn_many(X, y)
         aucs.append(roc_auc_score(y[3000:], scores[3000:]))
     return float(np.mean(aucs))
 
@@ -264,7 +272,7 @@ def _turning(kind: type[auc.Forest], turned: bool) -> float:
         X = rng.normal(size=(4000, 4))
         y = X[:, 0] * X[:, 1] > 0
         y[3000:] ^= turned
-        scores = kind(seed=seed).score_learn_many(X, y)
+        scores = unboosted(kind(seed=seed)).score_learn_many(X, y)
         aucs.append(roc_auc_score(y[3000:], scores[3000:]))
     return float(np.mean(aucs))
 
@@ -313,6 +321,113 @@ def test_labels_that_are_turned_round_are_learned_anew() -> None:
     scores = auc.Forest(seed=1).score_learn_many(X, y)
     assert roc_auc_score(y[2000:3000], scores[2000:3000]) > 0.9
     assert roc_auc_score(y[5000:], scores[5000:]) > 0.9
+
+
+# ---- boosted trees
+
+
+@pytest.mark.parametrize(
+    ("made", "labels"),
+    [(auc.Forest, [False, True]), (auc.MulticlassForest, [0, 1, 2]), (ranking.Forest, [0.0, 1.0, 2.5])],
+    ids=["auc", "classes", "ranking"],
+)
+def test_a_restored_state_goes_on_bit_by_bit(made: Any, labels: list[Any]) -> None:
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((400, 3)) < 0.1, np.nan, rng.normal(size=(400, 3)))
+    X[:, 0] = rng.normal(size=400)
+    y = np.array([labels[int(abs(x) * 1.5) % len(labels)] for x in X[:, 0]])
+    straight, model = (made(trees=4, nodes=63, seed=3) for _ in range(2))
+    straight.learn_many(X, y)
+    for start in range(0, 400, 80):
+        model.learn_many(X[start : start + 80], y[start : start + 80])
+        restored = made(trees=4, nodes=63, seed=3)
+        restored.load_state(model.to_state())
+        model = restored
+    assert frozen(model) == frozen(straight)
+    assert forest.forest_boosted(model._state)[boosted_trees.BOOSTED_BUILT] > 50.0
+
+
+def test_the_work_of_a_record_is_bounded() -> None:
+    """At most one tree and one column: of 25 columns and a full ring, half a millisecond."""
+    assert boosted_trees.boosted_cost(boosted_trees.MOST_ROWS, 25) < 250_000
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 25))
+    model = auc.Forest(4, 63, seed=1)
+    most, trees = 0, 0
+    model.learn_many(X[:60], X[:60, 0] > 0.0)
+    block, ring = forest.forest_boosted(model._state), forest.forest_ring(model._state)
+    for row in X[60:]:
+        column, built = ring[boosted_trees.RING_COLUMN], block[boosted_trees.BOOSTED_BUILT]
+        model.learn_many(row[None], row[:1] > 0.0)
+        binned = (ring[boosted_trees.RING_COLUMN] - column) % 25
+        trees += int(block[boosted_trees.BOOSTED_BUILT] - built)
+        most = max(most, int(block[boosted_trees.BOOSTED_BUILT] - built), int(binned))
+    assert most == 1
+    assert 10 < trees < 60
+
+
+def test_boosted_trees_of_several_classes_learn_their_labels() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2))
+    classes = np.digitize(X[:, 0], [-0.5, 0.5])
+    model = auc.MulticlassForest(4, 1, seed=1)
+    model.learn_many(X, classes)
+    names = model.feature_names
+    for number, value in enumerate((-2.0, 0.0, 2.0)):
+        model.scores_one({names[0]: value, names[1]: 0.0})
+        scores = {
+            label: block[forest.SCORES + forest.BOOSTED]
+            for label, block in zip(model.classes, model._blocks(), strict=True)
+        }
+        assert max(scores, key=scores.__getitem__) == number
+
+
+def test_a_column_that_comes_late_is_missing_in_the_ring() -> None:
+    rng, model = np.random.default_rng(0), auc.Forest(4, 63, seed=1)
+    for value in rng.normal(size=80).tolist():
+        model.learn_one({"a": value}, value > 0.0)
+    model.learn_one({"a": 1.0, "b": 2.0}, True)
+    model.learn_one({"a": 1.0, "c": 2.0}, True)
+    values = model.to_state()["ring"]["values"].view(np.float64)  # type: ignore[index, call-overload]
+    assert np.isnan(values[:80, 1:]).all()
+    assert values[80, 1] == 2.0 == values[81, 2]
+
+
+def test_the_first_text_of_a_column_makes_codes_of_its_numbers() -> None:
+    model = auc.Forest(4, 63, seed=1)
+    for i in range(80):
+        model.learn_one({"a": float(-(i % 5))}, i % 2 == 0)
+    model.learn_one({"a": "x"}, True)
+    bins = boosted_trees.ring_bins(forest.forest_ring(model._state))
+    assert bins[:80].tolist() == [1 + i % 5 for i in range(80)]  # in the order in which they came
+    assert bins[80] == 6
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("ring", "scalars", np.array([2.0, 0.0, 0.0])),
+        ("ring", "scalars", np.array([0.0, 0.0, math.nan])),
+        ("ring", "columns", np.full((3, 64), 70.0).view(np.int64)),
+        ("ring", "labels", np.zeros(3)),
+        ("ring", "values", np.full((100, 3), math.inf).view(np.int64)),
+        ("boosted", "columns", np.full((50, 63), 3)),
+        ("boosted", "columns", np.full((50, 63), -4)),
+        ("boosted", "marks", np.zeros((50, 64), dtype=np.int64)),
+        ("boosted", "sums", np.full((50, 64), -1.0)),
+        ("boosted", "scores", np.zeros(99)),
+        ("boosted", "scalars", np.array([101.0, *[0.0] * 8])),
+        ("boosted", "scalars", np.array([100.0, 50.0, *[0.0] * 7])),
+    ],
+)
+def test_a_snapshot_of_boosted_trees_that_is_damaged(part: str, name: str, value: Any) -> None:
+    model = small()
+    for x, y in mixed(100):
+        model.learn_one(x, y)
+    state, before = model.to_state(), frozen(model)
+    with pytest.raises(SnapshotError, match="damaged"):
+        model.load_state({**state, part: {**state[part], name: value}})  # type: ignore[dict-item]
+    assert frozen(model) == before
 
 
 # ---- pairs
@@ -367,10 +482,12 @@ def test_one_class_alone_makes_no_pairs() -> None:
     model = small(loss=losses.Square())
     for i in range(100):
         model.learn_one({"a": float(i % 7)}, True)
-    assert model.score_one({"a": 3.0}) == 0.0
+    # The boosted trees learn from records, not from pairs; the experts from pairs alone.
+    assert model._state[forest.SCORES : forest.SCORES + forest.EXPERTS].tolist() == [0.0] * 4
     assert model.predict_proba_one({"a": 3.0})[True] > 0.9
     model.learn_one({"a": 3.0}, False)
-    assert model.score_one({"a": 3.0}) < 0.0
+    model.score_one({"a": 3.0})
+    assert max(model._state[forest.SCORES : forest.SCORES + forest.EXPERTS]) < 0.0
 
 
 def test_memory_of_pairs_is_bounded() -> None:
@@ -442,7 +559,9 @@ def test_a_regression_predicts_in_the_unit_of_the_relevance() -> None:
     rows = relevances(4000)
     assert _unexplained(ranking.Forest(seed=1), rows) < 0.05
     assert _unexplained(ranking.Forest(seed=1, relevance=(0, 10_000)), rows) < 0.05
-    assert _unexplained(ranking.Forest(nodes=1, seed=1), rows) > 0.2  # trees that never split are caught
+    assert _unexplained(ranking.Forest(nodes=1, seed=1), rows) < 0.05  # by the boosted trees alone
+    # Trees that never split are caught.
+    assert _unexplained(unboosted(ranking.Forest(nodes=1, seed=1)), rows) > 0.2
 
     class Unscaled(ranking.Forest):
         def score_one(self, x: Any) -> float:
@@ -480,6 +599,66 @@ def test_parts_of_a_prediction_add_up_to_it() -> None:
         parts = model.explain_one(x)
         assert parts.baseline + sum(parts.features.values()) == pytest.approx(model.predict_one(x), rel=1e-12)
     assert model.feature_importances["nothing"] < 0.2
+
+
+def _turned_round(n: int) -> list[tuple[dict[str, Any], bool]]:
+    """Records whose labels one number decides; they are turned round every 210 records."""
+    rng = random.Random(0)
+    records = [{"a": rng.gauss(0.0, 1.0), "b": rng.gauss(0.0, 1.0)} for _ in range(n)]
+    return [(x, (x["a"] > 0.0) ^ (i // 210 % 2 == 1)) for i, x in enumerate(records)]
+
+
+def _chain(n: int) -> list[tuple[dict[str, Any], bool]]:
+    """Ever larger numbers, each beyond all marks: the trees become long chains."""
+    return [({"a": float(i)}, i % 3 == 0) for i in range(n)]
+
+
+def _explain_twice(model: Any, x: dict[str, Any]) -> None:
+    """With the means that were kept, and without."""
+    found, kept = model.explain_one(x), model._kept
+    model._kept = {}
+    assert found == model.explain_one(x)
+    model._kept = kept
+
+
+@pytest.mark.parametrize(
+    ("made", "rows"),
+    [
+        (lambda: small(trees=2, nodes=31), _turned_round(330)),
+        (lambda: small(nodes=301), _turned_round(1000) + mixed(1000)),
+        (lambda: small(nodes=1), mixed(300)),
+        (lambda: unboosted(auc.Forest(1, 1023, seed=2)), _chain(1700)),
+        (lambda: small(trees=2, loss=losses.Hinge()), mixed(120)),
+        (lambda: auc.MulticlassForest(4, 63, seed=1), _turned_round(1000)),
+        (lambda: ranking.Forest(4, 63, seed=3), relevances(1500)),
+    ],
+    ids=["begun again", "large", "roots", "chains", "pairs", "classes", "relevances"],
+)
+def test_an_explanation_after_others_has_the_bits_of_the_first(made: Any, rows: list[Any]) -> None:
+    """Means above leaves that did not change are kept: across splits, resets, and trees that are emptied."""
+    model, rng = made(), random.Random(0)
+    for x, y in rows:
+        _explain_twice(model, x)
+        kind = rng.random()
+        if kind < 0.02:
+            model.explain_one(rows[rng.randrange(len(rows))][0])  # of a record that is not learned next
+        elif kind < 0.04:
+            model.learn_one(*rows[rng.randrange(len(rows))])  # of a record that was not explained
+        model.learn_one(x, y)
+
+
+def test_an_explanation_once_the_boosted_trees_began_again() -> None:
+    model, rows = small(trees=2, nodes=31), _turned_round(210)
+    for x, y in rows:
+        model.explain_one(x)
+        model.learn_one(x, y)
+    block = forest.forest_boosted(model._state)
+    model._state[forest.FOREST_LOSSES + forest.BOOSTED], block[boosted_trees.BOOSTED_BEST] = 5.0, 0.0
+    assert block[boosted_trees.BOOSTED_BUILT] > 0.0
+    for x, y in rows[:3]:
+        _explain_twice(model, x)
+        model.learn_one(x, y)
+    assert block[boosted_trees.BOOSTED_SINCE] < 5.0  # it did
 
 
 def test_one_huge_relevance_makes_no_huge_step() -> None:
@@ -568,7 +747,7 @@ def test_several_classes_are_distinguished() -> None:
     assert wrong < 200
     assert astray > 500
     assert sum(model.predict_proba_one(records[0][0]).values()) == pytest.approx(1.0)
-    assert model._raw_memory_usage < 1_900_000 + 1_000_000 * 6
+    assert model._raw_memory_usage < 2_900_000 + 1_400_000 * 6
 
 
 def test_the_parts_of_a_class_add_up_to_its_score() -> None:
@@ -653,7 +832,12 @@ def test_memory_is_bounded() -> None:
     model.learn_one({f"f{i}": float(i) for i in range(1000)} | {"t": "x"}, True)
     for i in range(20):  # texts that never end
         model.learn_one({"t": f"text {i}"}, i % 2 == 0)
-    assert model._raw_memory_usage < 3_000_000
+    assert model._raw_memory_usage < 25_000_000
+    model.learn_one({f"g{i}": float(i) for i in range(8000)}, False)  # fewer records are kept
+    assert model._raw_memory_usage < 70_000_000
+    few = auc.Forest(seed=1)
+    few.learn_one({f"f{i}": float(i) for i in range(24)} | {"t": "x"}, True)
+    assert few._raw_memory_usage < 5_000_000
 
 
 def test_a_configuration_names_it() -> None:

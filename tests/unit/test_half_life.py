@@ -9,7 +9,7 @@ import naive
 import numpy as np
 import pytest
 
-from streampair import auc, buffers, losses, metric, ranking
+from streampair import auc, buffers, losses, metric, ranking, schedules
 from streampair.errors import ConfigError
 
 
@@ -28,9 +28,25 @@ def test_old_records_fade_as_in_the_reference(learning_rate: float | None) -> No
     assert not np.allclose(never.weights_vector, reference.average, rtol=1e-2)
 
 
-def test_a_long_silence_does_not_outweigh_what_follows() -> None:
+def test_the_squares_of_each_weight_fade_as_in_the_reference() -> None:
+    rng = np.random.default_rng(0)
+    steps = schedules.AdaGrad(0.2)
+    model = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), steps, half_life=7)
+    never = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), steps)
+    reference = naive.PairOGD(2, "Logistic", "fifo", 3, 0.2, keep=0.5 ** (1 / 7), schedule="adagrad")
+    for _ in range(60):
+        x, y = rng.normal(size=2), bool(rng.random() < 0.5)
+        for each in (model, never):
+            each.learn_one({"a": x[0], "b": x[1]}, y)
+        reference.learn(x.tolist(), 1.0 if y else -1.0)
+    assert np.allclose(model.weights_vector, reference.last, rtol=1e-8)
+    assert not np.allclose(never.weights_vector, reference.last, rtol=1e-2)
+
+
+@pytest.mark.parametrize("learning_rate", [None, schedules.AdaGrad(0.125)])
+def test_a_long_silence_does_not_outweigh_what_follows(learning_rate: Any) -> None:
     """Records of one class have no gradient: the sums fade to nothing, and what comes then counts."""
-    model = auc.PairOGD(losses.Logistic(), half_life=2)
+    model = auc.PairOGD(losses.Logistic(), learning_rate=learning_rate, radius=1.0, half_life=2)
     for i in range(10):
         model.learn_one({"a": float(i % 2)}, i % 2 == 1)
     assert model.score_one({"a": 1.0}) > 0.0

@@ -23,6 +23,7 @@ from naive import label_table, random_trees
 from streampair import losses
 from streampair.evaluation.pair_reservoir import Sample
 from streampair.kernels import Kernel, buffers, dp_steps, numerics, pair_graph, sparse
+from streampair.kernels import boosted_trees as boosted_kernels
 from streampair.kernels import forest as forest_kernels
 from streampair.kernels import label_table as label_kernels
 from streampair.kernels import losses as losses_kernels
@@ -33,7 +34,7 @@ from streampair.kernels import sampling as layout
 from streampair.kernels import state as state_kernels
 from streampair.kernels.pairs import BLOCK
 from streampair.offline.risk import packed
-from streampair.records.features import as_code
+from streampair.records.features import as_code, which
 
 Rng = np.random.Generator
 Check = Callable[[Any, Rng], None]
@@ -206,8 +207,24 @@ CASES = {
     "forest_places": Case(
         naive.places, lambda rng: tuple(rng.integers(1, 300, 4).tolist()), times=20
     ),
+    "forest_kept_places": Case(
+        naive.kept_places, lambda rng: tuple(rng.integers(1, 300, 3).tolist()), times=20
+    ),
     "forest_pair_places": Case(
         naive.pair_places, lambda rng: tuple(rng.integers(1, 300, 2).tolist()), times=20
+    ),
+    "ring_rows": Case(
+        naive.ring_rows, lambda rng: (int(rng.choice([1, 25, 1000, 1001, 2000, 2001, 4000, 4001, 8000])),),
+        times=20,
+    ),
+    "ring_places": Case(
+        naive.ring_places, lambda rng: tuple(rng.integers(1, 300, 2).tolist()), times=20
+    ),
+    "boosted_places": Case(
+        naive.boosted_places, lambda rng: tuple(rng.integers(1, 300, 2).tolist()), times=20
+    ),
+    "boosted_cost": Case(
+        naive.boosted_cost, lambda rng: tuple(rng.integers(1, 3000, 2).tolist()), times=20
     ),
 }
 # fmt: on
@@ -251,16 +268,6 @@ def link_many(kernel: Any, rng: Rng) -> None:
     out = np.empty(len(scores))
     kernel(state, np.array(scores), out)
     close(out.tolist(), naive.probabilities(reference, scores))
-
-
-@against(naive.due)
-def link_due(kernel: Any, rng: Rng) -> None:
-    state = np.zeros(state_kernels.HEADER)
-    assert not kernel(state)
-    state[state_kernels.LINK] = 1.0
-    for records in (*rng.integers(0, 2000, 50), *rng.integers(0, 2**53, 50)):
-        state[state_kernels.RECORDS] = records
-        assert kernel(state) == naive.due(int(records))
 
 
 # ---- graphs ----------------------------------------------------------------------------------------------
@@ -486,6 +493,13 @@ def ogd(kernel: Any, rng: Rng) -> None:
         )
         reference = naive.PairOGD(3, "Logistic", "fifo", 4, 0.3, 2.0, 0.01, 5, schedule=name, linear=linear)
         learn(kernel, s, reference, records(rng, 3))
+    for keep, radius in itertools.product((1.0, 0.8), (0.2, 2.0)):  # 0.2 is less than a first step
+        s = flat(3, buffers.FIFO, 4, 4 * 4, LOSS=losses_kernels.LOGISTIC, RATE=0.3, RADIUS=radius)
+        s[[state_kernels.SCHEDULE, state_kernels.KEEP]] = state_kernels.ADAGRAD, keep % 1.0
+        reference = naive.PairOGD(
+            3, "Logistic", "fifo", 4, 0.3, radius, 0.01, 5, keep=keep, schedule="adagrad"
+        )
+        learn(kernel, s, reference, records(rng, 3))
 
 
 @against(naive.FullHistory, "history_learn", "history_learn_many")
@@ -576,9 +590,16 @@ def sparse_proba(kernel: Any, rng: Rng) -> None:
 @against(naive.SparsePairOGD)
 def sparse_learn(kernel: Any, rng: Rng) -> None:
     d = 37  # two blocks of places, and some more
-    for code, name in ((losses_kernels.LOGISTIC, "Logistic"), (losses_kernels.HINGE, "Hinge")):
+    for code, name, adagrad in (
+        (losses_kernels.LOGISTIC, "Logistic", False),
+        (losses_kernels.HINGE, "Hinge", False),
+        (losses_kernels.HINGE, "Hinge", True),
+    ):
         s = flat(d, buffers.FIFO, 1, 1 + d, LOSS=code, L2=0.0)
         reference = naive.SparsePairOGD(d, name, "fifo", 1, None, 2.0, 0.0, 5)
+        if adagrad:
+            s[[state_kernels.SCHEDULE, state_kernels.RATE]] = state_kernels.ADAGRAD, 0.3
+            reference = naive.SparsePairOGD(d, name, "fifo", 1, 0.3, 2.0, 0.0, 5, schedule="adagrad")
         for i in range(14):
             x, y = few(rng, d), float(rng.choice((1.0, -1.0)))
             reference.learn_few(x, y)
@@ -1318,8 +1339,14 @@ def forest(
     squared: bool = False,
     guided: bool = True,
     brisk: bool = False,
+    several: bool = False,
 ) -> np.ndarray:
-    state = np.zeros(forest_kernels.forest_places(trees, nodes, d, forest_kernels.FOREST_BUCKETS)[-1])
+    end = forest_kernels.forest_places(trees, nodes, d, forest_kernels.FOREST_BUCKETS)[-1]
+    pairs = forest_kernels.forest_pair_places(trees, d)[-1]
+    ring, block = new_ring(d, seed, 1 if squared else 2 if several else 0)
+    state = np.concatenate((np.zeros(end + pairs), ring, block))
+    state[forest_kernels.FOREST_RING] = end + pairs
+    state[forest_kernels.FOREST_BOOSTED] = end + pairs + len(ring)
     state[forest_kernels.FOREST_D] = state[forest_kernels.FOREST_CAP] = d
     (
         state[forest_kernels.FOREST_TREES],
@@ -1339,11 +1366,32 @@ def forest(
     return state
 
 
+def new_ring(d: int, seed: int, task: int, rows: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """An empty ring, and a block of boosted trees."""
+    rows = rows or boosted_kernels.ring_rows(d)
+    ring = np.zeros(boosted_kernels.ring_places(d, rows)[-1])
+    ring[boosted_kernels.RING_WIDTH], ring[boosted_kernels.RING_ROWS] = d, rows
+    ring[boosted_kernels.RING_TASK], ring[boosted_kernels.RING_SEED] = task, seed
+    block = np.zeros(boosted_kernels.boosted_places(d, rows)[-1])
+    boosted_kernels.boosted_fresh(block, d, rows)
+    return ring, block
+
+
+def unboosted(state: np.ndarray, reference: Any, d: int = 5) -> None:
+    """Let no boosted tree be built, which takes the reference long, nor begin again."""
+    block = forest_kernels.forest_boosted(state)
+    block[boosted_kernels.BOOSTED_CREDIT], block[boosted_kernels.BOOSTED_BEST] = -math.inf, math.inf
+    reference.boosted = naive.Boosted(d, reference.seed, reference.squared)
+    reference.boosted.credit, reference.boosted.best = -math.inf, math.inf
+
+
 def learned(rng: Rng, n: int = 150) -> tuple[np.ndarray, Any, np.ndarray, list[list[Any]]]:
     """A state and the reference after n rows, more than its small trees hold; and ten more rows."""
     seed, squared = int(rng.integers(1000)), bool(rng.integers(2))
     rows, values = mixed(rng, n + 10)
     state, reference = forest(3, 35, 5, seed, squared), naive.Forest(3, 35, seed, squared, guided=True)
+    if squared:
+        unboosted(state, reference)
     labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=n + 10) > 0, 1.0, -1.0)
     if squared:
         labels = 50.0 + 7.0 * labels + rng.normal(size=n + 10)
@@ -1361,10 +1409,11 @@ def put(state: np.ndarray, row: np.ndarray) -> None:
 @against(naive.Forest)
 def forest_fresh(kernel: Any, rng: Rng) -> None:
     state = forest(2, 7, 1, 0)
-    state[forest_kernels.FOREST_HEADER :] = rng.normal(size=len(state) - forest_kernels.FOREST_HEADER)
+    end = int(state[forest_kernels.FOREST_RING])
+    state[forest_kernels.FOREST_HEADER : end] = rng.normal(size=end - forest_kernels.FOREST_HEADER)
     kernel(state)
     reference = naive.Forest(2, 7, 0)
-    close(state[forest_kernels.FOREST_STACK : forest_kernels.FOREST_STACK + 4].tolist(), reference.stack)
+    close(state[forest_kernels.FOREST_STACK : forest_kernels.FOREST_STACK + 5].tolist(), reference.stack)
     at_texts, at_weights, at_used, at_nodes, at_scratch, _ = forest_kernels.forest_places(
         2, 7, 1, forest_kernels.FOREST_BUCKETS
     )
@@ -1444,7 +1493,7 @@ def forest_learn(kernel: Any, rng: Rng) -> None:
             forest_kernels.forest_score(state, True)
         assert kernel(state, -1.0, True) == 0
         reference.learn(x, -1.0)
-    close(state[forest_kernels.FOREST_STACK : forest_kernels.FOREST_STACK + 4].tolist(), reference.stack)
+    close(state[forest_kernels.FOREST_STACK : forest_kernels.FOREST_STACK + 5].tolist(), reference.stack)
     put(state, rows[0])
     close(forest_kernels.forest_score(state, True), reference.score(values[0]))
     put(state, np.full(5, math.nan))
@@ -1469,6 +1518,7 @@ def forest_learn_many(kernel: Any, rng: Rng) -> None:
     brisk = bool(rng.integers(2))
     state, scores = forest(2, 33, 5, seed, squared, guided, brisk), np.empty(n)
     reference = naive.Forest(2, 33, seed, squared, guided, brisk)
+    unboosted(state, reference)
     kernel(state, rows, labels, scores)
     for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
         close(score, reference.score(x), 1e-7)
@@ -1486,13 +1536,12 @@ def test_a_forest_from_pairs_against_its_reference(loss: losses.PairLoss) -> Non
         rows, values = mixed(rng, 480)
         labels = np.where(np.nan_to_num(rows[:, 0]) + 0.3 * rng.normal(size=480) > 0.8, 1.0, -1.0)
         labels[300:] *= -1.0
-        flat = forest(2, 33, 5, seed)
-        flat[forest_kernels.FOREST_TASK] = forest_kernels.FOREST_PAIRS + loss.code
-        state = np.zeros(len(flat) + forest_kernels.forest_pair_places(2, 5)[-1])
-        state[: len(flat)] = flat
-        tail = state[len(flat) :]
+        state = forest(2, 33, 5, seed)
+        state[forest_kernels.FOREST_TASK] = forest_kernels.FOREST_PAIRS + loss.code
+        tail = state[forest_kernels.forest_places(2, 33, 5, forest_kernels.FOREST_BUCKETS)[-1] :]
         tail[state_kernels.SLOPE] = 1.0
         reference, scores = naive.PairForest(2, 33, seed, name_of(loss), guided=True), np.empty(480)
+        unboosted(state, reference)
         forest_kernels.forest_learn_many(state, rows, labels, scores)
         for x, y, score in zip(values, labels.tolist(), scores.tolist(), strict=True):
             close(score, reference.score(x), 1e-6)
@@ -1504,12 +1553,12 @@ def test_a_forest_from_pairs_against_its_reference(loss: losses.PairLoss) -> Non
 
 @against(naive.Forest)
 def forest_begin(kernel: Any, rng: Rng) -> None:
-    block = np.zeros(40)
+    block = np.zeros(50)
     kernel(block)
     reference = naive.Forest(2, 7, 0)
-    close(block[forest_kernels.FOREST_STACK : forest_kernels.FOREST_STACK + 4].tolist(), reference.stack)
+    close(block[forest_kernels.FOREST_STACK : forest_kernels.FOREST_STACK + 5].tolist(), reference.stack)
     close(float(block[forest_kernels.FOREST_BEST]), reference.best)
-    assert block.sum() == sum(reference.stack) + reference.best
+    close(float(block.sum()), sum(reference.stack) + reference.best)
 
 
 def sorted_out(rng: Rng, n: int, late: int) -> tuple[np.ndarray, list[list[Any]], np.ndarray]:
@@ -1531,20 +1580,29 @@ def of_classes(
     """A state, blocks of two further classes and the reference after n rows; and ten more rows."""
     seed, late = int(rng.integers(1000)), 90
     rows, values, classes = sorted_out(rng, n + 10, late)
-    state, reference = forest(3, 35, 5, seed, guided=False), naive.Classes(3, 35, seed)
-    others = np.zeros((0, forest_kernels.forest_places(3, 35, 5, forest_kernels.FOREST_BUCKETS)[2]))
+    state, reference = forest(3, 35, 5, seed, guided=False, several=True), naive.Classes(3, 35, seed)
+    others = np.zeros((0, 0))
     for begin, end in ((0, 1), (1, late), (late, n)):
         reference.admit()
         if begin > 0:
-            others = np.vstack((others, np.zeros((1, others.shape[1]))))
-            forest_kernels.forest_begin(others[-1])
+            block = further_class(3, 35)
+            others = np.vstack((others.reshape(-1, len(block)), block))
         part = slice(begin, end)
         forest_kernels.forest_learn_classes(
             state, others, rows[part], classes[part], np.empty((end - begin, reference.known))
         )
-        for x, which in zip(values[part], classes[part].tolist(), strict=True):
-            reference.learn(x, which)
+        for x, number in zip(values[part], classes[part].tolist(), strict=True):
+            reference.learn(x, number)
     return state, others, reference, rows[n:], values[n:], classes[n:]
+
+
+def further_class(trees: int, nodes: int) -> np.ndarray:
+    """The block of a further class."""
+    end = forest_kernels.forest_places(trees, nodes, 5, forest_kernels.FOREST_BUCKETS)[2]
+    block = np.concatenate((np.zeros(end), new_ring(5, 0, 2)[1]))
+    block[forest_kernels.FOREST_BOOSTED] = end
+    forest_kernels.forest_begin(block)
+    return block
 
 
 @against(naive.Classes)
@@ -1589,29 +1647,34 @@ def forest_learn_classes(kernel: Any, rng: Rng) -> None:
     """Past the first tree that is emptied, and past a change after which experts may begin again."""
     n, seed = 480, int(rng.integers(1000))
     rows, values, classes = sorted_out(rng, n, 2)
-    state, reference = forest(2, 33, 5, seed, guided=False), naive.Classes(2, 33, seed)
-    others = np.zeros((2, forest_kernels.forest_places(2, 33, 5, forest_kernels.FOREST_BUCKETS)[2]))
-    for block in others:
-        forest_kernels.forest_begin(block)
+    state, reference = forest(2, 33, 5, seed, guided=False, several=True), naive.Classes(2, 33, seed)
+    others = np.array([further_class(2, 33), further_class(2, 33)])
     for _ in range(3):
         reference.admit()
+    for block, each in zip((state, *others), reference.forests, strict=True):
+        unboosted(block, each)
     scores = np.empty((n, 3))
     kernel(state, others, rows, classes, scores)
-    for x, which, scored in zip(values, classes.tolist(), scores.tolist(), strict=True):
+    for x, number, scored in zip(values, classes.tolist(), scores.tolist(), strict=True):
         close(scored, reference.scores(x), 1e-7)
-        reference.learn(x, which)
+        reference.learn(x, number)
     assert state[forest_kernels.FOREST_DRAWS] == reference.forests[0].draws
     since = [int(block[forest_kernels.FOREST_SINCE]) for block in (state, *others)]
     assert [count < n for count in since] == [each.resets > 0 for each in reference.forests]
 
 
+def kept_means(state: np.ndarray) -> np.ndarray:
+    sizes = (forest_kernels.FOREST_TREES, forest_kernels.FOREST_NODES, forest_kernels.FOREST_CAP)
+    return np.zeros(forest_kernels.forest_kept_places(*(int(state[i]) for i in sizes))[-1])
+
+
 @against(naive.parts)
 def forest_explain(kernel: Any, rng: Rng) -> None:
     state, reference, rows, values = learned(rng)
-    out = np.empty(6)
+    kept, out = kept_means(state), np.empty(6)
     for row, x in zip(rows, values, strict=True):
         put(state, row)
-        kernel(state, state, out)
+        kernel(state, state, kept, out)
         close(out.tolist(), naive.parts(reference, x))
         close(float(out.sum()), reference.score(x))
 
@@ -1622,6 +1685,185 @@ def forest_importances(kernel: Any, rng: Rng) -> None:
     out = np.empty(5)
     kernel(state, state, out)
     close(out.tolist(), naive.importances(reference, 5))
+
+
+# ---- boosted trees -----------------------------------------------------------------------------------------
+
+
+def boosted_rows(rng: Rng, n: int, d: int) -> tuple[np.ndarray, list[list[Any]], np.ndarray]:
+    """Rows of `mixed` and of further numbers, and labels that an interval and a text decide."""
+    rows, values = mixed(rng, n)
+    more, texts = rng.normal(size=(n, d)), [x[2] for x in values]
+    more[:, :5] = rows[:, :d]
+    more[:, :5].view(np.int64)[:] = rows[:, :d].view(np.int64)
+    columns = [[*x[:d], *row[5:]] for x, row in zip(values, more.tolist(), strict=True)]
+    labels = (np.abs(rows[:, 0]) < 0.7) ^ np.array([value == naive.Text(A) for value in texts])
+    return more, columns, (labels ^ (rng.random(n) < 0.1)).astype(float)
+
+
+A = int(np.array([as_code("a")]).view(np.int64)[0]) & ((1 << 51) - 1)
+
+
+class BoostedRun(NamedTuple):
+    """A ring, a block and their reference, after some rows; and those that come next."""
+
+    ring: np.ndarray
+    block: np.ndarray
+    reference: Any
+    rows: np.ndarray
+    values: list[list[Any]]
+
+    def view(self, part: int, kind: Any = np.float64) -> np.ndarray:
+        """A part of the block, by its number among the places, for each tree."""
+        places = boosted_kernels.boosted_places(
+            int(self.ring[boosted_kernels.RING_WIDTH]), int(self.ring[boosted_kernels.RING_ROWS])
+        )
+        return self.block[places[part] : places[part + 1]].view(kind)
+
+    def leaves(self) -> list[list[int]]:
+        """The leaves of the records that the block learns from, the oldest first."""
+        count = int(self.block[boosted_kernels.BOOSTED_KEPT])
+        slots = (int(self.ring[boosted_kernels.RING_HEAD]) - count + np.arange(count)) % self.rows_of_ring()
+        table = self.view(7, np.uint8)[: 50 * self.rows_of_ring()].reshape(-1, 50)
+        return [row.tolist() for row in table[slots]]
+
+    def rows_of_ring(self) -> int:
+        return int(self.ring[boosted_kernels.RING_ROWS])
+
+    def score(self, row: np.ndarray, kernel: Any = boosted_kernels.boosted_score) -> float:
+        present = np.flatnonzero((row == row) | which(row[None])[0])
+        boosted_kernels.ring_codes(self.ring, row, present)
+        return float(kernel(self.ring, self.block, row))
+
+
+def boosted_run(
+    rng: Rng,
+    n: int = 110,
+    d: int = 4,
+    task: int = 0,
+    rows_of_ring: int = 90,
+    reset: int = -1,
+    rebuild: Any = boosted_kernels.boosted_rebuild,
+) -> BoostedRun:
+    """Learn rows, each scored before: every score and every leaf is the reference's, bit by bit."""
+    kernels, seed = boosted_kernels, int(rng.integers(1000))
+    rows, values, labels = boosted_rows(rng, n + 10, d)
+    if task == 1:
+        labels = labels - 0.5 + 0.1 * rng.normal(size=n + 10)
+    ring, block = new_ring(d, seed, task, rows_of_ring)
+    run = BoostedRun(ring, block, naive.Boosted(d, seed, task == 1, rows_of_ring), rows[n:], values[n:])
+    for i, (row, x, label) in enumerate(zip(rows[:n], values[:n], labels.tolist(), strict=False)):
+        score, leaves = run.score(row), run.reference.leaves(x)
+        assert score == run.reference.score(x)
+        assert run.view(6, np.int64).tolist() == leaves
+        if task == 2:
+            label = 1.0 - label  # the block is of the class 0
+        target = 1.0 - label if task == 2 else label
+        losses_of = (0.9, 0.1) if i == reset else (0.1, 0.1)
+        ring_loss = losses_of[0] * (0.995 * block[kernels.BOOSTED_SEEN] + 0.005)
+        run.reference.since += 1
+        again = kernels.boosted_judge(ring, block, ring_loss, losses_of[1])
+        assert again == run.reference.judge(*losses_of) == (i == reset)
+        if again:
+            score, leaves = 0.0, [0] * 50
+        kernels.boosted_keep(ring, block, score)
+        kernels.boosted_step(ring, block, kernels.ring_slope(ring, score, target))
+        present = np.flatnonzero((row == row) | which(row[None])[0])
+        kernels.ring_append(ring, row, present, label)
+        kernels.ring_bin_due(ring)
+        if kernels.boosted_due(ring, block):
+            rebuild(ring, block, 0)
+        run.reference.learn(x, target, score, leaves)
+    kept = [record.leaves for record in run.reference.kept]
+    assert run.leaves() == kept
+    return run
+
+
+@against(naive.Boosted)
+def boosted_rebuild(kernel: Any, rng: Rng) -> None:
+    boosted_run(rng, rebuild=kernel)
+
+
+@pytest.mark.parametrize("task", [0, 1, 2])
+def test_boosted_trees_of_many_columns_against_their_reference(task: int) -> None:
+    """With columns that are drawn, a ring that is full, and a block that begins again."""
+    run = boosted_run(np.random.default_rng(task), 420, 12, task, 300, reset=210)
+    assert run.reference.draws > 0
+    assert run.reference.built > 10
+    kinds = [column.codes is not None for column in run.reference.columns]
+    assert kinds == [False, False, True, True, *[False] * 8]
+    parts = [part for tree in run.reference.trees for part in tree.parts.values()]
+    assert {isinstance(part.mark, frozenset) for part in parts} == {True, False}
+
+
+@pytest.mark.parametrize("n", [3, 40, 49, 200, 2000])
+def test_edges_against_their_reference(n: int) -> None:
+    rng = np.random.default_rng(n)
+    for values in (rng.normal(size=n), rng.integers(0, 60, n).astype(float), np.full(n, 2.0)):
+        edges = np.empty(64)
+        boosted_kernels.edges_of(np.sort(values), edges)
+        assert edges[: int(edges[63])].tolist() == naive.edges_of(sorted(values.tolist()))
+
+
+@against(naive.Boosted)
+def boosted_score(kernel: Any, rng: Rng) -> None:
+    run = boosted_run(rng)
+    for row, x in zip(run.rows, run.values, strict=True):
+        assert run.score(row, kernel) == run.reference.score(x)
+
+
+@against(naive.boosted_parts)
+def boosted_explain(kernel: Any, rng: Rng) -> None:
+    run, means = boosted_run(rng), np.empty(50 * 127)
+    boosted_kernels.boosted_average(run.ring, run.block, means, np.zeros(50, dtype=np.int64), -1.0)
+    for row, x in zip(run.rows, run.values, strict=True):
+        score, out = run.score(row), np.zeros(5)
+        kernel(run.ring, run.block, row, 0.5, means, out)
+        close(out.tolist(), naive.boosted_parts(run.reference, x, 0.5))
+        close(float(out.sum()), 0.5 * score)
+
+
+@against(naive.boosted_importances)
+def boosted_importances(kernel: Any, rng: Rng) -> None:
+    run, out = boosted_run(rng), np.zeros(4)
+    kernel(run.ring, run.block, 0.5, out)
+    close(out.tolist(), naive.boosted_importances(run.reference, 0.5))
+    assert out.any()
+
+
+@against(naive.Boosted)
+def boosted_fresh(kernel: Any, rng: Rng) -> None:
+    run = boosted_run(rng)
+    kernel(run.block, 4, 90)
+    run.reference.fresh()
+    assert (run.view(0) == math.inf).all()
+    run.view(0)[:] = 0.0
+    assert run.block[boosted_kernels.BOOSTED_BEST] == run.reference.best == run.block.sum()
+
+
+@against(naive.Boosted)
+def boosted_find(kernel: Any, rng: Rng) -> None:
+    """The leaves follow from the trees and the records."""
+    run = boosted_run(rng)
+    run.view(7)[:] = 0.0
+    kernel(run.ring, run.block)
+    assert run.leaves() == [record.leaves for record in run.reference.kept]
+
+
+@against(naive.Boosted, "ring_fill", "ring_bins")
+def bins_of_the_ring(kernel: Any, rng: Rng) -> None:
+    """The bins follow from the edges and the records."""
+    run = boosted_run(rng)
+    wanted = [record.bins for record in run.reference.records]
+    slots = (int(run.ring[boosted_kernels.RING_HEAD]) + np.arange(90)) % 90
+    if kernel.__name__ == "ring_bins":
+        assert kernel(run.ring)[: 4 * 90].reshape(90, 4)[slots].tolist() == wanted
+        return
+    bins = boosted_kernels.ring_bins(run.ring)
+    bins[: 4 * 90] = 255
+    for column in range(4):
+        kernel(run.ring, column)
+    assert bins[: 4 * 90].reshape(90, 4)[slots].tolist() == wanted
 
 
 # ---- all pairs of a table --------------------------------------------------------------------------------
@@ -1839,7 +2081,11 @@ def fallen(rng: Rng) -> tuple[Any, Any, Any]:
     leaves = np.zeros((40, 4), dtype=np.int64)
     tree_kernels.tree_leaves(placed(rng, 40), SIZES, fields, cuts, leaves)
     weights, shares = rng.uniform(size=40), rng.uniform(size=(4, 8))
-    return leaves.T.copy(), weights / weights.sum(), shares / shares.sum(axis=1, keepdims=True)
+    return (
+        leaves.T.astype(np.uint8, order="C"),
+        weights / weights.sum(),
+        shares / shares.sum(axis=1, keepdims=True),
+    )
 
 
 @against(random_trees.tree)
@@ -1921,15 +2167,36 @@ def tree_rake(kernel: Any, rng: Rng) -> None:
     close(weights.tolist(), wanted[1].tolist())
 
 
-@against(random_trees.tree_gram)
-def tree_gram(kernel: Any, rng: Rng) -> None:
-    leaves, weights, shares = fallen(rng)
-    several = np.stack((shares, rng.normal(size=shares.shape), shares - 1.0))
-    scores, out = np.empty((40, 3)), np.empty(several.shape)
-    kernel(leaves, weights, several, scores, out)
-    for v, found, scored in zip(several, out, scores.T, strict=True):
-        close(found.ravel().tolist(), random_trees.tree_gram(leaves, weights, v).ravel().tolist())
-        close(scored.tolist(), (weights * (random_trees.phi(leaves, 8) @ v.ravel())).tolist())
+@against(random_trees.tree_scores)
+def tree_scores(kernel: Any, rng: Rng) -> None:
+    leaves, _, shares = fallen(rng)
+    # Some trees of a group of four, and more; fewer rows than a block, and more.
+    for trees, repeats in ((3, 1), (4, 60), (6, 60)):
+        which = np.arange(trees) % 4
+        many, scores = np.tile(leaves[which], repeats), np.full(40 * repeats, 7.0)
+        kernel(many, shares[which], scores)
+        close(scores.tolist(), random_trees.tree_scores(many, shares[which]))
+
+
+@against(random_trees.tree_totals)
+def tree_totals(kernel: Any, rng: Rng) -> None:
+    leaves, weights, _ = fallen(rng)
+    for trees in (3, 4, 6):
+        many, values, out = leaves[np.arange(trees) % 4], weights, np.full((trees, 8), 7.0)
+        kernel(many, values, out)
+        close(out.ravel().tolist(), np.ravel(random_trees.tree_totals(many, values, 8)).tolist())
+
+
+@against(random_trees.logistic_terms)
+def logistic_terms(kernel: Any, rng: Rng) -> None:
+    half, wanted, weights = rng.normal(size=9) * 3.0, rng.uniform(-1.0, 1.0, 9), rng.uniform(size=9)
+    half[0] = 0.0
+    gradient, curvature = np.empty(9), np.empty(9)
+    loss = kernel(half, wanted, weights, gradient, curvature)
+    expected = random_trees.logistic_terms(half.tolist(), wanted.tolist(), weights.tolist())
+    close(loss, expected[0])
+    close(gradient.tolist(), expected[1])
+    close(curvature.tolist(), expected[2])
 
 
 # ---- the comparisons ---------------------------------------------------------------------------------------

@@ -93,6 +93,22 @@ def test_eigenvalues_and_what_is_built_on_them(d: int, seed: int, data: st.DataO
     np.testing.assert_allclose(root @ root, positive, atol=1e-12 * size)
 
 
+def test_eigenvectors_of_entries_that_all_but_vanish() -> None:
+    """Rows of 1e-300 next to rows of 1, which a feature leaves that was learned once and then decayed."""
+    rng = np.random.default_rng(0)
+    for _ in range(3000):
+        d = int(rng.integers(2, 7))
+        units = 10.0 ** (-rng.choice([0.0, 1.0], d) * rng.uniform(0, 320)) * (rng.random(d) < 0.9)
+        w = symmetric(d, int(rng.integers(2**32)), int(rng.integers(1, d + 1))) * np.outer(units, units)
+        size = float(np.abs(w).max())
+        if size < 1e-300:
+            continue
+        vectors, values = w.copy(), np.empty(d)
+        symmetric_kernels.eigen(vectors, values)
+        np.testing.assert_allclose(vectors @ vectors.T, np.eye(d), atol=1e-13)
+        np.testing.assert_allclose(vectors.T * values @ vectors / size, w / size, atol=1e-13)
+
+
 @given(st.integers(1, 6), st.integers(0, 2**32 - 1))
 def test_map(d: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

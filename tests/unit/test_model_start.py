@@ -36,7 +36,7 @@ def phishing() -> models.Model:
         {},
         {"average": False, "learning_rate": 0.1},
         {"half_life": 200},
-        {"average": "linear", "l2": 0.01},
+        {"average": "linear", "l2": 0.01, "learning_rate": None},
         {"buffer": buffers.Reservoir(8), "loss": losses.Logistic()},
         {"buffer": buffers.FullHistory(), "loss": losses.Square()},
         {"buffer": buffers.ClassReservoir(8), "learning_rate": schedules.InverseSqrt(0.1)},

@@ -127,7 +127,7 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
 def test_many_rows_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer) -> None:
     """From 32 rows on the kernel goes through them in another way."""
-    model = auc.PairOGD(loss, buffer, l2=0.1, radius=2.0, average=False, seed=3)
+    model = auc.PairOGD(loss, buffer, None, l2=0.1, radius=2.0, average=False, seed=3)
     reference = naive.PairOGD(5, type(loss).__name__, POLICY[buffer.code], buffer.size, None, 2.0, 0.1, 3)
     for x, y in stream(200, 5):
         model.learn_one(x, y)
@@ -152,10 +152,10 @@ def test_the_first_steps_by_hand() -> None:
     assert last.records == 1
 
 
-def test_the_default_is_scale_free() -> None:
+def test_self_tuned_steps_are_scale_free() -> None:
     """All features times c and the radius over c: the same scores."""
-    small = taught(auc.PairOGD())
-    large = auc.PairOGD(radius=1.0 / 1024)
+    small = taught(auc.PairOGD(learning_rate=None))
+    large = auc.PairOGD(learning_rate=None, radius=2.0 / 1024)
     for x, y in stream(20):
         large.learn_one({name: 1024 * value for name, value in x.items()}, y)
     for x, _ in stream(5, seed=1):

@@ -172,15 +172,6 @@ def test_a_surprise_moves_its_own_log_odds_by_little_more_than_two() -> None:
         )
 
 
-def test_one_record_in_four_teaches_and_no_place_of_a_period_is_left_out() -> None:
-    turns = [t for t in range(1024, 200_000) if naive.due(t)]
-    assert len(turns) == pytest.approx((200_000 - 1024) / 4, rel=1e-3)
-    for period in (2, 7, 8, 24, 60):
-        counts = np.bincount(np.array(turns) % period, minlength=period)
-        assert counts.min() > 0.9 * counts.max()
-    assert all(naive.due(t) for t in range(1024))
-
-
 # ---- learners ------------------------------------------------------------------------------------------
 
 LEARNERS: dict[str, Callable[[], Any]] = {

@@ -67,8 +67,8 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
 
 
 def test_two_grades_are_two_classes() -> None:
-    """With the relevances -1 and 1 it is auc.PairOGD, bit for bit."""
-    rank, classify = ranking.PairOGD(seed=1), auc.PairOGD(seed=1)
+    """With the relevances -1 and 1 it is auc.PairOGD with the same settings, bit for bit."""
+    rank, classify = ranking.PairOGD(seed=1), auc.PairOGD(learning_rate=None, radius=1.0, seed=1)
     for x, y in stream(200):
         rank.learn_one(x, 1.0 if y > 0 else -1.0)
         classify.learn_one(x, y > 0)

@@ -69,6 +69,100 @@ def test_an_online_learner_takes_these_steps(name: str, average: Any) -> None:
         assert list(model.weights.values()) == pytest.approx(wanted, abs=1e-11)
 
 
+@pytest.mark.parametrize(
+    "buffer", [buffers.FIFO(1), buffers.FIFO(40), buffers.ClassReservoir(3), buffers.FullHistory()], ids=str
+)
+@pytest.mark.parametrize("loss", [losses.Logistic(), losses.Square()], ids=str)
+def test_each_weight_has_steps_of_its_own(buffer: buffers.Buffer, loss: losses.PairLoss) -> None:
+    """Through each kernel that steps a linear score, on features of very different units."""
+    X, y = stream()
+    X *= [1.0, 1e-3, 40.0]
+    policy = {0: "fifo", 3: "full", 4: "classes"}[buffer.code]
+    reference = naive.PairOGD(
+        3, type(loss).__name__, policy, buffer.size, 0.25, 0.6, 0.1, 3, schedule="adagrad"
+    )
+    made = [auc.PairOGD(loss, buffer, schedules.AdaGrad(0.25), radius=0.6, l2=0.1, seed=3) for _ in range(2)]
+    for row, label in zip(X, y, strict=True):
+        reference.learn(row.tolist(), 1.0 if label else -1.0)
+        made[0].learn_one(dict(enumerate(row.tolist())), bool(label))
+    made[1].learn_many(X, y)
+    for model in made:
+        assert list(model.weights.values()) == pytest.approx(reference.last, abs=1e-9)
+
+
+def test_the_first_step_of_a_weight_has_the_rate() -> None:
+    """Whatever the unit of its feature; a weight without a gradient stays."""
+    model = auc.PairOGD(learning_rate=schedules.AdaGrad(0.25))
+    for i in range(2):
+        model.learn_one({"small": 1e-9 * i, "large": -1e9 * i, "same": 1.0}, i == 1)
+    assert model.weights == {"small": 0.25, "large": -0.25, "same": 0.0}
+
+
+def test_what_adagrad_cannot_be_given_to() -> None:
+    steps = schedules.AdaGrad(0.1)
+    for average in (True, "linear"):
+        with pytest.raises(ConfigError, match="last iterate"):
+            auc.PairOGD(learning_rate=steps, average=average)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="last iterate"):
+        ranking.PairOGD(learning_rate=steps)
+    assert ranking.PairOGD(learning_rate=steps, average=False).average is False
+    with pytest.raises(ConfigError, match="differ by weight"):
+        metric.PairOGD(learning_rate=steps, average=False)
+    with pytest.raises(ConfigError, match="depend on the gradients"):
+        steps.sizes(1, 3)
+    with pytest.raises(ConfigError, match="rate is 0"):
+        schedules.AdaGrad(0)
+
+
+def test_the_name_is_the_schedule_of_rate_an_eighth() -> None:
+    X, y = stream()
+    made = [auc.PairOGD(), auc.PairOGD(learning_rate=schedules.AdaGrad(0.125), buffer=buffers.FIFO(16))]
+    for model in made:
+        model.learn_many(X, y)
+    assert made[0].weights == made[1].weights
+    with pytest.raises(ConfigError, match="learning_rate is 'adagrad'"):
+        auc.SPAUC(learning_rate="adagrad")  # type: ignore[arg-type]
+
+
+def test_one_keyword_is_algorithm_2() -> None:
+    """A number, another schedule or None: one partner, one step size, and the average of the iterates."""
+    X, y = stream()
+    for rate in (0.3, schedules.InverseSqrt(0.3)):
+        model = auc.PairOGD(learning_rate=rate)
+        reference = naive.PairOGD(3, "Hinge", "fifo", 1, 0.3, 2.0)
+        model.learn_many(X, y)
+        for row, label in zip(X, y, strict=True):
+            reference.learn(row.tolist(), 1.0 if label else -1.0)
+        assert list(model.weights.values()) == pytest.approx(reference.average, abs=1e-11)
+        assert model.buffer_records == 1
+    assert auc.PairOGD(learning_rate=None).to_state()["params"] != auc.PairOGD().to_state()["params"]
+
+
+def test_sums_of_squares_are_saved_and_checked() -> None:
+    X, y = stream()
+    whole, first, second = (auc.PairOGD() for _ in range(3))
+    whole.learn_many(X, y)
+    first.learn_many(X[:30], y[:30])
+    second.load_state(first.to_state())
+    second.learn_many(X[30:], y[30:])
+    assert second.weights == whole.weights
+    state = first.to_state()
+    with pytest.raises(Exception, match="sums of squares below 0"):
+        auc.PairOGD().load_state({**state, "previous": -state["previous"]})
+
+
+def test_a_beginning_counts_in_the_squares_of_each_weight() -> None:
+    """Records that it is worth make the steps shorter."""
+    X, y = stream(12)
+    start, moved = {0: 0.5, 1: -0.5, 2: 0.1}, []
+    for records in (0, 100):
+        model = auc.PairOGD()
+        model.begin_at(start, records=records)
+        model.learn_many(X, y)
+        moved.append(float(np.linalg.norm(np.array(list(model.weights.values())) - list(start.values()))))
+    assert 0.0 < moved[1] < 0.5 * moved[0]
+
+
 def test_a_number_is_the_schedule_of_the_square_root() -> None:
     X, y = stream()
     for make in (auc.PairOGD, metric.PairOGD):

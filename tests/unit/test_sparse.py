@@ -21,13 +21,16 @@ NAMES = [f"word{i}" for i in range(D)]
 Stream = list[tuple[dict[str, float], Any]]
 
 OGD: list[Callable[[], Any]] = [
-    lambda: auc.PairOGD(seed=1),
+    lambda: auc.PairOGD(learning_rate=None, seed=1),
+    lambda: auc.PairOGD(buffer=buffers.FIFO(1), seed=1),
+    lambda: auc.PairOGD(buffer=buffers.FIFO(1), half_life=20, seed=1),
     lambda: auc.PairOGD(losses.Logistic(), learning_rate=0.3, average=False, seed=1),
-    lambda: auc.PairOGD(losses.Square(), radius=0.05, seed=1),
-    lambda: auc.PairOGD(half_life=20, seed=1),
+    lambda: auc.PairOGD(losses.Square(), learning_rate=None, radius=0.05, seed=1),
+    lambda: auc.PairOGD(learning_rate=None, half_life=20, seed=1),
     lambda: ranking.PairOGD(losses.MinimumErrorEntropy(0.5), seed=1),
 ]
 OTHERS: list[Callable[[], Any]] = [
+    lambda: auc.PairOGD(seed=1),
     lambda: auc.PairOGD(l2=0.1, seed=1),
     lambda: auc.PairOGD(buffer=buffers.FIFO(3), seed=1),
     lambda: auc.PairOGD(buffer=buffers.Reservoir(4), seed=1),
@@ -210,7 +213,9 @@ def test_words_of_texts_are_learned() -> None:
     model = bag | auc.PairOGD()
     for text, y in texts:
         model.learn_one(text, y)
-    assert model.predict_proba_one("prize")[True] > 0.5 > model.predict_proba_one("lunch")[True]
+    p = {text: model.predict_proba_one(text)[True] for text in ("prize", "lunch", "see you at lunch")}
+    assert p["prize"] > 0.5 > p["see you at lunch"]
+    assert p["prize"] > p["lunch"]
 
 
 @pytest.mark.parametrize("bad", ["text", None, float("nan"), 1e60], ids=str)

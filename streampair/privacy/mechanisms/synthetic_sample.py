@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SEED", "ReleasedStatistics", "SyntheticRows", "dot", "sums_by_leaf", "synthetic_rows"]
+__all__ = ["SEED", "ReleasedStatistics", "SyntheticRows", "dot", "synthetic_rows"]
 
 SEED = 0x57A8  # of the synthetic rows: public and fixed
 # Weights of the entropy against the released counts, as numbers of records. They fall until the misfit is at
 # most so many times the noise (discrepancy principle, Morozov 1966), or a few rows would have all the weight.
 _RIDGES = (30_000.0, 10_000.0, 3_000.0, 1_000.0, 300.0, 100.0)
+# Tried where already the first leaves too few rows, as little noise does.
+_LARGER = tuple(step * 10.0**decade for decade in range(5, 11) for step in (1.0, 3.0))
 _MAX_MISFIT = 1.1
-_MIN_ROW_SHARE, _MIN_ROWS = (
-    1.0 / 16.0,
-    1024.0,
-)  # of the rows, or so many: equal weights of them would vary as much
+# Fewest effective rows, `1 / sum w^2`: a share of all, or so many, but never more than a quarter.
+_MIN_ROW_SHARE, _MIN_ROWS, _MOST_ROW_SHARE = 1.0 / 16.0, 1024.0, 0.25
 _SWEEPS = 10
 _SIGNIFICANT = 2.0  # standard deviations of noise that a count exceeds unless its bin is taken as empty
 _STEPS = 40  # of conjugate gradients
@@ -80,14 +80,11 @@ class SyntheticRows(NamedTuple):
         (n,): they add up to 1.
     scores
         The linear score, (n,), in units of the labels.
-    plain
-        The linear score with equal weights, (n,).
     """
 
-    leaves: NDArray[np.int64]
+    leaves: NDArray[np.uint8]
     weights: Floats
     scores: Floats
-    plain: Floats
 
 
 def _total(values: Floats) -> float:
@@ -97,12 +94,6 @@ def _total(values: Floats) -> float:
 def dot(a: Floats, b: Floats) -> float:
     """Sum of the products of all entries, in one order on every processor."""
     return float(vectors.dot(a.ravel(), b.ravel()))
-
-
-def sums_by_leaf(leaves: NDArray[np.int64], values: Floats, out: Floats) -> None:
-    """Sums of values (n,) by leaf, (trees, leaves)."""
-    for t in range(len(leaves)):
-        out[t] = np.bincount(leaves[t], weights=values, minlength=out.shape[1])
 
 
 def _copula_sample(
@@ -216,23 +207,38 @@ def _linear_scores(x: Floats, weights: Floats, released: ReleasedStatistics, lin
     return scores
 
 
-def _raked_weights(released: ReleasedStatistics, leaves: NDArray[np.int64]) -> Floats:
+def _raked_weights(released: ReleasedStatistics, leaves: NDArray[np.uint8]) -> Floats:
     """Weights of rows (trees, n) that match the released leaf counts up to their noise (raking)."""
     count, size = released.counts.shape
     rows = leaves.shape[1]
     noise, found = released.std * released.std, np.empty((count, size))
-    kept, fewest = np.empty(0), max(_MIN_ROW_SHARE * rows, _MIN_ROWS)
-    for ridge in _RIDGES:
+    fewest = max(_MIN_ROW_SHARE * rows, min(_MIN_ROWS, _MOST_ROW_SHARE * rows))
+
+    def raked(ridge: float) -> Floats:
         weights = np.full(rows, 1.0 / rows)
         ridges = np.full(count, ridge * noise)
         random_trees.tree_rake(leaves, released.counts, ridges, _SWEEPS, np.zeros((count, size)), weights)
-        if len(kept) and not fewest * dot(weights, weights) <= 1.0:
-            break
-        kept = weights
-        sums_by_leaf(leaves, weights, found)
+        return weights
+
+    def enough(weights: Floats) -> bool:
+        return bool(fewest * dot(weights, weights) <= 1.0)
+
+    kept = raked(_RIDGES[0])
+    if not enough(kept):
+        for ridge in _LARGER:
+            kept = raked(ridge)
+            if enough(kept):
+                break
+        return kept
+    for ridge in _RIDGES[1:]:
+        random_trees.tree_totals(leaves, kept, found)
         apart = found - released.counts
         if dot(apart, apart) <= _MAX_MISFIT * noise * found.size:
             break
+        weights = raked(ridge)
+        if not enough(weights):
+            break
+        kept = weights
     return kept
 
 
@@ -255,7 +261,6 @@ def synthetic_rows(
         Number of rows.
     """
     places, x = _copula_sample(released, trees, cap, rows)
-    leaves = np.ascontiguousarray(trees.leaves(places).T)
+    leaves = trees.leaves(places).T.astype(np.uint8, order="C")
     weights = _raked_weights(released, leaves)
-    plain = _linear_scores(x, np.full(rows, 1.0 / rows), released, linear)
-    return SyntheticRows(leaves, weights, _linear_scores(x, weights, released, linear), plain)
+    return SyntheticRows(leaves, weights, _linear_scores(x, weights, released, linear))
