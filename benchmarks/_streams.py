@@ -114,10 +114,14 @@ QUICK = ("Phishing", "Bananas")
 SMALL = (*QUICK, "letter", "ijcnn1", "Agrawal-abrupt", "RBF-slow", "Sine-abrupt", "SEA", "Hyperplane-fast")
 
 
-def _rarer(n: int) -> Records:
-    """ijcnn1 with one of its positives in ten."""
-    places = itertools.count()
-    return [(x, y) for x, y in _file("ijcnn1")(n) if not y or next(places) % 10 == 0]
+def _rarer(keep: int) -> Take:
+    """ijcnn1 with one of its positives in so many."""
+
+    def take(n: int) -> Records:
+        places = itertools.count()
+        return [(x, y) for x, y in _file("ijcnn1")(n) if not y or next(places) % keep == 0]
+
+    return take
 
 
 def _first_letter(n: int) -> Records:
@@ -126,7 +130,7 @@ def _first_letter(n: int) -> Records:
     return rows(frame, labels)
 
 
-RARE: dict[str, Take] = {"ijcnn1-rarer": _rarer, "letter-A": _first_letter}
+RARE: dict[str, Take] = {"ijcnn1-rarer": _rarer(10), "ijcnn1-rarest": _rarer(100), "letter-A": _first_letter}
 PAIRED = (
     *(
         "Phishing",
@@ -140,5 +144,6 @@ PAIRED = (
         "RBF-slow",
         "RBF-fast",
     ),
-    *("Sine-abrupt", "Hyperplane-fast", "random-tree", "letter-turned", "letter-moving", *RARE),
+    *("Sine-abrupt", "Hyperplane-fast", "random-tree", "letter-turned", "letter-moving"),
+    *("ijcnn1-rarer", "letter-A"),
 )

@@ -133,15 +133,17 @@ class Score(msgspec.Struct):
     offset: int
 
 
-async def lane(config: Config, partitions: int) -> tuple[int, int]:
-    """Records that the lane has taken, and forks charged, from the log; nobody may be running."""
+async def lane(config: Config, partitions: int) -> tuple[int, int, int]:
+    """Records that the lane has taken, those that were due, and forks charged; nobody may be running."""
     store = TopicStore(config, partitions=1, private=True)
-    opened = await store.open(Partition("events", WHOLE_TOPIC), dict.fromkeys(range(partitions), 0))
+    topic = config.input.topic
+    opened = await store.open(Partition(topic, WHOLE_TOPIC), dict.fromkeys(range(partitions), 0))
     known = RecoveredState.of(Chain.peek(await opened.read()))
     await opened.close()
     assert known is not None
     forks = 0 if known.ledger is None else known.ledger["forks"] + known.ledger["pending"]
-    return 0 if known.tip is None else known.tip.seen, forks
+    due = 0 if known.source is None else sum(each.next_offset for each in known.source.due)
+    return 0 if known.tip is None else known.tip.seen, due, forks
 
 
 async def sizes(settings: KafkaConfig, names: list[str]) -> list[int]:
@@ -162,32 +164,41 @@ class Workers:
     def __init__(self, config: Path) -> None:
         self.config = config
         self.logs = [config.with_name(f"worker-{i}.log") for i in (0, 1)]
-        self.starts = [0, 0]
+        self._begin = [0, 0]  # of the logs of the processes that run
         self.running = [self._start(i) for i in (0, 1)]
 
     def _start(self, i: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "streampair_connectors", "run", str(self.config)]
-        self.starts[i] += 1
         with self.logs[i].open("ab") as log:
+            self._begin[i] = log.tell()
             return subprocess.Popen(command, stderr=log, stdout=log)
 
     def kill(self, i: int) -> None:
         """kill -9, and start again."""
-        self.running[i].send_signal(signal.SIGKILL)
+        self._restart(i, signal.SIGKILL)
+
+    def rejoin(self, i: int) -> None:
+        """Stop cleanly, which leaves the group, and start again."""
+        self._restart(i, signal.SIGTERM)
+
+    def _restart(self, i: int, number: int) -> None:
+        self.running[i].send_signal(number)
         self.running[i].wait()
         self.running[i] = self._start(i)
 
     def up(self) -> bool:
         """Whether both have said that they run: before that, nobody hears a SIGTERM."""
-        said = [log.read_text().count('"event":"started"') for log in self.logs]
-        return said == self.starts
+        logs = zip(self.logs, self._begin, strict=True)
+        return all(b'"event":"started"' in log.read_bytes()[begin:] for log, begin in logs)
 
-    def weight(self, i: int) -> str:
-        """Memory and open files of a worker."""
-        pid = self.running[i].pid
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        return f"{pages * os.sysconf('SC_PAGE_SIZE') / 2**20:.0f} MB, {files} files"
+    def rss(self, i: int) -> int:
+        """Memory of a worker in MB."""
+        pages = int(Path(f"/proc/{self.running[i].pid}/statm").read_text().split()[1])
+        return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+
+    def files(self, i: int) -> int:
+        """Open files of a worker."""
+        return len(list(Path(f"/proc/{self.running[i].pid}/fd").iterdir()))
 
     def end(self) -> None:
         """End what still runs."""
@@ -219,7 +230,7 @@ async def attack(options: argparse.Namespace, workers: Workers, feed: Feed, conf
             if sending.done():
                 break
             victim, kills = coin.randrange(2), kills + 1
-            weights = [workers.weight(i) for i in (0, 1)]
+            weights = [f"{workers.rss(i)} MB, {workers.files(i)} files" for i in (0, 1)]
             await asyncio.to_thread(workers.kill, victim)
             kept = await sizes(settings, internal)
             print(
@@ -245,7 +256,7 @@ def judge(options: argparse.Namespace, workers: Workers, feed: Feed, config: Con
     committed = asyncio.run(scores(config.require_kafka().bootstrap_servers, feed.sent, "read_committed"))
     missing = sum(int((found == 0).sum()) for found in committed)
     twice = sum(int((found > 1).sum()) for found in committed)
-    seen, forks = asyncio.run(lane(config, len(feed.sent)))
+    seen, _, forks = asyncio.run(lane(config, len(feed.sent)))
     print(f"{feed.total:,} events: {missing} have no score, {twice} have two (committed records)")
     print(f"the model has taken {seen:,}; forks charged: {forks}; exit codes of the stops: {codes}")
     errors = [line for log in workers.logs for line in log.read_text().splitlines() if ERROR in line]

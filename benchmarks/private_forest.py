@@ -79,7 +79,7 @@ def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, tes
             leaves.append(part[:, d : d + count * size].reshape(-1, count, size).argmax(axis=2))
         weights = np.full(len(train), 1.0 / len(train))
         scores = np.concatenate(vectors) @ linear
-        return SyntheticRows(np.concatenate(leaves).T.copy(), weights, scores, scores)
+        return SyntheticRows(np.concatenate(leaves).T.astype(np.uint8, order="C"), weights, scores)
 
     with patch.object(dp_forest, "synthetic_rows", known):
         w = rule._compute_model()[0]

@@ -21,7 +21,7 @@ import _timing
 from _timing import timed, versus
 from river import linear_model
 
-from streampair import auc
+from streampair import auc, buffers
 
 Stream = list[tuple[dict[str, float], bool]]
 EACH = 30
@@ -60,9 +60,9 @@ def turn(model: Any, records: Stream) -> None:
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     for count, most in ((1000, None), (8000, 1.5), (100_000, None)):
         records = words(count, RECORDS)
-        ours = knowing(auc.PairOGD(max_features=count), count)
+        ours = knowing(auc.PairOGD(buffer=buffers.FIFO(1), max_features=count), count)
         theirs = knowing(linear_model.LogisticRegression(), count)
-        name = f"PairOGD, 30 of {count} names: a record / LogisticRegression"
+        name = f"PairOGD, one partner, 30 of {count} names: a record / LogisticRegression"
         yield figure(name, partial(turn, ours, records), partial(turn, theirs, records), options, most)
     records, few = words(8000, RECORDS), words(1000, RECORDS)
     many, fewer = knowing(auc.Forest(seed=1), 8000), knowing(auc.Forest(seed=1), 1000)

@@ -84,7 +84,7 @@ def of_set(data: _sets.Set, epsilon: float, count: int, horizon: bool) -> _timin
 def candidates() -> list[auc.PairOGD]:
     """The learners of a race."""
     return [
-        auc.PairOGD(loss, buffers.FIFO(8), radius=radius)
+        auc.PairOGD(loss, buffers.FIFO(8), None, radius=radius)
         for radius in (1.0, 3.0, 10.0, 30.0)
         for loss in (losses.Hinge(), losses.Logistic())
     ]

@@ -149,7 +149,7 @@ def pair_ogd(data: _sets.Set, train: np.ndarray, test: np.ndarray) -> float:
     x = data.x.to_numpy()
     rows = StandardScaler().fit(x[train]).transform(x) / x.shape[1] ** 0.5
     rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-    model = _sets.MODULES[data.family].PairOGD(buffer=buffers.FIFO(32), radius=30.0)
+    model = _sets.MODULES[data.family].PairOGD(buffer=buffers.FIFO(32), learning_rate=None, radius=30.0)
     model.learn_many(rows[train], data.y[train])
     if data.family == "metric":
         return _sets.in_order("metric", data.y[test], model.transform_many(rows[test]))

@@ -293,6 +293,8 @@ async def worker(
     in_kafka: bool = False,
     every: dict[str, Any] | None = None,
     shares: dict[str, float] | None = None,
+    more: dict[str, dict[str, Any]] | None = None,
+    base: Path | None = None,
 ) -> float:
     """The worker, as `streampair run` starts it.
 
@@ -306,19 +308,24 @@ async def worker(
         When it commits; None: every `COMMIT` events.
     shares
         Where to put what its time went into.
+    more
+        Further keys, by table.
+    base
+        Where relative paths start.
     """
     with tempfile.TemporaryDirectory() as directory:
-        config = parse_config(
-            {
-                "app": f"bench-{time.time_ns()}",
-                "kafka": {"bootstrap_servers": bootstrap},
-                "input": {"topic": topic, "label": "y", "features": names},
-                "output": {"topic": output, "dead_letter_topic": f"{output}-dead"},
-                "learner": learner or {"class": "streampair.auc.PairOGD"},
-                "store": {"kind": "kafka"} if in_kafka else {"directory": f"{directory}/state"},
-                "worker": every or {"commit_every_events": COMMIT},
-            }
-        )
+        table: dict[str, Any] = {
+            "app": f"bench-{time.time_ns()}",
+            "kafka": {"bootstrap_servers": bootstrap},
+            "input": {"topic": topic, "label": "y", "features": names},
+            "output": {"topic": output, "dead_letter_topic": f"{output}-dead"},
+            "learner": learner or {"class": "streampair.auc.PairOGD"},
+            "store": {"kind": "kafka"} if in_kafka else {"directory": f"{directory}/state"},
+            "worker": every or {"commit_every_events": COMMIT},
+        }
+        for name, keys in (more or {}).items():
+            table[name] = {**table[name], **keys}
+        config = parse_config(table, base=base)
         made = Worker(config)
         task = asyncio.create_task(made.run())
         while not made.lanes and not task.done():  # noqa: ASYNC110  # there is no event to wait for

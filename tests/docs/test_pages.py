@@ -19,7 +19,7 @@ from harness.follow import agree
 
 # These pages are followed from top to bottom, each by a test of its own.
 FOLLOWED = {
-    *(f"docs/tutorials/{name}.md" for name in ("river", "kafka", "forest", "chargebacks")),
+    *(f"docs/tutorials/{name}.md" for name in ("river", "kafka", "forest", "chargebacks", "debezium")),
     "CONTRIBUTING.md",
 }
 

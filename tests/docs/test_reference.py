@@ -17,7 +17,7 @@ from harness import pages, support
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from streampair_connectors import config
-from streampair_connectors.config import Config, StepConfig
+from streampair_connectors.config import Config, SchemaRegistryConfig, StepConfig
 from streampair_connectors.observability.metric_definitions import HEALTH_STATES
 
 CONFIGURATION = pages.text_of("docs/configuration.md")
@@ -26,7 +26,11 @@ OPERATIONS = pages.text_of("docs/operations.md")
 
 def tables() -> dict[str, type[BaseModel]]:
     """Every table of the configuration, by its heading."""
-    found: dict[str, type[BaseModel]] = {"Top level": Config, "[[learner.steps]]": StepConfig}
+    found: dict[str, type[BaseModel]] = {
+        "Top level": Config,
+        "[[learner.steps]]": StepConfig,
+        "[schema_registry]": SchemaRegistryConfig,
+    }
     for name, field in Config.model_fields.items():
         for kind in (field.annotation, *typing.get_args(field.annotation)):
             if isinstance(kind, type) and issubclass(kind, BaseModel):
