@@ -8,6 +8,10 @@
 #   make verify   kill it everywhere: exactly once?    make clean    remove what make made
 #   make dashboards   Grafana's files, from their source   make prometheus   Prometheus over a worker on this machine
 #   make audit    what attacks show of each claim, and of mutants
+#   make fuzz     damaged events, labels, configurations, models, snapshots, logs and registries, 100,000 of each
+#   make sbom     the bill of materials of an installation, checked against the pins
+#   make soak     a long run on a real broker, workers killed throughout: nothing lost, nothing grows
+#   make rivals   other libraries on the same streams, each in an environment of its own
 #   make search-log   a view that leaves uncharged: 100,000 lives of a lane whose storage lies
 #   make repeat   every test that depends on chance, 200 times
 #   make test-python PYTHON=python3.13                 the tests that need no broker, on another Python
@@ -22,7 +26,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dashboards prometheus demo test test-python repeat search search-log verify mutate bench audit utility readme docs docs-env lint format clean
+.PHONY: help env dashboards prometheus demo test test-python repeat search search-log fuzz verify mutate bench audit soak sbom utility rivals readme docs docs-env lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -83,6 +87,11 @@ search: $(STAMP)
 # Lives of a lane whose storage lies, drawn at random; prints the shortest script of each find.
 search-log: $(STAMP)
 	cd tests && ../$(BIN)/python -m harness.search_log $(ARGS)
+
+# Prints the numbers of the cases that it finds; `harness.fuzz.case` repeats one.
+fuzz: $(STAMP)
+	cd tests && ../$(BIN)/python -m harness.fuzz $(ARGS)
+
 # Workers, brokers and disks die at every step of a start and of a commit. Each version of Kafka has a process; in a
 # third one learners move to a processor for which every kernel is compiled anew, and forests are audited.
 verify: $(STAMP)
@@ -103,10 +112,19 @@ bench: $(STAMP)
 audit: $(STAMP)
 	$(BIN)/python benchmarks/audit.py $(ARGS)
 
+# A hundred million events, hours long. make soak ARGS="--events 2000000 --lanes forest" is shorter.
+soak: $(STAMP)
+	$(BIN)/python benchmarks/soak.py $(ARGS)
+
 utility: $(STAMP)
 	$(BIN)/python benchmarks/utility.py --plot docs/images/utility.svg
 	@echo
 	$(BIN)/python benchmarks/demo.py
+
+# River, CapyMOA (needs Java), Vowpal Wabbit, LightGBM and private rivals. Hours at first; what has a result is not run
+# again. make rivals ARGS="--only streampair --again" repeats our own learners.
+rivals: $(STAMP)
+	$(BIN)/python benchmarks/rivals.py $(ARGS)
 
 # Writes what demo, bench, utility and a run on Apache Kafka print into the pages, between their markers.
 readme: $(STAMP)
@@ -136,6 +154,16 @@ format: $(STAMP)
 # The files that Grafana reads, from their one source.
 dashboards: $(STAMP)
 	$(BIN)/python deploy/grafana/dashboards.py
+
+# A plain installation, and its bill of materials in CycloneDX: dist/streampair.cdx.json. Fails if a package is not the
+# one that constraints.txt pins, or says nothing of its licence.
+sbom: $(STAMP)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --group sbom
+	rm -rf .cache/plain && $(BIN)/python -m venv .cache/plain
+	.cache/plain/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt .
+	mkdir -p dist
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --of JSON -o dist/streampair.cdx.json .cache/plain/bin/python
+	$(BIN)/python deploy/sbom.py dist/streampair.cdx.json
 
 # Scrapes a `streampair run` (or `make demo ARGS="--serve --port 9464"`) on this machine, with deploy's rules.
 prometheus: $(STAMP)

@@ -19,6 +19,11 @@ from xdist.scheduler import LoadScopeScheduling
 # each other in loops, and take the processors from other processes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# With these pytest writes the whole difference of two long lists. It takes minutes, and the test of a mutant,
+# whose failure is expected, times out. mutation/run.py copies this file, and needs no such lines of its own.
+for name in ("CI", "BUILD_NUMBER"):
+    os.environ.pop(name, None)
+
 # Of the tests with a broker, those that take half of the time.
 WORKERS = ("test_worker.py", "test_state_commands.py")
 

@@ -13,7 +13,6 @@ import asyncio
 import atexit
 import collections
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
@@ -27,18 +26,18 @@ import tempfile
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness import support
 from harness.kafka import Cluster, Unavailable, complete, create_topic
+from harness.maven import alone, fetched
 
 POM = Path(__file__).with_name("pom.xml")
 CACHE = (support.CACHE / "kafka").resolve()  # the JVM knows the classes that it kept by the path of the jars
 PROFILES = {"3.9": "kafka-3.9", "4.x": "kafka-4"}
 """The versions that users run: name in the tests -> Maven profile."""
 
-FETCH_SECONDS = 600.0
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
 
@@ -72,60 +71,12 @@ def java() -> tuple[str, str]:
     raise Unavailable("Apache Kafka", hint)
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One process at a time: two of Maven that fetch the same files wait for each other, or spoil them."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def jars(name: str) -> Path:
     """Directory with the jars of one Kafka version: from the cache, else resolved by Maven into it."""
     version = version_of(name)
-    target = CACHE / version
-    stamp = hashlib.sha256(POM.read_bytes()).hexdigest()
-    complete = target / ".complete"
-    if complete.exists() and complete.read_text() == stamp:
-        return target
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Unavailable(
-            f"Apache Kafka {version}",
-            "install Maven (Debian: apt-get install maven), needed once to fetch it",
-        )
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with _alone(CACHE / ".fetching"), tempfile.TemporaryDirectory(dir=CACHE) as work:
-        if complete.exists() and complete.read_text() == stamp:
-            return target  # another process has fetched it meanwhile
-        fetched = Path(work, "jars")
-        command = [
-            *(maven, "--quiet", "--batch-mode", "-f", str(POM), "-P", PROFILES[name]),
-            *("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fetched}"),
-        ]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                timeout=FETCH_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable(
-                f"Apache Kafka {version}", f"Maven did not fetch it in {FETCH_SECONDS:.0f} s; try again"
-            ) from None
-        if done.returncode != 0:
-            raise Unavailable(
-                f"Apache Kafka {version}",
-                f"Maven could not fetch it; with a network, try: {' '.join(command[:6])} dependency:tree\n"
-                + done.stdout[-2000:],
-            )
-        (fetched / ".complete").write_text(stamp)
-        shutil.rmtree(target, ignore_errors=True)
-        fetched.rename(target)
-    return target
+    options = ["-DincludeScope=runtime", "-DoutputDirectory={folder}"]
+    arguments = ["-P", PROFILES[name], "dependency:copy-dependencies", *options]
+    return fetched(f"Apache Kafka {version}", POM, CACHE / version, arguments)
 
 
 def classes(name: str) -> list[str]:
@@ -138,7 +89,7 @@ def classes(name: str) -> list[str]:
         return []
     stamp = hashlib.sha256(f"{folder}\n{version}".encode()).hexdigest()[:16]
     kept = folder / f"{stamp}.jsa"
-    with _alone(folder / ".keeping"):
+    with alone(folder / ".keeping"):
         if not kept.exists():
             for old in folder.glob("*.jsa"):  # of another Java, or of a directory that was moved
                 old.unlink()
@@ -202,7 +153,7 @@ _QUIET1 = "log4j.rootLogger=ERROR, out\n" + _LOG4J1.partition("\n")[2]
 _QUIET2 = _LOG4J2.replace("rootLogger.level = info", "rootLogger.level = error")
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Free ports that stay free while the broker is down.
 
     Not from the range that outgoing connections take theirs from: a client that tries again and again to
@@ -220,6 +171,23 @@ def _free_ports(count: int) -> list[int]:
             if port not in found:
                 found.append(port)
     return found
+
+
+def guard(pid: int) -> subprocess.Popen[bytes]:
+    """A shell that kills a process if this one is killed: its standard input then ends. See `dismiss`."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"read _; kill -9 {pid}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def dismiss(shell: subprocess.Popen[bytes]) -> None:
+    """End a guard, before the id of its process is free for another one."""
+    shell.kill()
+    shell.communicate()
 
 
 class _Life:
@@ -277,7 +245,7 @@ class KafkaBroker(Cluster):
         self._log: collections.deque[str] = collections.deque(maxlen=2000)
         self._reader: threading.Thread | None = None
         more = listeners or {}
-        port, controller, *ports = _free_ports(2 + len(more))
+        port, controller, *ports = free_ports(2 + len(more))
         self.bootstrap = f"127.0.0.1:{port}"
         self.controller = f"127.0.0.1:{controller}"
         self.addresses = {name: f"127.0.0.1:{port_of}" for name, port_of in zip(more, ports, strict=True)}
@@ -353,14 +321,7 @@ class KafkaBroker(Cluster):
             cwd=self._work,
             start_new_session=True,  # Ctrl-C in a terminal must not end it before the tests let go of it
         )
-        # Nobody closes the broker if this process is killed; but then the shell's standard input ends.
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", f"read _; kill -9 {process.pid}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._guard = guard(process.pid)
         life = _Life()  # one for each process: what the one before says at its end is not said of this one
         self._reader = threading.Thread(target=self._read_log, args=(process, life), daemon=True)
         self._reader.start()
@@ -387,10 +348,8 @@ class KafkaBroker(Cluster):
             self._reader = None
 
     def _dismiss_guard(self) -> None:
-        # before the broker's process id is free for another process
         if self._guard is not None:
-            self._guard.kill()
-            self._guard.communicate()
+            dismiss(self._guard)
             self._guard = None
 
     def stop(self) -> None:

@@ -24,10 +24,10 @@ NAMES = [f"f{i}" for i in range(5)]
 
 LEARNERS: list[Any] = [
     auc.PairOGD(seed=0),
-    auc.PairOGD(losses.Logistic(), buffers.Reservoir(8), l2=0.01, average=False, seed=1),
+    auc.PairOGD(losses.Logistic(), buffers.Reservoir(8), 0.1, l2=0.01, average=False, seed=1),
     auc.PairOGD(losses.SquaredHinge(), buffers.Reservoir(8, replacement=True), seed=2),
-    auc.PairOGD(losses.Logistic(), buffers.ClassReservoir(4), seed=3),
-    auc.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=4),
+    auc.PairOGD(losses.Logistic(), buffers.ClassReservoir(4), None, seed=3),
+    auc.PairOGD(losses.Logistic(), buffers.FullHistory(), None, seed=4),
     auc.PairOGD(losses.Logistic(), buffers.FullHistory("float32"), seed=4),
     auc.PairOGD(losses.Square(), buffers.FullHistory(), seed=5),
     auc.PairOGD(losses.Logistic(), buffers.FIFO(3), half_life=20),
