@@ -17,6 +17,9 @@ from harness.verifier import Nursery, Trial
 # Of learners: one for the application, which is the default, and one for each partition.
 SCOPES = ("application", "partition")
 
+USUAL = {"scope": "application", "store": "kafka"}
+"""The case of a test that runs on older versions of Kafka."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on each tier that its fixture names: ``kafka``, ``apache_kafka`` or ``stoppable_kafka``.
@@ -59,12 +62,14 @@ def _tier(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The whole verifier runs with ``-m verifier`` (`make verify`); else the short part, on one version.
 
-    So do tests marked `newest` on the older versions.
+    So do tests marked `newest` on the older versions. There each test runs in one store and with one scope,
+    `USUAL` if it has them: requests differ between versions, what stores do with the answers does not.
 
     And each broker starts once: pytest's own order knows a parameter by its place among those of one test.
     """
     everything = "verifier" in config.getoption("markexpr")
     dropped = []
+    older: dict[tuple[Any, ...], list[pytest.Function]] = {}
     for item in items:
         marks = [mark.kwargs for mark in item.iter_markers("verifier")]
         if not marks or not isinstance(item, pytest.Function):
@@ -76,6 +81,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             mark.get("store", store) != store or mark.get("scope", scope) != scope for mark in marks
         ):
             dropped.append(item)
+        elif tier in STOPPABLE_TIERS[:-1]:
+            others = [(name, str(value)) for name, value in item.callspec.params.items() if name not in USUAL]
+            older.setdefault((item.path, item.originalname, *sorted(others)), []).append(item)
+    for cases in older.values():
+        usual = [sum(case.callspec.params.get(name) == USUAL[name] for name in USUAL) for case in cases]
+        dropped += [case for place, case in enumerate(cases) if place != usual.index(max(usual))]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         gone = {id(item) for item in dropped}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config, parse_config
-from streampair_connectors.kafka import Message, Partition, Routes
+from streampair_connectors.kafka import Message, Partition, RecordReader, Routes
 from streampair_connectors.kafka.producer import PART, split_messages
 from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.model_topic import (
@@ -26,7 +26,7 @@ from streampair_connectors.worker.outputs import Outputs
 
 from streampair import auc
 from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Scored
-from streampair.errors import ConfigError, SnapshotError, StoreError, StreampairError
+from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32
 
@@ -76,6 +76,23 @@ class Topic:
         """Those that a reader from the start finds."""
         assembler = Assembler(config_of())
         return [data for record in self.records[self.start :] if (data := assembler.add(record)) is not None]
+
+
+class TrimmedMeanwhile(Topic):
+    """Its owner trims it to these offsets while it is read, once each: what is gone cannot be read."""
+
+    def __init__(self, *before: int) -> None:
+        super().__init__()
+        self._before = list(before)
+
+    is_trimmed = RecordReader.is_trimmed
+
+    async def span(self, place: Partition, first: int, end: int) -> AsyncIterator[Sequence[Any]]:
+        yield self.records[first : first + 1]
+        if self._before:
+            await self.trim(0, self._before.pop(0))
+            raise SourceError("the broker refused to read", fix="-")
+        yield self.records[first + 1 : end]
 
 
 def parts(data: bytes, size: int = 1000) -> list[Message]:
@@ -214,7 +231,7 @@ def test_the_newest_whole_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None
         assert await read_model(config, lookup) is None
         for seen in (1, 2):
             publisher = ModelPublisher(config, lookup)
-            topic.append(parts(publisher._export(lane_of(auc.PairOGD(), seen))))
+            topic.append(parts(publisher._export(lane_of(auc.PairOGD(), seen)), 200))
         topic.append(parts(random.Random(1).randbytes(5000))[:-1])
         found = await read_model(config, lookup)
         assert found is not None
@@ -321,6 +338,28 @@ def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes(
         await publisher.stop()
 
     monkeypatch.setattr("streampair_connectors.worker.model_topic.read_register", read)
+    asyncio.run(body())
+
+
+def test_a_topic_that_its_owner_trims_meanwhile_is_read_again() -> None:
+    async def body() -> None:
+        config, models = config_of(), []
+        lookup: Any = Topic()
+        for seen in (1, 2, 3):
+            models.append(parts(ModelPublisher(config, lookup)._export(lane_of(auc.PairOGD(), seen)), 200))
+        assert len(models[0]) == 2  # the first try ends between them
+        topic: Any = TrimmedMeanwhile(len(models[0]), len(models[0]) + len(models[1]))
+        for messages in models:
+            topic.append(messages)
+        found = await read_model(config, topic)
+        assert found is not None
+        assert found.model.slots == 3
+
+        topic = TrimmedMeanwhile(0)
+        topic.append(models[0])
+        with pytest.raises(SourceError, match="refused to read"):
+            await read_model(config, topic)
+
     asyncio.run(body())
 
 

@@ -90,6 +90,18 @@ class RecordReader:
         async with self._consumer() as consumer:
             return await self._spans(consumer, partitions)
 
+    async def is_trimmed(self, partition: Partition, first: int) -> bool:
+        """Whether the record at an offset, the first when reading began, was deleted meanwhile: read again.
+
+        The owner of a log or of a model topic trims it while others read.
+
+        Raises
+        ------
+        SourceError
+            The broker does not answer.
+        """
+        return (await self.spans([partition]))[partition.partition][0] > first
+
     async def _spans(
         self, consumer: AIOKafkaConsumer, partitions: Sequence[Partition]
     ) -> dict[int, tuple[int, int]]:
@@ -408,9 +420,9 @@ class LogTopic:
                     async for records in batches:
                         found.extend(records)
             except SourceError:
-                if (await lookup.spans([place]))[place.partition][0] == first:
+                if not await lookup.is_trimmed(place, first):
                     raise
-                continue  # the owner has trimmed the log meanwhile
+                continue
             return found
 
     def _join_parts(self, records: Sequence[RecordLike]) -> list[tuple[int, bytes | None, bytes]]:

@@ -181,14 +181,20 @@ async def read_model(config: Config, lookup: RecordReader) -> PublishedModel | N
         The model cannot be used, as of `Assembler.load`.
     """
     assert config.model_topic is not None
-    place, assembler = Partition(config.model_topic, 0), Assembler(config)
-    first, end = (await lookup.spans([place]))[0]
-    newest = None
-    async with contextlib.aclosing(lookup.span(place, first, end)) as batches:
-        async for records in batches:
-            for record in records:
-                newest = assembler.add(record) or newest
-    return None if newest is None else assembler.load(newest)
+    place = Partition(config.model_topic, 0)
+    while True:
+        assembler, newest = Assembler(config), None
+        first, end = (await lookup.spans([place]))[0]
+        try:
+            async with contextlib.aclosing(lookup.span(place, first, end)) as batches:
+                async for records in batches:
+                    for record in records:
+                        newest = assembler.add(record) or newest
+        except SourceError:
+            if not await lookup.is_trimmed(place, first):
+                raise
+            continue
+        return None if newest is None else assembler.load(newest)
 
 
 def check_partitions(topic: str, count: int) -> None:
