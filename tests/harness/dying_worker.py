@@ -465,6 +465,15 @@ def _set_clock(ahead: float) -> None:
     time.time_ns = lambda: true_ns() + round(ahead * 1e9)
 
 
+def _set_release(version: str, log_format: int | None = None) -> None:
+    """Be another release, which writes its version, and logs of its own format, and else does the same."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("streampair", _HERE) and hasattr(module, "__version__"):
+            module.__version__ = version  # type: ignore[attr-defined]
+    if log_format is not None:
+        found("streampair.engine.durable_lane").LOG_FORMAT = log_format
+
+
 def _work(order: dict[str, Any]) -> None:
     """Be a worker, in the child."""
     # Nobody else knows of this process if the one that started it is killed.
@@ -484,6 +493,8 @@ def _work(order: dict[str, Any]) -> None:
         found(f"{_HERE}.worker.worker").Consumer = watched
     if order.get("clock"):
         _set_clock(order["clock"])
+    if order.get("release"):
+        _set_release(*order["release"])
     if order.get("broken"):
         BROKEN[order["broken"]]()
     # It was, before the fork: only real work counts.

@@ -101,7 +101,7 @@ class Nursery:
             return answer
 
     def start(self, app: App, **order: Any) -> Worker:
-        """Start a worker; `order` is that of `dying_worker`: step, count, action, broken, clock, env."""
+        """Start a worker; `order` is that of `dying_worker`: step, count, action, broken, clock, release, env."""
         self._count += 1
         pipe = self._directory / f"{self._count}.log"
         os.mkfifo(pipe, 0o600)
@@ -452,13 +452,13 @@ class Trial:
                 return False
         return True
 
-    def restart_each(self, nursery: Nursery, workers: list[Worker], count: int) -> None:
+    def restart_each(self, nursery: Nursery, workers: list[Worker], count: int, **order: Any) -> None:
         """Stop one worker after the other and start it again, with events before and after each stop."""
         for index in range(len(workers)):
             self.feed(count)
             assert workers[index].stop() == 0, workers[index].log()
             self.feed(count)
-            workers[index] = nursery.start(self.app)
+            workers[index] = nursery.start(self.app, **order)
             workers[index].await_log("started")
 
     def await_done(self, *workers: Worker) -> None:
