@@ -101,7 +101,7 @@ class Nursery:
             return answer
 
     def start(self, app: App, **order: Any) -> Worker:
-        """Start a worker; `order` is that of `dying_worker`: step, count, action, broken, clock, release, env."""
+        """Start a worker; `order` is that of `dying_worker._work`."""
         self._count += 1
         pipe = self._directory / f"{self._count}.log"
         os.mkfifo(pipe, 0o600)
