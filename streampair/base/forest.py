@@ -6,8 +6,8 @@ import math
 import secrets
 import struct
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,11 @@ from streampair.kernels import state as layout
 from streampair.records import features as _features
 
 __all__ = [
+    "ExplainedForestRows",
     "Explanation",
     "ForestLearner",
     "ForestRows",
+    "Reasons",
     "check_trees",
     "columns_of",
     "exported",
@@ -43,6 +45,8 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+Reasons: TypeAlias = list[list[tuple[str, float]]]
+"""Of each record, the largest contributions to its score: features, and what they add."""
 
 _NO_SCORES: Array = np.empty(0)
 
@@ -99,11 +103,18 @@ class ForestRows:
         others
             A usable record for each stop, scored just before that row into `other_scores`, and not learned.
         """
+        state, scores = self._begin(stops, others)
+        self._learn(state, 0, len(self._rows), scores)
+        return self._end(scores)
+
+    def _begin(self, stops: Sequence[int], others: Sequence[Mapping[Any, Any]]) -> tuple[Array, Array]:
+        """The state, and room for the scores; `others` are scored."""
         state = self._learner._state
         if stops:
             self.other_scores = self._score_before(state.copy(), stops, others)
-        scores = np.zeros(len(self._rows))
-        self._learn(state, 0, len(self._rows), scores)
+        return state, np.zeros(len(self._rows))
+
+    def _end(self, scores: Array) -> list[float]:
         if self._low is not None:
             self._learner._learn_label(self._low)
         values: list[float] = scores.tolist()
@@ -132,6 +143,33 @@ class ForestRows:
             scores.append(float(score[0]))
             begin = stop
         return scores
+
+
+class ExplainedForestRows(ForestRows):
+    """`ForestRows` of a forest whose reasons are those of its one score."""
+
+    def take_explained(
+        self, count: int, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()
+    ) -> tuple[list[float], Reasons]:
+        """As `take`, and the largest contributions to each score, as `largest_parts` of `explain_one`.
+
+        Parameters
+        ----------
+        count
+            How many contributions at most.
+        stops, others
+            As of `take`.
+        """
+        state, scores = self._begin(stops, others)
+        places, values = np.full((len(scores), count), -1), np.zeros((len(scores), count))
+        kept, begin = self._learner._kept_means(0), 0
+        for stop in [*sorted(self.refused), len(scores)]:
+            part = slice(begin, stop)
+            forest.forest_learn_explained(
+                state, kept, self._rows[part], self._labels[part], scores[part], places[part], values[part]
+            )
+            begin = stop + 1
+        return self._end(scores), self._learner._reasons(places, values)
 
 
 Bits = NDArray[np.int64]
@@ -732,14 +770,43 @@ class ForestLearner(Learner):
 
     def _explained(self, block: Array, number: int) -> Explanation:
         """Explain the score that a block, of the class of this number, gave the record in the state."""
+        out = np.empty(self._columns.count + 1)
+        forest.forest_explain(self._state, block, self._kept_means(number), out)
+        *parts, baseline = out.tolist()
+        return Explanation(baseline, dict(zip(self._columns.names, parts, strict=True)))
+
+    @property
+    def explain_rows(self) -> Callable[[Sequence[Hashable], Array, int], tuple[list[float], Reasons]] | None:
+        """Function that scores and explains the rows (n, d) of an array whose columns have these names.
+
+        It returns their scores, and the largest contributions to each, at most so many, as
+        `streampair.engine.pipeline.largest_parts` gives them. None: the forest explains records one by one.
+        """
+        ours = type(self).explain_one is ForestLearner.explain_one
+        return self._explain_rows if ours and type(self).score_one is ForestLearner.score_one else None
+
+    def _explain_rows(
+        self, columns: Sequence[Hashable], rows: Array, count: int
+    ) -> tuple[list[float], Reasons]:
+        self._check_rows(columns, rows)
+        arranged = np.ascontiguousarray(self._columns.arrange(columns, rows))
+        return ExplainedForestRows(self, arranged, np.full(len(rows), math.nan), {}).take_explained(count)
+
+    def _kept_means(self, number: int) -> Array:
+        """What is kept between two explanations of the class of this number."""
         kept = self._kept.get(number)
         if kept is None:
             cap = int(self._state[forest.FOREST_CAP])
             kept = self._kept[number] = np.zeros(forest.forest_kept_places(self.trees, self.nodes, cap)[-1])
-        out = np.empty(self._columns.count + 1)
-        forest.forest_explain(self._state, block, kept, out)
-        *parts, baseline = out.tolist()
-        return Explanation(baseline, dict(zip(self._columns.names, parts, strict=True)))
+        return kept
+
+    def _reasons(self, places: Bits, values: Array) -> Reasons:
+        """Names and values of the largest contributions of records, from their columns; -1: there is none."""
+        names = [name if isinstance(name, str) else str(name) for name in self._columns.names]
+        return [
+            [(names[j], value) for j, value in zip(columns, parts, strict=True) if j >= 0]
+            for columns, parts in zip(places.tolist(), values.tolist(), strict=True)
+        ]
 
     @property
     def feature_importances(self) -> dict[Any, float]:
@@ -896,7 +963,8 @@ class ForestLearner(Learner):
         self, rows: Array, ys: Sequence[Any], nulls: Sequence[int], refused: dict[int, RecordError]
     ) -> ForestRows:
         labels = encode_labels(self._task, ys, nulls, refused)
-        return ForestRows(self, rows, labels, refused, low_label(ys, labels) if self._unnamed else None)
+        kind = ForestRows if self.explain_rows is None else ExplainedForestRows
+        return kind(self, rows, labels, refused, low_label(ys, labels) if self._unnamed else None)
 
     def _row_of(self, x: Mapping[Any, Any]) -> Array:
         """A usable record as a row (d,)."""

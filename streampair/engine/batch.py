@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streampair.engine.delays import ScoreSample
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import PipelineAdapter
-from streampair.engine.protocols import decode_many, takes_nulls
+from streampair.engine.protocols import ExplainedBatchProtocol, decode_many, takes_nulls
 from streampair.engine.records import (
     LABEL_LATER,
     LABEL_LEARNED,
@@ -557,8 +557,12 @@ class RecordProcessor:
             table = None if score is None else self._reader.rows(records)
             if score is None or table is None or table.refused:
                 return False
-            scores = score(table.names, table.values).tolist()
-            reasons = list(map(model.reasons, _Dicts(table))) if model.explain else None
+            reasons: list[Any] | None = None
+            if model.explain_rows is not None:
+                scores, reasons = model.explain_rows(table.names, table.values, model.explain)
+            else:
+                scores = score(table.names, table.values).tolist()
+                reasons = list(map(model.reasons, _Dicts(table))) if model.explain else None
         except Exception:
             return False  # the events are scored one by one, which meets the error again
         ids = table.ids or itertools.repeat(None)
@@ -622,22 +626,19 @@ class RecordProcessor:
         auc_labels: list[int],
         auc_scores: list[float],
     ) -> int:
-        """Take all records at once, or else labelled events until one fails; return how many were taken.
-
-        Reasons are of the model before each event: these are taken one after the other.
-        """
+        """Take all records at once, or else labelled events until one fails; return how many were taken."""
         slots = self._slots_left()
         crossing = 0 < slots < len(records)
         batch = None if crossing else self._reader.read(records, self.next_offset or 0)
         if batch is None:
             return 0
-        explains = bool(self._model.explain) and not self._is_due
-        taken = None if explains else self._take_at_once(batch, records)
+        explain = 0 if self._is_due else self._model.explain
+        taken = self._take_at_once(batch, records, explain)
         if taken is None:
             if batch.nulls:
                 return 0
             scores: list[Any] = []
-            reasons: list[Any] | None = [] if explains else None
+            reasons: list[Any] | None = [] if explain else None
             admitted = self._take_each(batch, records, scores, reasons)
             taken = _BatchResult(scores, admitted, {}, batch.truth, scores, reasons)
             if self._model.fragile:
@@ -673,6 +674,8 @@ class RecordProcessor:
             for index in sorted(taken.refused):
                 self.seen = before + index + 1
                 scores[index] = None
+                if taken.reasons is not None:
+                    taken.reasons[index] = None
                 outcomes[index] = self._refuse(records[index], *taken.refused[index], output.dead_letters)
         if self._is_due:
             outcomes = ["skipped" if outcome in _NOT_LEARNED else outcome for outcome in outcomes]
@@ -707,8 +710,8 @@ class RecordProcessor:
         self._model.rollback(self._saved, self._since)
         self._copy()
 
-    def _take_at_once(self, batch: Read, records: Sequence[Record]) -> _BatchResult | None:
-        """Let the learner score and learn the whole batch; None, with nothing changed, if it cannot."""
+    def _take_at_once(self, batch: Read, records: Sequence[Record], explain: int) -> _BatchResult | None:
+        """Let the learner score, explain and learn the batch; None, with nothing changed, if it cannot."""
         table, model, regret = batch.table, self._model, self._regret
         origins = () if model.private is None else (self._origins(records),)
         marks = {"nulls": batch.nulls} if batch.nulls else {}
@@ -718,7 +721,8 @@ class RecordProcessor:
         else:
             many = model.prepare_many
             ready = None if many is None else many(batch.xs, batch.ys, *origins, **marks)
-        if ready is None:
+        explained = ready if explain and isinstance(ready, ExplainedBatchProtocol) else None
+        if ready is None or (explain and explained is None):
             return None
         refused = batch.refused
         if self._marks and ready.refused:
@@ -745,11 +749,14 @@ class RecordProcessor:
                 )
                 regret.keep(drawn, drawn_rows, labels)
         stops = [positions[index] for index in drawn.stops] if drawn is not None else []
-        scores = ready.take(stops, drawn.others) if drawn is not None and stops else ready.take()
+        before: tuple[Any, ...] = (stops, drawn.others) if drawn is not None and stops else ()
+        scores, reasons = (
+            (ready.take(*before), None) if explained is None else explained.take_explained(explain, *before)
+        )
         labelled_scores = scores if len(truth) == len(scores) else [scores[index] for index in positions]
         if regret is not None and drawn is not None and stops:
             regret.record_scores(drawn, labelled_scores, ready.other_scores)
-        return _BatchResult(scores, ready.admitted or [], refused, truth, labelled_scores)
+        return _BatchResult(scores, ready.admitted or [], refused, truth, labelled_scores, reasons)
 
     def _regret_labels(self, batch: Read) -> Sequence[Any]:
         """Labels for the regret: whether each is positive; for a learner without two classes, the labels."""

@@ -26,6 +26,7 @@ from streampair.engine.protocols import (
     PrivateModel,
     Scorer,
     SerializableStep,
+    explain_rows,
     missing,
     prepare_many,
     prepare_rows,
@@ -161,6 +162,7 @@ class PipelineAdapter:
         self.prepare_many = prepare_many(learner)
         self.prepare_rows = prepare_rows(learner)
         self.score_rows = score_rows(learner)
+        self.explain_rows = explain_rows(learner) if self.explain else None
         self._front = front
         self._takes_time = any(map(takes_time, front))
 

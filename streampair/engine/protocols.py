@@ -28,6 +28,7 @@ from streampair.privacy.provenance import Origin
 
 __all__ = [
     "DeferredFits",
+    "ExplainedBatchProtocol",
     "PreparedBatchProtocol",
     "PrivateModel",
     "Scorer",
@@ -37,6 +38,7 @@ __all__ = [
     "decode_many",
     "deferred_fits",
     "design_many",
+    "explain_rows",
     "label_number",
     "largest_weights",
     "missing",
@@ -266,6 +268,17 @@ class PreparedBatchProtocol(Protocol):
         ...
 
 
+@runtime_checkable
+class ExplainedBatchProtocol(PreparedBatchProtocol, Protocol):
+    """A prepared batch that can explain its scores."""
+
+    def take_explained(
+        self, count: int, stops: Sequence[int] = (), others: Sequence[Any] = ()
+    ) -> tuple[list[float], list[list[tuple[str, float]]]]:
+        """As `take`, and the largest contributions to each score, at most so many, by feature."""
+        ...
+
+
 def prepare_many(learner: object) -> Callable[..., PreparedBatchProtocol | None] | None:
     """Function from records and labels to a prepared batch; None if the learner has none.
 
@@ -375,3 +388,10 @@ def buffer_records(learner: object) -> int | None:
         if isinstance(value, int):
             return value
     return None
+
+
+def explain_rows(
+    learner: object,
+) -> Callable[[Sequence[Any], Any, int], tuple[list[float], list[Any]]] | None:
+    """Function from names of columns, an array of rows and a number k to the scores and their k reasons."""
+    return getattr(learner, "explain_rows", None)

@@ -1303,6 +1303,44 @@ def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
 
 
 @kernel
+def forest_largest(parts: Array, columns: Bits, values: Array) -> None:
+    """The parts (d,) that are largest in absolute value, and their columns (k,), the largest first.
+
+    Of equal ones the first comes first, and none is 0. Where there are fewer than k, the column is -1.
+    """
+    count, most = 0, columns.shape[0]
+    columns[:] = -1
+    for j in range(parts.shape[0]):
+        size, at = abs(parts[j]), count
+        while at > 0 and abs(values[at - 1]) < size:
+            at -= 1
+        if at == most or size == 0.0:
+            continue
+        count = min(count + 1, most)
+        for i in range(count - 1, at, -1):
+            columns[i], values[i] = columns[i - 1], values[i - 1]
+        columns[at], values[at] = j, parts[j]
+
+
+@kernel
+def forest_learn_explained(
+    s: Array, kept: Array, rows: Array, labels: Array, scores: Array, columns: Bits, values: Array
+) -> None:
+    """`forest_learn_many`, and the largest parts (n, k) of each score, as `forest_explain` gives them.
+
+    A row whose label is NaN is not learned.
+    """
+    parts = np.empty(rows.shape[1] + 1)
+    for i in range(rows.shape[0]):
+        forest_load(s, rows[i])
+        scores[i] = _in_label_units(s, forest_evaluate(s))
+        forest_explain(s, s, kept, parts)
+        forest_largest(parts[:-1], columns[i], values[i])
+        if labels[i] == labels[i]:
+            _take(s, labels[i])
+
+
+@kernel
 def forest_importances(s: Array, block: Array, out: Array) -> None:
     """Importance of each column (d,): its linear weights, and the splits that it decides.
 

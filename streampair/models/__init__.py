@@ -8,7 +8,7 @@ and public facts, never records, sums or noise.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib.metadata import version as _version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.auc import MulticlassForest
-from streampair.base.forest import Explanation
+from streampair.base.forest import Explanation, Reasons
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.models.difference import difference
 from streampair.models.exporting import document_of
@@ -271,6 +271,25 @@ class Model:
                 fix="use an auc.Forest, auc.MulticlassForest or ranking.Forest",
             )
         return self._scorer.learner.explain_one(x)
+
+    @property
+    def explain_rows(self) -> Callable[[Sequence[Hashable], Array, int], tuple[list[float], Reasons]] | None:
+        """Function from columns, rows and a number k, as `score_rows`, to scores and their k largest reasons.
+
+        None: the model explains records one by one, or gives no reasons.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from streampair import auc, models
+        >>> learner = auc.Forest(seed=1)
+        >>> for a, y in [(1.0, True), (0.0, False)] * 100:
+        ...     learner.learn_one({"a": a}, y)
+        >>> scores, reasons = models.export(learner).explain_rows(["a"], np.ones((2, 1)), 3)
+        >>> reasons[0] == [("a", learner.explain_one({"a": 1.0}).features["a"])]
+        True
+        """
+        return self._scorer.learner.explain_rows if isinstance(self._scorer, ForestScorer) else None
 
     def to_online(self, learner: Any, records: int | None = None, *, public: bool = False) -> Any:
         """Let a new learner begin with this model (warm start).

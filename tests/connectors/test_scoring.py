@@ -134,13 +134,15 @@ def test_many_records_have_the_scores_of_each(case: str) -> None:
     decode = json_decoder(config.input, **taken_cells(config))
     lane = build_lane(config, decode, topic="t", partition=0, snapshots=False)
     lane.process(records_of(case, 200))
-    model, classes = models.export(lane.learner), config.input.labels == "any"
+    model, options = models.export(lane.learner), {"classes": config.input.labels == "any"}
+    if hasattr(lane.learner, "explain_one"):
+        options["explain"] = 2
     for seed in range(20):
         records = records_of(case, 40, seed)
-        slow = score_records(model, slowly(decode), records, classes=classes)
-        assert score_records(model, decode, records, classes=classes) == slow
+        slow = score_records(model, slowly(decode), records, **options)
+        assert score_records(model, decode, records, **options) == slow
         assert [each.offset for each in slow[0]] == [record.offset for record in records]
-        one_by_one = [score_records(model, decode, [record], classes=classes) for record in records]
+        one_by_one = [score_records(model, decode, [record], **options) for record in records]
         assert (
             [s for each, _ in one_by_one for s in each],
             [x for _, each in one_by_one for x in each],

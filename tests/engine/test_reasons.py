@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 from harness import lanes
 from river import compose, preprocessing
 
-from streampair import auc
+from streampair import auc, losses
 from streampair.engine.testing import Driver
 from streampair.errors import ConfigError
 
@@ -51,3 +52,46 @@ def test_reasons_change_no_score_and_no_model(make: Any) -> None:
 def test_a_learner_without_reasons_is_refused() -> None:
     with pytest.raises(ConfigError, match="PairOGD does not explain its scores"):
         Driver(lanes.pair_ogd, explain=1, **lanes.OPTIONS)
+
+
+def gaps_and_texts() -> list[Any]:
+    """Events with missing features, with texts, of the other class, without a label, and unusable ones."""
+    rows: list[Any] = []
+    for i, (x, y) in enumerate(ROWS):
+        x = {**x, "country": ["DE", "FR", "XX"][i % 3]} if i % 5 else dict(x)
+        if i % 7 == 3:
+            x.pop(next(iter(x)))
+        if i % 41 == 40:
+            x = {name: "1" * 3 if name == "country" else math.inf for name in x}
+        rows.append((x, None if i % 11 == 10 else y))
+    return rows
+
+
+@pytest.mark.parametrize(
+    "make", [forest, lambda: auc.Forest(trees=5, seed=1, loss=losses.Logistic())], ids=["logistic", "pairs"]
+)
+@pytest.mark.parametrize("rows", [ROWS, gaps_and_texts()], ids=["plain", "gaps and texts"])
+def test_reasons_in_bulk_are_those_of_one_record_after_the_other(make: Any, rows: list[Any]) -> None:
+    """Batches of any length give the same scores, reasons, regrets and states."""
+    found = []
+    for size in (1, 7, 300):
+        driver = Driver(make, explain=2, **lanes.OPTIONS)
+        outputs = [driver.feed(rows[i : i + size]) for i in range(0, len(rows), size)]
+        scores = [scored for output in outputs for scored in output.scores]
+        found.append(([(s.score, s.reasons, s.outcome) for s in scores], driver.lane.gauges()))
+    assert found[0] == found[1] == found[2]
+    assert sum(len(reasons or ()) for _, reasons, _ in found[0][0]) > 400
+
+
+class OwnReasons(auc.Forest):
+    """A user's forest, whose reasons are its own."""
+
+    def explain_one(self, x: Any) -> Any:
+        return super().explain_one(x)._replace(features={"mine": 1.0})
+
+
+def test_who_explains_otherwise_is_taken_one_by_one() -> None:
+    assert auc.Forest().explain_rows is not None
+    assert auc.MulticlassForest().explain_rows is None
+    output = Driver(lambda: OwnReasons(trees=5, seed=1), explain=2, **lanes.OPTIONS).feed(ROWS)
+    assert {tuple(scored.reasons or ()) for scored in output.scores} == {(("mine", 1.0),)}

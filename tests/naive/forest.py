@@ -441,6 +441,12 @@ def parts(forest: Forest, x: list[Value]) -> list[float]:
     return out
 
 
+def largest(parts: list[float], count: int) -> list[tuple[int, float]]:
+    """Columns and parts: those of the largest absolute value, of equal ones the first, and none of 0."""
+    ranked = sorted(enumerate(parts), key=lambda pair: (-abs(pair[1]), pair[0]))
+    return [(j, part) for j, part in ranked[:count] if part != 0.0]
+
+
 def importances(forest: Forest, d: int) -> list[float]:
     """Of each column: its linear weights, and what its splits change, halved at each level."""
     out = [0.0] * d

@@ -1679,6 +1679,34 @@ def forest_explain(kernel: Any, rng: Rng) -> None:
         close(float(out.sum()), reference.score(x))
 
 
+@against(naive.largest)
+def forest_largest(kernel: Any, rng: Rng) -> None:
+    for d in range(9):
+        parts = rng.integers(-3, 4, d) * rng.choice([1.0, 0.5], d)  # some are equal, some are 0
+        columns, values = np.full(4, 7), np.full(4, 7.0)
+        kernel(parts, columns, values)
+        found = [(j, value) for j, value in zip(columns.tolist(), values.tolist(), strict=True) if j >= 0]
+        assert found == naive.largest(parts.tolist(), 4)
+
+
+@against(naive.parts)
+def forest_learn_explained(kernel: Any, rng: Rng) -> None:
+    state, reference, rows, values = learned(rng)
+    kept, n = kept_means(state), len(rows)
+    labels = np.where(rng.random(n) < 0.5, 1.0, -1.0)
+    labels[rng.integers(n)] = math.nan
+    scores, columns, parts = np.empty(n), np.zeros((n, 2), dtype=np.int64), np.empty((n, 2))
+    kernel(state, kept, rows, labels, scores, columns, parts)
+    for i, (x, y) in enumerate(zip(values, labels.tolist(), strict=True)):
+        close(scores[i], reference.score(x), 1e-7)
+        wanted = naive.largest(naive.parts(reference, x)[:-1], 2)
+        assert [j for j in columns[i].tolist() if j >= 0] == [j for j, _ in wanted]
+        close(parts[i, : len(wanted)].tolist(), [part for _, part in wanted], 1e-7)
+        if y == y:
+            reference.learn(x, y)
+    assert state[forest_kernels.FOREST_RECORDS] == reference.records
+
+
 @against(naive.importances)
 def forest_importances(kernel: Any, rng: Rng) -> None:
     state, reference, _, _ = learned(rng)

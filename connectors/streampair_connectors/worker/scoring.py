@@ -58,11 +58,12 @@ def score_records(
     ([('scored', 0.0), ('dead_letter', None)], 'decode')
     """
     many = getattr(decode, "many", None)
-    if many is not None and not explain and not (classes and model.multiclass):
+    in_rows = not explain or model.explain_rows is not None
+    if many is not None and in_rows and not (classes and model.multiclass):
         table = many(records)
         if table is not None:
             try:
-                return _score_table(model, records, table)
+                return _score_table(model, records, table, explain)
             except RecordError:
                 pass  # a value that the model refuses: the records are taken one by one
     return _divided(_score_one(model, decode, record, classes=classes, explain=explain) for record in records)
@@ -81,23 +82,27 @@ def _divided(outcomes: Iterable[_Outcome]) -> tuple[list[Scored], list[DeadLette
 
 
 def _score_table(
-    model: Model, records: Sequence[RecordLike], table: EventRows
+    model: Model, records: Sequence[RecordLike], table: EventRows, explain: int
 ) -> tuple[list[Scored], list[DeadLetter]]:
     refused = table.refused or {}
-    scores = model.score_rows(table.names, table.values).tolist()
+    reasons: Iterable[Any] = itertools.repeat(None)
+    if explain and model.explain_rows is not None:
+        scores, reasons = model.explain_rows(table.names, table.values, explain)
+    else:
+        scores = model.score_rows(table.names, table.values).tolist()
     ids = itertools.repeat(None) if table.ids is None else table.ids
     if not refused:
         return [
-            Scored(record.offset, record.key, name, score, "scored")
-            for record, name, score in zip(records, ids, scores, strict=False)
+            Scored(record.offset, record.key, name, score, "scored", None, why)
+            for record, name, score, why in zip(records, ids, scores, reasons, strict=False)
         ], []
 
-    def outcome(index: int, record: RecordLike, name: str | None, score: float) -> _Outcome:
+    def outcome(index: int, record: RecordLike, name: str | None, score: float, why: Any) -> _Outcome:
         if index in refused:
             return _refused(record, refused[index], "decode")
-        return Scored(record.offset, record.key, name, score, "scored"), None
+        return Scored(record.offset, record.key, name, score, "scored", None, why), None
 
-    return _divided(map(outcome, itertools.count(), records, ids, scores))
+    return _divided(map(outcome, itertools.count(), records, ids, scores, reasons))
 
 
 def _score_one(
