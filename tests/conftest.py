@@ -28,6 +28,15 @@ for name in ("CI", "BUILD_NUMBER"):
 WORKERS = ("test_worker.py", "test_state_commands.py")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--brief``."""
+    parser.addoption(
+        "--brief",
+        action="store_true",
+        help="the verifier on the newest Kafka, in one store and with one scope",
+    )
+
+
 class Kinds(LoadScopeScheduling):
     """The tests of a version of Kafka have two processes with brokers of their own, and mostly wait for them.
 

@@ -18,7 +18,7 @@ from harness.verifier import Nursery, Trial
 SCOPES = ("application", "partition")
 
 USUAL = {"scope": "application", "store": "kafka"}
-"""The case of a test that runs on older versions of Kafka."""
+"""The case of a test that runs where it runs once."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -63,13 +63,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The whole verifier runs with ``-m verifier`` (`make verify`); else the short part, on one version.
 
     So do tests marked `newest` on the older versions. There each test runs in one store and with one scope,
-    `USUAL` if it has them: requests differ between versions, what stores do with the answers does not.
+    `USUAL` if it has them: requests differ between versions, what stores do with the answers does not. With
+    ``--brief`` the newest version runs each test so, and the older ones none.
 
     And each broker starts once: pytest's own order knows a parameter by its place among those of one test.
     """
     everything = "verifier" in config.getoption("markexpr")
-    dropped = []
-    older: dict[tuple[Any, ...], list[pytest.Function]] = {}
+    brief, dropped = config.getoption("brief"), []
+    once: dict[tuple[Any, ...], list[pytest.Function]] = {}
     for item in items:
         marks = [mark.kwargs for mark in item.iter_markers("verifier")]
         if not marks or not isinstance(item, pytest.Function):
@@ -77,14 +78,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tier, store, scope = (item.callspec.params.get(name) for name in ("kafka", "store", "scope"))
         short = any(mark.get("short") in (True, scope or True) for mark in marks)
         wanted = everything or (tier in STOPPABLE_TIERS[-1:] and short)
-        if not wanted or any(
-            mark.get("store", store) != store or mark.get("scope", scope) != scope for mark in marks
+        if (
+            not wanted
+            or any(mark.get("store", store) != store or mark.get("scope", scope) != scope for mark in marks)
+            or (brief and tier in STOPPABLE_TIERS[:-1])
         ):
             dropped.append(item)
-        elif tier in STOPPABLE_TIERS[:-1]:
+        elif brief or tier in STOPPABLE_TIERS[:-1]:
             others = [(name, str(value)) for name, value in item.callspec.params.items() if name not in USUAL]
-            older.setdefault((item.path, item.originalname, *sorted(others)), []).append(item)
-    for cases in older.values():
+            once.setdefault((item.path, item.originalname, *sorted(others)), []).append(item)
+    for cases in once.values():
         usual = [sum(case.callspec.params.get(name) == USUAL[name] for name in USUAL) for case in cases]
         dropped += [case for place, case in enumerate(cases) if place != usual.index(max(usual))]
     if dropped:

@@ -17,9 +17,11 @@ import json
 import multiprocessing
 import os
 import queue
+import random
 import re
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -162,16 +164,27 @@ def judge(mutant: Mutant, tree: Tree) -> tuple[str, str]:
     return ("MISSED", " ".join(mutant.tests)) if code == 0 else ("ERROR", output[-1500:])
 
 
+def sample(mutants: list[Mutant], count: int) -> list[Mutant]:
+    """So many of the faults, in their order: others for each commit, the same without a repository."""
+    command = [shutil.which("git") or "true", "rev-parse", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, check=False).stdout
+    drawn = random.Random(commit).sample(range(len(mutants)), min(count, len(mutants)))
+    return [mutants[place] for place in sorted(drawn)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--only", default="", help="faults whose name or file has this word")
+    parser.add_argument("--sample", type=int, help="so many faults, others for each commit")
     parser.add_argument("--json", action="store_true", help="for machines")
     options = parser.parse_args()
     listed = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())["mutant"]
     chosen = [
         m for m in (Mutant(**fault) for fault in listed) if options.only in m.what or options.only in m.where
     ]
+    if options.sample is not None:
+        chosen = sample(chosen, options.sample)
     FORKS.set_forkserver_preload(LIBRARIES)
     start = time.monotonic()
     for mutant in chosen:
