@@ -4,8 +4,8 @@
     python benchmarks/worker_options.py --events 40000 --rounds 5
 
 A broker is started as the tests do, with a TLS listener and an open one. All runs read the same events,
-of River's Phishing, as JSON or as Avro with a schema file; the worker is `streampair run`. Runs alternate;
-ratios are medians of the ratios of a round.
+of River's Phishing, as JSON or as Avro with a schema file; the worker and the settings of Python's garbage
+collector are those of `streampair run`. Runs alternate; ratios are medians of the ratios of a round.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 import fastavro
 from aiokafka import AIOKafkaProducer
 from river import datasets
+from streampair_connectors.cli.options import settle
 from worker import create, worker
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -88,9 +89,10 @@ async def measured(broker: KafkaBroker, directory: Path, count: int, rounds: int
 def main() -> None:
     """Print the rates, and their ratios with the goals."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    settle()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         store = Authority(directory, "ca").key_store("broker")

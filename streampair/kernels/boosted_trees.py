@@ -798,13 +798,12 @@ def boosted_hand(ring: Array, block: Array, out: Bits) -> None:
 
 
 @kernel
-def boosted_explain(ring: Array, block: Array, x: Array, share: float, means: Array, out: Array) -> None:
-    """Add a share of the parts of the score of a record whose codes are at hand, by column, and of none.
+def boosted_explain(ring: Array, block: Array, share: float, means: Array, out: Array) -> None:
+    """Add a share of the parts of the score of the record whose leaves are at hand, by column, and of none.
 
     Down a path the part of a column is how much the mean below changes where it decides: `means` are those of
     `boosted_average`.
     """
-    boosted_score(ring, block, x)
     width, rows = int(ring[RING_WIDTH]), int(ring[RING_ROWS])
     _, at_columns, at_values, _, _, _, at_hand, at_leaves, _ = boosted_places(width, rows)
     columns, hand = block[at_columns:at_values].view(np.int16), block[at_hand:at_leaves].view(np.int64)

@@ -1137,39 +1137,45 @@ def _averaged(s: Array, block: Array, kept: Array, tree: int, expert: int) -> No
 
 
 @kernel
-def _average_paths(
-    weights: Array, means: Array, tree: int, trees: int, nodes: int, path: Bits, child: int
-) -> None:
-    """Average the nodes of a tree above the leaf of a record, for each expert.
+def _average_paths(weights: Array, means: Array, paths: Bits, links: Links, trees: int, nodes: int) -> None:
+    """Average the nodes of all trees above the leaves of a record, for each expert.
+
+    A tree whose path is not kept is left out. One call for all trees: a call costs more than a path.
 
     Parameters
     ----------
     weights, means
         Of the nodes of all trees, as the experts see them.
-    path
-        The depth of the leaf, and the nodes on the way to it.
-    child
-        The first of two nodes that the leaf has been parted into since; 0: it has not.
+    paths
+        For each tree the depth of the leaf, and the nodes on the way to it.
+    links
+        Of the nodes; the leaf may have been parted since.
     """
-    before = 0
-    for k in range(1, EXPERTS):
-        cut = forest_cut(k, nodes)
-        first, depth = before + tree * cut, path[0]
-        while path[1 + depth] >= cut:
-            depth -= 1
-        node = path[1 + depth] & INDEX
-        mean = weights[(2 * (first + node)) & INDEX]
-        if depth == path[0] and 0 < child < cut:
-            for i in range(2):
-                means[first + child + i] = weights[2 * (first + child + i)]
-            mean = 0.5 * (means[first + child] + means[first + child + 1])
-        means[(first + node) & INDEX] = mean
-        for level in range(depth, 0, -1):
-            other = ((node - 1) ^ 1) + 1  # the first of two children is odd
-            mean = 0.5 * (mean + means[(first + other) & INDEX])
-            node = path[level & INDEX] & INDEX
+    for t in range(trees):
+        at = t * (1 + _LEVELS)
+        end = paths[at]
+        if end < 0:
+            continue
+        child = int(links[4 * (t * nodes + paths[(at + 1 + end) & INDEX]) + 3])
+        before = 0
+        for k in range(1, EXPERTS):
+            cut = forest_cut(k, nodes)
+            first, depth = before + t * cut, end
+            while paths[(at + 1 + depth) & INDEX] >= cut:
+                depth -= 1
+            node = paths[(at + 1 + depth) & INDEX] & INDEX
+            mean = weights[(2 * (first + node)) & INDEX]
+            if depth == end and 0 < child < cut:
+                for i in range(2):
+                    means[(first + child + i) & INDEX] = weights[(2 * (first + child + i)) & INDEX]
+                mean = 0.5 * (means[(first + child) & INDEX] + means[(first + child + 1) & INDEX])
             means[(first + node) & INDEX] = mean
-        before += trees * cut
+            for level in range(depth, 0, -1):
+                other = ((node - 1) ^ 1) + 1  # the first of two children is odd
+                mean = 0.5 * (mean + means[(first + other) & INDEX])
+                node = paths[(at + level) & INDEX] & INDEX
+                means[(first + node) & INDEX] = mean
+            before += trees * cut
 
 
 @kernel
@@ -1193,17 +1199,15 @@ def _average(s: Array, block: Array, kept: Array) -> None:
     )
     paths, links = kept[at_paths:end].view(np.int64), s[at_nodes:at_scratch].view(np.int32)
     weights, means = block[at_weights:at_used], kept[_KEPT_HEADER:at_boosted]
+    if one:
+        _average_paths(weights, means, paths, links, trees, nodes)
+    again = one and block[FOREST_SINCE] == 0.0  # the slow expert has begun again
     for t in range(trees):
-        path = paths[t * (1 + _LEVELS) : (t + 1) * (1 + _LEVELS)]
-        depth = path[0]
-        if one and depth >= 0 and s[at_used + t] > 1.0:
-            child = int(links[4 * (t * nodes + path[1 + depth]) + 3])
-            _average_paths(weights, means, t, trees, nodes, path, child)
-            if block[FOREST_SINCE] == 0.0:  # it has begun again
-                _averaged(s, block, kept, t, SLOW)
-        else:
+        if not one or paths[t * (1 + _LEVELS)] < 0 or s[at_used + t] <= 1.0:
             for k in range(1, EXPERTS):
                 _averaged(s, block, kept, t, k)
+        elif again:
+            _averaged(s, block, kept, t, SLOW)
     boosted_average(
         forest_ring(s),
         boosted,
@@ -1225,7 +1229,8 @@ def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
 
     `kept` (`forest_kept_places`) is all 0 at first, and is given back for the next explanation.
     """
-    forest_descend(s)
+    if forest_descend(s):
+        forest_add(s, block)
     _average(s, block, kept)
     d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
     trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
@@ -1291,7 +1296,6 @@ def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
     boosted_explain(
         forest_ring(s),
         forest_boosted(block),
-        x,
         block[FOREST_STACK + BOOSTED],
         kept[at_boosted:at_record],
         out,

@@ -1846,7 +1846,7 @@ def boosted_explain(kernel: Any, rng: Rng) -> None:
     boosted_kernels.boosted_average(run.ring, run.block, means, np.zeros(50, dtype=np.int64), -1.0)
     for row, x in zip(run.rows, run.values, strict=True):
         score, out = run.score(row), np.zeros(5)
-        kernel(run.ring, run.block, row, 0.5, means, out)
+        kernel(run.ring, run.block, 0.5, means, out)
         close(out.tolist(), naive.boosted_parts(run.reference, x, 0.5))
         close(float(out.sum()), 0.5 * score)
 
