@@ -1219,31 +1219,13 @@ def _average(s: Array, block: Array, kept: Array) -> None:
 
 
 @kernel
-def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
-    """Parts of the score of the record in the state that is usable: of each column, and of none, (d + 1,).
-
-    By the experts of a block, which of one class is the state itself.
-
-    Down a path the part of a column is how much the mean below changes where it decides; what the roots stand
-    for belongs to none. The parts add up to the score, but for rounding.
-
-    `kept` (`forest_kept_places`) is all 0 at first, and is given back for the next explanation.
-    """
-    if forest_descend(s):
-        forest_add(s, block)
-    _average(s, block, kept)
-    d, cap = int(s[FOREST_D]), int(s[FOREST_CAP])
-    trees, nodes, texts = int(s[FOREST_TREES]), int(s[FOREST_NODES]), int(s[FOREST_TEXTS])
-    at_texts, _, _, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
-    _, at_boosted, at_record, at_hand, at_paths, end = forest_kept_places(trees, nodes, cap)
+def _explain_linear(s: Array, block: Array, out: Array) -> None:
+    """Add the linear terms of all experts to the parts of their columns."""
+    d, cap, texts = int(s[FOREST_D]), int(s[FOREST_CAP]), int(s[FOREST_TEXTS])
+    at_texts, _, _, _, _, _ = forest_places(int(s[FOREST_TREES]), int(s[FOREST_NODES]), cap, texts)
     x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
     bits = x.view(np.int64)
-    marks = s[at_nodes:at_scratch]
-    links = marks.view(np.int32)
-    paths, record = kept[at_paths:end].view(np.int64), kept[at_record:at_hand].view(np.int64)
-    out[:] = 0.0
     for j in range(d):
-        record[j] = bits[j]
         if x[j] == x[j]:
             z = s[FOREST_HEADER + (RECORD_AT + 2) * cap + j]
             for k in range(EXPERTS):
@@ -1252,11 +1234,27 @@ def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
             at = at_texts + 2 * EXPERTS * forest_bucket(j, bits[j] & PAYLOAD)
             for k in range(EXPERTS):
                 out[j] += block[FOREST_STACK + k] * block[at + k]
+
+
+@kernel
+def _explain_trees(s: Array, block: Array, means: Array, paths: Bits, out: Array) -> None:
+    """Add the parts of the random trees, and note the paths of the record.
+
+    Parameters
+    ----------
+    means, paths
+        As in `forest_kept_places`.
+    """
+    d, cap, texts = int(s[FOREST_D]), int(s[FOREST_CAP]), int(s[FOREST_TEXTS])
+    trees, nodes = int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, _, _, at_nodes, at_scratch, _ = forest_places(trees, nodes, cap, texts)
+    x = s[FOREST_HEADER + RECORD_AT * cap : FOREST_HEADER + RECORD_AT * cap + d]
+    bits, marks = x.view(np.int64), s[at_nodes:at_scratch]
+    links = marks.view(np.int32)
     small, middle, large = block[FOREST_STACK + 1], block[FOREST_STACK + 2], block[FOREST_STACK + 3]
     few, more = forest_cut(1, nodes), forest_cut(2, nodes)
     at_middle = forest_weights_at(2, trees, nodes) // 2
     at_large = forest_weights_at(3, trees, nodes) // 2
-    means = kept[_KEPT_HEADER:at_boosted]
     going, at_node = np.empty(trees, dtype=np.int64), np.zeros(trees, dtype=np.int64)
     for t in range(trees):
         going[t] = t
@@ -1293,6 +1291,30 @@ def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
             going[left & INDEX] = t
             left += 1
         count = left
+
+
+@kernel
+def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
+    """Parts of the score of the record in the state that is usable: of each column, and of none, (d + 1,).
+
+    By the experts of a block, which of one class is the state itself.
+
+    Down a path the part of a column is how much the mean below changes where it decides; what the roots stand
+    for belongs to none. The parts add up to the score, but for rounding.
+
+    `kept` (`forest_kept_places`) is all 0 at first, and is given back for the next explanation.
+    """
+    if forest_descend(s):
+        forest_add(s, block)
+    _average(s, block, kept)
+    cap, trees, nodes = int(s[FOREST_CAP]), int(s[FOREST_TREES]), int(s[FOREST_NODES])
+    _, at_boosted, at_record, at_hand, at_paths, end = forest_kept_places(trees, nodes, cap)
+    record, bits = kept[at_record:at_hand].view(np.int64), s[FOREST_HEADER + RECORD_AT * cap :].view(np.int64)
+    for j in range(int(s[FOREST_D])):
+        record[j] = bits[j]
+    out[:] = 0.0
+    _explain_linear(s, block, out)
+    _explain_trees(s, block, kept[_KEPT_HEADER:at_boosted], kept[at_paths:end].view(np.int64), out)
     boosted_explain(
         forest_ring(s),
         forest_boosted(block),
@@ -1303,7 +1325,7 @@ def forest_explain(s: Array, block: Array, kept: Array, out: Array) -> None:
     boosted_hand(forest_ring(s), forest_boosted(block), kept[at_hand:at_paths].view(np.int64))
     if s[FOREST_TASK] == 1.0:  # in the unit of the labels, as the score is
         out *= forest_deviation(s)
-        out[d] += s[FOREST_MEAN]
+        out[-1] += s[FOREST_MEAN]
 
 
 @kernel
