@@ -227,6 +227,7 @@ def test_an_offset_in_an_open_transaction_is_not_read_yet(apache_kafka: Cluster,
             with pytest.raises(SourceError, match="still pending") as undecided:
                 await read_register(config_of(apache_kafka, 0.5), group, [partition])
             assert undecided.value.retriable
+            assert "kafka-transactions.sh" in undecided.value.fix
             waits = asyncio.create_task(read_register(config, group, [partition]))
             await producer.commit_transaction()
             assert await waits == {partition: Committed(2, "after")}

@@ -132,6 +132,10 @@ class _RetryError(Exception):
     """The coordinator cannot answer yet; `args[0]` is its error."""
 
 
+class _PendingError(Exception):
+    """A transaction that commits this offset is still pending."""
+
+
 async def read_register(
     config: KafkaConfig, group: str, partitions: Iterable[Partition], *, stable: bool = True
 ) -> dict[Partition, Committed | None]:
@@ -262,6 +266,13 @@ async def _request_until(config: KafkaConfig, group: str, request: Any, parse: C
                     await client.force_metadata_update()
                 await asyncio.sleep(0.05)
     except TimeoutError:
+        if isinstance(last, _PendingError):
+            raise SourceError(
+                f"a transaction that commits offsets of group {group!r} is still pending",
+                fix="none is needed while a transaction ends. If this lasts for minutes, the broker has lost "
+                f"its end: kafka-transactions.sh --bootstrap-server {config.bootstrap_servers} find-hanging "
+                "--broker-id ID names it, and abort ends it",
+            ) from None
         raise reach_error(config, last) from None
     except (kafka_errors.KafkaError, OSError) as error:
         raise reach_error(config, error) from None
@@ -313,7 +324,7 @@ def _raise_for(code: int) -> None:
     if code == 0:
         return
     if code == _UNSTABLE:
-        raise _RetryError(kafka_errors.KafkaError("a transaction that commits this offset is still pending"))
+        raise _RetryError(_PendingError())
     kind = kafka_errors.for_code(code)
     if kind is kafka_errors.UnknownError:
         raise kafka_errors.KafkaError(f"the coordinator of the group answers with error {code}")
