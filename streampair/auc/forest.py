@@ -87,7 +87,8 @@ class Forest(ClassifierMixin, ForestLearner):
     -----
     Features are real numbers or texts by name, in any order; no scaling or encoding is needed. A missing
     feature is a value of its own, and so is every text. A new name gets a new column. In a frame an empty
-    cell is a missing feature; in a record leave the feature out. A number given as text, as by
+    cell is a missing feature; in a record leave the feature out. Where absent means 0, as of the words of a
+    text, give 0. A number given as text, as by
     `river.stream.iter_csv` without `converters`, is a text; after 100 such records there is a warning. None,
     NaN, infinity, numbers beyond 1e50, bytes and empty records raise `RecordError` and leave the learner
     unchanged.
