@@ -18,7 +18,7 @@ It adds two streams with rare positives: one positive of ijcnn1 in ten, and the 
 
 `--speed` takes the first 5000 records of the streams of numbers with at most 25 features, for a machine that
 does nothing else: a minute or two. The shortest of five passes of `Forest`, and one pass of ARF over 2000 of
-them in the same run. The bars: 10 us by arrays, 14 us by dictionaries, 60 times as fast as ARF.
+them in the same run. The bars: 12 us by arrays, 16 us by dictionaries, 60 times as fast as ARF.
 
 `--unseen` takes the streams of _unseen.py, which the other pages have no rows of: means of families, and each
 stream whose AUC is less than ARF's - .005. Of tables with fewer than 2000 records ARF has as many seeds as
