@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from harness.lane_on_disk import LaneOnDisk
 from streampair_connectors.cli.app import app
+from streampair_connectors.config import load_config
+from streampair_connectors.stores.offline import offline_store
 from typer.testing import CliRunner
 
 from streampair.engine import OrderedRecord, Record
@@ -33,6 +37,9 @@ mechanism = {{ class = "streampair.privacy.PairGradients" }}
 [store]
 {store}
 """
+
+
+READS = 300
 
 
 @pytest.fixture
@@ -144,3 +151,28 @@ def test_what_recover_asks_first(config: Path, options: list[str], text: str) ->
     before = {path: path.read_bytes() for path in (config.parent / "state").iterdir()}
     assert text in call("state", "recover", config, *options, code=2)
     assert {path: path.read_bytes() for path in (config.parent / "state").iterdir()} == before
+
+
+def test_a_snapshot_that_a_worker_replaces_meanwhile_is_read_again(config: Path) -> None:
+    """A second worker of the application, or a command, reads while the first one works."""
+    work(config)
+    settings = load_config(config)
+    folder = settings.state_directory
+    (state,) = folder.glob("*.state")
+    content, turns = state.read_bytes(), threading.Semaphore(0)
+
+    def replace() -> None:
+        for number in range(3 * READS):
+            if number % 3 == 0:  # so often at most in the way of one read
+                turns.acquire()
+            other = folder / f"{state.stem[:-8]}{number:08d}.state"
+            other.write_bytes(content)
+            other.unlink()
+
+    thread = threading.Thread(target=replace, daemon=True)
+    thread.start()
+    for _ in range(READS):
+        turns.release()
+        found = asyncio.run(offline_store(settings).read_lane(0))
+        assert found.snapshot(state.stem[-32:]) == content
+    thread.join()

@@ -6,6 +6,7 @@ Used by the commands that show, repair or move a state. `run` uses `directory` a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -42,7 +43,7 @@ __all__ = [
     "require_no_members",
 ]
 
-_TRIES = 5  # a worker may compact a log between two reads
+_TRIES = 20  # a worker may compact a log or replace a snapshot between two reads
 
 
 @dataclass(frozen=True)
@@ -167,13 +168,16 @@ class OfflineDirectory:
         path = self._directory / f"{name}.log"
         try:
             for _ in range(_TRIES):
-                frames = path.read_bytes() if path.exists() else b""
-                states = {
-                    state.stem.removeprefix(f"{name}-"): state.read_bytes()
-                    for state in self._directory.glob(f"{name}-*.state")
-                }
-                if (path.read_bytes() if path.exists() else b"").startswith(frames):
-                    break
+                with contextlib.suppress(FileNotFoundError):  # a snapshot has been replaced meanwhile
+                    frames = path.read_bytes() if path.exists() else b""
+                    states = {
+                        state.stem.removeprefix(f"{name}-"): state.read_bytes()
+                        for state in self._directory.glob(f"{name}-*.state")
+                    }
+                    if (path.read_bytes() if path.exists() else b"").startswith(frames):
+                        break
+            else:
+                raise StoreError(f"the state {path} changes while it is read", fix="try again")
         except OSError as error:
             raise StoreError(
                 f"the state {path} cannot be read: {error.strerror}", fix="run as the user of the worker"
