@@ -60,7 +60,22 @@ def _check(name: str, value: float) -> None:
 
 
 @dataclass(frozen=True)
-class AdaGrad(Schedule):
+class _RateSchedule(Schedule):
+    """Base class of the schedules that have one parameter, a rate."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+
+    @property
+    def scale(self) -> float:
+        """The rate."""
+        return float(self.rate)
+
+
+@dataclass(frozen=True)
+class AdaGrad(_RateSchedule):
     """A step size for each weight: ``rate / sqrt(g_1^2 + ... + g_j^2)``, over its own gradients so far.
 
     No feature has a scale that steps depend on: the first step of a weight has the size `rate`, whatever the
@@ -93,17 +108,7 @@ class AdaGrad(Schedule):
     >>> model = auc.PairOGD(learning_rate=schedules.AdaGrad(0.05))
     """
 
-    rate: float
-
     code = state.ADAGRAD
-
-    def __post_init__(self) -> None:
-        _check("rate", self.rate)
-
-    @property
-    def scale(self) -> float:
-        """The rate."""
-        return float(self.rate)
 
     def sizes(self, first: int, count: int) -> Floats:
         """ConfigError: the sizes follow from the gradients."""
@@ -114,7 +119,7 @@ class AdaGrad(Schedule):
 
 
 @dataclass(frozen=True)
-class Constant(Schedule):
+class Constant(_RateSchedule):
     """Constant step size.
 
     Theorem 1 of Yang et al. (2021), for losses that are not smooth, takes ``T = n^2`` steps of a size
@@ -142,17 +147,7 @@ class Constant(Schedule):
     >>> model = auc.PairOGD(learning_rate=schedules.Constant(0.01))
     """
 
-    rate: float
-
     code = state.CONSTANT
-
-    def __post_init__(self) -> None:
-        _check("rate", self.rate)
-
-    @property
-    def scale(self) -> float:
-        """The rate."""
-        return float(self.rate)
 
     def sizes(self, first: int, count: int) -> Floats:
         """``rate``, `count` times."""
@@ -160,7 +155,7 @@ class Constant(Schedule):
 
 
 @dataclass(frozen=True)
-class InverseSqrt(Schedule):
+class InverseSqrt(_RateSchedule):
     """Step size ``rate / sqrt(j)`` for step j; a number given to `auc.PairOGD` means this schedule.
 
     Parameters
@@ -179,17 +174,7 @@ class InverseSqrt(Schedule):
     >>> model = auc.PairOGD(learning_rate=schedules.InverseSqrt(0.1))  # as learning_rate=0.1
     """
 
-    rate: float
-
     code = state.INVERSE_SQRT
-
-    def __post_init__(self) -> None:
-        _check("rate", self.rate)
-
-    @property
-    def scale(self) -> float:
-        """The rate."""
-        return float(self.rate)
 
     def sizes(self, first: int, count: int) -> Floats:
         """``rate / sqrt(j)``."""

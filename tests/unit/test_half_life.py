@@ -13,32 +13,32 @@ from streampair import auc, buffers, losses, metric, ranking, schedules
 from streampair.errors import ConfigError
 
 
+def learn(*learners: Any) -> None:
+    """Let learners, and a reference as the last of them, learn the same 60 records."""
+    rng, (*models, reference) = np.random.default_rng(0), learners
+    for _ in range(60):
+        x, y = rng.normal(size=2), bool(rng.random() < 0.5)
+        for each in models:
+            each.learn_one({"a": x[0], "b": x[1]}, y)
+        reference.learn(x.tolist(), 1.0 if y else -1.0)
+
+
 @pytest.mark.parametrize("learning_rate", [None, 0.2])
 def test_old_records_fade_as_in_the_reference(learning_rate: float | None) -> None:
-    rng = np.random.default_rng(0)
     model = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), learning_rate, radius=2.0, half_life=7)
     reference = naive.PairOGD(2, "Logistic", "fifo", 3, learning_rate, 2.0, keep=0.5 ** (1 / 7))
     never = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), learning_rate, radius=2.0)
-    for _ in range(60):
-        x, y = rng.normal(size=2), bool(rng.random() < 0.5)
-        for each in (model, never):
-            each.learn_one({"a": x[0], "b": x[1]}, y)
-        reference.learn(x.tolist(), 1.0 if y else -1.0)
+    learn(model, never, reference)
     assert np.allclose(model.weights_vector, reference.average, rtol=1e-8)
     assert not np.allclose(never.weights_vector, reference.average, rtol=1e-2)
 
 
 def test_the_squares_of_each_weight_fade_as_in_the_reference() -> None:
-    rng = np.random.default_rng(0)
     steps = schedules.AdaGrad(0.2)
     model = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), steps, half_life=7)
     never = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), steps)
     reference = naive.PairOGD(2, "Logistic", "fifo", 3, 0.2, keep=0.5 ** (1 / 7), schedule="adagrad")
-    for _ in range(60):
-        x, y = rng.normal(size=2), bool(rng.random() < 0.5)
-        for each in (model, never):
-            each.learn_one({"a": x[0], "b": x[1]}, y)
-        reference.learn(x.tolist(), 1.0 if y else -1.0)
+    learn(model, never, reference)
     assert np.allclose(model.weights_vector, reference.last, rtol=1e-8)
     assert not np.allclose(never.weights_vector, reference.last, rtol=1e-2)
 
