@@ -157,10 +157,28 @@ def _refuse(report: pytest.TestReport | pytest.CollectReport) -> None:
         report.longrepr = f"skipped, where nothing may be (STREAMPAIR_REQUIRE_ALL=1): {reason}"
 
 
+def _without_source(item: pytest.Item, call: pytest.CallInfo[Any]) -> pytest.TestReport:
+    """The report of a failure with Python's own traceback.
+
+    pytest parses the source that it shows. Python 3.11 cannot, now and then, while another thread of a test
+    compiles; the error then ends the whole run.
+    """
+    style, item.config.option.tbstyle = item.config.option.tbstyle, "native"
+    try:
+        return pytest.TestReport.from_item_and_call(item, call)
+    finally:
+        item.config.option.tbstyle = style
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Any:
-    """See ``_refuse``."""
-    report = yield
+    """See ``_refuse`` and ``_without_source``."""
+    try:
+        report = yield
+    except SystemError as error:
+        if "recursion depth mismatch" not in str(error):
+            raise
+        report = _without_source(item, call)
     _refuse(report)
     if call.excinfo is not None:
         search.note_finds(item, call.excinfo.value, report)

@@ -27,31 +27,52 @@ def test_of_a_known_defect():
 """
 
 
+def run_here(
+    folder: Path, tests: str, *options: str, required: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run tests in a folder of their own, with the conftest of this one."""
+    (folder / "conftest.py").write_text((support.ROOT / "tests" / "conftest.py").read_text())
+    (folder / "test_them.py").write_text(tests)
+    paths = ("-o", f"pythonpath={support.ROOT / 'tests'}", "-p", "no:cacheprovider")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *paths, *options],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "STREAMPAIR_REQUIRE_ALL": "1" if required else ""},
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one", "two"])
 @pytest.mark.parametrize("required", [False, True])
 def test_skips(tmp_path: Path, required: bool, processes: list[str]) -> None:
-    (tmp_path / "conftest.py").write_text((support.ROOT / "tests" / "conftest.py").read_text())
-    (tmp_path / "test_them.py").write_text(TESTS)
-    environment = {**os.environ, "STREAMPAIR_REQUIRE_ALL": "1" if required else ""}
-    completed = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-o",
-            f"pythonpath={support.ROOT / 'tests'}",
-            "-p",
-            "no:cacheprovider",
-            *processes,
-        ],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-    )
+    completed = run_here(tmp_path, TESTS, *processes, required=required)
     assert completed.returncode == (1 if required else 0), completed.stdout
     assert "skipped: the tool. To get it: apt-get install tool" in completed.stdout
     assert ("2 failed, 1 xfailed" if required else "2 skipped, 1 xfailed") in completed.stdout
+
+
+UNPARSED = """
+def test_whose_source_cannot_be_parsed(request):
+    inner = request.node._repr_failure_py
+    def show(excinfo, style=None):
+        if style != "native":
+            raise SystemError("AST constructor recursion depth mismatch (before=147, after=200)")
+        return inner(excinfo, style)
+    request.node._repr_failure_py = show
+    assert 1 == 2
+
+def test_that_comes_next():
+    pass
+"""
+
+
+def test_a_failure_whose_source_cannot_be_parsed_is_reported(tmp_path: Path) -> None:
+    completed = run_here(tmp_path, UNPARSED)
+    assert "assert 1 == 2" in completed.stdout
+    assert "1 failed, 1 passed" in completed.stdout
+    assert completed.returncode == 1
 
 
 PROPERTIES = """

@@ -353,16 +353,19 @@ def test_a_replay_that_is_interrupted_reports_what_it_did(config: Path) -> None:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=config.parent
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        for row in rows(12):
-            process.stdin.write(json.dumps(row).encode() + b"\n")
-            process.stdin.flush()
-            assert json.loads(process.stdout.readline())["outcome"] == "learned"
-        process.send_signal(signal.SIGINT)
-        summary = process.stderr.read().decode()
-        assert process.wait(60) == 130
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for row in rows(12):
+                process.stdin.write(json.dumps(row).encode() + b"\n")
+                process.stdin.flush()
+                assert json.loads(process.stdout.readline())["outcome"] == "learned"
+            process.send_signal(signal.SIGINT)
+            summary = process.stderr.read().decode()
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
     assert "learned: 12" in summary
     assert "interrupted: True" in summary
 
@@ -398,20 +401,23 @@ def test_replay_serves_metrics_until_interrupted(config: Path) -> None:
         os.devnull,
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        outputs = []
-        for line in process.stderr:
-            outputs.append(line)
-            if "metrics stay up at" in line:
-                break
-        assert outputs[0].startswith("metrics: http://127.0.0.1:")
-        assert "events: 60" in "".join(outputs)
-        with urllib.request.urlopen(outputs[0].split()[1], timeout=10) as answer:
-            text = answer.read().decode()
-        assert 'outcome="learned",partition="0",topic="events.jsonl"} 60.0' in text
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-        assert process.stderr.read() == ""
+        try:
+            assert process.stderr is not None
+            outputs = []
+            for line in process.stderr:
+                outputs.append(line)
+                if "metrics stay up at" in line:
+                    break
+            assert outputs[0].startswith("metrics: http://127.0.0.1:")
+            assert "events: 60" in "".join(outputs)
+            with urllib.request.urlopen(outputs[0].split()[1], timeout=10) as answer:
+                text = answer.read().decode()
+            assert 'outcome="learned",partition="0",topic="events.jsonl"} 60.0' in text
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()  # else a failure would wait for its end
 
 
 def test_audit(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,8 @@ def learners() -> None:
             learner.predict_proba_many(pd.DataFrame(xs))
         if hasattr(learner, "explain_one"):
             learner.explain_one(xs[0])
+        if getattr(learner, "explain_rows", None) is not None:
+            learner.explain_rows(NAMES, pd.DataFrame(xs)[NAMES].to_numpy(), 3)
         together = prepare_many(learner)
         ready = None if together is None else together(xs, ys)
         if ready is not None:
