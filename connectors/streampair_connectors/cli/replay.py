@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NoReturn, cast
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -570,7 +570,16 @@ def replay_file(
                     f"metrics stay up at {server.url}/metrics until Ctrl-C, the dashboard at {server.url}/",
                     highlight=False,
                 )
-                threading.Event().wait()
+                _await_interrupt()
+
+
+def _await_interrupt() -> NoReturn:
+    """Wait for Ctrl-C, a second at a time.
+
+    Python sees a signal that comes just before a wait begins only after it, so no wait is without end.
+    """
+    while True:
+        time.sleep(1.0)
 
 
 @contextlib.contextmanager
