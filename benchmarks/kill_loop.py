@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,17 @@ def payloads() -> list[bytes]:
     return made
 
 
+async def send(
+    producer: Any, topic: str, partition: int, values: Sequence[bytes], keys: Iterable[bytes | None] = ()
+) -> Any:
+    """Send values as one batch, with a key for each or none; returns the future of its acknowledgement."""
+    batch = producer.create_batch()
+    for value, key in itertools.zip_longest(values, keys):
+        batch.append(key=key, value=value, timestamp=None)
+    batch.close()
+    return await producer.send_batch(batch, topic, partition=partition)
+
+
 class Feed:
     """Sends events at a rate to all partitions in turn.
 
@@ -92,11 +105,7 @@ class Feed:
             while done < count:
                 size = min(200, count - done)
                 number = done // 200 % len(self.sent)
-                batch = producer.create_batch()
-                for i in range(size):
-                    batch.append(key=None, value=self._values[(done + i) % 1000], timestamp=None)
-                batch.close()
-                await producer.send_batch(batch, "events", partition=number)
+                await send(producer, "events", number, [self._values[(done + i) % 1000] for i in range(size)])
                 self.sent[number] += size
                 done += size
                 await asyncio.sleep(max(begin + done / rate - time.monotonic(), 0.0))

@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
-from kill_loop import ERROR, FEATURES, PRIVATE, Score, Workers, lane, payloads, sizes
+from kill_loop import ERROR, FEATURES, PRIVATE, Score, Workers, lane, payloads, send, sizes
 from streampair_connectors.config import Config, load_config
 from worker import BROKER, broker, create
 
@@ -139,13 +139,10 @@ class Feed:
             await producer.flush()
 
     async def _send(self, producer: Any, topic: str, numbers: range, values: list[bytes]) -> None:
-        batch = producer.create_batch()
-        for number in numbers:
-            key = b"%d" % number if self._name == "labels" else None
-            batch.append(key=key, value=values[number % len(values)], timestamp=None)
-        batch.close()
+        keys = [b"%d" % number for number in numbers] if self._name == "labels" else ()
         where = numbers.start // BATCH % PARTITIONS
-        await (await producer.send_batch(batch, f"{self._name}-{topic}", partition=where))
+        some = [values[number % len(values)] for number in numbers]
+        await (await send(producer, f"{self._name}-{topic}", where, some, keys))
 
 
 def temporary(folder: Path) -> tuple[int, int]:

@@ -106,6 +106,15 @@ def forest_cut(expert: int, nodes: int) -> int:
 
 
 @kernel
+def forest_weights_at(expert: int, trees: int, nodes: int) -> int:
+    """Offset of the node weights of an expert among those of all."""
+    at = 0
+    for k in range(1, expert):
+        at += 2 * trees * forest_cut(k, nodes)
+    return at
+
+
+@kernel
 def forest_places(trees: int, nodes: int, cap: int, texts: int) -> tuple[int, int, int, int, int, int]:
     """Layout of a state: places of texts, nodes, node weights of each cut expert and scratch; its length.
 
@@ -118,22 +127,10 @@ def forest_places(trees: int, nodes: int, cap: int, texts: int) -> tuple[int, in
     """
     at_texts = FOREST_HEADER + FOREST_COLUMN * cap
     at_weights = at_texts + 2 * EXPERTS * texts
-    cells = 0
-    for k in range(1, EXPERTS):
-        cells += forest_cut(k, nodes)
-    at_used = at_weights + 2 * trees * cells
+    at_used = at_weights + forest_weights_at(EXPERTS, trees, nodes)
     at_nodes = at_used + trees
     at_scratch = at_nodes + 2 * trees * nodes
     return at_texts, at_weights, at_used, at_nodes, at_scratch, at_scratch + (EXPERTS + 1) * trees
-
-
-@kernel
-def forest_weights_at(expert: int, trees: int, nodes: int) -> int:
-    """Offset of the node weights of an expert among those of all."""
-    at = 0
-    for k in range(1, expert):
-        at += 2 * trees * forest_cut(k, nodes)
-    return at
 
 
 @kernel
