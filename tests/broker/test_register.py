@@ -260,7 +260,7 @@ def test_a_broker_that_goes_away_while_it_is_asked(stoppable_kafka: Cluster, uni
     truth = {partition: Committed(4, "here")}
 
     async def body() -> None:
-        first, done = asyncio.Event(), asyncio.Event()
+        first, failed, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
         failures: list[SourceError] = []
 
         async def ask() -> None:
@@ -270,17 +270,18 @@ def test_a_broker_that_goes_away_while_it_is_asked(stoppable_kafka: Cluster, uni
                     first.set()
                 except SourceError as error:
                     failures.append(error)
+                    failed.set()
                     await asyncio.sleep(0.02)
 
         askers = [asyncio.create_task(ask()) for _ in range(2)]
         await first.wait()
         await asyncio.to_thread(stoppable_kafka.stop)
+        await failed.wait()
         await asyncio.to_thread(stoppable_kafka.start)
         # It is back, but its coordinator may still be reading its log.
         assert await read_register(config_of(stoppable_kafka), group, [partition]) == truth
         done.set()
         await asyncio.gather(*askers)
-        assert failures
         assert all(error.retriable for error in failures)
 
     asyncio.run(body())

@@ -414,6 +414,10 @@ def test_the_broker_dies_in_a_transaction_of_a_scorer(
             scorer.signal(signal.SIGCONT)
             one.await_done(scorer, learner)
             assert scorer.stop() == learner.stop() == 0, scorer.log()
+    # A learner that is stopped while it opens its lane again leaves its last events to a replay.
+    with nursery.start(one.learner) as learner:
+        learner.await_log("lane_opened")
+        assert learner.stop() == 0, learner.log()
     one.verify("the broker dies in a transaction of a scorer")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections.abc import Callable
@@ -11,10 +12,12 @@ from typing import Any, TypeVar
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection
-from harness.apache_kafka import KafkaBroker
+from harness import support
+from harness.apache_kafka import KafkaBroker, TwoBrokers
 from harness.kafka import Cluster
 from harness.late_requests import API_KEYS, LateRequests
 from harness.worker_process import wait_for
@@ -353,6 +356,7 @@ def test_kills_of_the_broker_lose_nothing_and_double_nothing(
                     stored = n
                 except SourceError as error:
                     problems.add(type(error).__name__)
+                    await asyncio.to_thread(stoppable_kafka.abort_lost_transactions)
                     await asyncio.sleep(0.05)
 
         task = asyncio.create_task(commit_numbers())
@@ -373,6 +377,49 @@ def test_kills_of_the_broker_lose_nothing_and_double_nothing(
         found = [int(value) for _, value in await committed(stoppable_kafka, out, stored)]
         assert found == list(range(stored))
         assert await read_register(config, group, [source]) == {source: Committed(stored, "")}
+
+    asyncio.run(body())
+
+
+async def await_leader(kafka: Cluster, topic: str, partition: int, *, present: bool) -> None:
+    """Return when a partition has a leader, or none."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    try:
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(kafka_errors.KafkaError):  # it may ask the broker that is away
+                    (found,) = await admin.describe_topics([topic])
+                    leaders = {p["partition"]: p["leader"] for p in found["partitions"]}
+                    if (leaders[partition] >= 0) == present:
+                        return
+                await asyncio.sleep(0.02)
+    finally:
+        await admin.close()
+
+
+def test_an_end_that_is_lost_comes_with_the_next_commit(two_brokers: TwoBrokers, unique: Unique) -> None:
+    """What docs/troubleshooting.md says of outputs in a partition that had no leader at a commit."""
+    topic = two_brokers.create_topic(unique("out"), 2)
+    where = Partition(topic, 1)
+
+    async def body() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=two_brokers.bootstrap, transactional_id=topic) as one:
+            async with one.transaction():
+                await one.send_and_wait(topic, b"first", partition=1)
+                two_brokers.second.kill()
+                await await_leader(two_brokers, topic, 1, present=False)
+            two_brokers.second.start()
+            await await_leader(two_brokers, topic, 1, present=True)
+            if two_brokers.version.startswith("4."):
+                table = two_brokers.first.hanging(2)
+                assert [row[:2] for row in table[1:] if row[0] == topic] == [[topic, "1"]]
+                page = (support.ROOT / "docs" / "troubleshooting.md").read_text()
+                assert table[0] in [line.split() for line in page.splitlines()]
+                assert await committed(two_brokers, where) == []
+            async with one.transaction():
+                await one.send_and_wait(topic, b"second", partition=1)
+        assert [value for _, value in await committed(two_brokers, where, 2)] == ["first", "second"]
 
     asyncio.run(body())
 

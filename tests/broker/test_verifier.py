@@ -341,7 +341,7 @@ def test_the_broker_dies_in_the_middle_of_a_commit(
             worker.signal(signal.SIGCONT)
             one.await_done(worker)
             assert worker.stop() == 0, worker.log()
-    one.verify("broker killed in a commit")
+    finish(nursery, one, "broker killed in a commit")
 
 
 def test_a_register_that_cannot_be_read_is_asked_for_again(
@@ -364,7 +364,7 @@ def test_a_register_that_cannot_be_read_is_asked_for_again(
         one.look(found)
         one.await_done(worker)
         assert worker.stop() == 0, worker.log()
-    one.verify("register cannot be read")
+    finish(nursery, one, "register cannot be read")
 
 
 @pytest.mark.verifier(scope="application")

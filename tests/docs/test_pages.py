@@ -127,6 +127,8 @@ def test_commands_exist(command: str) -> None:
         command_line(arguments[1:])
     elif program == "kafka-acls.sh":  # tests/broker/test_security.py does what it says
         assert {"--add", "--allow-principal", "--operation"} <= set(arguments)
+    elif program == "kafka-transactions.sh":  # tests/broker/test_transactions.py does what it says
+        assert arguments[2:] == ["find-hanging", "--broker-id", "ID", "--max-transaction-timeout", "1"]
     elif program == "python3":
         assert arguments == ["-m", "venv", ".venv"]
     elif program == ".venv/bin/pip":

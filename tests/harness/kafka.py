@@ -66,6 +66,9 @@ class Cluster:
     def ensure_running(self) -> None:
         """Bring the broker back if a test left it stopped."""
 
+    def abort_lost_transactions(self) -> None:
+        """Abort what docs/troubleshooting.md says: positions whose end the broker has lost, and outputs."""
+
     def log_tail(self, lines: int = 30) -> str:
         """Last lines of the broker's log, for the report of a failed test."""
         return ""

@@ -271,7 +271,7 @@ async def _request_until(config: KafkaConfig, group: str, request: Any, parse: C
                 f"a transaction that commits offsets of group {group!r} is still pending",
                 fix="none is needed while a transaction ends. If this lasts for minutes, the broker has lost "
                 f"its end: kafka-transactions.sh --bootstrap-server {config.bootstrap_servers} find-hanging "
-                "--broker-id ID names it, and abort ends it",
+                "--broker-id ID --max-transaction-timeout 1 lists what is left of it, and abort ends each",
             ) from None
         raise reach_error(config, last) from None
     except (kafka_errors.KafkaError, OSError) as error:
