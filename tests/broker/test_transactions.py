@@ -17,7 +17,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection
 from harness import support
-from harness.apache_kafka import KafkaBroker, TwoBrokers
+from harness.apache_kafka import PROFILES, KafkaBroker, TwoBrokers, version_of
 from harness.kafka import Cluster
 from harness.late_requests import API_KEYS, LateRequests
 from harness.worker_process import wait_for
@@ -422,6 +422,42 @@ def test_an_end_that_is_lost_comes_with_the_next_commit(two_brokers: TwoBrokers,
         assert [value for _, value in await committed(two_brokers, where, 2)] == ["first", "second"]
 
     asyncio.run(body())
+
+
+def test_positions_whose_end_is_lost_are_aborted_with_their_outputs(
+    stoppable_kafka: KafkaBroker, unique: Unique
+) -> None:
+    """What docs/troubleshooting.md says of positions that stay pending; nothing is lost or stored twice."""
+    two = TwoBrokers(next(name for name in PROFILES if version_of(name) == stoppable_kafka.version))
+    source, group = Partition("first", 0), unique("group")
+    out = Partition(two.create_topic(unique("out"), 2), 1)
+    two.first.move_group_offsets(2)
+
+    async def body() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=two.bootstrap, transactional_id=group) as one:
+            async with one.transaction():
+                await one.send_and_wait(out.topic, b"0", partition=1)
+                await one.send_offsets_to_transaction({TopicPartition(*source): 1}, group)
+                two.second.kill()
+                await await_leader(two, out.topic, 1, present=False)
+            two.second.start()
+            await await_leader(two, out.topic, 1, present=True)
+            if two.version.startswith("4."):
+                with pytest.raises(SourceError, match="still pending"):
+                    await read_register(config_of(two, 2.0), group, [source])
+                await asyncio.to_thread(two.first.abort_lost_transactions, 2)
+            register = (await read_register(config_of(two), group, [source]))[source]
+            assert (register is None) == two.version.startswith("4.")
+            for number in range(0 if register is None else register.offset, 3):
+                async with one.transaction():
+                    await one.send_and_wait(out.topic, str(number).encode(), partition=1)
+                    await one.send_offsets_to_transaction({TopicPartition(*source): number + 1}, group)
+        assert [value for _, value in await committed(two, out, 3)] == ["0", "1", "2"]
+
+    try:
+        asyncio.run(body())
+    finally:
+        two.close()
 
 
 class _StopsBeforeTheCommit(TransactionalProducer):

@@ -15,6 +15,7 @@ import collections
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import random
 import re
@@ -440,18 +441,30 @@ class KafkaBroker(Cluster):
         main = "org.apache.kafka.tools.TransactionsCommand"
         return self.tool(main, ["--bootstrap-server", self.bootstrap, *words])
 
-    def abort_lost_transactions(self) -> None:
+    def abort_lost_transactions(self, broker: int = 1) -> None:
         if not self._lost_end.is_set():
             return
-        rows = self.hanging()[1:]
-        if any(topic == "__consumer_offsets" for topic, *_ in rows):
-            for topic, partition, _, _, _, offset, *_ in rows:
-                # One that was about to end as it was found has none to abort, and the tool then fails.
-                with contextlib.suppress(RuntimeError):
+        rows = self.hanging(broker)[1:]
+        lost = {producer for topic, _, producer, *_ in rows if topic == "__consumer_offsets"}
+        for topic, partition, producer, _, _, offset, *_ in rows:
+            # One that was about to end as it was found has none to abort, and the tool then fails.
+            with contextlib.suppress(RuntimeError):
+                if producer in lost:
                     place = ("--topic", topic, "--partition", partition, "--start-offset", offset)
                     self._transactions("abort", *place)
                     support.note_used("transactions without an end, aborted", f"{topic} {partition} {offset}")
         self._lost_end.clear()
+
+    def move_group_offsets(self, broker: int) -> None:
+        """Give the topic of the groups' offsets to another broker of the cluster."""
+        place = {"topic": "__consumer_offsets", "partition": 0, "replicas": [broker]}
+        plan = self._work / "plan.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [place]}))
+        main = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+        common = ("--bootstrap-server", self.bootstrap, "--reassignment-json-file", str(plan))
+        self.tool(main, [*common, "--execute"])
+        while "is completed" not in self.tool(main, [*common, "--verify"]):
+            pass
 
     def deny(self, operation: str, *resource: str) -> None:
         """Forbid everybody one operation on something, as ``kafka-acls.sh --add --deny-principal`` does."""

@@ -66,7 +66,7 @@ class Cluster:
     def ensure_running(self) -> None:
         """Bring the broker back if a test left it stopped."""
 
-    def abort_lost_transactions(self) -> None:
+    def abort_lost_transactions(self, broker: int = 1) -> None:
         """Abort what docs/troubleshooting.md says: positions whose end the broker has lost, and outputs."""
 
     def log_tail(self, lines: int = 30) -> str:
