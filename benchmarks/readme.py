@@ -40,6 +40,7 @@ BLOCKS = {
         "python benchmarks/forest.py RBF-fast RBF-fast-2 RBF-fast-3",
     ],
     "forest-unseen": ["python benchmarks/forest.py --unseen"],
+    "forest-recovery": ["python benchmarks/recovery.py"],
     "forest-speed": ["python benchmarks/forest.py --speed"],
     "forest-pairs": ["python benchmarks/forest.py --pairs"],
     "private-forest": ["python benchmarks/private_forest.py"],
