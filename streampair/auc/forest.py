@@ -76,7 +76,7 @@ class Forest(ClassifierMixin, ForestLearner):
         None: the logistic loss of the record. Or a pair loss, such as `losses.Logistic`: the record is paired
         with one of the last 32 of the other class, both are scored again, and both are updated with the loss
         of the difference of their scores. The boosted trees still learn the logistic loss of records, and
-        only their weight in the stack is fitted to pairs. It takes about three times as long; docs/papers.md
+        only their weight in the stack is fitted to pairs. It takes about 1.4 times as long; docs/papers.md
         compares the two.
     seed
         Seed of the random draws; None takes one from the operating system.
@@ -87,11 +87,11 @@ class Forest(ClassifierMixin, ForestLearner):
     -----
     Features are real numbers or texts by name, in any order; no scaling or encoding is needed. A missing
     feature is a value of its own, and so is every text. A new name gets a new column. In a frame an empty
-    cell is a missing feature; in a record leave the feature out. Where absent means 0, as of the words of a
-    text, give 0. A number given as text, as by
-    `river.stream.iter_csv` without `converters`, is a text; after 100 such records there is a warning. None,
-    NaN, infinity, numbers beyond 1e50, bytes and empty records raise `RecordError` and leave the learner
-    unchanged.
+    cell is a missing feature; in a record leave the feature out. A number that never varies, such as 1 for
+    each word of a text, stands for its presence. Where absent means 0 and numbers vary, as counts do, give 0.
+    A number given as text, as by `river.stream.iter_csv` without `converters`, is a text; after 100 such
+    records there is a warning. None, NaN, infinity, numbers beyond 1e50, bytes and empty records raise
+    `RecordError` and leave the learner unchanged.
 
     A record takes O(trees log nodes + features), and memory is bounded: 2.2 MB, with texts 2.5 MB, and 37 kB
     a feature. From 1000 features on, fewer records are kept for the boosted trees: 4 million values, but at

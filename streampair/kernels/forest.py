@@ -450,6 +450,7 @@ def forest_empty(s: Array, others: Array, tree: int) -> None:
 
 
 _CLIP = 4.0
+_UNVARIED = 5  # records with one number in a column that others lack: from then on it stands for its presence
 
 
 @kernel
@@ -540,6 +541,8 @@ def forest_descend(s: Array) -> bool:
             if spread > 0.0:
                 scaled = (value - s[FOREST_HEADER + cap + j]) / math.sqrt(spread / s[FOREST_HEADER + j])
                 z[j] = min(max(scaled, -_CLIP), _CLIP)
+            elif _UNVARIED <= s[FOREST_HEADER + j] < s[FOREST_RECORDS]:
+                z[j] = 1.0  # it says no more than that it is there, as a word of a text does
         else:
             plain = False
     marks = s[at_nodes:at_scratch]

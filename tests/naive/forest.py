@@ -172,7 +172,9 @@ class Forest:
 
     def z(self, j: int, value: float) -> float:
         mean, deviation = self.scales.get(j, (0.0, 0.0))
-        return min(max((value - mean) / deviation, -4.0), 4.0) if deviation > 0.0 else 0.0
+        if deviation > 0.0:
+            return min(max((value - mean) / deviation, -4.0), 4.0)
+        return 1.0 if 5 <= len(self.past.get(j, [])) < self.records else 0.0
 
     def keep(self, j: int, value: float) -> None:
         past = self.past.setdefault(j, [])

@@ -222,6 +222,31 @@ def test_it_ranks_what_no_line_parts() -> None:
     assert _auc(auc.PairOGD(seed=1)) < 0.7
 
 
+@pytest.mark.parametrize("loss", [None, losses.Hinge()], ids=["records", "pairs"])
+def test_words_that_a_record_lacks_are_as_good_as_zeros(loss: Any) -> None:
+    """For the linear parts alone: trees see what is missing."""
+    rng = np.random.default_rng(1)
+    there = rng.random((4000, 40)) < 0.1
+    y = pd.Series(there @ rng.normal(size=40) + 0.5 * rng.normal(size=4000) > 0)
+    frame = pd.DataFrame(there.astype(float), columns=[f"word{j}" for j in range(40)])
+    frame["length"] = 1.0  # always there, and always the same
+    aucs = [
+        roc_auc_score(
+            y[2000:], unboosted(auc.Forest(nodes=1, loss=loss, seed=1)).score_learn_many(X, y)[2000:]
+        )
+        for X in (frame, frame.where(frame != 0.0))
+    ]
+    assert aucs[1] > aucs[0] - 0.02
+
+
+def test_a_number_that_is_always_there_is_no_feature() -> None:
+    """As pixels at the edge of an image: many of them would be one large step."""
+    learner = unboosted(auc.Forest(nodes=1, seed=1))
+    for i in range(60):
+        learner.learn_one({"edge": 1.0, "value": float(i % 7)}, i % 3 == 0)
+    assert learner.explain_one({"edge": 1.0, "value": 3.0}).features["edge"] == 0.0
+
+
 class Unguided(auc.Forest):
     """Without gains: no label has a say in which columns are drawn; and no step is brisk."""
 

@@ -1389,6 +1389,9 @@ def learned(rng: Rng, n: int = 150) -> tuple[np.ndarray, Any, np.ndarray, list[l
     """A state and the reference after n rows, more than its small trees hold; and ten more rows."""
     seed, squared = int(rng.integers(1000)), bool(rng.integers(2))
     rows, values = mixed(rng, n + 10)
+    rows[:, 4] = np.where(rng.random(n + 10) < 0.4, 2.0, np.nan)  # as a word: it is there or not
+    for x, word in zip(values, rows[:, 4].tolist(), strict=True):
+        x[4] = word if word == word else None
     state, reference = forest(3, 35, 5, seed, squared), naive.Forest(3, 35, seed, squared, guided=True)
     if squared:
         unboosted(state, reference)
