@@ -26,9 +26,8 @@ stream whose AUC is less than ARF's - .005. Of tables with fewer than 2000 recor
 
 The sets are those of the other benchmarks, whole and in the order of their files, and `--records` records of
 River's generators; where a stream changes, it does in the middle. What ARF gives is kept in
-.cache/forest.json, so that it is run once; `--again` runs it again. `--capymoa PYTHON` adds the forest of
-CapyMOA with as many trees, on streams of numbers; it needs Java. The bars: AUC at least ARF's - .005 on
-the first thirteen, - .02 on the others; letter .975, ijcnn1 .975, Bananas .96; 3 MB.
+.cache/forest.json, so that it is run once; `--again` runs it again. The bars: AUC at least ARF's - .005 on
+the first thirteen, - .02 on the others; letter .975, ijcnn1 .975, Bananas .96; 5 MB.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import subprocess
 import sys
-import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
@@ -62,7 +59,6 @@ CACHE = ROOT / ".cache" / "forest.json"
 IMAGE = ROOT / "docs" / "images" / "forest.svg"
 ABSOLUTE = {"letter": 0.975, "ijcnn1": 0.975, "Bananas": 0.96}
 MOST_BYTES = 5_000_000  # of at most 25 features
-CAPYMOA = "ARF of CapyMOA"
 LOSSES: dict[str, losses.PairLoss | None] = {
     "records": None,
     "pairs, Logistic": losses.Logistic(),
@@ -163,22 +159,6 @@ def _arf(name: str, records: Records, *, again: bool, seed: int = 1) -> dict[str
     return metrics
 
 
-def _capymoa(python: str, records: Records) -> dict[str, float] | None:
-    """CapyMOA's forest of as many trees, by another Python; None for records with texts or gaps."""
-    frame = pd.DataFrame([x for x, _ in records])
-    rows = frame.select_dtypes("number").to_numpy(float)
-    if rows.shape != frame.shape or np.isnan(rows).any():
-        return None
-    labels = [y for _, y in records]
-    with tempfile.TemporaryDirectory() as folder:
-        rows_path, scores_path = (str(Path(folder) / name) for name in ("rows.npz", "scores.npy"))
-        np.savez(rows_path, rows=rows, labels=np.array(labels, dtype=int))
-        words = [python, str(Path(__file__).with_name("_capymoa.py")), rows_path, scores_path]
-        ran = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-        us = float(ran.stdout.split()[-1])
-        return {**_second_half(labels, np.load(scores_path)), "us": us, "bytes": math.nan}
-
-
 def paired(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each loss on each stream."""
     for name in options.name or (QUICK if options.quick else _streams.PAIRED):
@@ -263,9 +243,6 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 others[learner] = one_by_one(make(), records)
             elif not options.no_arf:
                 others[learner] = _arf(name, records, again=options.again)
-        moa = _capymoa(options.capymoa, records) if options.capymoa else None
-        if moa is not None:
-            others[CAPYMOA] = moa
         ours = forests(records, options.seeds)
         base = others.get("ARF", {}).get("us", math.nan)
         for learner, metrics in {"Forest": ours, **others}.items():
@@ -287,7 +264,6 @@ def _drawn(rows: list[_timing.Row]) -> str:
         "HoeffdingTree": _chart.Look("#d68910"),
         "LogisticRegression": _chart.Look("#777"),
         "PairOGD": _chart.Look("#1e8449"),
-        CAPYMOA: _chart.Look("#884ea0"),
     }
     panels = []
     for name, group in itertools.groupby(rows, key=lambda row: row["stream"]):
@@ -359,7 +335,7 @@ def page(rows: Iterable[_timing.Row], options: Namespace) -> Iterator[str]:
     yield from _timing.table(columns, kept(), goals=not options.pairs)
     yield ""
     yield f"means of {len({row['stream'] for row in seen})} streams"
-    for learner in LOSSES if options.pairs else ("Forest", *LEARNERS, CAPYMOA):
+    for learner in LOSSES if options.pairs else ("Forest", *LEARNERS):
         learner_rows = [row for row in seen if row["learner"] == learner]
         if learner_rows and options.pairs:
             means = [float(np.mean([row[key] for row in learner_rows])) for key in ("auc", "ap", "us")]
@@ -377,7 +353,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--records": {"type": int, "default": 10_000, "help": "of a generated stream"},
     "--seeds": {"type": int, "default": 3},
     "--no-arf": {"action": "store_true", "help": "without ARF, which takes nearly all of the time"},
-    "--capymoa": {"metavar": "PYTHON", "help": "CapyMOA's ARF too, by a Python that has it"},
     "--speed": {"action": "store_true", "help": "times alone, of few features"},
     "--pairs": {"action": "store_true", "help": "leaves fitted to pairs beside leaves fitted to records"},
     "--unseen": {"action": "store_true", "help": "streams that the other pages have no rows of"},
