@@ -36,7 +36,11 @@ def _online(name: str) -> Any:
 
 def _private(name: str) -> Any:
     def run(task: Task, seed: int) -> Iterator[float]:
-        frame = pd.DataFrame(task.columns()).add_prefix("c")
+        texts = zip(task.text_names, task.levels(), strict=True)
+        ones = [
+            f"{name}={level}" for name, levels in texts for level in levels
+        ]  # as of `preprocessing.OneHot`
+        frame = pd.DataFrame(task.columns(), columns=[*task.number_names, *ones])
         bounds = {c: (float(frame[c].min()), float(frame[c].max())) for c in frame if frame[c].nunique() > 1}
         model = getattr(auc, name)(
             epsilon=1.0,
