@@ -398,6 +398,7 @@ async def await_leader(kafka: Cluster, topic: str, partition: int, *, present: b
         await admin.close()
 
 
+@pytest.mark.verifier
 def test_an_end_that_is_lost_comes_with_the_next_commit(two_brokers: TwoBrokers, unique: Unique) -> None:
     """What docs/troubleshooting.md says of outputs in a partition that had no leader at a commit."""
     topic = two_brokers.create_topic(unique("out"), 2)
@@ -424,6 +425,7 @@ def test_an_end_that_is_lost_comes_with_the_next_commit(two_brokers: TwoBrokers,
     asyncio.run(body())
 
 
+@pytest.mark.verifier
 def test_positions_whose_end_is_lost_are_aborted_with_their_outputs(
     stoppable_kafka: KafkaBroker, unique: Unique
 ) -> None:
