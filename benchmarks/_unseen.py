@@ -149,6 +149,18 @@ def _(r: np.random.Generator) -> tuple[Any, Any]:
     return X, (abs(X[:, 7]) < 0.6) != (r.random(N) < 0.1)
 
 
+@_made("one-in-100")
+def _(r: np.random.Generator) -> tuple[Any, Any]:
+    X = r.normal(size=(N, 100))
+    return X, (abs(X[:, 7]) < 0.6) != (r.random(N) < 0.05)
+
+
+@_made("two-in-100")
+def _(r: np.random.Generator) -> tuple[Any, Any]:
+    X = r.normal(size=(N, 100))
+    return X, ((X[:, 7] > 0) & (X[:, 31] < 0.5) | (X[:, 7] < -1)) != (r.random(N) < 0.05)
+
+
 @_made("intervals")
 def _(r: np.random.Generator) -> tuple[Any, Any]:
     X = r.uniform(size=(N, 6))

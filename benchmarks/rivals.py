@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 import _sets
 import _streams
+import _unseen
 import numpy as np
 import pandas as pd
 from river import datasets
@@ -112,6 +113,8 @@ OURS = {"streampair: Forest": "Forest", "streampair: PrivateForest": "PrivateFor
 SETS: dict[str, _streams.Take] = {
     **{name: take for name, (take, _) in _streams.STREAMS.items()},
     **_streams.RARE,
+    "one-in-100": lambda n: _unseen.MADE["one-in-100"](),
+    "two-in-100": lambda n: _unseen.MADE["two-in-100"](),
     "Shuttle": lambda n: _streams.taken(datasets.Shuttle(), 10**6),
 }
 PRIVATE = (
