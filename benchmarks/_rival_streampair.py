@@ -37,9 +37,8 @@ def _online(name: str) -> Any:
 def _private(name: str) -> Any:
     def run(task: Task, seed: int) -> Iterator[float]:
         texts = zip(task.text_names, task.levels(), strict=True)
-        ones = [
-            f"{name}={level}" for name, levels in texts for level in levels
-        ]  # as of `preprocessing.OneHot`
+        # By these names, those of `preprocessing.OneHot`, PrivateForest knows the columns of one text.
+        ones = [f"{text}={level}" for text, levels in texts for level in levels]
         frame = pd.DataFrame(task.columns(), columns=[*task.number_names, *ones])
         bounds = {c: (float(frame[c].min()), float(frame[c].max())) for c in frame if frame[c].nunique() > 1}
         model = getattr(auc, name)(

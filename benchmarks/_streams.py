@@ -53,9 +53,8 @@ def _file(name: str) -> Take:
     return take
 
 
-def _turned(n: int) -> Records:
-    """The letters, whose labels change places in the middle."""
-    records = _file("letter")(n)
+def turned(records: Records) -> Records:
+    """The records, whose labels change places in the middle."""
     return [(x, y != (i >= len(records) // 2)) for i, (x, y) in enumerate(records)]
 
 
@@ -106,7 +105,7 @@ STREAMS: dict[str, tuple[Take, float]] = {
         _river(lambda n: synth.Hyperplane(seed=1, n_features=10, n_drift_features=10, mag_change=0.01)),
         0.02,
     ),
-    "letter-turned": (_turned, 0.02),
+    "letter-turned": (lambda n: turned(_file("letter")(n)), 0.02),
     "letter-moving": (_moving, 0.02),
     "random-tree": (_river(lambda n: synth.RandomTree(1, 1, n_classes=2)), 0.02),
 }

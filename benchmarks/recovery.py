@@ -17,6 +17,7 @@ from typing import Any
 import _streams
 import numpy as np
 import pandas as pd
+from _rival import one_pass
 from _streams import Records, agrawal
 from river import forest
 from river.datasets import synth
@@ -44,12 +45,6 @@ def _clusters(seed: int) -> synth.RandomRBF:
     return synth.RandomRBF(seed, seed, n_features=10, n_centroids=50)
 
 
-def _turned() -> Records:
-    """Letters whose labels are swapped in the middle."""
-    records = _streams.STREAMS["letter"][0](2 * HALF)[: 2 * HALF]
-    return [(x, y == (i < HALF)) for i, (x, y) in enumerate(records)]
-
-
 STREAMS: dict[str, Callable[[], Records]] = {
     "Agrawal 2, 1": _agrawals(2, 1),
     "Agrawal 1, 3": _agrawals(1, 3),
@@ -68,7 +63,7 @@ STREAMS: dict[str, Callable[[], Records]] = {
         lambda: synth.RandomTree(1, 1, n_classes=2), lambda: synth.RandomTree(2, 2, n_classes=2)
     ),
     "Mixed": _halves(lambda: synth.Mixed(0, seed=1), lambda: synth.Mixed(1, seed=2)),
-    "letter": _turned,
+    "letter": lambda: _streams.turned(_streams.STREAMS["letter"][0](2 * HALF)[: 2 * HALF]),
 }
 
 
@@ -90,11 +85,8 @@ def _forest(records: Records, seed: int) -> Scores:
 
 
 def _arf(records: Records, seed: int) -> Scores:
-    model, scores = forest.ARFClassifier(seed=seed), []
-    for x, y in records:
-        scores.append(model.predict_proba_one(x).get(True, 0.0))
-        model.learn_one(x, y)
-    return np.array(scores)
+    xs, labels = [x for x, _ in records], np.array([y for _, y in records])
+    return np.fromiter(one_pass(xs, labels, forest.ARFClassifier(seed=seed), lambda x: x), float)
 
 
 def main() -> None:

@@ -450,7 +450,7 @@ def forest_empty(s: Array, others: Array, tree: int) -> None:
 
 
 _CLIP = 4.0
-_UNVARIED = 5  # records with one number in a column that others lack: from then on it stands for its presence
+_UNVARIED = 5  # values of a column, all equal: then a value stands for its presence, if other records lack it
 
 
 @kernel
