@@ -33,11 +33,16 @@ def run(notebook: Path, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def outputs(path: Path) -> list[tuple[str, str]]:
-    """The kind of each output, and its text, without what a plot says of itself."""
+    """The kind of each output, and its text, without what a plot says of itself.
+
+    Kernels say on stderr that they are compiled, where the cache does not have them yet.
+    """
     found = []
     cells: list[Any] = nbformat.read(path, as_version=4).cells
     for cell in cells:
         for output in cell.get("outputs", ()):
+            if output.get("name") == "stderr" and output["text"].startswith("compiling kernels"):
+                continue
             data = output.get("data", {})
             kind = "image" if "image/png" in data else "html" if "text/html" in data else "text"
             found.append((kind, output.get("text", "") or data.get("text/plain", "")))
