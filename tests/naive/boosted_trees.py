@@ -211,7 +211,7 @@ class Boosted:
         self.kept = [*self.kept, record][-self.rows :]
         self.bin_due()
         if len(self.kept) >= 50:
-            self.credit += 2000.0
+            self.credit += 1500.0
             if self.credit >= boosted_cost(len(self.kept), self.d):
                 self.credit -= boosted_cost(len(self.kept), self.d)
                 self.rebuild()

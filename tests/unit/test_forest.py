@@ -388,7 +388,7 @@ def test_the_work_of_a_record_is_bounded() -> None:
         trees += int(block[boosted_trees.BOOSTED_BUILT] - built)
         most = max(most, int(block[boosted_trees.BOOSTED_BUILT] - built), int(binned))
     assert most == 1
-    assert 20 < trees < 120
+    assert 20 < trees < 90
 
 
 def test_boosted_trees_of_several_classes_learn_their_labels() -> None:
