@@ -75,6 +75,8 @@ DERIVED = {
     *("Share of events with a label", "Share of labels that come late"),
     "Age of the newest event that was due",
 }
+# Of ranges, in seconds. What one scrape has seen lasts until the next, for INTERVAL or a little less.
+STEP = 0.1
 # What the average of the regret is over.
 STEPS = "streampair_regret_total / streampair_regret_average"
 
@@ -180,7 +182,7 @@ def test_every_query_gives_finite_values_and_moves(
     live: Live, file: str, title: str, expression: str
 ) -> None:
     """Over all scrapes of all workers."""
-    found = live.server.range(filled_in(expression, "3s"), live.began, live.over, 0.25)
+    found = live.server.range(filled_in(expression, "3s"), live.began, live.over, STEP)
     assert found, f"{title}: no data"
     values = [[float(value) for _, value in line["values"]] for line in found]
     # a histogram without a new observation, and a ratio of nothing by nothing, have no value for a moment
