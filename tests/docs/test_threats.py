@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from harness import support
@@ -19,8 +18,7 @@ def missing(row: str) -> list[str]:
     lost = []
     for path, function in named:
         file = support.ROOT / path
-        tree = ast.parse(file.read_text()) if file.exists() else ast.Module([], [])
-        found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        found = re.findall(r"^ *def (\w+)", file.read_text(), re.M) if file.exists() else []
         if not found or (function and function not in found):
             lost.append(f"{path}::{function}")
     return lost if named else [row]
