@@ -224,18 +224,32 @@ def ring_codes(ring: Array, x: Array, present: Bits) -> None:
 
 
 @kernel
+def _oldest(ring: Array, count: int) -> int:
+    """Row of the oldest of the `count` newest records."""
+    rows = int(ring[RING_ROWS])
+    return (int(ring[RING_HEAD]) + rows - count) % rows
+
+
+@kernel
+def _row(oldest: int, i: int, rows: int) -> int:
+    """Row of the i-th record after the oldest one. A remainder would take several times as long."""
+    row = oldest + i
+    return row if row < rows else row - rows
+
+
+@kernel
 def ring_bin(ring: Array, column: int) -> None:
     """Bin a column of the whole ring, with new edges if it has numbers alone."""
     width, rows, count = int(ring[RING_WIDTH]), int(ring[RING_ROWS]), int(ring[RING_COUNT])
     _, at_values, at_labels, _, _ = ring_places(width, rows)
     cells = ring[RING_HEADER + BINS * column : RING_HEADER + BINS * (column + 1)]
     values = ring[at_values:at_labels]
-    first = int(ring[RING_HEAD]) + rows - count
+    oldest = _oldest(ring, count)
     if cells[_KIND] >= 0.0:
         sample = min(count, _SAMPLE)
         numbers, found = np.empty(sample), 0
         for i in range(sample):
-            value = values[width * ((first + i * count // sample) % rows) + column]
+            value = values[width * _row(oldest, i * count // sample, rows) + column]
             if value == value:
                 numbers[found] = value
                 found += 1
@@ -252,9 +266,9 @@ def ring_fill(ring: Array, column: int) -> None:
     cells = ring[RING_HEADER + BINS * column : RING_HEADER + BINS * (column + 1)]
     values, bins = ring[at_values:at_labels], ring_bins(ring)
     bits = values.view(np.int64)
-    first = int(ring[RING_HEAD]) + rows - count
+    oldest = _oldest(ring, count)
     for i in range(count):
-        place = (width * ((first + i) % rows) + column) & _INDEX
+        place = (width * _row(oldest, i, rows) + column) & _INDEX
         value = values[place]
         if cells[_KIND] < 0.0:
             bins[place] = ring_code(cells, value, bits[place])
@@ -373,9 +387,9 @@ def boosted_find(ring: Array, block: Array) -> None:
     _, at_values, _, _, _ = ring_places(width, rows)
     _, _, _, _, _, _, at_hand, at_leaves, end = boosted_places(width, rows)
     leaves, hand = block[at_leaves:end].view(np.uint8), block[at_hand:at_leaves].view(np.int64)
-    first, d, bins = int(ring[RING_HEAD]) + rows - n, int(ring[RING_D]), ring_bins(ring)
+    oldest, d, bins = _oldest(ring, n), int(ring[RING_D]), ring_bins(ring)
     for i in range(n):
-        r = (first + i) % rows
+        r = _row(oldest, i, rows)
         for j in range(d):
             bins[width * rows + j] = bins[width * r + j]
         boosted_score(ring, block, ring[at_values + width * r : at_values + width * r + d])
@@ -573,7 +587,7 @@ def boosted_rebuild(ring: Array, block: Array, which: int) -> None:
         width, rows
     )
     tree, n = int(block[BOOSTED_TREE]), int(block[BOOSTED_KEPT])
-    first = (int(ring[RING_HEAD]) + rows - n) % rows
+    oldest = _oldest(ring, n)
     bins, leaves = ring_bins(ring), block[at_leaves:end].view(np.uint8)
     marks, nodes = block[at_marks:at_columns], block[at_columns:at_values].view(np.int16)
     masks = marks.view(np.uint64)
@@ -587,7 +601,7 @@ def boosted_rebuild(ring: Array, block: Array, which: int) -> None:
     counted = np.zeros(2 * LEAVES, np.bool_)
     histograms = np.empty((2 * DEPTH, columns.shape[0], BINS, 2))
     for i in range(n):
-        r = first + i if first + i < rows else first + i - rows  # a remainder takes several times as long
+        r = _row(oldest, i, rows)
         scores[r] -= values[leaves[BOOSTED_TREES * r + tree]]
         target = boosted_target(ring, ring[at_labels + r], which)
         if ring[RING_TASK] == 1.0:
@@ -666,7 +680,7 @@ def boosted_rebuild(ring: Array, block: Array, which: int) -> None:
         values[leaf] = -_RATE * sums[INNER + leaf, 0] / (sums[INNER + leaf, 1] + _RIDGE)
         block[at_sums + LEAVES * tree + leaf] = 0.0
         for i in range(begin[INNER + leaf], stop[INNER + leaf]):
-            r = first + order[i] if first + order[i] < rows else first + order[i] - rows
+            r = _row(oldest, order[i], rows)
             scores[r] += values[leaf]
             leaves[BOOSTED_TREES * r + tree] = leaf
     block[BOOSTED_TREE] = (tree + 1) % BOOSTED_TREES
@@ -681,10 +695,10 @@ def boosted_shift(ring: Array, block: Array, which: int) -> None:
     width, rows, n = int(ring[RING_WIDTH]), int(ring[RING_ROWS]), int(block[BOOSTED_KEPT])
     _, _, at_labels, _, _ = ring_places(width, rows)
     _, _, _, _, _, at_scores, _, _, _ = boosted_places(width, rows)
-    first = int(ring[RING_HEAD]) + rows - n
+    oldest = _oldest(ring, n)
     g, h = 0.0, 0.0
     for i in range(n):
-        r = (first + i) % rows
+        r = _row(oldest, i, rows)
         target = boosted_target(ring, ring[at_labels + r], which)
         if ring[RING_TASK] == 1.0:
             g += block[at_scores + r] - target
@@ -696,7 +710,7 @@ def boosted_shift(ring: Array, block: Array, which: int) -> None:
     shift = min(max(-g / (h + _RIDGE), -_MOST_BIAS), _MOST_BIAS)
     block[BOOSTED_BIAS] += shift
     for i in range(n):
-        block[at_scores + (first + i) % rows] += shift
+        block[at_scores + _row(oldest, i, rows)] += shift
 
 
 @kernel
