@@ -461,8 +461,6 @@ class TransactionalProducer:
 
             def keep(future: asyncio.Future[Any], count: int, target: Partition = target) -> None:
                 sent.append(_Sent(target, future, count))
-                # One error is raised, and asyncio would log the others, as nobody asks for them.
-                future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
             await submit(producer, target, parts, keep)
         if sent:
