@@ -432,6 +432,11 @@ class KafkaBroker(Cluster):
             raise RuntimeError(f"{main} failed ({done.returncode}):\n{done.stdout}\n{done.stderr}")
         return done.stdout
 
+    @property
+    def lost_end(self) -> bool:
+        """Whether its log says that it did not write the end of a transaction somewhere."""
+        return self._lost_end.is_set()
+
     def hanging(self, broker: int = 1) -> list[list[str]]:
         """What ``kafka-transactions.sh find-hanging`` prints of a broker: heads, then a row a partition."""
         words = ("find-hanging", "--broker-id", str(broker), "--max-transaction-timeout", "0")
@@ -442,7 +447,7 @@ class KafkaBroker(Cluster):
         return self.tool(main, ["--bootstrap-server", self.bootstrap, *words])
 
     def abort_lost_transactions(self, broker: int = 1) -> None:
-        if not self._lost_end.is_set():
+        if not self.lost_end:
             return
         rows = self.hanging(broker)[1:]
         lost = {producer for topic, _, producer, *_ in rows if topic == "__consumer_offsets"}
