@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import unicodedata
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,8 @@ _SHARED: Final = 2**16
 _FIRST_CELLS: Final = 1024
 _FULLEST: Final = 0.7
 _DISTANCES: Final = 64
+_EXACT: Final = 2.0**53  # a float from here on may have been another integer
+_LARGEST: Final = 10**1000  # Python writes no integer of more than 4300 digits
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,14 @@ class EntityLimit:
     field
         The field of a record that names its entity: text or an integer, and not a feature. None: the caller
         gives it (`Origin`). A lane uses the key of each message, and no field.
+
+    Notes
+    -----
+    An entity is its text. An integer is its decimal digits, a float without a fraction below 2**53 that
+    integer, and bytes are the text that they hold in UTF-8: 5, 5.0, "5" and b"5" are one entity. Texts are
+    compared in Unicode's composed form (NFC), and otherwise as they are: "05", " 5" and "5.0" are others, and
+    so is another case. Bytes that are no UTF-8 are compared as bytes. None, booleans, other floats and other
+    types name no entity: such a record takes a null slot.
 
     Examples
     --------
@@ -199,14 +210,14 @@ class Admission:
         Parameters
         ----------
         entity
-            Text, bytes or an integer.
+            Text, bytes or an integer, in any spelling (`EntityLimit`).
         slot
             Number of the slot, increasing.
 
         Raises
         ------
         TypeError
-            If the entity has another type, whose text may differ between processes.
+            If it names no entity.
         """
         return bool(self._admit([_digest(entity)], slot)[0])
 
@@ -284,17 +295,29 @@ class Admission:
         self.entities = len(keys)
 
 
+def _spelling(entity: Hashable) -> bytes:
+    """The one spelling of an entity; see `EntityLimit`."""
+    if isinstance(entity, float) and entity.is_integer() and abs(entity) < _EXACT:
+        entity = int(entity)
+    if isinstance(entity, int | np.integer) and not isinstance(entity, bool):
+        number = int(entity)
+        if abs(number) < _LARGEST:
+            return b"%d" % number
+        raise TypeError("an entity is text, bytes or an integer, not one of more than 1000 digits")
+    if isinstance(entity, bytes):
+        raw = entity
+        try:
+            entity = raw.decode()
+        except UnicodeDecodeError:
+            return raw
+    if not isinstance(entity, str):
+        raise TypeError(f"an entity is text, bytes or an integer, not {type(entity).__name__}")
+    return unicodedata.normalize("NFC", entity).encode("utf-8", "surrogatepass")
+
+
 def _digest(entity: Hashable) -> int:
     """64-bit digest of an entity, above the numbers of the shared entries."""
-    if isinstance(entity, str):
-        raw = b"s" + entity.encode("utf-8", "surrogatepass")
-    elif isinstance(entity, bytes):
-        raw = b"b" + entity
-    elif isinstance(entity, int | np.integer):
-        raw = b"i%d" % int(entity)
-    else:
-        raise TypeError(f"an entity is text, bytes or an integer, not {type(entity).__name__}")
-    key = int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "little")
+    key = int.from_bytes(hashlib.blake2b(_spelling(entity), digest_size=8).digest(), "little")
     return key if key > _SHARED else key + _SHARED + 1
 
 

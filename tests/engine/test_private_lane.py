@@ -381,6 +381,17 @@ def test_a_lane_needs_keys_for_entities() -> None:
     assert driver.lane.learner.refused_records == driver.lane.learner.null_slots == 10
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_keys_that_spell_one_text_are_one_entity(batch: int) -> None:
+    """Producers of two systems may compose a letter or not; other bytes are compared as they are."""
+    lane, write = entity_lane()
+    keys = ["Jos\u00e9".encode(), "Jose\u0301".encode(), b"\xff", b"\xff"]
+    lane.process([write(i, "", i % 2 == 0, keys[i % 4]) for i in range(batch)])
+    lane.process([write(i, "", i % 2 == 0, keys[i % 4]) for i in range(batch, 20)])
+    assert lane.learner.to_state()["entities"]["count"].tolist() == [2, 2]
+    assert lane.learner.refused_records == 16
+
+
 def entity_lane(**options: Any) -> tuple[Any, Any]:
     """A lane that decodes on its own, and names the entity in the value as well; and a writer of records."""
     limit = privacy.EntityLimit(records=2, separation=3, field="who")

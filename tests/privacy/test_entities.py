@@ -160,7 +160,31 @@ def test_the_spend_of_an_entity_on_an_endless_stream_stays_finite() -> None:
 
 # ---- admission -------------------------------------------------------------------------------------------
 
-entity = st.one_of(st.integers(-3, 3), st.sampled_from(["a", "b", "1", ""]), st.sampled_from([b"a", b"b"]))
+# Of each list: the spellings of one entity.
+SPELLINGS: tuple[list[Any], ...] = (
+    ["5", 5, b"5", 5.0, np.int32(5), np.uint8(5), np.float64(5.0), np.str_("5"), np.bytes_(b"5")],
+    ["-5", -5, b"-5", -5.0],
+    ["0", 0, b"0", 0.0, -0.0],
+    ["Jos\u00e9", "Jose\u0301", "Jos\u00e9".encode(), "Jose\u0301".encode()],
+    ["\u212b", "\u00c5", "A\u030a", "A\u030a".encode()],  # a sign of its own (angstrom) is the letter
+    ["\ud55c", "\u1112\u1161\u11ab"],
+    ["9007199254740991", 2**53 - 1, float(2**53 - 1)],
+    ["", b""],
+    [b"\xff5"],  # no UTF-8
+    ["05"],
+    ["5.0"],
+    ["+5"],
+    [" 5"],
+    ["\u0665"],  # an Arabic five
+    ["jos\u00e9"],
+    ["True"],
+    ["None"],
+    ["\udcff5"],  # a lone surrogate
+)
+NOBODY: tuple[Any, ...] = (
+    None, True, np.True_, 5.5, math.nan, math.inf, 2.0**53, np.float32(5.0), 10**5000, ("a",), ["a"], {},
+)  # fmt: skip
+entity = st.sampled_from([(i, each) for i, same in enumerate(SPELLINGS[:5]) for each in same])
 
 
 @given(
@@ -170,19 +194,19 @@ entity = st.one_of(st.integers(-3, 3), st.sampled_from(["a", "b", "1", ""]), st.
     cut=st.integers(0, 60),
 )
 def test_the_table_against_a_dict(
-    visits: list[tuple[Any, int]], records: int, separation: int, cut: int
+    visits: list[tuple[tuple[int, Any], int]], records: int, separation: int, cut: int
 ) -> None:
     limit = EntityLimit(records, separation)
     admission = Admission(limit)
-    known: dict[Any, list[int]] = {}
+    known: dict[int, list[int]] = {}
     slot = 0
-    for i, (who, step) in enumerate(visits):
+    for i, ((person, who), step) in enumerate(visits):
         slot += step
         if i == cut:
             restored = Admission(limit)
             restored.load_state(admission.to_state())
             admission = restored
-        mine = known.setdefault((type(who), who), [])
+        mine = known.setdefault(person, [])
         expected = len(mine) < records and (not mine or slot - mine[-1] >= separation)
         if expected:
             mine.append(slot)
@@ -210,12 +234,22 @@ def test_a_full_table_admits_less_and_never_more(capacity: int, seed: int) -> No
     assert len(small._keys) <= 2**13
 
 
-def test_entities_that_differ_are_distinguished_and_others_refused() -> None:
+def test_an_entity_is_one_however_it_is_written() -> None:
+    """A table that counts spellings lets one person in once for each (docs/privacy 8.5)."""
     admission = Admission(EntityLimit(1))
-    assert [admission.admit(who, 1) for who in ("1", b"1", 1, "1", np.int64(1))] == [True] * 3 + [False] * 2
-    for who in (1.5, None, ("a",)):
-        with pytest.raises(TypeError, match="text, bytes or an integer"):
-            admission.admit(who, 2)
+    for same in SPELLINGS:
+        assert [admission.admit(who, 1) for who in same] == [True] + [False] * (len(same) - 1), same
+    assert admission.entities == len(SPELLINGS)
+    everybody = [who for same in SPELLINGS for who in same]
+    assert not admission.admit_many([*everybody, *NOBODY], 2).any()
+    batch = Admission(EntityLimit(1)).admit_many(everybody, 1)
+    assert batch.sum() == len(SPELLINGS)
+
+
+def test_what_names_no_entity_is_refused_without_its_value() -> None:
+    for who in NOBODY:
+        with pytest.raises(TypeError, match=r"^an entity is text, bytes or an integer, not [^5]*$"):
+            Admission(EntityLimit(1)).admit(who, 2)
 
 
 def test_ten_million_entities_fit_as_documented() -> None:
@@ -324,10 +358,21 @@ def test_null_records_use_up_what_an_entity_may_have(kind: Any, content: Any) ->
 
 def test_who_is_not_known_is_not_learned_from() -> None:
     model = learner()
-    for who in (None, 1.5, ["list"]):
+    for who in NOBODY:
         model.learn_one({"a": 0.1, "b": 0.1, "who": who}, True)
     model.learn_one({"a": 0.1, "b": 0.1}, True)
-    assert model.null_slots == model.refused_records == model.slots == 4
+    assert model.null_slots == model.refused_records == model.slots == len(NOBODY) + 1
+
+
+@every_solver
+def test_a_learner_counts_one_person_for_all_spellings(kind: Any) -> None:
+    """From a field (an Avro int, a text), from a caller who names the entity, and from keys of messages."""
+    for same in SPELLINGS:
+        model = learner(kind, limit=EntityLimit(1, field="who"), horizon=100)
+        for who in same:
+            model.learn_one({"a": 0.1, "b": 0.1, "who": who}, True)
+            model.learn_one({"a": 0.1, "b": 0.1}, True, Origin(entity=who))
+        assert model.slots - model.refused_records == 1, same
 
 
 def gradients_at_rest(model: Any, data: list[tuple[dict[str, Any], bool]]) -> np.ndarray:
