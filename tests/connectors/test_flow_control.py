@@ -7,6 +7,7 @@ import random
 import threading
 
 import pytest
+from streampair_connectors.host import Host
 from streampair_connectors.worker.flow_control import Pace, commit_interval
 from streampair_connectors.worker.timing import Estimates
 
@@ -26,7 +27,7 @@ def simulate(costs: list[float], batch_size: int, interval: float) -> tuple[int,
     beside its longest event.
     """
     clock = Clock()
-    pace = Pace(batch_size, interval, clock=clock)
+    pace = Pace(batch_size, interval, host=Host(clock))
     index, between, call = 0, 0.0, 0.0
 
     async def body() -> None:

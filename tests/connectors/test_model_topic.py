@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config, parse_config
-from streampair_connectors.kafka import Message, Partition, RecordReader, Routes
+from streampair_connectors.host import Host
+from streampair_connectors.kafka import Cluster, Message, Partition, RecordReader, Routes
 from streampair_connectors.kafka.producer import PART, split_messages
 from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.model_topic import (
@@ -264,7 +265,7 @@ class Clock:
 
 def test_when_a_model_is_due() -> None:
     clock = Clock()
-    publisher = ModelPublisher(config_of(), Topic(), clock=clock)  # type: ignore[arg-type]
+    publisher = ModelPublisher(config_of(), Topic(), host=Host(clock))  # type: ignore[arg-type]
     lane = lane_of(auc.PairOGD(), 0)
 
     def learned(seen: int) -> bool:
@@ -301,9 +302,7 @@ def test_when_a_model_is_due() -> None:
     assert not ModelPublisher(inline, Topic()).due(lane)  # type: ignore[arg-type]
 
 
-def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes() -> None:
     """It says up to where scores are, which is what tells that Kafka has forgotten it."""
     scored, reads = {0: 3, 1: 6}, 0
 
@@ -314,7 +313,8 @@ def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes(
 
     async def body() -> None:
         clock, topic, sent = Clock(), Topic(), []
-        publisher = ModelPublisher(config_of(), topic, clock=clock)  # type: ignore[arg-type]
+        cluster = Cluster(read_register=read)
+        publisher = ModelPublisher(config_of(), topic, host=Host(clock), cluster=cluster)  # type: ignore[arg-type]
         lane = lane_of(auc.PairOGD(), 5, sent, p0=5, p1=6)
         await publisher.begin(lane)
         await publisher.publish(lane)
@@ -337,7 +337,6 @@ def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes(
         assert reads == before, "all is scored"
         await publisher.stop()
 
-    monkeypatch.setattr("streampair_connectors.worker.model_topic.read_register", read)
     asyncio.run(body())
 
 
@@ -391,7 +390,7 @@ def test_a_trim_leaves_the_newest_model_whole(seed: int) -> None:
     async def body() -> None:
         topic, clock = Topic(), Clock()
         lookup: Any = topic
-        publisher = ModelPublisher(config_of(), lookup, clock=clock)
+        publisher = ModelPublisher(config_of(), lookup, host=Host(clock))
         publisher._topic = topic  # type: ignore[assignment]
         way: list[Message] = []  # of a model that is being sent
         newest = b""

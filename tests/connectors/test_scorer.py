@@ -16,9 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from streampair_connectors import kafka
 from streampair_connectors.config import Config, parse_config
-from streampair_connectors.kafka import Committed, Member, Partition, Routes
+from streampair_connectors.kafka import Cluster, Committed, Member, Partition, Routes
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.worker import scorer as scorer_module
 from streampair_connectors.worker.model_topic import PublishedModel
@@ -243,9 +242,6 @@ class Producer:
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Group]:
     def make(count: int, coin: random.Random | None = None) -> Group:
         group = Group(count, coin)
-        monkeypatch.setattr(kafka, "read_register", group.register)
-        monkeypatch.setattr(scorer_module, "TransactionalProducer", Producer)
-        monkeypatch.setattr(kafka, "describe_group", group.describe)
         monkeypatch.setattr(Producer, "group", group, raising=False)
         monkeypatch.setattr(Producer, "losses", staticmethod(lambda: None))
         return group
@@ -268,7 +264,12 @@ async def scorer_in(
     group: Group, name: str, newest: PublishedModel | None = None, starts: Mapping[int, int] | None = None
 ) -> tuple[ScoringWorker, Client]:
     config = config_of()
-    made, client = ScoringWorker(config, Telemetry()), Client(group, name)
+    cluster = Cluster(
+        read_register=group.register,
+        transactional_producer=Producer,  # type: ignore[arg-type]
+        describe_group=group.describe,
+    )
+    made, client = ScoringWorker(config, Telemetry(), cluster=cluster), Client(group, name)
     client.id, client.on_revoked, client.on_assigned = made._client, made._on_revoked, made._on_assigned
     worker: Any = made
     worker._consumer, worker._lookup = client, Spans(group, starts or {})

@@ -25,6 +25,7 @@ from streampair_connectors.kafka.client import (
     size_of,
     transactional_id,
 )
+from streampair_connectors.kafka.cluster import KAFKA, Cluster
 from streampair_connectors.kafka.consumer import Consumer, PartitionReader, read_all
 from streampair_connectors.kafka.log_topic import Batches, LogTopic, RangeReader, RecordReader
 from streampair_connectors.kafka.membership import Member, StaticMemberConflicts, describe_group
@@ -39,7 +40,9 @@ from streampair_connectors.kafka.producer import Producer, Routes
 from streampair_connectors.kafka.transactions import TransactionalProducer
 
 __all__ = [
+    "KAFKA",
     "Batches",
+    "Cluster",
     "Committed",
     "Consumer",
     "LogTopic",

@@ -18,7 +18,7 @@ from streampair.engine.wal import WHOLE_TOPIC, Chain
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import LogTopic, Partition
+from streampair_connectors.kafka import KAFKA, Cluster, Partition
 from streampair_connectors.stores.base import group_offsets
 from streampair_connectors.stores.directory import DirectoryStore
 from streampair_connectors.stores.topic import (
@@ -103,12 +103,12 @@ class OfflineStore(Protocol):
         ...
 
 
-def offline_store(config: Config) -> OfflineStore:
+def offline_store(config: Config, cluster: Cluster = KAFKA) -> OfflineStore:
     """The store of a configuration."""
-    return OfflineTopic(config) if config.store.in_kafka else OfflineDirectory(config)
+    return OfflineTopic(config, cluster) if config.store.in_kafka else OfflineDirectory(config)
 
 
-async def check_stored_settings(config: Config) -> None:
+async def check_stored_settings(config: Config, cluster: Cluster = KAFKA) -> None:
     """Refuse settings that are not those that the stored lane of a whole topic began with.
 
     A standby opens its lane only when the worker before it ends; so it is refused before it waits.
@@ -122,7 +122,7 @@ async def check_stored_settings(config: Config) -> None:
     """
     if not config.learner.whole_topic:
         return
-    stored = await offline_store(config).read_lane(WHOLE_TOPIC)
+    stored = await offline_store(config, cluster).read_lane(WHOLE_TOPIC)
     try:
         known = RecoveredState.of(Chain.peek(stored.frames))
     except SnapshotError:
@@ -244,10 +244,11 @@ class OfflineDirectory:
 class OfflineTopic:
     """Lanes in Kafka."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, cluster: Cluster = KAFKA) -> None:
         self._config = config
+        self._cluster = cluster
         self._kafka = config.require_kafka()
-        self._topic = LogTopic(self._kafka, config.log_topic)
+        self._topic = cluster.log_topic(self._kafka, config.log_topic)
         self._seal = seal_of(config)
         self._partitions: int | None = None
 
@@ -317,13 +318,15 @@ class OfflineTopic:
 
     async def _open(self, partition: int, starts: Mapping[int, int]) -> TopicLane:
         source = Partition(self._config.input.topic, partition)
-        lane = TopicLane(self._config, self._topic, self._seal, source, starts, lambda _: None)
+        lane = TopicLane(
+            self._config, self._topic, self._seal, source, starts, lambda _: None, cluster=self._cluster
+        )
         await lane.start()
         return lane
 
     async def _count(self) -> int:
         if self._partitions is None:
-            self._partitions = (await kafka.describe_topics(self._kafka)).get(self._topic.name, 0)
+            self._partitions = (await self._cluster.describe_topics(self._kafka)).get(self._topic.name, 0)
         return self._partitions
 
     def _context(self, partition: int) -> bytes:

@@ -28,14 +28,14 @@ from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import CommitOutcomeUnknownError, ConfigError, SourceError, StoreError
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
+    KAFKA,
+    Cluster,
     Committed,
     LogTopic,
     Message,
     Partition,
     RecordReader,
-    TransactionalProducer,
     ended,
-    read_register,
     size_of,
     transactional_id,
 )
@@ -117,17 +117,26 @@ class TopicStore:
         Whether the log contains a privacy account.
     lookup
         Reads logs; None: a new connection per log.
+    cluster
+        Makes clients.
     """
 
     def __init__(
-        self, config: Config, *, partitions: int, private: bool, lookup: RecordReader | None = None
+        self,
+        config: Config,
+        *,
+        partitions: int,
+        private: bool,
+        lookup: RecordReader | None = None,
+        cluster: Cluster = KAFKA,
     ) -> None:
         self._config = config
+        self._cluster = cluster
         self._kafka = config.require_kafka()
         self._partitions = partitions
         self._private = private
         self._seal = seal_of(config)
-        self._topic = LogTopic(self._kafka, config.log_topic, lookup)
+        self._topic = cluster.log_topic(self._kafka, config.log_topic, lookup)
         self._lanes: set[TopicLane] = set()
 
     async def start(self) -> None:
@@ -153,14 +162,22 @@ class TopicStore:
 
     async def open(self, partition: Partition, starts: Mapping[int, int]) -> TopicLane:
         """Fence every earlier owner of a lane, and return its store."""
-        lane = TopicLane(self._config, self._topic, self._seal, partition, starts, self._lanes.discard)
+        lane = TopicLane(
+            self._config,
+            self._topic,
+            self._seal,
+            partition,
+            starts,
+            self._lanes.discard,
+            cluster=self._cluster,
+        )
         await lane.start()
         self._lanes.add(lane)
         return lane
 
     async def committed(self, partitions: Sequence[Partition]) -> dict[int, Committed | None]:
         """The group's offsets and register."""
-        found = await read_register(self._kafka, self._config.app, partitions)
+        found = await self._cluster.read_register(self._kafka, self._config.app, partitions)
         return {partition.partition: found[partition] for partition in partitions}
 
     async def flush(self, give_up: asyncio.Event, on_trouble: Callable[[str], None]) -> bool:
@@ -321,6 +338,8 @@ class TopicLane:
         partition: Partition,
         starts: Mapping[int, int],
         on_close: Callable[[TopicLane], None],
+        *,
+        cluster: Cluster = KAFKA,
     ) -> None:
         self._config = config
         self._topic = topic
@@ -343,7 +362,7 @@ class TopicLane:
         self.waiting_bytes = 0
         self.give_up = asyncio.Event()
         self.on_trouble: Callable[[str], None] = lambda _: None
-        self._producer = TransactionalProducer(
+        self._producer = cluster.transactional_producer(
             config.require_kafka(),
             transactional_id(config.app, partition.topic, partition.partition),
             name=f"{partition.topic}/{partition_label(partition.partition)}",

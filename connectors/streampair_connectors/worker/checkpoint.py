@@ -6,10 +6,10 @@ The steps and their reasons are in docs/design.md, "The steps of a commit".
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StreampairError
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.stores import Store
 from streampair_connectors.worker.lane_manager import OpenLane
 
@@ -81,6 +81,8 @@ class Checkpoint:
         Called with the reason why outputs cannot be stored.
     count
         Called with the result of each lane's commit: one of `metric_definitions.OUTCOMES`.
+    host
+        Its clock.
     """
 
     def __init__(
@@ -88,7 +90,10 @@ class Checkpoint:
         store: Store,
         on_trouble: Callable[[str], None],
         count: Callable[[str], None] = lambda outcome: None,
+        *,
+        host: Host = THIS_HOST,
     ) -> None:
+        self._host = host
         self._store = store
         self._on_trouble = on_trouble
         self._count = count
@@ -114,7 +119,7 @@ class Checkpoint:
         StreampairError
             A lane could not be committed, and its state in memory is invalid; others are committed.
         """
-        begin = time.perf_counter()
+        begin = self._host.monotonic()
         outcome = Outcome()
         timer: asyncio.TimerHandle | None = None
         if seconds is not None:
@@ -137,7 +142,7 @@ class Checkpoint:
         finally:
             if timer is not None:
                 timer.cancel()
-        outcome.seconds = time.perf_counter() - begin
+        outcome.seconds = self._host.monotonic() - begin
         return outcome
 
     async def _each(
@@ -148,9 +153,7 @@ class Checkpoint:
         return done
 
     async def _commit_lane(self, lane: OpenLane, clean: bool) -> None:
-        commit = lane.logged_lane.commit(
-            snapshot=lane.snapshot_due, clean=clean, when=round(time.time() * 1000)
-        )
+        commit = lane.logged_lane.commit(snapshot=lane.snapshot_due, clean=clean, when=self._host.now_ms)
         try:
             await lane.store.commit(commit)
         except BaseException as error:
@@ -161,4 +164,4 @@ class Checkpoint:
         lane.logged_lane.committed()
         lane.dirty = False
         if commit.content is not None:
-            lane.saved_at = time.monotonic()
+            lane.saved_at = self._host.monotonic()

@@ -24,8 +24,7 @@ from streampair.engine.wal import Position
 from streampair.errors import RecordError
 from streampair_connectors.codecs.labels import DecodedLabel
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Partition, RecordLike, RecordReader
-from streampair_connectors.kafka.consumer import TopicReader
+from streampair_connectors.kafka import KAFKA, Cluster, Partition, RecordLike, RecordReader
 from streampair_connectors.kafka.ordering import TopicOrder
 
 __all__ = ["EarlyLabels", "OffsetSet"]
@@ -140,6 +139,8 @@ class EarlyLabels:
         Called with a partition of the input whose next records were removed.
     broker_time
         From a time of this host to one that the brokers' clocks had reached by then.
+    cluster
+        Makes its reader.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class EarlyLabels:
         lookup: RecordReader,
         on_lost: Callable[[Partition], None],
         broker_time: Callable[[int], int],
+        cluster: Cluster = KAFKA,
     ) -> None:
         assert config.labels is not None
         self._labels = config.labels
@@ -163,7 +165,7 @@ class EarlyLabels:
         self._decode = decode
         self._lookup = lookup
         self._broker_time = broker_time
-        self._reader = TopicReader(config.require_kafka(), config.input.topic, partitions, on_lost)
+        self._reader = cluster.topic_reader(config.require_kafka(), config.input.topic, partitions, on_lost)
         self._index: LabelTable | None = None
         self._order: TopicOrder | None = None
         self._items: deque[_Item] = deque()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.observability.logs import get_logger
 
 __all__ = [
@@ -67,7 +67,7 @@ class Commits:
     """
 
     def __init__(
-        self, every_seconds: float, every_events: int, *, clock: Callable[[], float] = time.monotonic
+        self, every_seconds: float, every_events: int, *, clock: Callable[[], float] = THIS_HOST.monotonic
     ) -> None:
         self._every_seconds = every_seconds
         self._every_events = every_events
@@ -119,8 +119,8 @@ class Pace:
         Maximum records of a batch (`worker.batch_size`).
     max_poll_interval_seconds
         Of the consumer. Polls come at least ten times as often.
-    clock
-        Monotonic, in seconds.
+    host
+        Clock and threads.
 
     Examples
     --------
@@ -137,14 +137,14 @@ class Pace:
         batch_size: int,
         max_poll_interval_seconds: float = 600.0,
         *,
-        clock: Callable[[], float] = time.perf_counter,
+        host: Host = THIS_HOST,
     ) -> None:
+        self._host = host
         self._batch_size = batch_size
         self._poll_seconds = min(_POLL_SECONDS, max_poll_interval_seconds / 10)
         self._over_seconds = min(_OVER_SECONDS, max_poll_interval_seconds / 2)
-        self._clock = clock
         self._by_event: float | None = None
-        self._polled = clock()
+        self._polled = host.monotonic()
 
     @property
     def records(self) -> int:
@@ -163,12 +163,12 @@ class Pace:
 
     def polled(self) -> None:
         """Record that a poll has just returned."""
-        self._polled = self._clock()
+        self._polled = self._host.monotonic()
 
     @property
     def over(self) -> bool:
         """Whether the records of the last poll take too long: seek back to the rest, and poll."""
-        return self._clock() - self._polled > self._over_seconds
+        return self._host.monotonic() - self._polled > self._over_seconds
 
     def learned(self, count: int, seconds: float) -> None:
         """Record the duration of a call.
@@ -184,18 +184,18 @@ class Pace:
         The caller holds a lock, so that nobody else uses the same objects. When the caller is cancelled, the
         thread finishes its call before the cancellation continues.
         """
-        start = self._clock()
+        start = self._host.monotonic()
         if self._by_event is not None and self._by_event * count <= _THREAD_SECONDS:
             result = work()
         else:
-            thread = asyncio.ensure_future(asyncio.to_thread(work))
+            thread = asyncio.ensure_future(self._host.in_thread(work))
             try:
                 result = await asyncio.shield(thread)
             except asyncio.CancelledError:
                 # A thread cannot be stopped, and the lane must not be closed while it runs.
                 await asyncio.wait({thread})
                 raise
-        self.learned(count, self._clock() - start)
+        self.learned(count, self._host.monotonic() - start)
         return result
 
 
@@ -228,7 +228,7 @@ class Backlog:
     """
 
     def __init__(
-        self, app: str, *, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
+        self, app: str, *, seconds: float = 10.0, clock: Callable[[], float] = THIS_HOST.monotonic
     ) -> None:
         self._app = app
         self._seconds = seconds

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
@@ -29,6 +29,7 @@ from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
 from streampair_connectors.codecs.records import Decoder, Encoder
 from streampair_connectors.config import Config
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import Batches, Committed, Partition, RangeReader, RecordLike, RecordReader
 from streampair_connectors.kafka.admin import TopicOrigin
 from streampair_connectors.kafka.ordering import has_append_times
@@ -54,6 +55,11 @@ class FitThread:
 
     A computation cannot be interrupted. Its thread is a daemon, so that a stop does not wait for it.
 
+    Parameters
+    ----------
+    host
+        Starts the threads.
+
     Examples
     --------
     >>> from streampair_connectors.worker.lane_manager import FitThread
@@ -61,7 +67,8 @@ class FitThread:
     2
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: Host = THIS_HOST) -> None:
+        self._host = host
         self._turn = threading.Lock()
 
     def __call__(self, compute: Callable[[], Any]) -> Future[Any]:
@@ -75,7 +82,7 @@ class FitThread:
                 except BaseException as error:
                     future.set_exception(error)
 
-        threading.Thread(target=work, name="fit", daemon=True).start()
+        self._host.begin(work, "fit")
         return future
 
 
@@ -137,7 +144,9 @@ class OpenLane:
         announced: list[OrderedRecord],
         replayed_due: list[OrderedRecord],
         restored: bool,
+        host: Host = THIS_HOST,
     ) -> None:
+        self._host = host
         self.topic, self.partition = partition
         self.topic_partition = partition
         self.labels: LaneLabels = (*(config.app, self.topic, partition_label(self.partition), lane.name),)
@@ -150,7 +159,7 @@ class OpenLane:
         self.last_bad: DeadLetter | None = None
         self.bad_causes: dict[str, LetterCause] = {}
         self.restored = restored
-        self.saved_at = time.monotonic()
+        self.saved_at = host.monotonic()
         self.event_time: float | None = None
         self.learned_time: float | None = None
         self._outside: set[str] = set()
@@ -159,7 +168,7 @@ class OpenLane:
         self.spans = spans
         self.announced = announced
         self.replayed_due = replayed_due
-        self.timer = LaneTimer(lane, clock, telemetry, self.labels, estimates)
+        self.timer = LaneTimer(lane, clock, telemetry, self.labels, estimates, host=host)
 
     @property
     def snapshot_due(self) -> bool:
@@ -168,7 +177,7 @@ class OpenLane:
         seconds = behind * self.timer.seconds_by_event
         return behind > 0 and (
             seconds > _REPLAY_SECONDS / min(self.lane_count, _MAX_LANES_SHARING)
-            or time.monotonic() >= self.saved_at + _SNAPSHOT_SECONDS
+            or self._host.monotonic() >= self.saved_at + _SNAPSHOT_SECONDS
         )
 
     @property
@@ -371,6 +380,8 @@ class Opener:
         Of the input topic now.
     payloads_change
         Whether a record may have other content when it is read again.
+    host
+        Clock and threads.
     """
 
     def __init__(
@@ -384,17 +395,19 @@ class Opener:
         partitions: int,
         origin: TopicOrigin,
         payloads_change: bool,
+        host: Host = THIS_HOST,
     ) -> None:
+        self._host = host
         self._config = config
         self._store = store
         self._lookup = lookup
-        self._clock = DecodeClock(decode)
+        self._clock = DecodeClock(decode, host=host)
         self._telemetry = telemetry
         self._partitions = partitions
         self._origin = origin
         self._payloads_change = payloads_change
-        self._estimates = Estimates()
-        self._fits = FitThread()
+        self._estimates = Estimates(host.monotonic)
+        self._fits = FitThread(host)
         self._build_lock = asyncio.Lock()
 
     async def open(self, partition: Partition, warm: OpenLane | None = None) -> OpenLane:
@@ -487,6 +500,7 @@ class Opener:
             announced=announced,
             replayed_due=replayed_due,
             restored=bool(rejoined or snapshot),
+            host=self._host,
         )
 
     async def _build(
@@ -499,7 +513,7 @@ class Opener:
         async with self._build_lock:
             if draws_key(config):
                 key = NoiseKey(await store.secret(f"{config.app}.noise-key", fresh=fresh))
-            return await asyncio.to_thread(
+            build = functools.partial(
                 build_logged_lane,
                 config,
                 self._clock.decode,
@@ -510,6 +524,7 @@ class Opener:
                 submit=self._fits,
                 frames=frames,
             )
+            return await self._host.in_thread(build)
 
     async def _replay(
         self,
@@ -588,7 +603,7 @@ class Opener:
         `clocks`: of those that were numbered before and not taken yet, by partition and whether they are due.
         """
         new = LABEL_IN_EVENT if self._config.labels is None else LABEL_LATER
-        now = round(time.time() * 1000)
+        now = self._host.now_ms
         if self._partitions > 1 and not has_append_times(records):
             source.producer_times = True
         which = span.partition, bool(span.labels)

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import math
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,8 +30,17 @@ from streampair_connectors import kafka
 from streampair_connectors.codecs.labels import LabelDecoder, event_ids
 from streampair_connectors.codecs.scores import score_reader
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Consumer, Message, Partition, RecordLike, RecordReader, Routes
-from streampair_connectors.kafka.consumer import TopicReader
+from streampair_connectors.host import THIS_HOST, Host
+from streampair_connectors.kafka import (
+    KAFKA,
+    Cluster,
+    Consumer,
+    Message,
+    Partition,
+    RecordLike,
+    RecordReader,
+    Routes,
+)
 from streampair_connectors.kafka.ordering import BUCKET_MS, TakenRecords, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
@@ -96,6 +104,8 @@ class LabelReader:
         Of the labels topic.
     now
         Returns the time in milliseconds beyond which a timestamp is from the future.
+    cluster
+        Makes its reader.
 
     Attributes
     ----------
@@ -107,13 +117,17 @@ class LabelReader:
         As of the lane.
     """
 
-    def __init__(self, config: Config, partitions: int, now: Callable[[], int]) -> None:
+    def __init__(
+        self, config: Config, partitions: int, now: Callable[[], int], *, cluster: Cluster = KAFKA
+    ) -> None:
         assert config.labels is not None
         self._now = now
         self._labels = config.labels
         self._decode = LabelDecoder(config)
         self._partitions = partitions
-        self._reader = TopicReader(config.require_kafka(), self._labels.topic, partitions, self._on_lost)
+        self._reader = cluster.topic_reader(
+            config.require_kafka(), self._labels.topic, partitions, self._on_lost
+        )
         self._reported: dict[int, int] = {}  # what is before was sent on, where it was to be
         self.unused: list[Unused] = []
         self.read_to: dict[int, int] = {}
@@ -240,6 +254,8 @@ class ScoreReader:
         Of the application.
     partitions
         Of the topic of scores.
+    cluster
+        Makes its reader.
 
     Attributes
     ----------
@@ -247,8 +263,10 @@ class ScoreReader:
         Up to which offset each partition was read.
     """
 
-    def __init__(self, config: Config, partitions: int) -> None:
-        self._reader = TopicReader(config.require_kafka(), config.output_topic, partitions, lambda _: None)
+    def __init__(self, config: Config, partitions: int, *, cluster: Cluster = KAFKA) -> None:
+        self._reader = cluster.topic_reader(
+            config.require_kafka(), config.output_topic, partitions, lambda _: None
+        )
         self._decode = score_reader(config, _PublishedScore)
         self.read_to: dict[int, int] = {}
 
@@ -307,6 +325,8 @@ class LateLabelSource(TopicSource):
         Reads single labels again.
     routes
         Choose the partition of the late-labels topic.
+    host, cluster
+        Its clock, and what makes its readers.
     """
 
     def __init__(
@@ -318,18 +338,23 @@ class LateLabelSource(TopicSource):
         label_partitions: int,
         lookup: RecordReader,
         routes: Routes,
+        host: Host = THIS_HOST,
+        cluster: Cluster = KAFKA,
     ) -> None:
-        super().__init__(consumer, config.input.topic, partitions, label=LABEL_LATER)
+        super().__init__(consumer, config.input.topic, partitions, label=LABEL_LATER, host=host)
+        self._cluster = cluster
         assert config.labels is not None
         self._config = config
         self._labels = config.labels
         self._ids = event_ids(config)
         self._lookup = lookup
         self._routes = routes
-        self._due_reader = TopicReader(config.require_kafka(), config.input.topic, partitions, self._on_lost)
-        self._label_reader = LabelReader(config, label_partitions, self._latest_time)
+        self._due_reader = cluster.topic_reader(
+            config.require_kafka(), config.input.topic, partitions, self._on_lost
+        )
+        self._label_reader = LabelReader(config, label_partitions, self._latest_time, cluster=cluster)
         self._due_order: TopicOrder | None = None
-        self._due_feed = OrderFeed(self._due_reader, config.input.topic, _QUEUE_BYTES)
+        self._due_feed = OrderFeed(self._due_reader, config.input.topic, _QUEUE_BYTES, host=host)
         self._open: OpenLane | None = None
         self._loading: asyncio.Task[None] | None = None
         self._joined_ahead: deque[_JoinedAhead] = deque()
@@ -353,6 +378,7 @@ class LateLabelSource(TopicSource):
                 lookup=lookup,
                 on_lost=self._on_lost,
                 broker_time=self._broker_time,
+                cluster=cluster,
             )
 
     async def start(self) -> None:
@@ -361,7 +387,9 @@ class LateLabelSource(TopicSource):
         if self._early is not None:
             await self._early.start()
         if self._learns_only:
-            self._scores = ScoreReader(self._config, self._routes.count(self._config.output_topic))
+            self._scores = ScoreReader(
+                self._config, self._routes.count(self._config.output_topic), cluster=self._cluster
+            )
             await self._scores.start()
 
     async def stop(self) -> None:
@@ -619,11 +647,11 @@ class LateLabelSource(TopicSource):
         ahead = None if self._open is None else self._open.store.clock_ahead
         if ahead is None:
             ahead = self._broker_clock.ahead
-        return min(host_ms, round(time.time() * 1000)) - (ahead or 0)
+        return min(host_ms, self._host.now_ms) - (ahead or 0)
 
     def _latest_time(self) -> int:
         """The later one of this host's time and the brokers'."""
-        now = round(time.time() * 1000)
+        now = self._host.now_ms
         return max(now, self._broker_time(now))
 
     def _labels_read(self) -> int | None:
@@ -641,9 +669,9 @@ class LateLabelSource(TopicSource):
         return read - BUCKET_MS
 
     def _report_quiet(self) -> None:
-        if time.monotonic() < self._quiet_until:
+        if self._host.monotonic() < self._quiet_until:
             return
-        self._quiet_until = time.monotonic() + _QUIET_SECONDS
+        self._quiet_until = self._host.monotonic() + _QUIET_SECONDS
         log.warning(
             "labels_have_stopped",
             topic=self._labels.topic,
@@ -722,7 +750,7 @@ class LateLabelSource(TopicSource):
             return None
         reading, table = self._reading or order is None, reader.table
         oldest = None if order is None else order.oldest_ms
-        now = time.time()
+        now = self._host.time_ns() / 1e9
         due_at = now if oldest is None else (oldest + BUCKET_MS + self._labels.wait) / 1000.0
         learned = sum(
             max(source.due[p].next_offset, first) if p in source.due else first

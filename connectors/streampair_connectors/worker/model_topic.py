@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -21,16 +21,16 @@ from streampair import models
 from streampair.engine.snapshot import summary
 from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair_connectors.config import Config
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import (
+    KAFKA,
+    Cluster,
     LogTopic,
     Message,
     Partition,
-    PartitionReader,
     RecordLike,
     RecordReader,
-    describe_topics,
 )
-from streampair_connectors.kafka.offset_metadata import read_register
 from streampair_connectors.kafka.producer import PART, part_of
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.stores.encryption import Seal, is_sealed
@@ -241,18 +241,25 @@ class ModelPublisher:
         Of the application; without a model topic nothing is published.
     lookup
         Reads the topic.
-    clock
-        Monotonic, in seconds.
+    host, cluster
+        Clock and threads, and what it asks of the cluster.
     """
 
     def __init__(
-        self, config: Config, lookup: RecordReader, *, clock: Callable[[], float] = time.monotonic
+        self,
+        config: Config,
+        lookup: RecordReader,
+        *,
+        host: Host = THIS_HOST,
+        cluster: Cluster = KAFKA,
     ) -> None:
+        self._host = host
+        self._cluster = cluster
         self._config = config
         self._lookup = lookup
-        self._clock = clock
+        self._clock = host.monotonic
         name = config.model_topic
-        self._topic = None if name is None else LogTopic(config.require_kafka(), name)
+        self._topic = None if name is None else cluster.log_topic(config.require_kafka(), name)
         self._seal = Seal(config.store.sealing_keys())
         self._count = 0  # of models since the lane was opened
         self._published = 0.0
@@ -265,7 +272,7 @@ class ModelPublisher:
         self._reading: asyncio.Task[None] | None = None
         # Where to cut the topic, once there are more models than this.
         self._old: tuple[int, int] | None = None
-        self._trimmed_at = clock()
+        self._trimmed_at = self._clock()
         self._trimming: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -333,7 +340,7 @@ class ModelPublisher:
             await self._read_scored(lane)
         begin, seen = self._clock(), lane.logged_lane.slots
         if self._seconds > _THREAD_SECONDS:
-            data = await asyncio.to_thread(self._export, lane)
+            data = await self._host.in_thread(functools.partial(self._export, lane))
         else:
             data = self._export(lane)
         message = Message(self._config.app.encode(), data, [(DIGEST, hashlib.sha256(data).digest())])
@@ -351,7 +358,7 @@ class ModelPublisher:
         places = [Partition(lane.topic, number) for number in lane.spans]
         settings, group = self._config.require_kafka(), self._config.scorers_group
         with contextlib.suppress(SourceError):  # those of the model before are not wrong
-            found = await read_register(settings, group, places, stable=False)
+            found = await self._cluster.read_register(settings, group, places, stable=False)
             scored = {place.partition: each.offset for place, each in found.items() if each is not None}
             self._scored_moved = self._scored_moved or not scored.items() <= self._scored.items()
             self._scored |= scored
@@ -408,6 +415,8 @@ class ModelFollower:
     ----------
     config
         Of the application.
+    host, cluster
+        Clock and threads, and what it asks of the cluster.
 
     Attributes
     ----------
@@ -419,10 +428,12 @@ class ModelFollower:
         Set with each new model.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, host: Host = THIS_HOST, cluster: Cluster = KAFKA) -> None:
         assert config.model_topic is not None
+        self._host = host
+        self._cluster = cluster
         self._kafka, self._topic = config.require_kafka(), config.model_topic
-        self._reader = PartitionReader(config.require_kafka(), [Partition(config.model_topic, 0)])
+        self._reader = cluster.partition_reader(config.require_kafka(), [Partition(config.model_topic, 0)])
         self._assembler = Assembler(config)
         self.newest: PublishedModel | None = None
         self.received = 0.0
@@ -438,7 +449,9 @@ class ModelFollower:
         """
         try:
             while True:
-                if self._topic in await describe_topics(self._kafka):  # a worker that learns creates it
+                if self._topic in await self._cluster.describe_topics(
+                    self._kafka
+                ):  # a worker that learns creates it
                     break
                 await asyncio.sleep(_ABSENT_SECONDS)
             await self._reader.start()
@@ -454,12 +467,12 @@ class ModelFollower:
 
     async def _take(self, data: bytes) -> None:
         if len(data) > _THREAD_BYTES:
-            found = await asyncio.to_thread(self._assembler.load, data)
+            found = await self._host.in_thread(functools.partial(self._assembler.load, data))
         else:
             found = self._assembler.load(data)
         if self.newest is None:
-            await asyncio.to_thread(warm, found.model)
-        self.newest, self.received = found, time.monotonic()
+            await self._host.in_thread(functools.partial(warm, found.model))
+        self.newest, self.received = found, self._host.monotonic()
         self.changed.set()
 
 

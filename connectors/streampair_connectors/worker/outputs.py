@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Collection, Container, Sequence
 from typing import Final, cast
 
@@ -13,6 +12,7 @@ from streampair.errors import SourceError
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.codecs.scores import score_writer
 from streampair_connectors.config import Config
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import Message, Partition, RecordLike, Routes
 from streampair_connectors.worker.causes import add_letter
 from streampair_connectors.worker.checkpoint import for_each
@@ -40,6 +40,8 @@ class OutputMessages:
         Of the application.
     routes
         Choose the partitions of the output topics.
+    host
+        Its clock.
 
     Raises
     ------
@@ -47,8 +49,9 @@ class OutputMessages:
         As of `score_writer`.
     """
 
-    def __init__(self, config: Config, routes: Routes) -> None:
+    def __init__(self, config: Config, routes: Routes, *, host: Host = THIS_HOST) -> None:
         self._config = config
+        self._host = host
         self._routes = routes
         self._write = score_writer(config)
 
@@ -89,7 +92,7 @@ class OutputMessages:
             messages = list(map(Message, keys, values, headers))
         else:
             # A producer's clock may be ahead, and brokers refuse future timestamps. 0 and -1: no timestamp.
-            now = round(time.time() * 1000)
+            now = self._host.now_ms
             times = [
                 min(timestamp, now) if (timestamp := record.timestamp) > 0 else None for record in records
             ]
@@ -162,10 +165,13 @@ class Outputs:
         Of the application.
     routes
         Choose the partitions of the output topics.
+    host
+        Its clock.
     """
 
-    def __init__(self, config: Config, routes: Routes) -> None:
-        self._messages = OutputMessages(config, routes)
+    def __init__(self, config: Config, routes: Routes, *, host: Host = THIS_HOST) -> None:
+        self._messages = OutputMessages(config, routes, host=host)
+        self._host = host
         self._parallel = config.learner.parallel
         self._late = config.labels is not None
         every = LEARNING_STAGES | SCORING_STAGES
@@ -204,7 +210,7 @@ class Outputs:
         if not waiting:
             return None
         interval = commit_interval(_RELEASE_SECONDS, self._release_seconds, behind=True)
-        return max(min(waiting) + interval - time.monotonic(), 0.0)
+        return max(min(waiting) + interval - self._host.monotonic(), 0.0)
 
     async def release(
         self, lanes: Collection[OpenLane], give_up: asyncio.Event
@@ -225,10 +231,10 @@ class Outputs:
         """
         if self.wait(lanes) != 0.0:
             return []
-        begin = time.monotonic()
+        begin = self._host.monotonic()
         _, fenced = await for_each(lanes, lambda lane: lane.store.release(give_up))
         # Smoothed, as for commits: one slow release says little.
-        self._release_seconds += 0.2 * (min(time.monotonic() - begin, 1.0) - self._release_seconds)
+        self._release_seconds += 0.2 * (min(self._host.monotonic() - begin, 1.0) - self._release_seconds)
         return fenced
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,10 @@ from streampair_connectors import kafka
 from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import (
+    KAFKA,
+    Cluster,
     Consumer,
     Member,
     Partition,
@@ -32,7 +34,7 @@ from streampair_connectors.kafka import (
     TransactionalProducer,
     scorer_id,
 )
-from streampair_connectors.kafka.admin import check_topics, output_topics
+from streampair_connectors.kafka.admin import output_topics
 from streampair_connectors.kafka.client import ID_PREFIX
 from streampair_connectors.kafka.ordering import size_of_records
 from streampair_connectors.observability.health import Health
@@ -102,10 +104,16 @@ class ScoringWorker:
         A complete configuration, with `learner.scoring = "parallel"`.
     telemetry
         Receives the metrics.
+    host, cluster
+        Clock and threads, and what makes clients.
     """
 
-    def __init__(self, config: Config, telemetry: Telemetry) -> None:
+    def __init__(
+        self, config: Config, telemetry: Telemetry, *, host: Host = THIS_HOST, cluster: Cluster = KAFKA
+    ) -> None:
         self.config = config
+        self._host = host
+        self._cluster = cluster
         self._telemetry = telemetry
         self._kafka = config.require_kafka()
         self._group = config.scorers_group
@@ -114,7 +122,7 @@ class ScoringWorker:
         self._stop = asyncio.Event()
         self._joined = False
         self._decode = event_decoder(config, **taken_cells(config))
-        self._pace = Pace(_BATCH_RECORDS, self._kafka.max_poll_interval_seconds)
+        self._pace = Pace(_BATCH_RECORDS, self._kafka.max_poll_interval_seconds, host=host)
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else StaticMemberConflicts(name)
         self._learner, self._encoder = "", self._encoder_of(config.learner.label())
@@ -155,27 +163,30 @@ class ScoringWorker:
                 health=self._health,
                 joined=lambda: self._joined,
                 connect_seconds=self._kafka.connect_timeout_seconds,
+                host=self._host,
             )
 
     # One connection to the cluster
 
     async def _session(self) -> None:
         config = self.config
-        self._lookup = RecordReader(self._kafka)
-        self._models = ModelFollower(config)
+        self._lookup = self._cluster.record_reader(self._kafka)
+        self._models = ModelFollower(config, host=self._host, cluster=self._cluster)
         self._producer = self._new_producer()
         follow = asyncio.create_task(self._models.follow())
         stop = asyncio.create_task(self._stop.wait())
         try:
             if not await self._first_model(follow, stop):
                 return
-            facts = await check_topics(config, create=False)
-            counts = await kafka.describe_topics(self._kafka)
+            facts = await self._cluster.check_topics(config, create=False)
+            counts = await self._cluster.describe_topics(self._kafka)
             self._messages = OutputMessages(
-                config, Routes({name: counts.get(name, 1) for name in output_topics(config).values()})
+                config,
+                Routes({name: counts.get(name, 1) for name in output_topics(config).values()}),
+                host=self._host,
             )
             await self._producer.start()
-            self._consumer = Consumer(
+            self._consumer = self._cluster.consumer(
                 self._kafka,
                 config.input.topic,
                 self._group,
@@ -206,7 +217,7 @@ class ScoringWorker:
         return self._producer_of(self._id)
 
     def _producer_of(self, transactional_id: str) -> TransactionalProducer:
-        return TransactionalProducer(
+        return self._cluster.transactional_producer(
             self._kafka,
             transactional_id,
             name=f"a scorer of {self.config.app}",
@@ -291,7 +302,7 @@ class ScoringWorker:
             work = functools.partial(self._outputs, out, found, records, places[part])
             await self._pace.run(work, len(records))
             count += len(records)
-        begin = time.perf_counter()
+        begin = self._host.monotonic()
         try:
             await self._producer.transaction(
                 [*out.items()], group=self._group, offsets=offsets, member=self._member
@@ -309,7 +320,7 @@ class ScoringWorker:
             self._queues[number].next_offset = records[-1].offset + 1
         newest = max(dated(records[-1].timestamp) for _, records in taken)
         self._telemetry.scored(self.config.app, count, newest / 1000.0)
-        self._telemetry.committed(self._group, time.perf_counter() - begin)
+        self._telemetry.committed(self._group, self._host.monotonic() - begin)
         self._health.running()
         if not self._producer.usable:  # an answer of the broker was lost
             await self._restart()
@@ -360,7 +371,7 @@ class ScoringWorker:
         if behind <= allowed:
             self._behind_warned = False
             return max(allowed - behind, allowed_behind(0, share))
-        if time.monotonic() >= self._models.received + _MODEL_SECONDS:
+        if self._host.monotonic() >= self._models.received + _MODEL_SECONDS:
             if not self._behind_warned:
                 self._behind_warned = True
                 log.warning(
@@ -510,16 +521,16 @@ class ScoringWorker:
 
         They would hold back these offsets, and everybody who reads committed scores.
         """
-        last = await kafka.read_register(self._kafka, self._group, partitions, stable=False)
+        last = await self._cluster.read_register(self._kafka, self._group, partitions, stable=False)
         owners = {each.metadata for each in last.values() if each is not None} - {self._id}
         owners = {owner for owner in owners if owner.startswith(ID_PREFIX)}  # a tool sets other texts
         if owners:
-            group = await kafka.describe_group(self._kafka, self._group, self.config.input.topic)
+            group = await self._cluster.describe_group(self._kafka, self._group, self.config.input.topic)
             alive = group.clients - {self._client}
             for owner in sorted(owners):
                 if owner.partition(".")[0] not in alive:
                     await self._end_transaction(owner)
-        return await kafka.read_register(self._kafka, self._group, partitions)
+        return await self._cluster.read_register(self._kafka, self._group, partitions)
 
     async def _end_transaction(self, owner: str) -> None:
         """Fence the scorer with this transactional id: whoever commits for a partition now is alone."""

@@ -12,7 +12,7 @@ from streampair.engine.records import stage_and_text
 from streampair.errors import ConfigError, RecordError, SourceError, TombstoneError
 from streampair.models import Model
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Partition, RecordLike, read_register
+from streampair_connectors.kafka import KAFKA, Cluster, Partition, RecordLike
 
 __all__ = ["check_scoring", "score_records"]
 
@@ -133,7 +133,7 @@ def _refused(record: RecordLike, error: Exception, stage: str, name: str | None 
     return Scored(record.offset, record.key, name, None, "dead_letter"), letter
 
 
-async def check_scoring(config: Config, partitions: int) -> None:
+async def check_scoring(config: Config, partitions: int, *, cluster: Cluster = KAFKA) -> None:
     """Refuse to give scores where scorers have given them: the scores between both would be lost.
 
     Parameters
@@ -142,6 +142,8 @@ async def check_scoring(config: Config, partitions: int) -> None:
         Of the application.
     partitions
         Of the input.
+    cluster
+        Is asked for the offsets.
 
     Raises
     ------
@@ -153,7 +155,7 @@ async def check_scoring(config: Config, partitions: int) -> None:
     if config.learner.parallel or not config.learner.whole_topic:
         return
     numbers = [Partition(config.input.topic, number) for number in range(partitions)]
-    found = await read_register(config.require_kafka(), config.scorers_group, numbers)
+    found = await cluster.read_register(config.require_kafka(), config.scorers_group, numbers)
     if any(found.values()):
         raise ConfigError(
             f"the scores of {config.app!r} are given by the group {config.scorers_group!r}: a lane that "

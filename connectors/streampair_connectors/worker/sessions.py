@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 
 from streampair.errors import SourceError
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.observability.health import Health
 
 __all__ = ["run_sessions"]
@@ -20,6 +20,7 @@ async def run_sessions(
     health: Health,
     joined: Callable[[], bool],
     connect_seconds: float,
+    host: Host = THIS_HOST,
 ) -> None:
     """Run sessions until `stop` is set. A broker that is away is waited for.
 
@@ -33,19 +34,21 @@ async def run_sessions(
         Whether a session has ever been connected.
     connect_seconds
         How long a broker may be away before the first connection.
+    host
+        Its clock.
 
     Raises
     ------
     SourceError
         A retry cannot help, or no broker answers at the start.
     """
-    pause, patience = 0.5, time.monotonic() + connect_seconds
+    pause, patience = 0.5, host.monotonic() + connect_seconds
     while not stop.is_set():
         try:
             await session()
         except SourceError as error:
             # Before the first connection a missing broker is an error; later the service waits for it.
-            late = not joined() and time.monotonic() >= patience
+            late = not joined() and host.monotonic() >= patience
             if not error.retriable or late or stop.is_set():
                 raise
             health.waiting(error.problem, error.fix)

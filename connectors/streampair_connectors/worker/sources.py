@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -11,6 +10,7 @@ from streampair.engine import OrderedRecord
 from streampair.engine.records import LABEL_IN_EVENT
 from streampair.engine.source import Positions
 from streampair.engine.wal import WHOLE_TOPIC, Position
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import Consumer, Partition, RecordLike
 from streampair_connectors.kafka.ordering import SETTLE_MS, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
@@ -129,12 +129,13 @@ class BrokerClock:
     one had when it was read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: Host = THIS_HOST) -> None:
+        self._host = host
         self._offset: int | None = None  # from the monotonic clock
 
     def saw(self, stamp_ms: int) -> None:
         """Note a timestamp that a broker has set."""
-        offset = stamp_ms - time.monotonic_ns() // 1_000_000
+        offset = stamp_ms - self._monotonic_ms
         self._offset = offset if self._offset is None else max(self._offset, offset)
 
     @property
@@ -142,7 +143,11 @@ class BrokerClock:
         """Lead of this host's clock over the brokers', at most, in milliseconds; None: unknown."""
         if self._offset is None:
             return None
-        return (time.time_ns() - time.monotonic_ns()) // 1_000_000 - self._offset
+        return self._host.now_ms - self._monotonic_ms - self._offset
+
+    @property
+    def _monotonic_ms(self) -> int:
+        return int(self._host.monotonic() * 1000)
 
 
 class _Reader(Protocol):
@@ -162,9 +167,12 @@ class OrderFeed:
         Its name.
     most_bytes
         Of a partition that wait before it is paused; it is resumed at half.
+    host
+        Its clock.
     """
 
-    def __init__(self, reader: _Reader, topic: str, most_bytes: int) -> None:
+    def __init__(self, reader: _Reader, topic: str, most_bytes: int, *, host: Host = THIS_HOST) -> None:
+        self._host = host
         self._reader = reader
         self._topic = topic
         self._most_bytes = most_bytes
@@ -182,7 +190,7 @@ class OrderFeed:
         broker_time: Callable[[int], int],
     ) -> None:
         """Hand over what a poll has found; `broker_time` turns a time of the host into one of the brokers."""
-        now = time.time_ns() // 1_000_000
+        now = self._host.now_ms
         for partition, records in found.items():
             newest = None if has_append_times(records) else now
             order.push(partition.partition, records, newest_ms=newest)
@@ -282,6 +290,8 @@ class TopicSource(Source):
         The input.
     label
         Of its records: see `OrderedRecord`.
+    host
+        Its clock.
 
     Notes
     -----
@@ -290,8 +300,15 @@ class TopicSource(Source):
     """
 
     def __init__(
-        self, consumer: Consumer, topic: str, partitions: int, *, label: int = LABEL_IN_EVENT
+        self,
+        consumer: Consumer,
+        topic: str,
+        partitions: int,
+        *,
+        label: int = LABEL_IN_EVENT,
+        host: Host = THIS_HOST,
     ) -> None:
+        self._host = host
         self._consumer = consumer
         self._label = label
         self._all = [Partition(topic, number) for number in range(partitions)]
@@ -300,11 +317,11 @@ class TopicSource(Source):
         self._positions: Positions | None = None
         self._ready: list[OrderedRecord] = []
         self._clock_ahead = 0  # of the brokers, at least, in milliseconds
-        self._feed = OrderFeed(consumer, topic, _QUEUE_BYTES)
+        self._feed = OrderFeed(consumer, topic, _QUEUE_BYTES, host=host)
         self._holding_since: tuple[tuple[int, ...], float] = ((), 0.0)
         self._private = False
         self._lead = HostLead()
-        self._broker_clock = BrokerClock()
+        self._broker_clock = BrokerClock(host)
         self._store: LaneStore | None = None
 
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
@@ -329,7 +346,7 @@ class TopicSource(Source):
 
     async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
         """Read all partitions side by side, and return what is in order."""
-        order, deadline = self._order, time.monotonic() + seconds
+        order, deadline = self._order, self._host.monotonic() + seconds
         if order is None:
             await self._consumer.poll(None, seconds)  # `begin` reads these records again
             return {}
@@ -341,9 +358,9 @@ class TopicSource(Source):
             room = most - len(self._ready)
             if room > 0:
                 self._take(order, room)
-            if self._ready or time.monotonic() >= deadline:
+            if self._ready or self._host.monotonic() >= deadline:
                 break
-            wait = max(min(_POLL_SECONDS, deadline - time.monotonic()), 0.0)
+            wait = max(min(_POLL_SECONDS, deadline - self._host.monotonic()), 0.0)
         found, self._ready = self._ready[:most], self._ready[most:]
         self._report_holding(order, found)
         return {self._lane: found} if found else {}
@@ -357,7 +374,7 @@ class TopicSource(Source):
         found = await self._consumer.poll(None, wait)
         if order is not self._order:
             return
-        now = time.time_ns() // 1_000_000
+        now = self._host.now_ms
         for records in found.values():
             if has_append_times(records):
                 self._broker_clock.saw(records[-1].timestamp)
@@ -380,7 +397,7 @@ class TopicSource(Source):
         self._clock_ahead = max(self._clock_ahead, ahead)
 
     def _report_holding(self, order: TopicOrder, found: Sequence[Any]) -> None:
-        holding, now = () if found else order.holding, time.monotonic()
+        holding, now = () if found else order.holding, self._host.monotonic()
         if not holding or holding != self._holding_since[0]:
             self._holding_since = (holding, now)
         elif now >= self._holding_since[1] + _HOLDING_SECONDS:

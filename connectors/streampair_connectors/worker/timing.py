@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -12,6 +11,7 @@ from river import compose
 from streampair.engine import Event, EventRows, Lane, LaneGauges, LaneOutput, Record
 from streampair.errors import RecordError, SourceError
 from streampair_connectors.codecs.records import Decoder, RawRecord
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
 from streampair_connectors.observability.metrics import Telemetry
 
@@ -29,6 +29,8 @@ class DecodeClock:
     ----------
     decode
         As of `json_decoder`.
+    host
+        Its clock.
 
     Attributes
     ----------
@@ -51,7 +53,8 @@ class DecodeClock:
     True
     """
 
-    def __init__(self, decode: Decoder) -> None:
+    def __init__(self, decode: Decoder, *, host: Host = THIS_HOST) -> None:
+        self._host = host
         self._decode = decode
         self._many: Callable[[Sequence[Any]], EventRows | None] | None = getattr(decode, "many", None)
         # Single events are decoded without any timing code in between.
@@ -68,9 +71,9 @@ class DecodeClock:
 
     def _timed(self, records: Sequence[Any]) -> EventRows | None:
         assert self._many is not None
-        start = time.perf_counter()
+        start = self._host.monotonic()
         rows = self._many(records)
-        self.batch += time.perf_counter() - start
+        self.batch += self._host.monotonic() - start
         return rows
 
     def one_event(self, record: RawRecord) -> Event:
@@ -80,9 +83,9 @@ class DecodeClock:
         ------
         RecordError
         """
-        start = time.perf_counter()
+        start = self._host.monotonic()
         event = self._decode(record)
-        self.one = time.perf_counter() - start
+        self.one = self._host.monotonic() - start
         return event
 
 
@@ -108,7 +111,7 @@ class Estimates:
     True
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = THIS_HOST.monotonic) -> None:
         self._clock = clock
         self._updated_at = clock()
         self._saved = 0.0
@@ -138,6 +141,8 @@ class LaneTimer:
         Receives the times.
     estimates
         Time budget shared by all lanes of the process; None: a new one.
+    host
+        Its clock.
     """
 
     def __init__(
@@ -147,27 +152,30 @@ class LaneTimer:
         telemetry: Telemetry,
         labels: LaneLabels,
         estimates: Estimates | None = None,
+        *,
+        host: Host = THIS_HOST,
     ) -> None:
+        self._host = host
         self._lane = lane
         self._clock = clock
         self._telemetry = telemetry
         self._labels = labels
-        self._estimates = Estimates() if estimates is None else estimates
+        self._estimates = Estimates(host.monotonic) if estimates is None else estimates
         self.seconds_by_event = 0.0
         self.seconds = dict.fromkeys(STAGES, 0.0)
         """Processing time of this lane by stage, summed over all batches."""
         self.estimated = True
         """Whether the last estimate of the regret covers all events."""
         self.estimated_at = 0.0
-        """Time of the last estimate, by `time.perf_counter`; the lane with the oldest one comes first."""
+        """Time of the last estimate, by the monotonic clock; the lane with the oldest one comes first."""
 
     def process(self, records: Sequence[Any]) -> LaneOutput:
         """Process a batch; Kafka's records serve as the lane's records."""
-        start = time.perf_counter()
+        start = self._host.monotonic()
         self.estimated = False
         self._clock.reset()
         output = self._lane.process(cast("Sequence[Record]", records))
-        took = time.perf_counter() - start
+        took = self._host.monotonic() - start
         self.seconds_by_event = took / len(records)
         self._telemetry.batch(self._labels, self.seconds_by_event, self._time_score(records[-1]))
         decoding = min(self._clock.batch or self._clock.one * len(records), took)
@@ -185,11 +193,11 @@ class LaneTimer:
         A lane without a clock spaces its estimates by counts; here all lanes of a process share a time
         budget. With `final`, an estimate is made in any case and not charged to the budget.
         """
-        start = time.perf_counter()
+        start = self._host.monotonic()
         fresh = final or self._estimates.afford()
         gauges = self._lane.gauges(solve=fresh)
         if fresh:
-            self.estimated_at = time.perf_counter()
+            self.estimated_at = self._host.monotonic()
             # Before the second event there is no estimate, and nothing to charge.
             if not final and gauges.regret is not None:
                 self._estimates.spent(self.estimated_at - start)
@@ -203,13 +211,13 @@ class LaneTimer:
         except (RecordError, SourceError):
             return None
         score = _scorer(self._lane.model)
-        start = time.perf_counter()
+        start = self._host.monotonic()
         try:
             score(x)
         except Exception:
             # The lane has reported the error of this event already.
             return None
-        return time.perf_counter() - start
+        return self._host.monotonic() - start
 
 
 def _scorer(model: Any) -> Callable[[Any], Any]:

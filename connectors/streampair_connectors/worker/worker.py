@@ -10,8 +10,6 @@ import asyncio
 import contextlib
 import functools
 import math
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +24,10 @@ from streampair.errors import (
 from streampair_connectors import kafka
 from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.config import Changes, Config, KafkaConfig
+from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import (
+    KAFKA,
+    Cluster,
     Consumer,
     Partition,
     Producer,
@@ -34,7 +35,7 @@ from streampair_connectors.kafka import (
     RecordReader,
     StaticMemberConflicts,
 )
-from streampair_connectors.kafka.admin import check_topics, output_topics, retention_fix
+from streampair_connectors.kafka.admin import output_topics, retention_fix
 from streampair_connectors.observability.health import Health
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metrics import Telemetry
@@ -76,6 +77,8 @@ class Worker:
         Receives the metrics; None: a new one.
     create_topics
         Create missing topics with the settings of [topics].
+    host, cluster
+        Clock and threads, and what makes clients: a simulation has others.
 
     Notes
     -----
@@ -89,8 +92,12 @@ class Worker:
         *,
         telemetry: Telemetry | None = None,
         create_topics: bool = False,
+        host: Host = THIS_HOST,
+        cluster: Cluster = KAFKA,
     ) -> None:
         self.config = config
+        self._host = host
+        self._cluster = cluster
         self.telemetry = telemetry if telemetry is not None else Telemetry()
         self.telemetry.configured(config.app, Changes(config))
         self._health = Health(config.app, self.telemetry, config.worker.stuck_seconds)
@@ -107,20 +114,22 @@ class Worker:
         self._give_up = asyncio.Event()
         self._epoch = 0
         self._last_fenced = -math.inf
-        self._compiler: threading.Thread | None = None
+        self.compiling = False  # kernels
         self._in_session = False
         self._joined = False
         self._uncommitted = 0
         self._processed = 0
         self._payloads_change = False
         self._partitions = 1
-        self._commits = Commits(config.commit_every_seconds, config.worker.commit_every_events)
-        self._backlog = Backlog(config.app)
-        self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds)
+        self._commits = Commits(
+            config.commit_every_seconds, config.worker.commit_every_events, clock=host.monotonic
+        )
+        self._backlog = Backlog(config.app, clock=host.monotonic)
+        self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds, host=host)
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else StaticMemberConflicts(name)
         scores = config.learner.parallel and "score" in config.worker.roles
-        self.scorer = ScoringWorker(config, self.telemetry) if scores else None
+        self.scorer = ScoringWorker(config, self.telemetry, host=host, cluster=cluster) if scores else None
         self._consumer: Consumer
         self._models: ModelPublisher
         self._source: Source
@@ -178,12 +187,8 @@ class Worker:
                     health=self._health,
                     joined=lambda: self._joined,
                     connect_seconds=self._kafka.connect_timeout_seconds,
+                    host=self._host,
                 )
-
-    @property
-    def compiling(self) -> bool:
-        """Whether kernels are being compiled."""
-        return self._compiler is not None and self._compiler.is_alive()
 
     async def _warm_up(self) -> bool:
         """Compile the kernels that the lanes need; False: `stop` was called before the end.
@@ -204,11 +209,12 @@ class Worker:
                 warm_up(self.config)
             except BaseException as raised:
                 error = raised
+            self.compiling = False
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(tell, error)
 
-        self._compiler = threading.Thread(target=work, name="warm-up", daemon=True)
-        self._compiler.start()
+        self.compiling = True
+        self._host.begin(work, "warm-up")
         stop = asyncio.ensure_future(self._stop.wait())
         either: set[asyncio.Future[Any]] = {done, stop}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -224,10 +230,12 @@ class Worker:
 
     async def _session(self) -> None:
         config = self.config
-        facts = await check_topics(config, create=self._create_topics)
+        facts = await self._cluster.check_topics(config, create=self._create_topics)
         self._partitions, self._payloads_change = facts.partitions, facts.payloads_change
-        self._producer = Producer(self._kafka, max_message_bytes=config.output.max_message_bytes)
-        self._consumer = Consumer(
+        self._producer = self._cluster.producer(
+            self._kafka, max_message_bytes=config.output.max_message_bytes
+        )
+        self._consumer = self._cluster.consumer(
             self._kafka,
             config.input.topic,
             config.app,
@@ -238,8 +246,8 @@ class Worker:
             whole_topic=config.learner.whole_topic,
             side_by_side=self._partitions if config.learner.whole_topic else 1,
         )
-        self._lookup = RecordReader(self._kafka)
-        self._models = ModelPublisher(config, self._lookup)
+        self._lookup = self._cluster.record_reader(self._kafka)
+        self._models = ModelPublisher(config, self._lookup, host=self._host, cluster=self._cluster)
         self._source = self._make_source(facts.label_partitions)
         watch: asyncio.Task[None] | None = None
         guard: asyncio.Task[None] | None = None
@@ -254,17 +262,18 @@ class Worker:
                     partitions=1 if config.learner.whole_topic else self._partitions,
                     private=is_private(config),
                     lookup=self._lookup,
+                    cluster=self._cluster,
                 )
             else:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
             if not self._joined:  # not again after each loss of the connection: it reads the whole log
-                await check_stored_settings(config)
+                await check_stored_settings(config, self._cluster)
             await self._models.start()
-            await check_scoring(config, self._partitions)
-            self._outputs = Outputs(config, self._producer.routes)
+            await check_scoring(config, self._partitions, cluster=self._cluster)
+            self._outputs = Outputs(config, self._producer.routes, host=self._host)
             count = self.telemetry.counted(config.app)
-            self._checkpoint = Checkpoint(self._store, self._health.waiting, count)
+            self._checkpoint = Checkpoint(self._store, self._health.waiting, count, host=self._host)
             self._opener = Opener(
                 config,
                 self._store,
@@ -272,8 +281,9 @@ class Worker:
                 self._decode,
                 self.telemetry,
                 partitions=self._partitions,
-                origin=await kafka.topic_origin(self._kafka, config.input.topic),
+                origin=await self._cluster.topic_origin(self._kafka, config.input.topic),
                 payloads_change=self._payloads_change,
+                host=self._host,
             )
             await self._source.start()
             await self._consumer.start()
@@ -299,7 +309,7 @@ class Worker:
         if not config.learner.whole_topic:
             return PartitionSource(self._consumer)
         if config.labels is None:
-            return TopicSource(self._consumer, config.input.topic, self._partitions)
+            return TopicSource(self._consumer, config.input.topic, self._partitions, host=self._host)
         return LateLabelSource(
             config,
             self._consumer,
@@ -307,6 +317,8 @@ class Worker:
             label_partitions=label_partitions,
             lookup=self._lookup,
             routes=self._producer.routes,
+            host=self._host,
+            cluster=self._cluster,
         )
 
     def _partitions_added(self) -> bool:
@@ -340,10 +352,10 @@ class Worker:
             if self._uncommitted:
                 waits = self._commits.wait(self._uncommitted), self._outputs.wait(self._lanes.values())
                 wait = min(wait, *(seconds for seconds in waits if seconds is not None))
-            start = time.perf_counter()
+            start = self._host.monotonic()
             batches = await self._source.poll(self._pace.records, wait)
             if batches:
-                self.telemetry.fetched(self.config.app, time.perf_counter() - start)
+                self.telemetry.fetched(self.config.app, self._host.monotonic() - start)
             self._pace.polled()
             epoch = self._epoch  # read before any other task runs: the batches belong to this epoch
             async with self._lock:
@@ -408,9 +420,9 @@ class Worker:
             self._note_times(lane, part[-1])
             self._uncommitted += len(part)
             self._processed += len(part)
-            begin = time.perf_counter()
+            begin = self._host.monotonic()
             await self._outputs.send(lane, part, output)
-            lane.timer.encoded(time.perf_counter() - begin)
+            lane.timer.encoded(self._host.monotonic() - begin)
 
     def _note_times(self, lane: OpenLane, newest: RecordLike) -> None:
         labels = self.config.labels
@@ -433,11 +445,11 @@ class Worker:
         if not outcome.stored:
             return False
         # At a stop the regret estimates cover all events, as far as time allows.
-        ending = time.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
+        ending = self._host.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
         # Metrics are published once the commit is durable; the lane with the oldest estimate comes first.
         for lane in sorted(outcome.committed, key=lambda lane: lane.timer.estimated_at):
             lane.position = await self._source.position(lane)
-            final = time.monotonic() < ending
+            final = self._host.monotonic() < ending
             gauges = lane.timer.gauges(final=final)
             self._publish(lane, gauges, self._lag(lane))
             lane.report_outside(gauges.outside)
@@ -461,7 +473,7 @@ class Worker:
             next_step=error.fix,
         )
         self.telemetry.fenced(self.config.app)
-        self._last_fenced = time.monotonic()
+        self._last_fenced = self._host.monotonic()
         lane = self._lanes.pop(partition, None)
         if lane is not None:
             await self._close(lane)
@@ -569,7 +581,7 @@ class Worker:
     async def _open_assigned(self) -> None:
         """Open assigned lanes that are not open yet, several concurrently: most of a start is waiting."""
         # During a rebalance the lane would be fenced again, and each fence triggers another rebalance.
-        fenced = time.monotonic() < self._last_fenced + _FENCED_SECONDS
+        fenced = self._host.monotonic() < self._last_fenced + _FENCED_SECONDS
         missing = [] if fenced else sorted(self._source.lanes(self._assigned) - set(self._lanes))
         for start in range(0, len(missing), _OPEN_CONCURRENTLY):
             async with self._lock:
