@@ -3,20 +3,30 @@
     python benchmarks/kill_loop.py                                      # starts Apache Kafka, as the tests do
     python benchmarks/kill_loop.py --events 10000000 --rate 20000 --partitions 16 --seconds 60 --grow 2
     python benchmarks/kill_loop.py --scoring parallel --learner PairOGD
+    python benchmarks/kill_loop.py --rounds 30 --kafka 3.9              # the broker dies too, with a backlog
 
 Events go to the partitions of a topic while two `streampair run` work, the state in Kafka. While they come,
-one worker after the other is killed and started again, and with `--grow` partitions are added. In the end
-each event must have one score for readers of committed records, the model must have taken each event once,
-and the account of a private learner must have no fork. Memory and open files of the workers, and records in
-the internal topics, are printed at each kill: they must not grow. The exit code says whether all that is so.
+one worker after the other is killed and started again, and with `--grow` partitions are added.
+
+With `--rounds` each round sends a burst, waits until a part of it is scored, and kills the broker while a
+member joins: one worker is started, restarted or killed shortly before or after. The broker is started again
+after a pause. Moments are drawn from a seed.
+
+In the end the topics themselves are read by another client (librdkafka): each event must have one score for
+readers of committed records, the model must have taken each event once, and the account of a private learner
+must have no fork. Memory and open files of the workers, and records in the internal topics, are printed at
+each kill: they must not grow. The exit code says whether all that is so.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
+import logging
+import math
 import os
 import random
 import signal
@@ -24,24 +34,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import msgspec
 import numpy as np
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.structs import TopicPartition
+from aiokafka import AIOKafkaProducer
 from streampair_connectors.config import Config, KafkaConfig, load_config
 from streampair_connectors.kafka import Partition, RecordReader
 from streampair_connectors.kafka.admin import add_partitions, describe_topics
 from streampair_connectors.stores import TopicStore
-from worker import broker, create
+from worker import create, kafka
 
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.wal import WHOLE_TOPIC, Chain
 
 ERROR = '"level":"error"'
+NO_BROKER = "no Kafka broker answers"
+_JOIN_SECONDS = 7.0  # from the start of a worker until it has joined, or a dead one has left, and some
+_STUCK_SECONDS = 120.0  # in which a backlog ends, also on a busy machine
 FEATURES = ["f0", "f1", "f2"]
 CONFIG = """app = "loop"
 metrics.port = 0
@@ -117,21 +130,50 @@ class Feed:
         return sum(self.sent)
 
 
-async def scores(bootstrap: str, sent: list[int], isolation: str) -> list[Any]:
-    """How often each event has a score: an array for each partition."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level=isolation)
+def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> Iterator[Any]:
+    """All records of a topic, by librdkafka: the client of the workers does not judge itself."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "reader",
+        "enable.auto.commit": False,
+        "isolation.level": isolation,
+        "enable.partition.eof": True,
+    }
+    consumer = confluent_kafka.Consumer(settings)
+    try:
+        known = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        places = [confluent_kafka.TopicPartition(topic, number, 0) for number in known]
+        consumer.assign(places)
+        ended: set[int] = set()
+        while len(ended) < len(places):
+            for record in consumer.consume(1000, timeout=30):
+                if record.error() is None:
+                    yield record
+                elif record.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    ended.add(record.partition())
+                else:
+                    raise confluent_kafka.KafkaException(record.error())
+    finally:
+        consumer.close()
+
+
+def scores(bootstrap: str, sent: Sequence[int]) -> list[Any]:
+    """How often each event has a committed score: an array for each partition."""
     found = [np.zeros(count, dtype=np.uint8) for count in sent]
     decode = msgspec.json.Decoder(Score).decode
-    async with consumer:
-        partitions = [TopicPartition("loop-scores", 0)]
-        consumer.assign(partitions)
-        await consumer.seek_to_beginning(*partitions)
-        ends = await consumer.end_offsets(partitions)
-        while any([await consumer.position(p) < ends[p] for p in partitions]):
-            for records in (await consumer.getmany(timeout_ms=200)).values():
-                for record in records:
-                    row = decode(record.value)
-                    found[row.partition][row.offset] += 1
+    for record in read(bootstrap, "loop-scores"):
+        row = decode(record.value())
+        found[row.partition][row.offset] += 1
+    return found
+
+
+def events(bootstrap: str, partitions: int) -> list[int]:
+    """Number of events in each partition, as the topic has them: their offsets have no gap."""
+    found = [0] * partitions
+    for record in read(bootstrap, "events"):
+        if record.offset() != found[record.partition()]:
+            raise RuntimeError(f"events-{record.partition()} has no offset {found[record.partition()]}")
+        found[record.partition()] += 1
     return found
 
 
@@ -195,6 +237,18 @@ class Workers:
         self.running[i].wait()
         self.running[i] = self._start(i)
 
+    def revive(self) -> int:
+        """Start those again that found no broker at their start; their number."""
+        ended = [i for i in (0, 1) if self.running[i].poll() is not None]
+        for i in ended:
+            with self.logs[i].open("rb") as log:
+                log.seek(self._begin[i])
+                said = log.read().decode()
+            if NO_BROKER not in said:
+                raise RuntimeError(f"worker {i} has ended: {said[-2000:]}")
+            self.running[i] = self._start(i)
+        return len(ended)
+
     def up(self) -> bool:
         """Whether both have said that they run: before that, nobody hears a SIGTERM."""
         logs = zip(self.logs, self._begin, strict=True)
@@ -250,27 +304,75 @@ async def attack(options: argparse.Namespace, workers: Workers, feed: Feed, conf
         sending.result()
 
 
-def judge(options: argparse.Namespace, workers: Workers, feed: Feed, config: Config) -> int:
+async def rounds(
+    options: argparse.Namespace, workers: Workers, feed: Feed, config: Config, kafka: Any
+) -> None:
+    """Send events in each round, and kill the broker with a backlog while a member joins."""
+    coin = random.Random(options.seed)
+    settings = config.require_kafka()
+
+    async def scored() -> int:
+        return (await sizes(settings, ["loop-scores"]))[0]  # markers of transactions count too
+
+    half = options.events // options.rounds // 2
+    for number in range(1, options.rounds + 1):
+        sending = asyncio.create_task(feed.run(half, half / _JOIN_SECONDS))
+        victim, rejoin = coin.randrange(2), coin.random() < 0.5
+        await asyncio.to_thread(workers.rejoin if rejoin and workers.up() else workers.kill, victim)
+        await asyncio.sleep(coin.uniform(0.0, _JOIN_SECONDS))
+        burst = asyncio.create_task(feed.run(half, math.inf))
+        await asyncio.sleep(coin.uniform(0.0, 0.5))
+        backlog = feed.total - await scored()
+        await asyncio.to_thread(kafka.kill)
+        await asyncio.sleep(coin.uniform(0.0, 4.0))
+        await asyncio.to_thread(kafka.start)
+        await asyncio.gather(sending, burst)
+        deadline = time.monotonic() + _STUCK_SECONDS
+        while (done := await scored()) < feed.total - half:
+            workers.revive()
+            if time.monotonic() > deadline:
+                if not kafka.lost_end:
+                    raise RuntimeError(f"no end of the backlog: {feed.total:,} events, {done:,} scores")
+                await asyncio.to_thread(kafka.abort_lost_transactions)
+                print("the broker lost the end of a transaction; aborted", flush=True)
+                deadline = time.monotonic() + _STUCK_SECONDS
+            await asyncio.sleep(0.5)
+        print(
+            f"round {number:3}: worker {victim} {'stopped' if rejoin else 'killed'} and started; "
+            f"broker killed with {max(backlog, 0):,} events waiting; {feed.total:9,} sent; workers "
+            f"{' and '.join(f'{workers.rss(i)} MB' for i in (0, 1))}",
+            flush=True,
+        )
+
+
+def judge(options: argparse.Namespace, workers: Workers, feed: Feed, config: Config, kafka: Any) -> int:
     """Attack the workers, and say what is left: the exit code."""
-    asyncio.run(attack(options, workers, feed, config))
+    if options.rounds:
+        asyncio.run(rounds(options, workers, feed, config, kafka))
+    else:
+        asyncio.run(attack(options, workers, feed, config))
+    bootstrap = config.require_kafka().bootstrap_servers
+    sent = events(bootstrap, len(feed.sent))
     deadline = time.monotonic() + 180
     while True:
-        committed = asyncio.run(scores(config.require_kafka().bootstrap_servers, feed.sent, "read_committed"))
-        missing = sum(int((found == 0).sum()) for found in committed)
+        workers.revive()
+        missing = sum(int((found == 0).sum()) for found in scores(bootstrap, sent))
         if (not missing and workers.up()) or time.monotonic() > deadline:
             break
         time.sleep(2.0)
     time.sleep(2.0)  # the lane may be behind scorers
     codes = workers.stop()
-    committed = asyncio.run(scores(config.require_kafka().bootstrap_servers, feed.sent, "read_committed"))
+    committed = scores(bootstrap, sent)
     missing = sum(int((found == 0).sum()) for found in committed)
     twice = sum(int((found > 1).sum()) for found in committed)
-    seen, _, forks = asyncio.run(lane(config, len(feed.sent)))
-    print(f"{feed.total:,} events: {missing} have no score, {twice} have two (committed records)")
+    seen, _, forks = asyncio.run(lane(config, len(sent)))
+    print(f"{sum(sent):,} events: {missing} have no score, {twice} have two (committed records)")
     print(f"the model has taken {seen:,}; forks charged: {forks}; exit codes of the stops: {codes}")
     errors = [line for log in workers.logs for line in log.read_text().splitlines() if ERROR in line]
+    if options.rounds:
+        errors = [line for line in errors if NO_BROKER not in line]  # a start while the broker was away
     print(*errors[:3], sep="\n", end="")
-    return 0 if not missing and not twice and not errors and seen == feed.total and not forks else 1
+    return 0 if not missing and not twice and not errors and seen == sum(sent) and not forks else 1
 
 
 def main() -> int:
@@ -282,10 +384,18 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=8.0, help="from one kill to the next, about")
     parser.add_argument("--grow", type=int, default=0, help="how often two partitions are added")
+    parser.add_argument("--rounds", type=int, default=0, help="bursts, each with a kill of the broker")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments at which something dies")
     parser.add_argument("--learner", default="PairFTRL")
     parser.add_argument("--scoring", default="inline", choices=["inline", "parallel"])
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, broker(options.bootstrap, options.kafka) as bootstrap:
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the broker is away on purpose
+    if options.rounds and options.bootstrap:
+        parser.error("--rounds kills the broker: it starts one of its own, without --bootstrap")
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        started = None if options.bootstrap else stack.enter_context(kafka(options.kafka))
+        bootstrap = options.bootstrap if started is None else started.bootstrap
         path = Path(folder) / "loop.toml"
         text = CONFIG.format(bootstrap=bootstrap, learner=options.learner, scoring=options.scoring)
         path.write_text(text + (PRIVATE if options.learner in ("PairFTRL", "PrivateForest") else ""))
@@ -298,7 +408,7 @@ def main() -> int:
         asyncio.run(create(bootstrap, "loop-scores", "loop-dead-letters"))
         workers, feed = Workers(path), Feed(bootstrap, options.partitions)
         try:
-            return judge(options, workers, feed, config)
+            return judge(options, workers, feed, config, started)
         finally:
             workers.end()
 

@@ -88,19 +88,26 @@ GOALS: list[tuple[str, str, float | None]] = [
 
 
 @contextlib.contextmanager
-def broker(bootstrap: str | None, version: str) -> Iterator[str]:
-    """The caller's broker, or one of our own."""
-    if bootstrap is not None:
-        yield bootstrap
-        return
+def kafka(version: str) -> Iterator[Any]:
+    """An Apache Kafka of our own: a `KafkaBroker` of the tests."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
     from harness.apache_kafka import KafkaBroker
 
-    container = KafkaBroker(version)
+    started = KafkaBroker(version)
     try:
-        yield container.bootstrap
+        yield started
     finally:
-        container.close()
+        started.close()
+
+
+@contextlib.contextmanager
+def broker(bootstrap: str | None, version: str) -> Iterator[str]:
+    """The address of the caller's broker, or of one of our own."""
+    if bootstrap is not None:
+        yield bootstrap
+        return
+    with kafka(version) as started:
+        yield started.bootstrap
 
 
 async def create(bootstrap: str, *topics: str, partitions: int = 1, append_time: bool = False) -> None:

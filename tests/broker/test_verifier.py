@@ -11,6 +11,8 @@ import math
 import random
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.structs import OffsetAndMetadata
+from harness import support
 from harness.apache_kafka import KafkaBroker, TwoBrokers
 from harness.applications import PAIR_FTRL, PAIR_OGD, Inside
 from harness.dying_worker import DIRECTORY, TOPIC
@@ -342,6 +345,18 @@ def test_the_broker_dies_in_the_middle_of_a_commit(
             one.await_done(worker)
             assert worker.stop() == 0, worker.log()
     finish(nursery, one, "broker killed in a commit")
+
+
+def test_the_broker_dies_with_a_backlog_while_a_member_joins(
+    stoppable_kafka: KafkaBroker, request: pytest.FixtureRequest
+) -> None:
+    """Two rounds of the kill loop, which compares the topics as another client reads them."""
+    loop = [sys.executable, str(support.ROOT / "benchmarks" / "kill_loop.py"), "--rounds", "2"]
+    loop += ["--events", "20000", "--kafka", request.node.callspec.params["kafka"]]
+    done = subprocess.run(loop, capture_output=True, text=True, timeout=480, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "20,000 events: 0 have no score, 0 have two" in done.stdout
+    assert "the model has taken 20,000; forks charged: 0" in done.stdout
 
 
 def test_a_register_that_cannot_be_read_is_asked_for_again(
