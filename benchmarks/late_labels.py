@@ -149,12 +149,12 @@ def read_alone(bootstrap: str, topics: list[str], count: int) -> Outcome:
     async def body() -> Outcome:
         begin, before = time.perf_counter(), time.process_time()
         for topic in topics:
-            reader = TopicReader(KafkaConfig(bootstrap_servers=bootstrap), topic, PARTITIONS, lambda _: None)
+            reader = TopicReader(KafkaConfig(bootstrap_servers=bootstrap), topic, PARTITIONS, lambda *_: None)
             await reader.start()
-            await reader.seek(await reader.offsets_at(0))
+            reader.begin(await reader.offsets_at(0))
             left = count
             while left:
-                left -= sum(map(len, (await reader.poll(0.1)).values()))
+                left -= sum(len(span.records) for span in (await reader.poll(0.1)).values())
             await reader.stop()
         cpu = (time.process_time() - before) / count * 1e6
         return Outcome(count / (time.perf_counter() - begin), cpu)

@@ -88,6 +88,7 @@ class Reader:
             f"{self._topic}-{id(self)}-{self.restarts}",
             on_revoked=on_revoked,
             on_assigned=on_assigned,
+            on_lost=lambda *_: None,
             whole_topic=True,
         )
         source = TopicSource(consumer, self._topic, self._partitions)

@@ -72,6 +72,7 @@ class Member:
             f"{topic}-group",
             on_revoked=self._revoked,
             on_assigned=self._assigned,
+            on_lost=print,
             takeovers=takeovers,
             watch_seconds=watch_seconds,
         )
@@ -392,10 +393,10 @@ def test_a_learner_slower_than_the_poll_interval(apache_kafka: Cluster, unique: 
             async with asyncio.timeout(60):
                 while len(learned) < 20 and not thrown_out:
                     found = await consumer.poll(pace.records if pace else 1000, 0.1)
-                    for records in found.values():
+                    for span in found.values():
                         if pace:
                             pace.polled()
-                        for record in records:
+                        for record in span.records:
                             if pace and pace.over:
                                 consumer.seek(Partition(topic, 0), record.offset)
                                 break

@@ -53,7 +53,7 @@ async def member(
             assigned.set()
 
     config = config_of(kafka).model_copy(update={"group_instance_id": name})
-    consumer = Consumer(config, topic, group, on_revoked=revoked, on_assigned=on_assigned)
+    consumer = Consumer(config, topic, group, on_revoked=revoked, on_assigned=on_assigned, on_lost=print)
     await consumer.start()
     try:
         async with asyncio.timeout(30):

@@ -176,7 +176,7 @@ def test_the_broker_compares_generations_of_members_with_a_name(
         return True
 
     async def body() -> None:
-        consumer = Consumer(config, topic, group, on_revoked=nothing, on_assigned=nothing)
+        consumer = Consumer(config, topic, group, on_revoked=nothing, on_assigned=nothing, on_lost=print)
         await consumer.start()
         try:
             async with asyncio.timeout(30):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from harness.kafka import Cluster
 from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka import ReadPositions
 from streampair_connectors.kafka.client import RecordLike
 from streampair_connectors.kafka.consumer import TopicReader
 
@@ -32,16 +33,16 @@ async def write(bootstrap: str, topic: str) -> None:
 
 
 async def read(bootstrap: str, topic: str, start: int, count: int) -> list[RecordLike]:
-    reader = TopicReader(KafkaConfig(bootstrap_servers=bootstrap), topic, 1, lambda _: None)
+    reader = TopicReader(KafkaConfig(bootstrap_servers=bootstrap), topic, 1, lambda *_: None)
     found: list[RecordLike] = []
     try:
         await reader.start()
-        await reader.seek({0: start})
+        positions = ReadPositions(reader.seek)
+        positions.begin(reader.begin({0: start}))
         async with asyncio.timeout(30):
             while len(found) < count or not reader.settled():
-                polled: Mapping[object, object] = await reader.poll(0.1)
-                assert all(polled.values())
-                found += [record for records in polled.values() for record in records]  # type: ignore[attr-defined]
+                for span in positions.take(await reader.poll(0.1)).values():
+                    found += span.records
     finally:
         await reader.stop()
     return found

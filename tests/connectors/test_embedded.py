@@ -182,7 +182,7 @@ async def body():
         for partition in partitions:
             consumer.seek(partition, 0)
     config = KafkaConfig(bootstrap_servers={broker.bootstrap_servers!r}, session_timeout_seconds=2)
-    consumer = Consumer(config, "in", "g", on_revoked=revoked, on_assigned=assigned)
+    consumer = Consumer(config, "in", "g", on_revoked=revoked, on_assigned=assigned, on_lost=print)
     await consumer.start()
     try:
         async with asyncio.timeout(60):

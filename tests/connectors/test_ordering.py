@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streampair_connectors.kafka import Partition
+from streampair_connectors.kafka import Partition, Span
 from streampair_connectors.kafka.consumer import partition_bytes
 from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
 from streampair_connectors.worker.sources import TopicSource
@@ -25,6 +25,11 @@ class Stored(NamedTuple):
     key: bytes | None
     timestamp: int
     headers: tuple[()] = ()
+
+
+def span(records: list[Stored], start: int = 0) -> Span:
+    """What a poll has read from an offset on, at least to the last record."""
+    return Span(start, records[-1].offset + 1 if records else start, records)
 
 
 def test_partitions_share_an_answer() -> None:
@@ -69,9 +74,9 @@ def read(
         partition = coin.choice(list(stored))
         visible = [r for r in stored[partition] if position[partition] <= r.offset and r.timestamp <= now]
         part = visible[: coin.choice((1, 3, 1_000))]
-        order.push(partition, part)
-        if part:
-            position[partition] = part[-1].offset + 1
+        read_next = span(part, position[partition])
+        order.push(partition, read_next)
+        position[partition] = read_next.end
         if len(part) == len(visible):
             order.reached(partition, sent_ms=now)
         taken += order.take(coin.choice((1, 5, 1_000)) if stop is None else max(stop - len(taken), 0))
@@ -120,7 +125,7 @@ def test_ranges_name_the_records_in_order() -> None:
 
 def test_a_partition_that_shows_nothing_holds_the_others() -> None:
     order = TopicOrder({0: (0, 0), 1: (0, 0)})
-    order.push(0, [Stored(0, b"a", None, 1_000), Stored(1, b"b", None, 5_000)])
+    order.push(0, span([Stored(0, b"a", None, 1_000), Stored(1, b"b", None, 5_000)]))
     assert order.take(10) == []
     assert order.holding == (1,)
     order.reached(1, sent_ms=1_040)  # in the middle of the bucket
@@ -131,15 +136,15 @@ def test_a_partition_that_shows_nothing_holds_the_others() -> None:
 
 def test_timestamps_that_go_back_keep_the_order_of_offsets() -> None:
     order = TopicOrder({0: (0, 0)})
-    order.push(0, [Stored(n, b"%d" % n, None, t) for n, t in enumerate((5_000, 1_000, 9_000, 100))])
+    order.push(0, span([Stored(n, b"%d" % n, None, t) for n, t in enumerate((5_000, 1_000, 9_000, 100))]))
     order.reached(0, sent_ms=20_000)
     assert [(r.position, r.clock) for r in order.take(10)] == [(0, 5_000), (1, 5_000), (2, 9_000), (3, 9_000)]
 
 
 def test_a_timestamp_of_the_future_counts_as_its_arrival() -> None:
     order = TopicOrder({0: (0, 0), 1: (0, 0)})
-    order.push(0, [Stored(0, b"a", None, 10**15)], newest_ms=2_000)
-    order.push(1, [Stored(0, b"b", None, 1_000)], newest_ms=2_000)
+    order.push(0, span([Stored(0, b"a", None, 10**15)]), newest_ms=2_000)
+    order.push(1, span([Stored(0, b"b", None, 1_000)]), newest_ms=2_000)
     for partition in (0, 1):
         order.reached(partition, sent_ms=3_000)
     assert [(r.value, r.clock) for r in order.take(10)] == [(b"b", 1_000), (b"a", 2_000)]
@@ -147,7 +152,7 @@ def test_a_timestamp_of_the_future_counts_as_its_arrival() -> None:
 
 def test_what_waits_is_counted() -> None:
     order = TopicOrder({0: (0, 0)})
-    order.push(0, [Stored(0, b"12345", b"key", 1_000)])
+    order.push(0, span([Stored(0, b"12345", b"key", 1_000)]))
     assert order.waiting_bytes(0) == 8
     order.reached(0, sent_ms=5_000)
     order.take(1)
@@ -157,14 +162,14 @@ def test_what_waits_is_counted() -> None:
 def test_a_partition_that_is_set_aside_comes_back_in_the_open_bucket() -> None:
     order = TopicOrder({0: (0, 0), 1: (0, 0)})
     early = [Stored(0, b"early", None, 1_010), Stored(1, b"late", None, 9_000)]
-    order.push(0, [Stored(n, b"%d" % n, None, 1_000 + 100 * n) for n in range(10)])
+    order.push(0, span([Stored(n, b"%d" % n, None, 1_000 + 100 * n) for n in range(10)]))
     assert order.take(99) == []
     assert order.holding == (1,)
     order.set_aside(1)
     assert order.holding == ()
     assert [record.value for record in order.take(99)] == [b"%d" % n for n in range(9)]
-    order.push(1, early)
-    order.push(0, [Stored(10, b"10", None, 9_500)])
+    order.push(1, span(early))
+    order.push(0, span([Stored(10, b"10", None, 9_500)], 10))
     # Not before what was taken: in the bucket that was open, whatever its timestamp says.
     assert [record.value for record in order.take(99)] == [b"9", b"early"]
     assert order.holding == (1,)
@@ -176,7 +181,7 @@ def test_all_partitions_set_aside_wait() -> None:
     order = TopicOrder({0: (0, 0)})
     order.set_aside(0)
     assert order.take(9) == []
-    order.push(0, [Stored(0, b"a", None, 1_000), Stored(1, b"b", None, 2_000)])
+    order.push(0, span([Stored(0, b"a", None, 1_000), Stored(1, b"b", None, 2_000)]))
     assert [record.value for record in order.take(9)] == [b"a"]
 
 
@@ -186,15 +191,12 @@ def test_a_host_that_is_ahead_closes_no_bucket_too_soon() -> None:
 
     class Reader:
         def __init__(self) -> None:
-            self.found: dict[Partition, list[Any]] = {
-                Partition("t", 0): [
-                    SimpleNamespace(
-                        offset=0, value=b"a", key=None, timestamp=now, timestamp_type=1, headers=()
-                    )
-                ]
-            }
+            record = SimpleNamespace(
+                offset=0, value=b"a", key=None, timestamp=now, timestamp_type=1, headers=()
+            )
+            self.found = {Partition("t", 0): Span(0, 1, [record])}
 
-        async def poll(self, most: int | None, seconds: float) -> dict[Partition, list[Any]]:
+        async def poll(self, most: int | None, seconds: float) -> dict[Partition, Span]:
             found, self.found = self.found, {}
             return found
 

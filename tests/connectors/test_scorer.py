@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from streampair_connectors.config import Config, parse_config
-from streampair_connectors.kafka import Cluster, Committed, Member, Partition, Routes
+from streampair_connectors.kafka import Cluster, Committed, Member, Partition, Routes, Span
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.worker import scorer as scorer_module
 from streampair_connectors.worker.model_topic import PublishedModel
@@ -143,7 +143,7 @@ class Client:
         }
         await self.on_assigned(self._partitions())
 
-    async def poll(self, most: int | None, seconds: float) -> dict[Partition, list[Any]]:
+    async def poll(self, most: int | None, seconds: float) -> dict[Partition, Span]:
         await self.frozen.wait()
         await self.group.pause()
         await asyncio.sleep(0)
@@ -155,7 +155,7 @@ class Client:
                 part = self.group.records[p][begin : begin + count]
                 self.positions[p] = begin + len(part)
                 if part:
-                    found[Partition(TOPIC, p)] = part
+                    found[Partition(TOPIC, p)] = Span(begin, begin + len(part), part)
         return found
 
     def seek(self, partition: Partition, offset: int) -> None:
@@ -171,9 +171,6 @@ class Client:
 
     def end(self, partition: Partition) -> int:
         return len(self.group.records[partition.partition])
-
-    async def position(self, partition: Partition) -> int | None:
-        return self.positions.get(partition.partition)
 
     def partition_count(self) -> int:
         return PARTITIONS
@@ -403,7 +400,7 @@ def test_what_is_polled_while_partitions_move_is_dropped(world: Callable[..., Gr
         await group.rebalance()
         poll, moved = client.poll, []
 
-        async def slow(most: int | None, seconds: float) -> dict[Partition, list[Any]]:
+        async def slow(most: int | None, seconds: float) -> dict[Partition, Span]:
             found = await poll(most, seconds)
             if found and not moved:
                 moved.append(found)

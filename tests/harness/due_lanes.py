@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from streampair_connectors.codecs.labels import LabelDecoder, event_ids
 from streampair_connectors.config import parse_config
+from streampair_connectors.kafka import Span
 from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
 
 from streampair.engine import ExternalState, LoggedLane, OrderedRecord
@@ -167,7 +168,7 @@ def run(
             )
             ends[event.partition] += 1
             for order in (arrivals, dues):
-                order.push(event.partition, [record])
+                order.push(event.partition, Span(record.offset, record.offset + 1, [record]))
         topic.read(now)
         for partition in partitions:
             for order in (arrivals, dues):

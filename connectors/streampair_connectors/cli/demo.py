@@ -30,7 +30,15 @@ from scipy.stats import rankdata
 from streampair.errors import SourceError
 from streampair_connectors.codecs.records import score_from_bytes
 from streampair_connectors.config import Config, KafkaConfig, MetricsConfig, parse_config
-from streampair_connectors.kafka import Message, Partition, PartitionReader, Producer, RecordReader, ended
+from streampair_connectors.kafka import (
+    Message,
+    Partition,
+    PartitionReader,
+    Producer,
+    ReadPositions,
+    RecordReader,
+    ended,
+)
 from streampair_connectors.kafka.embedded import EmbeddedBroker
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
@@ -296,8 +304,11 @@ class Demo:
         """Read labels and scores back from the topics, and show progress."""
         source = Partition(self.topic, 0)
         outputs = {Partition(a.config.output_topic, 0): a for a in apps}
-        reader = PartitionReader(self._kafka, [source, *outputs])
-        await reader.start()
+        reader = PartitionReader(
+            self._kafka, [source, *outputs], on_lost=lambda *place: positions.lost(*place)
+        )
+        positions = ReadPositions(reader.seek)
+        positions.begin(await reader.start())
         count = len(self._events)
         progress = Progress(
             TextColumn("{task.description:<18}"),
@@ -321,14 +332,14 @@ class Demo:
                 while (
                     any(a.seen < count for a in apps) or len(self._labels) < count or not self._learned(apps)
                 ):
-                    for partition, records in (await reader.poll(0.1)).items():
+                    for partition, span in positions.take(await reader.poll(0.1)).items():
                         if partition == source:
-                            for record in records:
+                            for record in span.records:
                                 event = msgspec.json.decode(record.value or b"null")
                                 self._labels[record.offset] = self._label(record.offset, event)
                             continue
                         app = outputs[partition]
-                        for record in records:
+                        for record in span.records:
                             row = score_from_bytes(record.value or b"null")
                             app.seen += 1
                             if row["score"] is not None:

@@ -37,6 +37,7 @@ from streampair_connectors.kafka.offset_metadata import (
     write_register_offline,
 )
 from streampair_connectors.kafka.producer import Producer, Routes
+from streampair_connectors.kafka.spans import ReadPositions, Span
 from streampair_connectors.kafka.transactions import TransactionalProducer
 
 __all__ = [
@@ -52,9 +53,11 @@ __all__ = [
     "PartitionReader",
     "Producer",
     "RangeReader",
+    "ReadPositions",
     "RecordLike",
     "RecordReader",
     "Routes",
+    "Span",
     "StaticMemberConflicts",
     "TransactionalProducer",
     "auto_creates_topics",

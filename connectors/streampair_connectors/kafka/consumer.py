@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -40,8 +39,13 @@ from streampair_connectors.kafka.membership import (
     member_of,
     rejoin,
 )
+from streampair_connectors.kafka.spans import ReadPositions, Span, fetched_spans, note_spans
 
-__all__ = ["Consumer", "PartitionReader", "TopicReader", "read_all"]
+__all__ = ["Consumer", "OnLost", "PartitionReader", "TopicReader", "read_all"]
+
+OnLost = Callable[[Partition, int, int], object]
+"""Called with a partition, the offset that was wanted and the first one that is left, before reading goes on
+there: retention has removed records, or the topic has lost its end."""
 
 _HEARTBEAT_MS = 3000
 _FETCH_WAIT_MS = 50
@@ -77,8 +81,7 @@ class Consumer:
     on_revoked, on_assigned
         Called during a rebalance. aiokafka swallows their errors, so the next `poll` raises them.
     on_lost
-        Called with a partition whose next records were removed, before reading continues at the first one
-        left.
+        See `OnLost`.
     takeovers
         Conflicts of a static member, counted over several connections; None: over this one.
     watch_seconds
@@ -101,7 +104,7 @@ class Consumer:
         *,
         on_revoked: Callable[[list[Partition]], Awaitable[None]],
         on_assigned: Callable[[list[Partition]], Awaitable[None]],
-        on_lost: Callable[[Partition], None] = lambda partition: None,
+        on_lost: OnLost,
         takeovers: StaticMemberConflicts | None = None,
         watch_seconds: float = 30.0,
         whole_topic: bool = False,
@@ -186,18 +189,21 @@ class Consumer:
         """Connect and join the group."""
         self._busy_since = time.monotonic()
         await within(self._config, self._consumer.start())
-        (_use_batches if self._whole_topic else _use_small_records)(self._consumer)
+        self._prepare()
         self._first_count = self.partition_count()
         if isinstance(self._assignor, WholeTopicAssignor):
             self._fetches = FetchClock(self._consumer)
         self._watcher = asyncio.create_task(self._watch_partitions())
 
-    async def poll(
-        self, max_records: int | None, timeout_seconds: float
-    ) -> Mapping[Partition, Sequence[RecordLike]]:
-        """Return the next records by partition, at most `max_records`; empty if none arrive in time.
+    def _prepare(self) -> None:
+        """Make the client note its spans, and fewer objects than its own."""
+        note_spans(self._consumer, _use_batches if self._whole_topic else _use_small_records)
 
-        Where one member gets all partitions, `max_records` must be None.
+    async def poll(self, max_records: int | None, timeout_seconds: float) -> Mapping[Partition, Span]:
+        """Return what comes next by partition, at most `max_records`; empty if nothing arrives in time.
+
+        Where one member gets all partitions, `max_records` must be None. A callback of a rebalance may seek
+        meanwhile: take the spans by `ReadPositions`.
 
         Raises
         ------
@@ -211,24 +217,19 @@ class Consumer:
         self._longest_busy = max(self._longest_busy, self._busy())
         self._busy_since = None
         try:
-            found = await self._consumer.getmany(
-                timeout_ms=int(timeout_seconds * 1000), max_records=max_records
-            )
+            await self._consumer.getmany(timeout_ms=int(timeout_seconds * 1000), max_records=max_records)
         except kafka_errors.NoOffsetForPartitionError:
             # The group has no offset, and the rebalance callback, which seeks, is still running.
             await asyncio.sleep(0.02)
             return {}
         except kafka_errors.OffsetOutOfRangeError as error:
             await self._skip_lost(error.args[0])
-            return {}
         except kafka_errors.KafkaError as error:
             raise self.error or self._translate(error) from None
         finally:
             # The client's own clock: it drops a member that pauses too long, and a later one would show less.
             self._busy_since = end_poll(self._consumer)
-        if self._whole_topic:
-            return _by_partition(found)
-        return {Partition(tp.topic, tp.partition): records for tp, records in found.items()}
+        return fetched_spans(self._consumer, batches=self._whole_topic)
 
     def _busy(self) -> float:
         return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
@@ -318,17 +319,16 @@ class Consumer:
         SourceError
             A partition ends before the position: the topic was recreated or lost records.
         """
-        first = await self._consumer.beginning_offsets(list(positions))
-        ends = await self._consumer.end_offsets(list(positions))
+        try:
+            first = await self._consumer.beginning_offsets(list(positions))
+            ends = await self._consumer.end_offsets(list(positions))
+        except kafka_errors.KafkaError as error:
+            raise self._translate(error) from None
         for partition, offset in positions.items():
+            if not _is_at(self._consumer, partition, offset):
+                continue  # it was sought elsewhere meanwhile
             if offset > ends[partition]:
-                raise SourceError(
-                    f"{partition.topic}/{partition.partition} was read up to offset {offset} and ends at "
-                    f"{ends[partition]} now: the topic was deleted and recreated, or lost records",
-                    fix="for a new topic, start with another application name (a private learner then has a "
-                    "new account, in addition to this one). If records were lost, restore the topic",
-                    retriable=False,
-                )
+                raise ended_before(Partition(*partition), offset, ends[partition])
             log.warning(
                 "events_lost",
                 topic=partition.topic,
@@ -338,7 +338,7 @@ class Consumer:
                 next_step="the topic's retention removed events before they were read: "
                 "increase retention.ms, or read faster: with a faster learner or more workers",
             )
-            self._on_lost(Partition(partition.topic, partition.partition))
+            self._on_lost(Partition(*partition), offset, first[partition])
             self._consumer.seek(partition, first[partition])
 
     @property
@@ -401,14 +401,6 @@ class Consumer:
             return None
         return {Partition(tp.topic, tp.partition): end for tp, end in found.items()}
 
-    async def position(self, partition: Partition) -> int | None:
-        """Return the next offset to read, after any transaction markers; None: not known."""
-        try:
-            position: int = await asyncio.wait_for(self._consumer.position(TopicPartition(*partition)), 1.0)
-        except (kafka_errors.KafkaError, TimeoutError):
-            return None
-        return position
-
     def end(self, partition: Partition) -> int | None:
         """Return the end offset of a partition as of the last fetch; None: not known."""
         try:
@@ -444,6 +436,25 @@ class Consumer:
         await stop_quietly(self._consumer.stop(), seconds)
 
 
+def ended_before(partition: Partition, offset: int, end: int) -> SourceError:
+    """Error of a partition of the input that ends before the position of its reader."""
+    return SourceError(
+        f"{partition.topic}/{partition.partition} was read up to offset {offset} and ends at "
+        f"{end} now: the topic was deleted and recreated, or lost records",
+        fix="for a new topic, start with another application name (a private learner then has a "
+        "new account, in addition to this one). If records were lost, restore the topic",
+        retriable=False,
+    )
+
+
+def _is_at(consumer: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> bool:
+    """Whether a partition is assigned, and would be read on at this offset."""
+    state = consumer._subscription.subscription
+    assignment = None if state is None else state.assignment
+    known = None if assignment is None else assignment.state_value(partition)
+    return known is not None and known._position == offset
+
+
 def _fenced_error(partitions: Iterable[Partition], error: BaseException) -> FencedError:
     return FencedError(
         f"{', '.join(f'{p.topic}/{p.partition}' for p in partitions)} is no longer assigned to this worker: "
@@ -474,43 +485,19 @@ def _fetched_record(_: TopicPartition, record: Any) -> _FetchedRecord:
     )
 
 
-def _use_small_records(consumer: AIOKafkaConsumer) -> None:
-    """Let a started consumer make a struct of each record: its own dataclass takes most of a read's time."""
-
-    def prepare(records: Any) -> None:
-        records._consumer_record = _fetched_record
-
-    _prepare_fetched(consumer, prepare)
+def _use_small_records(records: Any) -> None:
+    """Let an answer make a struct of each record: the client's own dataclass takes most of a read's time."""
+    records._consumer_record = _fetched_record
 
 
-def _use_batches(consumer: AIOKafkaConsumer) -> None:
-    """Let a started consumer return a list of records for each batch of a producer: see `_by_partition`.
+def _use_batches(records: Any) -> None:
+    """Let an answer return a list of records for each batch of a producer.
 
     The client unpacks one record after the other, which takes longer than to make them.
     """
-
-    def prepare(records: Any) -> None:
-        if isinstance(records._records, _FetchedBatches):  # fetched before, and not taken yet
-            return
-        records._records = _FetchedBatches(records._records)
-        start = records.next_fetch_offset  # the first batch may begin before it
-        records._consumer_record = lambda _, batch: batch.unpack(start)
-
-    _prepare_fetched(consumer, prepare)
-
-
-def _prepare_fetched(consumer: AIOKafkaConsumer, prepare: Callable[[Any], None]) -> None:
-    fetcher: Any = consumer._fetcher
-    inner = fetcher._proc_fetch_request
-
-    async def prepared(assignment: Any, node_id: Any, request: Any) -> Any:
-        result = await inner(assignment, node_id, request)
-        for fetched in fetcher._records.values():
-            if (records := getattr(fetched, "_partition_records", None)) is not None:
-                prepare(records)
-        return result
-
-    fetcher._proc_fetch_request = prepared
+    records._records = _FetchedBatches(records._records)
+    start = records.next_fetch_offset  # the first batch may begin before it
+    records._consumer_record = lambda _, batch: batch.unpack(start)
 
 
 class _ProducerBatch:
@@ -550,14 +537,6 @@ class _FetchedBatches:
 
     def next_batch(self) -> _ProducerBatch:
         return _ProducerBatch(self._records.next_batch())
-
-
-def _by_partition(
-    found: Mapping[TopicPartition, Sequence[Sequence[RecordLike]]],
-) -> dict[Partition, Sequence[RecordLike]]:
-    """The records of a consumer that `_use_batches`."""
-    records = {Partition(tp.topic, tp.partition): list(chain(*batches)) for tp, batches in found.items()}
-    return {partition: each for partition, each in records.items() if each}
 
 
 class FetchClock:
@@ -625,8 +604,7 @@ class PartitionReader:
     partitions
         What to read.
     on_lost
-        Called with a partition whose next records were removed, before reading continues at the first one
-        left.
+        See `OnLost`.
     fetch
         Options of the client's fetches.
     """
@@ -636,7 +614,7 @@ class PartitionReader:
         config: KafkaConfig,
         partitions: Sequence[Partition],
         *,
-        on_lost: Callable[[Partition], None] = lambda partition: None,
+        on_lost: OnLost,
         fetch: Mapping[str, Any] = _FETCH_SOON,
     ) -> None:
         self._config = config
@@ -651,18 +629,28 @@ class PartitionReader:
             **fetch,
         )
 
-    async def start(self) -> None:
-        """Connect and seek to the start."""
+    async def start(self) -> dict[Partition, int]:
+        """Connect and seek to the start; returns where that is."""
         await self._connect()
-        self._consumer.assign(self._all)
-        await self._consumer.seek_to_beginning(*self._all)
+        first = await within(self._config, self._consumer.beginning_offsets(self._all))
+        self._begin(first)
+        return {Partition(*tp): first[tp] for tp in self._all}
 
     async def _connect(self) -> None:
         await within(self._config, self._consumer.start())
-        _use_batches(self._consumer)
+        note_spans(self._consumer, _use_batches)
 
-    async def poll(self, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
-        """Return what has arrived, by partition.
+    def _begin(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._consumer.assign(self._all)
+        for tp in self._all:
+            self._consumer.seek(tp, offsets[tp])
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Read on at an offset of one partition."""
+        self._consumer.seek(TopicPartition(*partition), offset)
+
+    async def poll(self, seconds: float) -> Mapping[Partition, Span]:
+        """Return what has arrived, by partition: take it by `ReadPositions`.
 
         Raises
         ------
@@ -670,17 +658,22 @@ class PartitionReader:
             The broker refuses.
         """
         try:
-            found = await self._consumer.getmany(timeout_ms=int(seconds * 1000))
+            await self._consumer.getmany(timeout_ms=int(seconds * 1000))
         except kafka_errors.OffsetOutOfRangeError as error:
-            positions: Mapping[TopicPartition, int] = error.args[0]
-            first = await self._consumer.beginning_offsets(list(positions))
-            for tp in positions:
-                self._on_lost(Partition(tp.topic, tp.partition))
-                self._consumer.seek(tp, first[tp])
-            return {}
+            await self._skip_lost(error.args[0])
         except kafka_errors.KafkaError as error:
             raise reach_error(self._config, error) from None
-        return _by_partition(found)
+        return fetched_spans(self._consumer, batches=True)
+
+    async def _skip_lost(self, positions: Mapping[TopicPartition, int]) -> None:
+        try:
+            first = await self._consumer.beginning_offsets(list(positions))
+        except kafka_errors.KafkaError as error:
+            raise reach_error(self._config, error) from None
+        for tp, offset in positions.items():
+            if _is_at(self._consumer, tp, offset):  # else it was sought elsewhere meanwhile
+                self._on_lost(Partition(*tp), offset, first[tp])
+                self._consumer.seek(tp, first[tp])
 
     async def stop(self) -> None:
         """Disconnect."""
@@ -698,23 +691,21 @@ class TopicReader(PartitionReader):
         The topic, and the number of its partitions.
     """
 
-    def __init__(
-        self, config: KafkaConfig, topic: str, partitions: int, on_lost: Callable[[Partition], None]
-    ) -> None:
+    def __init__(self, config: KafkaConfig, topic: str, partitions: int, on_lost: OnLost) -> None:
         places = [Partition(topic, number) for number in range(partitions)]
         super().__init__(config, places, on_lost=on_lost, fetch=_FETCH_MUCH)
         self._fetches: FetchClock | None = None
 
-    async def start(self) -> None:
-        """Connect; `seek` begins to read."""
+    async def start(self) -> dict[Partition, int]:
+        """Connect. Nothing is read before `begin`."""
         await self._connect()
         self._fetches = FetchClock(self._consumer)
+        return {}
 
-    async def seek(self, offsets: Mapping[int, int]) -> None:
-        """Read on at these offsets, one for each partition."""
-        self._consumer.assign(self._all)
-        for tp in self._all:
-            self._consumer.seek(tp, offsets[tp.partition])
+    def begin(self, offsets: Mapping[int, int]) -> dict[Partition, int]:
+        """Read on at these offsets, one for each partition; returns them."""
+        self._begin({tp: offsets[tp.partition] for tp in self._all})
+        return {Partition(*tp): offsets[tp.partition] for tp in self._all}
 
     async def offsets_at(self, time_ms: int) -> dict[int, int]:
         """The first offset of each partition whose record is not older than a time; the end without one.
@@ -765,13 +756,15 @@ async def read_all(
     SourceError
         They have not arrived within `seconds`.
     """
-    reader = PartitionReader(config, [partition])
+    reader = PartitionReader(config, [partition], on_lost=lambda *place: positions.lost(*place))
+    positions = ReadPositions(reader.seek)
     found: list[RecordLike] = []
     try:
-        await reader.start()
+        positions.begin(await reader.start())
         async with asyncio.timeout(seconds):
             while len(found) < count:
-                found.extend((await reader.poll(0.2)).get(partition, ()))
+                for span in positions.take(await reader.poll(0.2)).values():
+                    found.extend(span.records)
     except TimeoutError:
         raise SourceError(
             f"{partition.topic} has {len(found)} records, {count} were expected",

@@ -26,6 +26,7 @@ from streampair_connectors.kafka.client import (
     within,
 )
 from streampair_connectors.kafka.producer import PART, part_of
+from streampair_connectors.kafka.spans import ReadPositions, fetched_spans, note_spans
 
 __all__ = [
     "SETTINGS",
@@ -77,6 +78,7 @@ class RecordReader:
         except BaseException:
             await stop_quietly(consumer.stop(), 2.0)
             raise
+        note_spans(consumer)
         return consumer
 
     async def spans(self, partitions: Sequence[Partition]) -> dict[int, tuple[int, int]]:
@@ -170,19 +172,20 @@ class RecordReader:
         tp = TopicPartition(*partition)
         consumer.assign([tp])
         consumer.seek(tp, start)
+        positions = ReadPositions(lambda place, offset: consumer.seek(TopicPartition(*place), offset))
+        positions.begin({partition: start})
         loop = asyncio.get_running_loop()
         last_response = loop.time()
         try:
-            while True:
-                # Transaction markers have offsets but no records; the position advances over them.
-                if await consumer.position(tp) >= end:
-                    return
-                found = (await consumer.getmany(tp, timeout_ms=200)).get(tp, [])
-                records = [record for record in found if record.offset < end]
-                if found:
+            # Transaction markers have offsets but no records; the position advances over them.
+            while (positions.position(partition) or 0) < end:
+                await consumer.getmany(tp, timeout_ms=200)
+                span = positions.take(fetched_spans(consumer)).get(partition)
+                if span is not None:
                     last_response = loop.time()
                 elif loop.time() - last_response > self._config.connect_timeout_seconds:
                     raise TimeoutError
+                records = [] if span is None else [each for each in span.records if each.offset < end]
                 if records:
                     yield records
         except (kafka_errors.KafkaError, TimeoutError) as error:
@@ -239,6 +242,7 @@ class RangeReader:
                 key = each.partition, bool(each.labels)
                 self._ends[key] = max(self._ends.get(key, 0), each.end)
         self._ahead: dict[tuple[int, bool], _Ahead] = {}
+        self._read_to: dict[tuple[int, bool], int] = {}
 
     async def read(self, span: Range) -> Batches:
         """Yield the records of a range in batches.
@@ -247,8 +251,11 @@ class RangeReader:
         ------
         SourceError
             As of `RecordReader.span`.
+        StoreError
+            It begins before the end of an earlier range of its partition, whose records are gone from here.
         """
         key, first = (span.partition, bool(span.labels)), span.first
+        self._check_order(span)
         # Events that were learned early lie anywhere.
         limit = span.end if span.early else self._ends[key]
         ahead = None if span.early else self._ahead.pop(key, None)
@@ -272,6 +279,18 @@ class RangeReader:
                     yield inside
                 if read.end >= span.end:
                     return
+
+    def _check_order(self, span: Range) -> None:
+        if span.early:
+            return
+        key = span.partition, bool(span.labels)
+        if span.first < self._read_to.get(key, 0):
+            raise StoreError(
+                f"a range of {self._topic}/{span.partition} in the log begins at offset {span.first}, and "
+                f"one before it has ended at {self._read_to[key]}",
+                fix="keep the log as it is, and report this: its ranges of a partition should ascend",
+            )
+        self._read_to[key] = span.end
 
 
 SETTINGS: Final[Mapping[str, str]] = {

@@ -20,7 +20,9 @@ import msgspec
 
 from streampair.engine import OrderedRecord
 from streampair.engine.records import LABEL_IN_EVENT
+from streampair.errors import SourceError
 from streampair_connectors.kafka.client import RecordLike
+from streampair_connectors.kafka.spans import Span
 
 __all__ = ["BUCKET_MS", "SETTLE_MS", "TakenRecords", "TopicOrder", "has_append_times"]
 
@@ -117,9 +119,10 @@ class TopicOrder:
     >>> from types import SimpleNamespace
     >>> def record(offset, value, timestamp):
     ...     return SimpleNamespace(offset=offset, value=value, key=None, timestamp=timestamp, headers=())
+    >>> from streampair_connectors.kafka import Span
     >>> order = TopicOrder({0: (0, 0), 1: (0, 0)})
-    >>> order.push(0, [record(0, b"a", 1000), record(1, b"b", 1060)])
-    >>> order.push(1, [record(0, b"c", 1010)])
+    >>> order.push(0, Span(0, 2, [record(0, b"a", 1000), record(1, b"b", 1060)]))
+    >>> order.push(1, Span(0, 1, [record(0, b"c", 1010)]))
     >>> order.take(10)
     []
     >>> order.reached(1, sent_ms=1080)
@@ -149,23 +152,39 @@ class TopicOrder:
         """Whether nothing of a partition waits."""
         return not self._queues[partition].chunks
 
-    def push(self, partition: int, records: Sequence[RecordLike], *, newest_ms: int | None = None) -> None:
+    def waiting(self, partition: int) -> int:
+        """Number of records that were pushed and not taken."""
+        return sum(len(chunk.records) for chunk in self._queues[partition].chunks)
+
+    def position(self, partition: int) -> int:
+        """The offset behind what was pushed."""
+        return self._queues[partition].read_to
+
+    def lost(self, partition: int, first: int) -> None:
+        """Go on at `first`, since the topic has lost what is before."""
+        self._queues[partition].read_to = first
+
+    def push(self, partition: int, span: Span, *, newest_ms: int | None = None) -> None:
         """Hand over records as they were read, in the order of their offsets.
 
         Parameters
         ----------
-        partition, records
+        partition, span
             The records, from where the last call ended.
         newest_ms
             No timestamp counts as later than this: for topics whose producers set it. None: no limit.
+
+        Raises
+        ------
+        SourceError
+            They begin elsewhere, so that some would be missing, or be twice in the order.
         """
-        queue = self._queues[partition]
-        if records:
-            self._rejoin(partition)
-        if records and records[0].offset < queue.read_to:
-            records = [record for record in records if record.offset >= queue.read_to]
+        queue, records = self._queues[partition], span.records
+        _check(partition, queue.read_to, span)
+        queue.read_to = span.end
         if not records:
             return
+        self._rejoin(partition)
         times = [record.timestamp for record in records]
         if newest_ms is not None and max(times) > newest_ms:
             times = [min(time, newest_ms) for time in times]
@@ -189,7 +208,6 @@ class TopicOrder:
                     heapq.heappush(self._heap, (bucket, partition))
             start = end
         queue.newest = clocks[-1]
-        queue.read_to = records[-1].offset + 1
 
     def reached(self, partition: int, *, sent_ms: int) -> None:
         """Close the buckets before a fetch, sent at `sent_ms`, whose answer is pushed and reached the end."""
@@ -282,6 +300,19 @@ class TopicOrder:
         taken = TakenRecords(self.ordinal, found, partitions, clocks)
         self.ordinal += len(found)
         return taken
+
+
+def _check(partition: int, position: int, span: Span) -> None:
+    """Refuse a span that begins elsewhere than the last one has ended, or has records from elsewhere."""
+    records = span.records
+    outside = records and not span.start <= records[0].offset <= records[-1].offset < span.end
+    if span.start > position or span.start < position or outside:
+        offsets = f"{records[0].offset} to {records[-1].offset}" if records else "none"
+        raise SourceError(
+            f"partition {partition} is in order up to offset {position}, and what was read next goes from "
+            f"{span.start} to {span.end} (offsets: {offsets})",
+            fix="none is needed: the worker connects anew and goes on at its last commit",
+        )
 
 
 def size_of_records(records: Sequence[RecordLike]) -> int:

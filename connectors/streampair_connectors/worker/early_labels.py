@@ -24,7 +24,16 @@ from streampair.engine.wal import Position
 from streampair.errors import RecordError
 from streampair_connectors.codecs.labels import DecodedLabel
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import KAFKA, Cluster, Partition, RecordLike, RecordReader
+from streampair_connectors.kafka import (
+    KAFKA,
+    Cluster,
+    Partition,
+    ReadPositions,
+    RecordLike,
+    RecordReader,
+    Span,
+)
+from streampair_connectors.kafka.consumer import OnLost
 from streampair_connectors.kafka.ordering import TopicOrder
 
 __all__ = ["EarlyLabels", "OffsetSet"]
@@ -129,14 +138,14 @@ class EarlyLabels:
     ----------
     config
         With [labels].
-    partitions, label_partitions
-        Of the input and of the labels topic.
+    partitions
+        Of the input.
     ids, decode
         From events to their ids, and from a message of the labels topic to its label.
     lookup
         Reads events again.
     on_lost
-        Called with a partition of the input whose next records were removed.
+        See `OnLost`: of the input.
     broker_time
         From a time of this host to one that the brokers' clocks had reached by then.
     cluster
@@ -148,11 +157,10 @@ class EarlyLabels:
         config: Config,
         *,
         partitions: int,
-        label_partitions: int,
         ids: Callable[[Sequence[RecordLike]], list[bytes | None]],
         decode: Callable[[RecordLike], DecodedLabel],
         lookup: RecordReader,
-        on_lost: Callable[[Partition], None],
+        on_lost: OnLost,
         broker_time: Callable[[int], int],
         cluster: Cluster = KAFKA,
     ) -> None:
@@ -160,12 +168,16 @@ class EarlyLabels:
         self._labels = config.labels
         self._topic = config.input.topic
         self._partitions = partitions
-        self._label_partitions = label_partitions
         self._ids = ids
         self._decode = decode
         self._lookup = lookup
         self._broker_time = broker_time
-        self._reader = cluster.topic_reader(config.require_kafka(), config.input.topic, partitions, on_lost)
+        self._report_lost = on_lost
+        self._reader = cluster.topic_reader(
+            config.require_kafka(), config.input.topic, partitions, self._on_lost
+        )
+        self._read_to = ReadPositions(self._reader.seek)
+        self._matched: dict[int, Position] = {}
         self._index: LabelTable | None = None
         self._order: TopicOrder | None = None
         self._items: deque[_Item] = deque()
@@ -205,18 +217,39 @@ class EarlyLabels:
         # The index is a table of labels with the parts changed: a label looks for the event that it is for.
         # Events that come after it wait until they are due: at its time it is not known that they come.
         self._index = LabelTable(after=0, lateness=labels.after, max_labels=labels.max_labels)
-        where = {p: (each.next_offset, each.clock) for p, each in source.matched.items()}
-        self._order = TopicOrder({p: where.get(p, (0, 0)) for p in range(self._label_partitions)})
-        await self._reader.seek(offsets)
+        self._matched, self._order = dict(source.matched), None
+        self._read_to.begin(self._reader.begin(offsets))
+
+    def begin_labels(self, offsets: Mapping[int, int]) -> None:
+        """Take labels that are read from these offsets on, but those that the last commit has."""
+        where: dict[int, tuple[int, int]] = {}
+        for partition, offset in offsets.items():
+            known = self._matched.get(partition)
+            where[partition] = (offset, 0) if known is None else (max(offset, known.next_offset), known.clock)
+        self._order = TopicOrder(where)
 
     def close(self) -> None:
         """Forget the index."""
         self._index = self._order = None
 
-    def push(self, partition: int, records: Sequence[RecordLike]) -> None:
+    @property
+    def dropped(self) -> int:
+        """As of `ReadPositions`."""
+        return self._read_to.dropped
+
+    def _on_lost(self, partition: Partition, wanted: int, first: int) -> None:
+        if self._read_to.lost(partition, wanted, first):
+            self._report_lost(partition, wanted, first)
+
+    def push(self, partition: int, span: Span) -> None:
         """Hand over messages of the labels topic."""
-        if self._order is not None:
-            self._order.push(partition, records)
+        if self._order is not None and span.end > (begin := self._order.position(partition)):
+            self._order.push(partition, span.since(begin))
+
+    def labels_lost(self, partition: int, wanted: int, first: int) -> None:
+        """Go on at the first message of the labels topic that is left: see `OnLost`."""
+        if self._order is not None and not wanted < first <= self._order.position(partition):
+            self._order.lost(partition, first)
 
     def settled(self, partitions: Mapping[int, int]) -> None:
         """Hand over when each partition of the labels topic was read to its end (`FetchClock.settled`)."""
@@ -226,10 +259,14 @@ class EarlyLabels:
 
     async def read(self) -> None:
         """Read the ids of new events, then the events of the next labels."""
-        index, order = self._index, self._order
-        if index is None or order is None:
+        if self._index is None:
             return
-        for place, records in (await self._reader.poll(0.0)).items():
+        found = await self._reader.poll(0.0)
+        index, order = self._index, self._order  # of after the poll: they may have been loaded again
+        if index is None:
+            return
+        for place, span in self._read_to.take(found).items():
+            records = span.records
             ids = self._ids(records)
             named = [n for n, each in enumerate(ids) if each is not None]
             index.add(
@@ -240,7 +277,7 @@ class EarlyLabels:
                 np.array([records[n].offset for n in named], np.int64),
             )
         known = self._reader.settled()
-        if index is self._index and order is self._order and len(known) == self._partitions:
+        if order is not None and len(known) == self._partitions:
             await self._find(index, order, self._broker_time(min(known.values())))
 
     async def _find(self, index: LabelTable, order: TopicOrder, until_ms: int) -> None:

@@ -37,10 +37,12 @@ from streampair_connectors.kafka import (
     Consumer,
     Message,
     Partition,
+    ReadPositions,
     RecordLike,
     RecordReader,
     Routes,
 )
+from streampair_connectors.kafka.consumer import ended_before
 from streampair_connectors.kafka.ordering import BUCKET_MS, TakenRecords, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
@@ -128,9 +130,9 @@ class LabelReader:
         self._reader = cluster.topic_reader(
             config.require_kafka(), self._labels.topic, partitions, self._on_lost
         )
+        self._read_to = ReadPositions(self._reader.seek)
         self._reported: dict[int, int] = {}  # what is before was sent on, where it was to be
         self.unused: list[Unused] = []
-        self.read_to: dict[int, int] = {}
         self.newest = 0  # timestamp of the newest label
         self.table: LabelTable | None = None
         self.counts = LabelCounts()
@@ -144,21 +146,35 @@ class LabelReader:
     async def load(self, table: LabelTable, since_ms: int, reported: Mapping[int, int]) -> None:
         """Read the labels since a time again, into an empty table."""
         self.table = None
+        self._read_to.begin({})
         offsets = await self._reader.offsets_at(since_ms)
-        self._reported, self.unused, self.read_to = dict(reported), [], {}
-        await self._reader.seek(offsets)
+        self._reported, self.unused = dict(reported), []
+        self._read_to.begin(self._reader.begin(offsets))
+        if self.early is not None:
+            self.early.begin_labels(offsets)
         self.table = table
 
     async def poll(self) -> None:
         """Take what has arrived; nothing before `load`."""
         if self.table is None:
             return
-        for partition, records in (await self._reader.poll(0.0)).items():
-            self._take(partition.partition, records)
+        for partition, span in self._read_to.take(await self._reader.poll(0.0)).items():
+            if span.records:
+                self._take(partition.partition, span.records)
             if self.early is not None:
-                self.early.push(partition.partition, records)
+                self.early.push(partition.partition, span)
         if self.early is not None:
             self.early.settled(self._reader.settled())
+
+    @property
+    def read_to(self) -> dict[int, int]:
+        """By partition the offset behind the messages that were read, those of an earlier run too."""
+        return {p: max(offset, self._reported.get(p, 0)) for p, offset in self._read_to.offsets.items()}
+
+    @property
+    def dropped(self) -> int:
+        """As of `ReadPositions`."""
+        return self._read_to.dropped
 
     @property
     def decode(self) -> LabelDecoder:
@@ -186,7 +202,6 @@ class LabelReader:
             for index in late.tolist():
                 reason = "every event that it could be for was learned before"
                 self._send_on(kept[index], partition, reason, "late")
-        self.read_to[partition] = records[-1].offset + 1
 
     def _decoded(
         self, partition: int, records: Sequence[RecordLike]
@@ -225,11 +240,19 @@ class LabelReader:
         """Whether partitions were added to the topic."""
         return self._reader.has_grown
 
-    def _on_lost(self, partition: Partition) -> None:
+    def _on_lost(self, partition: Partition, wanted: int, first: int) -> None:
+        if not self._read_to.lost(partition, wanted, first):
+            return
+        if self.early is not None:
+            self.early.labels_lost(partition.partition, wanted, first)
+        if first < wanted:  # the topic was made again
+            self._reported.pop(partition.partition, None)
         log.warning(
             "labels_lost",
             topic=partition.topic,
             partition=partition.partition,
+            wanted_offset=wanted,
+            first_offset=first,
             next_step="the topic's retention removed labels before they were read: raise its "
             "retention.ms above labels.after",
         )
@@ -256,19 +279,14 @@ class ScoreReader:
         Of the topic of scores.
     cluster
         Makes its reader.
-
-    Attributes
-    ----------
-    read_to
-        Up to which offset each partition was read.
     """
 
     def __init__(self, config: Config, partitions: int, *, cluster: Cluster = KAFKA) -> None:
         self._reader = cluster.topic_reader(
-            config.require_kafka(), config.output_topic, partitions, lambda _: None
+            config.require_kafka(), config.output_topic, partitions, self._on_lost
         )
+        self._read_to = ReadPositions(self._reader.seek)
         self._decode = score_reader(config, _PublishedScore)
-        self.read_to: dict[int, int] = {}
 
     async def start(self) -> None:
         """Connect."""
@@ -277,8 +295,8 @@ class ScoreReader:
     async def load(self, read_to: Mapping[int, int]) -> None:
         """Read on; a partition that was not read from its start."""
         starts = await self._reader.offsets_at(0)
-        self.read_to = {number: max(read_to.get(number, 0), start) for number, start in starts.items()}
-        await self._reader.seek(self.read_to)
+        offsets = {number: max(read_to.get(number, 0), start) for number, start in starts.items()}
+        self._read_to.begin(self._reader.begin(offsets))
 
     async def poll(self, sample: ScoreSample, due: Mapping[int, Position]) -> None:
         """Add what has arrived to the sample, but for events before the `due` ones; nothing before `load`.
@@ -287,15 +305,36 @@ class ScoreReader:
         """
         if not self.read_to:
             return
-        for partition, records in (await self._reader.poll(0.0)).items():
-            for record in records:
+        for span in self._read_to.take(await self._reader.poll(0.0)).values():
+            for record in span.records:
                 # Of a message that was split, or of a time when scores had another format.
                 with contextlib.suppress(msgspec.MsgspecError, RecordError, TypeError):
                     row = self._decode(record.value or b"")
                     known = due.get(row.partition)
                     if row.score is not None and (known is None or row.offset >= known.next_offset):
                         sample.add(row.partition, row.offset, row.score)
-            self.read_to[partition.partition] = records[-1].offset + 1
+
+    @property
+    def read_to(self) -> dict[int, int]:
+        """Up to which offset each partition was read."""
+        return self._read_to.offsets
+
+    @property
+    def dropped(self) -> int:
+        """As of `ReadPositions`."""
+        return self._read_to.dropped
+
+    def _on_lost(self, partition: Partition, wanted: int, first: int) -> None:
+        if self._read_to.lost(partition, wanted, first):
+            log.warning(
+                "scores_lost",
+                topic=partition.topic,
+                partition=partition.partition,
+                wanted_offset=wanted,
+                first_offset=first,
+                next_step="none: the quality of these scores is not measured. The topic's retention removed "
+                "them before they were read",
+            )
 
     async def stop(self) -> None:
         """Disconnect."""
@@ -350,9 +389,10 @@ class LateLabelSource(TopicSource):
         self._lookup = lookup
         self._routes = routes
         self._due_reader = cluster.topic_reader(
-            config.require_kafka(), config.input.topic, partitions, self._on_lost
+            config.require_kafka(), config.input.topic, partitions, self._on_due_lost
         )
         self._label_reader = LabelReader(config, label_partitions, self._latest_time, cluster=cluster)
+        self._due_read_to = ReadPositions(self._due_reader.seek)
         self._due_order: TopicOrder | None = None
         self._due_feed = OrderFeed(self._due_reader, config.input.topic, _QUEUE_BYTES, host=host)
         self._open: OpenLane | None = None
@@ -372,11 +412,10 @@ class LateLabelSource(TopicSource):
             self._early = self._label_reader.early = EarlyLabels(
                 config,
                 partitions=partitions,
-                label_partitions=label_partitions,
                 ids=self._ids,
                 decode=self._label_reader.decode,
                 lookup=lookup,
-                on_lost=self._on_lost,
+                on_lost=self._report_lost,
                 broker_time=self._broker_time,
                 cluster=cluster,
             )
@@ -523,8 +562,6 @@ class LateLabelSource(TopicSource):
             first = {number: offset for number, (offset, _) in committed.items()}
             await self._early.load(first, offsets, source, self._learned_early())
         await self._label_reader.load(table, source.expired - table.lateness, source.labels)
-        await self._due_reader.seek(offsets)
-        self._due_feed.begin()
         if self._marks or known.times:
             while self._label_reader.settled() is None:  # noqa: ASYNC110  # polled by the loop of the worker
                 await asyncio.sleep(0.02)
@@ -533,6 +570,8 @@ class LateLabelSource(TopicSource):
             named, digests, times = self._digests_of(self._marks)
             table.mark_used(digests, times, np.ones(len(named)))
         self._marks, self._learned_since = [], []
+        self._due_read_to.begin(self._due_reader.begin(offsets))
+        self._due_feed.begin()
         self._due_order = TopicOrder(positions, label=0)
 
     # Reading
@@ -544,8 +583,8 @@ class LateLabelSource(TopicSource):
         """
         return await super().poll(most if self._learns_only else 2 * most, seconds)
 
-    async def _read(self, order: TopicOrder, wait: float) -> None:
-        await super()._read(order, wait)
+    async def _read(self, wait: float) -> None:
+        await super()._read(wait)
         loading = self._loading
         if loading is not None and loading.done() and not loading.cancelled():
             loading.result()
@@ -556,17 +595,20 @@ class LateLabelSource(TopicSource):
         if self._scores is not None and logged.score_sample is not None and logged.source is not None:
             await self._scores.poll(logged.score_sample, logged.source.due)
         if self._due_order is not None:
-            await self._read_due(self._due_order)
+            await self._read_due()
             if self._early is not None:
                 await self._early.read()
 
-    async def _read_due(self, order: TopicOrder) -> None:
+    async def _read_due(self) -> None:
         found = await self._due_reader.poll(0.0)
-        for records in found.values():
+        order = self._due_order
+        if order is None:  # closed, or begun anew, meanwhile: the partitions are sought again
+            return
+        taken = self._due_read_to.take(found)
+        for records in (span.records for span in taken.values() if span.records):
             if has_append_times(records):
                 self._broker_clock.saw(records[-1].timestamp)
-        if order is self._due_order:
-            self._due_feed.push(order, found, broker_time=self._broker_time)
+        self._due_feed.push(order, taken, broker_time=self._broker_time)
 
     def _take(self, order: TopicOrder, room: int) -> None:
         """Take due events for half of the room, and new ones for the rest."""
@@ -776,7 +818,27 @@ class LateLabelSource(TopicSource):
         """Whether partitions were added to the labels topic."""
         return self._label_reader.has_grown
 
-    def _on_lost(self, partition: Partition) -> None:
+    @property
+    def dropped(self) -> int:
+        """Spans of all readers."""
+        readers = (self._label_reader, self._due_read_to, self._early, self._scores)
+        return super().dropped + sum(reader.dropped for reader in readers if reader is not None)
+
+    def _on_due_lost(self, partition: Partition, wanted: int, first: int) -> None:
+        if self._due_order is not None and self._due_read_to.lost(partition, wanted, first):
+            self._due_order.lost(partition.partition, first)
+            self._report_lost(partition, wanted, first)
+
+    def _report_lost(self, partition: Partition, wanted: int, first: int) -> None:
+        """Log that events are gone which were to be read a second time.
+
+        Raises
+        ------
+        SourceError
+            All of them are: the topic was deleted and made again, or has lost its end.
+        """
+        if first < wanted:
+            raise ended_before(partition, wanted, first)
         lane = self._open
         if lane is not None:
             lane.logged_lane.skipped()
@@ -784,6 +846,8 @@ class LateLabelSource(TopicSource):
             "events_lost",
             topic=partition.topic,
             partition=partition.partition,
+            wanted_offset=wanted,
+            first_offset=first,
             next_step="the topic's retention removed events before they were due: raise its "
             "retention.ms above labels.after",
         )

@@ -28,6 +28,7 @@ from streampair_connectors.kafka import (
     LogTopic,
     Message,
     Partition,
+    ReadPositions,
     RecordLike,
     RecordReader,
 )
@@ -433,7 +434,10 @@ class ModelFollower:
         self._host = host
         self._cluster = cluster
         self._kafka, self._topic = config.require_kafka(), config.model_topic
-        self._reader = cluster.partition_reader(config.require_kafka(), [Partition(config.model_topic, 0)])
+        self._reader = cluster.partition_reader(
+            config.require_kafka(), [Partition(config.model_topic, 0)], on_lost=self._on_lost
+        )
+        self._read_to = ReadPositions(self._reader.seek)
         self._assembler = Assembler(config)
         self.newest: PublishedModel | None = None
         self.received = 0.0
@@ -454,16 +458,26 @@ class ModelFollower:
                 ):  # a worker that learns creates it
                     break
                 await asyncio.sleep(_ABSENT_SECONDS)
-            await self._reader.start()
+            self._read_to.begin(await self._reader.start())
             while True:
                 data = None
-                for records in (await self._reader.poll(_POLL_SECONDS)).values():
-                    for record in records:
+                for span in self._read_to.take(await self._reader.poll(_POLL_SECONDS)).values():
+                    for record in span.records:
                         data = self._assembler.add(record) or data
                 if data is not None:
                     await self._take(data)
         finally:
             await self._reader.stop()
+
+    def _on_lost(self, partition: Partition, wanted: int, first: int) -> None:
+        if self._read_to.lost(partition, wanted, first):
+            log.info(
+                "models_trimmed",
+                topic=partition.topic,
+                wanted_offset=wanted,
+                first_offset=first,
+                next_step="none: only the newest model counts",
+            )
 
     async def _take(self, data: bytes) -> None:
         if len(data) > _THREAD_BYTES:

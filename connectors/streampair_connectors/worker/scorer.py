@@ -27,9 +27,11 @@ from streampair_connectors.kafka import (
     Consumer,
     Member,
     Partition,
+    ReadPositions,
     RecordLike,
     RecordReader,
     Routes,
+    Span,
     StaticMemberConflicts,
     TransactionalProducer,
     scorer_id,
@@ -130,6 +132,7 @@ class ScoringWorker:
         self._client = scorer_id(config.app, config.input.topic, name or uuid.uuid4().hex)
         self._id = ""  # of the producer
         self._queues: dict[int, _Queue] = {}
+        self._read_to = ReadPositions(lambda partition, offset: self._consumer.seek(partition, offset))
         self._lock = asyncio.Lock()
         self._assigned: list[int] | None = None  # partitions that are to be read from now on
         self._behind_warned = False
@@ -192,7 +195,7 @@ class ScoringWorker:
                 self._group,
                 on_revoked=self._on_revoked,
                 on_assigned=self._on_assigned,
-                on_lost=lambda partition: None,
+                on_lost=self._on_lost,
                 takeovers=self._takeovers,
                 side_by_side=facts.partitions,
                 min_bytes=_MIN_BYTES,
@@ -203,7 +206,7 @@ class ScoringWorker:
                 self._joined = True
                 await self._loop(follow)
             finally:
-                self._queues.clear()
+                self._clear()
                 await self._consumer.stop()
         finally:
             await kafka.ended(follow, stop)
@@ -263,15 +266,14 @@ class ScoringWorker:
             await self._report()
             await asyncio.sleep(0)
 
-    def _keep(self, found: Mapping[Partition, Sequence[RecordLike]]) -> None:
-        """Queue what was polled. A partition that was revoked since, or is not begun, has no queue."""
-        for partition, records in found.items():
-            queue = self._queues.get(partition.partition)
-            if queue is not None:
-                queue.add(records)
-                if queue.bytes > _BUFFER_BYTES and not queue.paused:
-                    queue.paused = True
-                    self._consumer.pause(partition)
+    def _keep(self, found: Mapping[Partition, Span]) -> None:
+        """Queue what was polled. A partition that was revoked since, or is not begun, is not read."""
+        for partition, span in self._read_to.take(found).items():
+            queue = self._queues[partition.partition]
+            queue.add(span.records)
+            if queue.bytes > _BUFFER_BYTES and not queue.paused:
+                queue.paused = True
+                self._consumer.pause(partition)
 
     async def _score(self) -> None:
         """Score the next records of all partitions, in equal slices, and commit them."""
@@ -411,7 +413,7 @@ class ScoringWorker:
         for number, queue in list(self._queues.items()):
             if not queue.records and self._lag({number: queue.next_offset}):
                 # Markers of a producer's transactions have offsets, and are no events.
-                read_to = await self._consumer.position(self._partition(number)) or 0
+                read_to = self._read_to.position(self._partition(number)) or 0
                 positions[number] = max(queue.next_offset, read_to)
         self._telemetry.scoring(
             self.config.app,
@@ -428,7 +430,7 @@ class ScoringWorker:
             self._health.rebalancing()
         async with self._lock:  # a transaction in flight ends before the partitions move
             self._assigned = None
-            self._queues.clear()
+            self._clear()
 
     async def _on_assigned(self, partitions: list[Partition]) -> None:
         async with self._lock:
@@ -445,9 +447,17 @@ class ScoringWorker:
         await self._producer.start()
         await self._begin(list(self._queues))
 
+    def _on_lost(self, partition: Partition, wanted: int, first: int) -> None:
+        self._read_to.lost(partition, wanted, first)  # the consumer has logged it
+
+    def _clear(self) -> None:
+        """Drop what was read; nothing is taken before the next `_begin`."""
+        self._queues.clear()
+        self._read_to.begin({})
+
     async def _begin(self, numbers: Sequence[int]) -> None:
         """Read on at the committed offsets of the group."""
-        self._queues.clear()
+        self._clear()
         partitions = list(map(self._partition, numbers))
         if not partitions:
             return
@@ -479,9 +489,10 @@ class ScoringWorker:
                 self._consumer.seek(partition, offset)
             except FencedError:
                 # It has moved on meanwhile; the next assignment begins anew.
-                self._queues.clear()
+                self._clear()
                 unnamed.clear()
                 break
+            self._read_to.move(partition, offset)
         if unnamed:
             await self._name(unnamed)
 

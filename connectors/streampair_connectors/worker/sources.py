@@ -11,7 +11,7 @@ from streampair.engine.records import LABEL_IN_EVENT
 from streampair.engine.source import Positions
 from streampair.engine.wal import WHOLE_TOPIC, Position
 from streampair_connectors.host import THIS_HOST, Host
-from streampair_connectors.kafka import Consumer, Partition, RecordLike
+from streampair_connectors.kafka import Consumer, Partition, ReadPositions, RecordLike, Span
 from streampair_connectors.kafka.ordering import SETTLE_MS, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
@@ -71,11 +71,20 @@ class Source(ABC):
         """Return the last records of the last poll: the next one gives them again."""
 
     @abstractmethod
+    def lost(self, partition: Partition, wanted: int, first: int) -> bool:
+        """Go on at `first`, since nothing is at `wanted` any more; False: no lane is there."""
+
+    @property
+    @abstractmethod
+    def dropped(self) -> int:
+        """Spans of polls that did not begin where their reader was, and were read again."""
+
+    @abstractmethod
     def close(self, lane: OpenLane) -> None:
         """Feed a lane no longer."""
 
     @abstractmethod
-    async def position(self, lane: OpenLane) -> int:
+    def position(self, lane: OpenLane) -> int:
         """Where the lane is, as a sum over its partitions: it moves over transaction markers too."""
 
     @abstractmethod
@@ -180,20 +189,18 @@ class OrderFeed:
 
     def begin(self) -> None:
         """Begin anew: no partition is paused."""
+        for number in self._paused:
+            self._reader.resume(Partition(self._topic, number))  # a pause outlasts its order
         self._paused = set()
 
     def push(
-        self,
-        order: TopicOrder,
-        found: Mapping[Partition, Sequence[RecordLike]],
-        *,
-        broker_time: Callable[[int], int],
+        self, order: TopicOrder, found: Mapping[Partition, Span], *, broker_time: Callable[[int], int]
     ) -> None:
         """Hand over what a poll has found; `broker_time` turns a time of the host into one of the brokers."""
         now = self._host.now_ms
-        for partition, records in found.items():
-            newest = None if has_append_times(records) else now
-            order.push(partition.partition, records, newest_ms=newest)
+        for partition, span in found.items():
+            newest = None if has_append_times(span.records) else now
+            order.push(partition.partition, span, newest_ms=newest)
         for number, sent in self._reader.settled().items():
             order.reached(number, sent_ms=broker_time(sent))
         for partition in found:
@@ -238,29 +245,45 @@ class PartitionSource(Source):
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
+        self._read_to = ReadPositions(consumer.seek)
 
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
         """The partitions themselves."""
         return set(assigned)
 
     async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
-        """As the consumer's."""
-        return await self._consumer.poll(most, seconds)
+        """What the consumer has of open lanes."""
+        found = self._read_to.take(await self._consumer.poll(most, seconds))
+        return {partition: span.records for partition, span in found.items() if span.records}
 
     def begin(self, lane: OpenLane) -> None:
         """Seek."""
-        self._consumer.seek(lane.topic_partition, lane.resume_offset)
+        self._seek(lane.topic_partition, lane.resume_offset)
 
     def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
         """Seek back."""
-        self._consumer.seek(lane.topic_partition, records[0].offset)
+        self._seek(lane.topic_partition, records[0].offset)
+
+    def _seek(self, partition: Partition, offset: int) -> None:
+        self._consumer.seek(partition, offset)
+        self._read_to.move(partition, offset)
+
+    def lost(self, partition: Partition, wanted: int, first: int) -> bool:
+        """Go on at the first record that is left."""
+        return self._read_to.lost(partition, wanted, first)
+
+    @property
+    def dropped(self) -> int:
+        """Spans of the consumer."""
+        return self._read_to.dropped
 
     def close(self, lane: OpenLane) -> None:
-        """Do nothing."""
+        """Read its partition no longer."""
+        self._read_to.forget(lane.topic_partition)
 
-    async def position(self, lane: OpenLane) -> int:
-        """The consumer's position."""
-        position = await self._consumer.position(lane.topic_partition)
+    def position(self, lane: OpenLane) -> int:
+        """Behind what was read."""
+        position = self._read_to.position(lane.topic_partition)
         return lane.resume_offset if position is None else position
 
     def taken(self, lane: OpenLane) -> int:
@@ -314,6 +337,7 @@ class TopicSource(Source):
         self._all = [Partition(topic, number) for number in range(partitions)]
         self._lane = Partition(topic, WHOLE_TOPIC)
         self._order: TopicOrder | None = None
+        self._read_to = ReadPositions(consumer.seek)
         self._positions: Positions | None = None
         self._ready: list[OrderedRecord] = []
         self._clock_ahead = 0  # of the brokers, at least, in milliseconds
@@ -340,19 +364,21 @@ class TopicSource(Source):
         where = order_starts(lane.spans, source.positions, arrived)
         ordinal += len(self._ready)
         self._feed.begin()
-        for number, (offset, _) in where.items():
-            self._consumer.seek(Partition(self._lane.topic, number), offset)
+        places = {Partition(self._lane.topic, number): offset for number, (offset, _) in where.items()}
+        for partition, offset in places.items():
+            self._consumer.seek(partition, offset)
+        self._read_to.begin(places)
         self._order = TopicOrder(where, ordinal, label=self._label)
 
     async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
         """Read all partitions side by side, and return what is in order."""
         order, deadline = self._order, self._host.monotonic() + seconds
         if order is None:
-            await self._consumer.poll(None, seconds)  # `begin` reads these records again
+            await self._read(seconds)
             return {}
         wait = 0.0
         while True:
-            await self._read(order, wait)
+            await self._read(wait)
             if order is not self._order:
                 return {}
             room = most - len(self._ready)
@@ -369,13 +395,17 @@ class TopicSource(Source):
         """Take the next records in order, at most so many."""
         self._ready += order.take(room)
 
-    async def _read(self, order: TopicOrder, wait: float) -> None:
-        """Drain the consumer into the order: what it keeps would hold back the fetches of all partitions."""
-        found = await self._consumer.poll(None, wait)
-        if order is not self._order:
+    async def _read(self, wait: float) -> None:
+        """Drain the consumer into the order: what it keeps would hold back the fetches of all partitions.
+
+        The order is that of after the poll: `begin` and `close` may have run meanwhile.
+        """
+        found = self._read_to.take(await self._consumer.poll(None, wait))
+        order = self._order
+        if order is None:
             return
         now = self._host.now_ms
-        for records in found.values():
+        for records in (span.records for span in found.values() if span.records):
             if has_append_times(records):
                 self._broker_clock.saw(records[-1].timestamp)
                 self._compare_clocks(records[-1].timestamp - now)
@@ -436,17 +466,30 @@ class TopicSource(Source):
         kept = [record for record in records if isinstance(record, OrderedRecord)]
         self._ready = kept + self._ready
 
+    def lost(self, partition: Partition, wanted: int, first: int) -> bool:
+        """Go on at the first record that is left, in the order too."""
+        if self._order is None or not self._read_to.lost(partition, wanted, first):
+            return False
+        self._order.lost(partition.partition, first)
+        return True
+
+    @property
+    def dropped(self) -> int:
+        """Spans of the consumer."""
+        return self._read_to.dropped
+
     def close(self, lane: OpenLane) -> None:
         """Drop what waits for the order."""
         self._order, self._ready = None, []
+        self._read_to.begin({})
 
-    async def position(self, lane: OpenLane) -> int:
-        """The sum of the positions: the consumer's, where nothing of a partition waits."""
+    def position(self, lane: OpenLane) -> int:
+        """The sum of the positions: behind what was read, where nothing of a partition waits."""
         order, total = self._order, 0
         waiting = {record.partition for record in self._ready}
         for number, offset in lane.positions.items():
             if order is not None and number not in waiting and order.is_empty(number):
-                total += max(offset, await self._consumer.position(self._all[number]) or 0)
+                total += max(offset, order.position(number))
             else:
                 total += offset
         return total

@@ -448,7 +448,7 @@ class Worker:
         ending = self._host.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
         # Metrics are published once the commit is durable; the lane with the oldest estimate comes first.
         for lane in sorted(outcome.committed, key=lambda lane: lane.timer.estimated_at):
-            lane.position = await self._source.position(lane)
+            lane.position = self._source.position(lane)
             final = self._host.monotonic() < ending
             gauges = lane.timer.gauges(final=final)
             self._publish(lane, gauges, self._lag(lane))
@@ -556,7 +556,9 @@ class Worker:
         if not partitions:
             self._health.running()  # a member without a partition is healthy
 
-    def _on_lost(self, partition: Partition) -> None:
+    def _on_lost(self, partition: Partition, wanted: int, first: int) -> None:
+        if not self._source.lost(partition, wanted, first):
+            return
         for lane in self._lanes.values():
             if partition in self._source.partitions(lane):
                 lane.logged_lane.skipped()
@@ -668,7 +670,7 @@ class Worker:
                 continue
             for lane in lanes:
                 if not lane.dirty:  # a transaction marker may have moved it
-                    lane.position = await self._source.position(lane)
+                    lane.position = self._source.position(lane)
                 lag = self._lag(lane, ends)
                 if lag is not None:
                     self.telemetry.lag(lane.labels, lag, lane.position, self._source.label_metrics(lane))
