@@ -1,9 +1,9 @@
 """Planner: forecasts the noise and the accuracy of each mechanism before there is any data.
 
 The noise is that of the configured learners. The accuracy is that of a reference task
-(`streampair.assurance.reference_tasks`), which needs no data. Real features are correlated and not normal, so
-the accuracy on a real stream differs; the order of the mechanisms, and the number of records from which each
-is useful, carry over.
+(`streampair.assurance.reference_tasks`), which needs no data: the mean, and the band, of simulated runs whose
+features, bounds and noise are drawn. Real features are not normal, so the accuracy on a real stream differs;
+the order of the mechanisms, and the number of records from which each is useful, carry over.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from streampair import auc as auc_learners
 from streampair import metric as metric_learners
 from streampair import ranking as ranking_learners
-from streampair.assurance.reference_tasks import Distances, Reference, Relevances, TwoClasses
+from streampair.assurance.reference_tasks import Built, Distances, Reference, Relevances, TwoClasses
+from streampair.assurance.simulated_runs import RUNS
 from streampair.base.private import PrivateLearner
 from streampair.errors import ConfigError, PrivacyWarning
 from streampair.privacy.accounting import doubts, mu_from
@@ -30,10 +33,16 @@ from streampair.privacy.mechanisms.output_perturbation import LONGEST_OUTPUT
 from streampair.privacy.mechanisms.second_moments import MOST_FEATURES
 from streampair.privacy.user_level import EntityLimit
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = ["ComponentsForecast", "Forecast", "PrivacyPlan", "moment_noise", "plan", "setting_text"]
 
 USEFUL = 0.02
-"""Expected loss at which a mechanism counts as useful."""
+"""Mean loss at which a mechanism counts as useful."""
+
+BAND = (0.1, 0.9)
+"""Quantiles of the simulated runs between which a forecast is."""
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 COMPONENTS = (32, 64, 128, 256, 512)
@@ -54,16 +63,18 @@ class Forecast:
     mechanism, settings
         Name of the learner's class, and its parameters.
     noise
-        Standard deviation of the noise in all coordinates of the weights, relative to the signal: 1 means as
-        much noise as signal.
+        Standard deviation of the mechanism's noise in all coordinates of the weights, relative to the signal:
+        1 means as much noise as signal. The noise of the warm-up is not in it.
     auc, loss
-        Expected AUC (of a ranking: share of pairs in order; of a metric: of distances in order), and its
-        difference to that without privacy from as many records.
+        Mean AUC of the simulated runs (of a ranking: share of pairs in order; of a metric: of distances in
+        order), and its difference to that without privacy from as many records.
+    auc_band, loss_band
+        The same of the runs at 10 and at 90 %: four of five are between them.
     useful_from
-        Records from which the loss is at most .02, or the stated level is reached; None: beyond 1e8, or
+        Records from which the mean loss is at most .02, or the stated level is reached; None: beyond 1e8, or
         beyond the longest stream that the mechanism accepts.
     curve
-        (epsilon, expected AUC), the other settings equal.
+        (epsilon, mean AUC), the other settings equal.
     family
         Module of the class: "auc", "ranking" or "metric".
     """
@@ -73,6 +84,8 @@ class Forecast:
     noise: float
     auc: float
     loss: float
+    auc_band: tuple[float, float]
+    loss_band: tuple[float, float]
     useful_from: int | None
     curve: tuple[tuple[float, float], ...]
     family: str = "auc"
@@ -111,7 +124,7 @@ class ComponentsForecast:
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """Result of `plan`: forecasts of the mechanisms, in decreasing order of expected AUC.
+    """Result of `plan`: forecasts of the mechanisms, in decreasing order of mean AUC.
 
     `trees_from` is the number of records from which the leaf statistics of `auc.PrivateForest` exceed their
     noise; None: beyond 1e8, or the family has no forest. `doubts` are warnings about the budget.
@@ -133,10 +146,11 @@ class PrivacyPlan:
     components: tuple[ComponentsForecast, ...] = ()
     trees_from: int | None = None
     doubts: tuple[str, ...] = ()
+    one_hot: tuple[int, ...] = ()
 
     @property
     def best(self) -> Forecast:
-        """The mechanism with the highest expected AUC."""
+        """The mechanism with the highest mean AUC."""
         return self.forecasts[0]
 
     @property
@@ -183,14 +197,15 @@ class PrivacyPlan:
             f"{self.n} records, {self.d} features, {self.positive_rate:g} positive; epsilon {self.epsilon:g} "
             f"at delta {self.delta:.3g} (mu {self.mu:.4g})",
             f"expected {self.measure} without privacy {self.auc_without_privacy:.3f}",
-            f"{'mechanism':<52}{'noise':>8}{'AUC':>8}{'loss':>8}{'useful from':>14}",
+            f"{'mechanism':<52}{'noise':>8}{'AUC':>8}{'loss':>8}{'10 to 90 %':>18}{'useful from':>14}",
         ]
         for f in self.forecasts:
             start = "-" if f.useful_from is None else f"{f.useful_from:.0e}"
             name = f.mechanism + "".join(
                 f", {k}={setting_text(v)}" for k, v in f.settings.items() if k in _TABLE_SETTINGS
             )
-            lines.append(f"{name:<52}{f.noise:>8.2g}{f.auc:>8.3f}{f.loss:>8.3f}{start:>14}")
+            band = "{:.3f} to {:.3f}".format(*f.loss_band)
+            lines.append(f"{name:<52}{f.noise:>8.2g}{f.auc:>8.3f}{f.loss:>8.3f}{band:>18}{start:>14}")
         return "\n".join([*lines, *self.advice()])
 
 
@@ -223,7 +238,7 @@ class _Family:
     """The learners of a module, and their reference task."""
 
     module: Any
-    task: Callable[[int, float, float], Reference]
+    task: Callable[[int, float, float, tuple[int, ...]], Reference]
     rows: tuple[_Row, ...]
 
 
@@ -240,7 +255,7 @@ _OTHERS = (
 _FAMILIES: dict[str, _Family] = {
     "auc": _Family(
         auc_learners,
-        lambda d, best, rate: TwoClasses(d, best, rate),
+        lambda d, best, rate, one_hot: TwoClasses(d, best, one_hot, rate),
         (
             *_PAIR_FTRL,
             # A ridge term proportional to the share of pairs that have a gradient.
@@ -253,12 +268,12 @@ _FAMILIES: dict[str, _Family] = {
     ),
     "ranking": _Family(
         ranking_learners,
-        lambda d, best, rate: Relevances(d, best),
+        lambda d, best, rate, one_hot: Relevances(d, best, one_hot),
         (*_PAIR_FTRL, _Row("OnPairStrC", lambda n, task: {"horizon": n, "l2": 0.1}), *_OTHERS),
     ),
     "metric": _Family(
         metric_learners,
-        lambda d, best, rate: Distances(d, best),
+        lambda d, best, rate, one_hot: Distances(d, best, one_hot),
         (*_PAIR_FTRL, _Row("OnPairStrC", lambda n, task: {"horizon": n, "l2": 0.1}), *_OTHERS),
     ),
 }
@@ -281,10 +296,8 @@ class _Search:
 
         return [row for row in self.family.rows if takes(row)]
 
-    def built(
-        self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float
-    ) -> tuple[Any, int, float] | None:
-        """Return the plan, the number of learned slots and the norm of records; None if it cannot run."""
+    def built(self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float) -> Built | None:
+        """Return a mechanism of a row; None if it cannot run."""
         params = dict(settings)
         cls = getattr(self.family.module, row.mechanism)
         if row.mechanism.startswith("OnPair") and n > LONGEST_OUTPUT:
@@ -303,7 +316,7 @@ class _Search:
 
     def _built(
         self, made: Callable[..., PrivateLearner], params: dict[str, Any], names: list[str], n: int
-    ) -> tuple[Any, int, float] | None:
+    ) -> Built | None:
         try:
             if n > _LONGEST_FIT and "horizon" in params:
                 # Without features a learner fits no plan, and its settings are complete.
@@ -323,18 +336,15 @@ class _Search:
             return None
         # Standardised records have norm 1; with bounds of four standard deviations the norm is smaller.
         reach = 1.0 if warmup else min(1.0, math.sqrt(self.task.d) / 4.0)
-        return run.state.plan, n - warmup, reach
+        return Built(run.state.plan, None if run.warmup is None else run.warmup.plan, n - warmup, reach)
 
-    def error(self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float) -> float:
-        """Squared error by the noise of a mechanism; infinite if it cannot run."""
-        built = self.built(row, settings, n, eps, delta)
-        return math.inf if built is None else self.task.error(*built)
+    def levels(self, built: Built | None, n: int) -> NDArray[np.float64]:
+        """Levels of the simulated runs, at most those without privacy; .5 if the mechanism cannot run."""
+        return np.full(RUNS, 0.5) if built is None else np.minimum(self.task.levels(built, n), self.best(n))
 
-    def loss(self, row: _Row, n: int, eps: float, delta: float) -> float:
-        """Loss of the measure by noise, relative to n records without privacy."""
-        task, sampling = self.task, self.task.sampling(n)
-        error = self.error(row, row.settings(n, task), n, eps, delta)
-        return task.level(math.sqrt(sampling)) - task.level(math.sqrt(sampling + error))
+    def best(self, n: int) -> float:
+        """Expected level from n records without privacy."""
+        return self.task.level(math.sqrt(self.task.sampling(n)))
 
     def useful_from(self, row: _Row, eps: float, delta: float, stated: float | None = None) -> int | None:
         """The smallest of 1, 1.5, 2, 3, 5, 7 times a power of ten from which the loss is at most `USEFUL`.
@@ -344,10 +354,8 @@ class _Search:
         most = LONGEST_OUTPUT if row.mechanism.startswith("OnPair") else _MOST_RECORDS
 
         def useful(n: int) -> bool:
-            if stated is None:
-                return self.loss(row, n, eps, delta) <= USEFUL
-            error = self.error(row, row.settings(n, self.task), n, eps, delta)
-            return self.task.level(math.sqrt(self.task.sampling(n) + error)) >= stated
+            found = self.levels(self.built(row, row.settings(n, self.task), n, eps, delta), n)
+            return float(found.mean()) >= (self.best(n) - USEFUL if stated is None else stated)
 
         return _first(useful, most)
 
@@ -392,10 +400,10 @@ def moment_noise(d: int, n: int, eps: float, delta: float) -> float:
         Budget of a record.
     """
     family = _FAMILIES["auc"]
-    search = _Search(family, family.task(d, 0.85, 0.5), None)
+    search = _Search(family, family.task(d, 0.85, 0.5, ()), None)
     # For a short horizon the default mechanism is gradients, whose plan has no moments.
     built = search.built(family.rows[0], {"horizon": n, "mechanism": SecondMoments()}, n, eps, delta)
-    known = 0.0 if built is None else built[0].information(built[1])
+    known = 0.0 if built is None else built.plan.information(built.steps)
     # A symmetric matrix of noise has a norm of about sqrt(2 d) std, and records have norm 1.
     return d * math.sqrt(2.0 * d / known) if known else math.inf
 
@@ -405,6 +413,16 @@ def _counted(name: str, value: float) -> int:
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value).is_integer():
         raise ConfigError(f"{name} is {value!r}", fix="give a whole number, such as 20 or 1e6")
     return int(value)
+
+
+def _checked_columns(one_hot: Sequence[int], d: int) -> tuple[int, ...]:
+    columns = tuple(_counted("one_hot", size) for size in one_hot)
+    if min(columns, default=1) < 1 or sum(columns) > d:
+        raise ConfigError(
+            f"one_hot is {one_hot!r}, and d {d}",
+            fix="give the number of columns of each text field; d is the number of all features",
+        )
+    return columns
 
 
 def plan(
@@ -419,6 +437,7 @@ def plan(
     level: float | None = None,
     entity: EntityLimit | None = None,
     gain: float = 0.05,
+    one_hot: Sequence[int] = (),
 ) -> PrivacyPlan:
     """Forecast the accuracy of each private learner of a family on a stream, before it is seen.
 
@@ -446,6 +465,8 @@ def plan(
     gain
         Guessed gain of AUC by random Fourier components over a linear model without privacy; 0 for a linear
         boundary.
+    one_hot
+        Number of columns of each text field (`preprocessing.OneHot`), of which `d` counts all.
 
     Raises
     ------
@@ -478,28 +499,30 @@ def plan(
     chosen = 1.0 / n if delta is None else delta
     mu = mu_from(epsilon, chosen)
     learners = _FAMILIES[family]
-    task = learners.task(d, auc, positive_rate)
+    task = learners.task(d, auc, positive_rate, _checked_columns(one_hot, d))
     search = _Search(learners, task, entity)
-    sampling = task.sampling(n)
-    reachable = task.level(math.sqrt(sampling))
+    reachable = search.best(n)
     forecasts = []
     for row in search.rows():
         settings = row.settings(n, task)
-        errors = {e: search.error(row, settings, n, e, chosen) for e in {*EPSILONS, epsilon}}
-        curve = tuple((e, task.level(math.sqrt(sampling + errors[e]))) for e in EPSILONS)
-        expected = task.level(math.sqrt(sampling + errors[epsilon]))
+        found = {e: search.built(row, settings, n, e, chosen) for e in {*EPSILONS, epsilon}}
+        levels = {e: search.levels(built, n) for e, built in found.items()}
         params = {"epsilon": epsilon, "delta": chosen, **settings}
         if entity is not None:
             params["entity"] = entity
+        low, high = np.quantile(levels[epsilon], BAND).tolist()
+        built = found[epsilon]
         forecasts.append(
             Forecast(
                 row.mechanism,
                 params,
-                math.sqrt(errors[epsilon]),
-                expected,
-                reachable - expected,
+                math.inf if built is None else math.sqrt(task.error(built)),
+                float(levels[epsilon].mean()),
+                reachable - float(levels[epsilon].mean()),
+                (low, high),
+                (reachable - high, reachable - low),
                 search.useful_from(row, epsilon, chosen, level),
-                curve,
+                tuple((e, float(levels[e].mean())) for e in EPSILONS),
                 family,
             )
         )
@@ -522,4 +545,5 @@ def plan(
         tuple(_components(n, epsilon, chosen, gain)) if bent else (),
         _first(lambda n: worthwhile(epsilon, chosen, n, features=d)) if bent and d <= MOST_FEATURES else None,
         tuple(doubts(epsilon, chosen, n)),
+        task.one_hot,
     )

@@ -1,9 +1,8 @@
 """Reference tasks: the effect of a mechanism's noise on a ranking or a metric, without any data.
 
-A task has a number of features, and the level that the best model reaches. Its records are normal, with
-independent and equally informative features, so the learned weights are the best direction plus noise, and
-the level follows from their ratio. No constant is fitted; benchmarks/planner.py measures the errors of the
-forecasts.
+A task has a number of features, and the level that the best model reaches. The learned weights are the best
+direction plus noise, and the level follows from the angle between them. A forecast draws noise and features
+in simulated runs (`streampair.assurance.simulated_runs`); benchmarks/planner.py measures its errors.
 """
 
 from __future__ import annotations
@@ -13,30 +12,58 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from scipy import special
 
+from streampair.assurance.simulated_runs import RUNS, Designs, Standardised, designs
 from streampair.privacy.mechanisms.ftrl import FTRLPlan
 from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbationPlan
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbationPlan
 from streampair.privacy.mechanisms.second_moments import SecondMomentsPlan
+from streampair.privacy.mechanisms.standardization import WarmupPlan
 
-__all__ = ["Distances", "Reference", "Relevances", "TwoClasses"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Built", "Distances", "Reference", "Relevances", "TwoClasses"]
 
 _NORMAL = NormalDist()
+
+
+@dataclass(frozen=True)
+class Built:
+    """A mechanism whose noise is known.
+
+    Parameters
+    ----------
+    plan, warmup
+        Plans of the mechanism and of its warm-up; None: it has none.
+    steps
+        Number of learned slots.
+    reach
+        Norm of records, so that each coordinate has variance `reach^2 / d`.
+    """
+
+    plan: Any
+    warmup: WarmupPlan | None
+    steps: int
+    reach: float
 
 
 @dataclass(frozen=True)
 class Reference(abc.ABC):
     """A task of d features whose best model reaches `best`.
 
-    Records have norm about `reach`, so each coordinate has variance `reach^2 / d`.
+    `one_hot` has the number of columns of each text field among the features.
     """
 
     d: int
     best: float
+    one_hot: tuple[int, ...] = ()
 
     #: Name of the measure.
     measure: ClassVar[str]
@@ -49,6 +76,10 @@ class Reference(abc.ABC):
     @abc.abstractmethod
     def level(self, error: float) -> float:
         """Level of the best weights plus an error of `error` times their norm."""
+
+    @abc.abstractmethod
+    def regression(self, runs: Designs, records: Standardised, std: float, spread: float) -> Floats:
+        """Weights of the runs by least squares; parameters as of `Designs.regression`."""
 
     @abc.abstractmethod
     def sampling(self, n: float) -> float:
@@ -66,18 +97,16 @@ class Reference(abc.ABC):
     def bend(self, reach: float, clip: float) -> float:
         """Mean curvature of the logistic loss in the best direction."""
 
-    def error(self, plan: Any, steps: int, reach: float) -> float:
-        """Squared error of the weights by a plan's noise, after a number of learned slots.
+    def ratio(self, built: Built) -> float:
+        """Noise of one coordinate of weights that follow gradients, relative to the weights' norm.
 
         Raises
         ------
         TypeError
             If the plan's mechanism has no forecast.
         """
+        plan, steps, reach = built.plan, built.steps, built.reach
         match plan:
-            case SecondMomentsPlan():
-                known = plan.information(steps)
-                return self.moments(1.0 / math.sqrt(known)) if known > 0.0 else math.inf
             case FTRLPlan():
                 noise = plan.sigma * plan.strategy.error(steps)
                 force = steps * self.force(reach, plan.clip, plan.tangent, 2.0)
@@ -91,7 +120,28 @@ class Reference(abc.ABC):
                 force = steps * self.force(reach, plan.clip, False, 2.0)
             case other:
                 raise TypeError(f"no forecast for {type(other).__name__}")
-        return self.coordinates * (noise / force) ** 2
+        return float(noise / force)
+
+    def error(self, built: Built) -> float:
+        """Squared error of the weights by the noise of a mechanism, if records are standardised exactly."""
+        if isinstance(built.plan, SecondMomentsPlan):
+            known = built.plan.information(built.steps)
+            return self.moments(1.0 / math.sqrt(known)) if known > 0.0 else math.inf
+        return self.coordinates * self.ratio(built) ** 2
+
+    def levels(self, built: Built, n: int) -> Floats:
+        """Levels of the weights that simulated runs of n records learn, (runs,)."""
+        plan, runs = built.plan, designs(self.d, self.one_hot)
+        records = runs.standardised(built.warmup, built.reach)
+        if not isinstance(plan, SecondMomentsPlan):
+            weights = runs.disturbed(records, self.ratio(built))
+        elif known := plan.information(built.steps):
+            weights = self.regression(runs, records, 1.0 / math.sqrt(known), plan.spread)
+        else:
+            return np.full(RUNS, 0.5)
+        cosines = runs.cosines(weights, math.sqrt(self.sampling(n) / max(runs.m - 1, 1)))
+        above = [self.level(math.sqrt(1.0 / max(c * c, 1e-12) - 1.0)) for c in cosines.tolist()]
+        return np.where(cosines > 0.0, above, 1.0 - np.array(above))
 
 
 @dataclass(frozen=True)
@@ -110,6 +160,13 @@ class TwoClasses(Reference):
     def level(self, error: float) -> float:
         """AUC."""
         return _NORMAL.cdf(self.gap / math.sqrt(2.0) / math.sqrt(1.0 + error * error))
+
+    def regression(self, runs: Designs, records: Standardised, std: float, spread: float) -> Floats:
+        """Of a label of 1 or 0, less the released share of positives."""
+        signal = self.rate * (1.0 - self.rate) * self.gap
+        centre = np.clip(2.0 * self.rate - 1.0 + records.label, -1.0, 1.0)
+        tilt = 0.5 * (2.0 * self.rate - 1.0 - centre)
+        return runs.regression(records, signal, tilt, std, 0.5 * (1.0 + np.abs(centre)), spread)
 
     def sampling(self, n: float) -> float:
         """Squared error of the difference of the class means, in coordinates with the identity covariance."""
@@ -153,6 +210,12 @@ class Relevances(Reference):
     def level(self, error: float) -> float:
         """Share of pairs in order, of a bivariate normal distribution (Kendall's tau)."""
         return 0.5 + math.asin(self.correlation / math.sqrt(1.0 + error * error)) / math.pi
+
+    def regression(self, runs: Designs, records: Standardised, std: float, spread: float) -> Floats:
+        """Of a relevance whose middle is declared."""
+        return runs.regression(
+            records, self.correlation * self.STD, np.zeros(RUNS), std, np.ones(RUNS), spread
+        )
 
     def sampling(self, n: float) -> float:
         """Squared error of a linear regression."""
@@ -212,6 +275,21 @@ class Distances(Reference):
         products = np.outer(self.gap + 2.0 * self._GRID, self.gap + 2.0 * self._GRID)
         blur = max(4.0 * error / math.sqrt(2.0), 1e-9)
         return float(np.mean(special.ndtr(products / blur)))
+
+    def regression(self, runs: Designs, records: Standardised, std: float, spread: float) -> Floats:
+        """Raise an error: a metric is not a direction, and has `levels` of its own."""
+        raise NotImplementedError
+
+    def levels(self, built: Built, n: int) -> Floats:
+        """The error of all cells together, and the loss of signal in records that are clipped."""
+        runs = designs(self.d, self.one_hot)
+        length = np.maximum(runs.standardised(built.warmup, built.reach).length, 1.0)
+        size = length if isinstance(built.plan, SecondMomentsPlan) else length**2
+        spread = 2.0 / (9.0 * max(self.coordinates, 1))
+        # Of a chi-squared variable by its number of coordinates (Wilson & Hilferty).
+        drawn = np.maximum(1.0 - spread + math.sqrt(spread) * runs.labels, 0.0) ** 3
+        errors = self.sampling(n) + self.error(built) * size**2 * drawn
+        return np.array([self.level(error) for error in np.sqrt(errors).tolist()])
 
     def sampling(self, n: float) -> float:
         """Squared error of the difference of two scatter matrices."""

@@ -451,6 +451,14 @@ def test_budget_plan() -> None:
     said = [forecast["settings"].get("mechanism") for forecast in found["forecasts"]]
     assert {"class": "streampair.privacy.PairGradients"} in said
     assert len(found["forecasts"]) == 6
+    for forecast in found["forecasts"]:
+        low, high = forecast["loss_band"]
+        assert 0.0 <= low <= high
+        assert [found["auc_without_privacy"] - loss for loss in (high, low)] == pytest.approx(
+            forecast["auc_band"]
+        )
+    assert "10 to 90 %" in output
+    assert "four of five losses are in the band" in " ".join(output.split())
     assert found["recommended_components"] in (None, *(c["components"] for c in found["components"]))
     assert "n is" in call("budget", "plan", "--n", "nan", "--d", 10, code=2).stderr
     assert "n is 50.5" in call("budget", "plan", "--n", "50.5", "--d", 10, code=2).stderr
@@ -479,6 +487,7 @@ def test_budget_plan_counts_what_a_configuration_declares(config: Path) -> None:
     config.write_text(TOML.replace('features = ["a", "b"]', f"features = {declared}"))
     found = json.loads(call("budget", "plan", "--n", "2e4", "--config", config, "--json").stdout)
     assert found["d"] == 3
+    assert found["one_hot"] == [2]
     assert "3 features, 2 of them for the declared values of zone" in call("check", config, code=1).stdout
     for section, output in (
         ((), "is not given"),

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from river import datasets
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.metrics import roc_auc_score
 
 from streampair import auc, metric, privacy, ranking
 from streampair.assurance.reference_tasks import Distances, Relevances
+from streampair.assurance.simulated_runs import Designs, designs
 from streampair.errors import ConfigError
 
 BEST = 0.85
@@ -113,6 +117,9 @@ def test_long_streams_of_gradients_have_the_warm_up_of_their_horizon() -> None:
         ({"family": "metric", "d": 300}, "d is 300"),
         ({"level": 0.9}, "level is 0.9"),
         ({"gain": 0.7}, "gain"),
+        ({"one_hot": (3, 3)}, r"one_hot is \(3, 3\), and d 5"),
+        ({"one_hot": (0,)}, "one_hot"),
+        ({"one_hot": (1.5,)}, r"one_hot is 1\.5"),
     ],
 )
 def test_bad_numbers_are_refused(options: dict[str, Any], word: str) -> None:
@@ -139,6 +146,97 @@ def test_a_short_stream_has_a_plan(n: int, family: str) -> None:
         assert all(forecast.pays_from is None or forecast.pays_from > n for forecast in found.components)
         longer = privacy.plan(10 * n, 4, delta=found.delta)
         assert noise > [forecast.noise for forecast in longer.components]
+
+
+# ---- the band ------------------------------------------------------------------------------------------
+
+
+def of_design(made: Designs, run: int, settings: dict[str, Any], n: int) -> float:
+    """AUC of a learner of n records of a simulated run's correlated features, whose bounds are -1 and 1."""
+    rng = np.random.default_rng(1000 + run)
+    gap = math.sqrt(2) * NormalDist().inv_cdf(BEST)
+    y = rng.random(n) < 0.5
+    x = rng.normal(size=(n, made.m)) @ made.root[run] + np.outer(y - 0.5, gap * made.gap[run])
+    names = list(range(made.m))
+    model = auc.PairFTRL(features=names, bounds=dict.fromkeys(names, (-1, 1)), seed=run, **settings)
+    model.learn_many(made.mean[run] + made.std[run] * x, y)
+    found = made.root[run] @ (model.weights_vector * model.run.design.factor * made.std[run])  # type: ignore[union-attr]
+    cosine = float(found @ made.best[run] / np.linalg.norm(found)) if found.any() else 0.0
+    return NormalDist().cdf(gap / math.sqrt(2) * cosine)
+
+
+@pytest.mark.parametrize(("n", "d", "epsilon"), [(1500, 4, 0.1), (1000, 8, 0.3), (6000, 20, 1.0)])
+def test_the_band_holds_four_of_five_runs(n: int, d: int, epsilon: float) -> None:
+    """At (1500, 4, .1) a loss of .008 was promised, where runs lost .05 and some of them all.
+
+    The noise of the warm-up was forgotten: a wrong mean and spread cost more than the noise of the model.
+    """
+    best = privacy.plan(n, d, epsilon=epsilon, auc=BEST)
+    (found,) = [
+        f
+        for f in best.forecasts
+        if f.call() == f"auc.PairFTRL(epsilon={epsilon}, delta={1 / n}, horizon={n})"
+    ]
+    runs = np.array([of_design(designs(d), run, found.settings, n) for run in range(0, 64, 2)])
+    assert abs(runs.mean() - found.auc) <= 0.005 + 3 * runs.std() / math.sqrt(len(runs))
+    low, high = found.auc_band
+    assert low < found.auc < high
+    assert found.loss_band == (best.auc_without_privacy - high, best.auc_without_privacy - low)
+    assert 0.6 <= np.mean((low - 0.005 <= runs) & (runs <= high + 0.005)) <= 0.95
+
+
+def of_others() -> dict[str, tuple[np.ndarray, np.ndarray, float, tuple[int, ...]]]:
+    """Data of other packages: features, labels, AUC of logistic regression on new records, text fields."""
+    cancer, progression = load_breast_cancer(), load_diabetes()
+    phishing = list(datasets.Phishing())
+    x = np.array([list(features.values()) for features, _ in phishing])
+    y = np.array([label for _, label in phishing], dtype=bool)
+    columns = [x[:, [j]] == np.unique(x[:, j]) for j in range(3)]
+    return {
+        "breast cancer": (cancer.data, cancer.target == 0, 0.995, ()),
+        "diabetes": (progression.data, progression.target > 140, 0.828, ()),
+        "phishing": (x, y, 0.967, ()),
+        "phishing, texts": (np.hstack(columns).astype(float), y, 0.972, tuple(c.shape[1] for c in columns)),
+    }
+
+
+@pytest.mark.parametrize("name", of_others())
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
+def test_runs_on_data_of_other_packages_are_in_the_band(name: str, epsilon: float) -> None:
+    """Bounds are the ends of each column. Real signal is in fewer directions: runs may do a little better."""
+    x, y, best, one_hot = of_others()[name]
+    low, high = x.min(axis=0), x.max(axis=0)
+    x = 2.0 * (x - low) / (high - low) - 1.0
+    n, d = 7 * len(x) // 10, x.shape[1]
+    names = list(range(d))
+    reached = []
+    for seed in range(16):
+        order = np.random.default_rng(seed).permutation(len(x))
+        model = auc.PairFTRL(
+            epsilon, 1 / n, n, features=names, bounds=dict.fromkeys(names, (-1, 1)), seed=seed
+        )
+        model.learn_many(x[order[:n]], y[order[:n]])
+        weights = model.weights_vector * model.run.design.factor  # type: ignore[union-attr]
+        reached.append(roc_auc_score(y[order[n:]], x[order[n:]] @ weights))
+    found = privacy.plan(n, d, epsilon=epsilon, positive_rate=float(y.mean()), auc=best, one_hot=one_hot)
+    (forecast,) = [
+        f
+        for f in found.forecasts
+        if f.mechanism == "PairFTRL" and set(f.settings) == {"epsilon", "delta", "horizon"}
+    ]
+    least, most = forecast.auc_band
+    assert least - 0.03 <= np.mean(reached) <= most + 0.03
+
+
+def test_columns_of_a_text_field_exclude_each_other() -> None:
+    made = designs(6, (3, 2))
+    found = [int((values < 1e-9).sum()) for values in np.linalg.eigvalsh(made.covariance)]
+    assert found == [2] * 64  # the columns of each text add up to 1
+    assert (np.linalg.eigvalsh(designs(6).covariance) > 0.01).all()
+    assert np.allclose(np.einsum("rii->ri", made.covariance), 1.0)
+    assert len(designs(500, (40,) * 12).gap[0]) == 32
+    texts, numbers = (privacy.plan(1000, 6, epsilon=0.1, one_hot=size) for size in ((3, 3), ()))
+    assert texts.best.loss_band != numbers.best.loss_band
 
 
 # ---- rankings and metrics ------------------------------------------------------------------------------

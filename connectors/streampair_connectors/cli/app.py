@@ -469,9 +469,10 @@ def budget_plan(
     from streampair_connectors.cli.budget import plan_dict, show_plan, with_challengers
 
     with _errors(as_json):
+        features, one_hot = _features_of(d, config)
         found = plan(
             n,
-            _features_of(d, config),
+            features,
             epsilon=epsilon,
             delta=delta,
             positive_rate=positive_rate,
@@ -480,6 +481,7 @@ def budget_plan(
             level=level,
             entity=None if entity is None else EntityLimit(entity, separation),
             gain=gain,
+            one_hot=one_hot,
         )
         settings = None if config is None else load_config(config)
         labels = None if settings is None else settings.labels
@@ -492,22 +494,23 @@ def budget_plan(
             show_plan(found, Console(), None if labels is None else labels.wait, added)
 
 
-def _features_of(d: int | None, config: Path | None) -> int:
-    """Return the number of features: `d`, or those that the configuration declares."""
+def _features_of(d: int | None, config: Path | None) -> tuple[int, list[int]]:
+    """Return the number of features, `d` or as declared, and of each text field its number of columns."""
     if (d is None) == (config is None):
         raise ConfigError(
             "the number of features is given twice" if config else "the number of features is not given",
             fix="give --d 20, or --config fraud.toml",
         )
     if config is None:
-        return d or 0
-    names = load_config(config).input.feature_names()
+        return d or 0, []
+    declared = load_config(config).input
+    names, categories = declared.feature_names(), declared.categories()
     if names is None:
         raise ConfigError(
             f"{config} declares no features, so their number is not known",
             fix="add input.features, or give --d",
         )
-    return len(names)
+    return len(names), [] if categories is None else [len(columns) for columns in categories.places.values()]
 
 
 add_report(app)
