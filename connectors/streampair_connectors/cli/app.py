@@ -409,18 +409,27 @@ def budget_show(
             help="Configuration files, TOML. Applications that learn from the same records add up.",
         ),
     ],
+    disjoint: Annotated[
+        bool,
+        typer.Option(
+            "--disjoint",
+            help="Declare that no record, and no entity that is protected, is in two of the input topics: "
+            "the largest spend counts, not the sum. Nothing checks it.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the spent and the remaining budget of each private lane of one or several applications.
 
-    Reads the store, as of the last commits, also while a worker runs. Changes nothing.
+    Reads the store, as of the last commits, also while a worker runs. Changes nothing. Topics may hold copies
+    of the same records, so their spends add up unless --disjoint is given.
     """
     from streampair_connectors.cli.budget import show_budget
     from streampair_connectors.stores.spending import read_stored
 
     with _errors(as_json):
         unique = dict.fromkeys(path.resolve() for path in configs)
-        budget = asyncio.run(read_stored(*map(load_config, unique)))
+        budget = asyncio.run(read_stored(*map(load_config, unique), disjoint=disjoint))
         if as_json:
             typer.echo(json.dumps(budget.as_dict()))
         else:

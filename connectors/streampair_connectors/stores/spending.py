@@ -163,13 +163,13 @@ class Budget:
 _ONE_LEARNER = "each learner reads the whole topic, and has all records of it"
 
 
-def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Total:
+def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = (), disjoint: bool = False) -> Total:
     """Combine the accounts of lanes (docs/privacy, Lemmas 2 and 3, and 8.5).
 
     Learners of a whole topic, and learners on one partition of it, see the same records, so they compose.
-    Partitions have different records, so for a *record* the largest one counts. The records of an *entity*
-    can be in several partitions, which compose unless the topic is `keyed` and no partitions were added.
-    Those in several topics always compose.
+    Partitions of a topic have different records, so for a *record* the largest one counts. The records of an
+    *entity* can be in several partitions, which compose unless the topic is `keyed` and no partitions were
+    added. Topics compose, too: what one has may have been copied to another, unless they are `disjoint`.
 
     Parameters
     ----------
@@ -177,73 +177,66 @@ def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = ()) -> Tot
         At least one.
     keyed
         The topics in which all records of one key are in one partition (`input.keyed_by_entity`).
+    disjoint
+        Whether somebody has declared that no record, and no entity that is protected, is in two topics.
     """
-    learners: dict[tuple[str, int], list[Spend]] = {}
-    whole: dict[str, list[Spend]] = {}  # by learners that read the whole topic, and so each partition
-    counts: dict[str, set[int]] = {}
-    for account in accounts:
-        if account.partition == WHOLE_TOPIC:
-            whole.setdefault(account.topic, []).append(Spend(mu=account.mu_spent))
-            continue
-        learners.setdefault((account.topic, account.partition), []).append(Spend(mu=account.mu_spent))
-        if account.partitions is not None:
-            counts.setdefault(account.topic, set()).add(account.partitions)
-    lanes = {lane: Spend().then(*spends) for lane, spends in learners.items()}
-    topics = sorted({topic for topic, _ in lanes} | set(whole))
-    if not any(account.by_entity for account in accounts):
-        why = (
-            "partitions hold different records, so the largest lane counts"
-            if lanes
-            else _ONE_LEARNER
-            if len(topics) == 1
-            else "topics hold different records, so the largest counts"
-        )
-        spends_of = [
-            Spend()
-            .parallel(*(spend for (name, _), spend in lanes.items() if name == topic))
-            .then(*whole.get(topic, ()))
-            for topic in topics
-        ]
-        return Total(Spend().parallel(*spends_of), "record", "maximum", why)
-    total, added, several = Spend(), False, False
+    entities = any(account.by_entity for account in accounts)
+    topics = sorted({account.topic for account in accounts})
+    spends, added, several, lanes = [], False, False, 0
     for topic in topics:
-        total = total.then(*whole.get(topic, ()))
-        spends_of_topic = [spend for (name, _), spend in lanes.items() if name == topic]
-        grown = len(counts.get(topic, ())) > 1
-        if topic in keyed and not grown:
-            total = total.then(Spend().parallel(*spends_of_topic))
-        else:
-            total = total.then(*spends_of_topic)
-            several = several or len(spends_of_topic) > 1
-            added = added or grown
-    if not several and len(topics) == 1:
-        why = (
-            "input.keyed_by_entity: all records of an entity are in one lane, so the largest counts"
-            if len(lanes) > 1
-            else "there is one lane"
-            if lanes
-            else _ONE_LEARNER
-        )
-        return Total(total, "entity", "maximum", why)
+        of_topic = [account for account in accounts if account.topic == topic]
+        by_lane: dict[int, list[Spend]] = {}
+        for account in of_topic:
+            by_lane.setdefault(account.partition, []).append(Spend(mu=account.mu_spent))
+        whole = by_lane.pop(WHOLE_TOPIC, [])  # these read each partition
+        of_lanes = [Spend().then(*each) for each in by_lane.values()]
+        lanes += len(of_lanes)
+        counts = {each.partitions for each in of_topic if each.partition != WHOLE_TOPIC} - {None}
+        apart = not entities or (topic in keyed and len(counts) <= 1)
+        spends.append((Spend().parallel(*of_lanes) if apart else Spend().then(*of_lanes)).then(*whole))
+        several = several or (not apart and len(of_lanes) > 1)
+        added = added or (entities and len(counts) > 1)
+    total = Spend().parallel(*spends) if disjoint else Spend().then(*spends)
+    why = _why_added(entities=entities, added=added, several=several, topics=disjoint or len(topics) == 1)
+    if why:
+        return Total(total, "entity" if entities else "record", "root of the sum of squares", why)
+    if len(topics) > 1:
+        why = "--disjoint declares that no record and no entity is in two topics, so the largest counts"
+    elif not lanes:
+        why = _ONE_LEARNER
+    elif not entities:
+        why = "partitions hold different records, so the largest lane counts"
+    elif lanes > 1:
+        why = "input.keyed_by_entity: all records of an entity are in one lane, so the largest counts"
+    else:
+        why = "there is one lane"
+    return Total(total, "entity" if entities else "record", "maximum", why)
+
+
+def _why_added(*, entities: bool, added: bool, several: bool, topics: bool) -> str:
+    """Why spends were added up; empty: they were not. `topics`: none was added to another one."""
     if added:
-        why = "partitions were added, so the records of an entity may be in several lanes, which add up"
-    elif several:
-        why = (
+        return "partitions were added, so the records of an entity may be in several lanes, which add up"
+    if several:
+        return (
             "the records of an entity may be in several lanes, which add up (mu^2), unless "
             "input.keyed_by_entity says that a key stays in one partition"
         )
-    else:
-        why = "the records of an entity may be in several topics, which add up (mu^2)"
-    return Total(total, "entity", "root of the sum of squares", why)
+    if topics:
+        return ""
+    what = "the records of an entity" if entities else "copies of a record"
+    return f"{what} may be in several topics, which add up (mu^2), unless you declare --disjoint"
 
 
-async def read_stored(*configs: Config) -> Budget:
+async def read_stored(*configs: Config, disjoint: bool = False) -> Budget:
     """Read the accounts of applications from their stores, directories or Kafka; read-only, without a lock.
 
     Parameters
     ----------
     configs
         Of the applications. Those that learn from the same records add up.
+    disjoint
+        As of `total_of`.
 
     Raises
     ------
@@ -269,7 +262,7 @@ async def read_stored(*configs: Config) -> Budget:
             )
         accounts += found
     keyed = {config.input.topic for config in configs if config.input.keyed_by_entity}
-    total = total_of(accounts, keyed=keyed)
+    total = total_of(accounts, keyed=keyed, disjoint=disjoint)
     delta = min(account.delta for account in accounts)
     return Budget(
         tuple(accounts),
