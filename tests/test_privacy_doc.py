@@ -8,6 +8,7 @@ import importlib
 import re
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -166,3 +167,59 @@ def test_the_checks_see_what_is_wrong() -> None:
     assert f"Lemma {max(LEMMAS) + 1}" not in known()
     with pytest.raises(AttributeError):
         resolve("streampair.privacy.plan_nothing")
+
+
+# ---- pages that repeat the specification ---------------------------------------------------------------
+
+PROTECTION = (ROOT / "docs" / "protection.md").read_text("utf-8")
+NUMBERS = ("eight", "nine", "ten", "eleven", "twelve", "thirteen")
+
+
+def undetected(text: str) -> list[str]:
+    """The cases that a page says are not detected, in order."""
+    _, _, rest = text.partition("Three cases are not detected")
+    items = rest.partition("\n\n- ")[2].partition("\n\n")[0].split("\n- ")
+    return [" ".join(item.split()).strip(";.") for item in items]
+
+
+def test_what_is_not_detected_is_on_every_page() -> None:
+    """docs/protection.md said that every rollback is noticed, which section 8.2 denies."""
+    cases = undetected(TEXT)
+    assert len(cases) == 3
+    assert undetected(PROTECTION) == cases
+    security = " ".join((ROOT / "SECURITY.md").read_text("utf-8").split())
+    assert [case for case in cases if case not in security] == []
+    assert undetected(PROTECTION.replace("- a forger", "- somebody")) != cases
+
+
+def test_the_kinds_of_evidence_are_those_of_the_specification() -> None:
+    sections = re.findall(r"^## 9\.(\d+) (.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| (\d+) .*\| (.*) \|$", PROTECTION.partition("## The evidence")[2], re.MULTILINE)
+    assert [number for number, _ in rows] == [number for number, _ in sections]
+    assert f"asks for {NUMBERS[len(rows) - 8]} kinds of evidence" in PROTECTION
+    for (number, section), (_, files) in zip(sections, rows, strict=True):
+        for path in re.findall(r"`(.+?)`", files):
+            folder = "" if "/" in path else "privacy/"
+            assert f"tests/{folder}{path}" in section, (number, path)
+
+
+def test_the_private_learners_are_those_that_the_page_names() -> None:
+    sentence = PROTECTION.partition(" are private;")[0].rpartition("\n\n")[2]
+    modules = [importlib.import_module(f"streampair.{name}") for name in ("auc", "ranking", "metric")]
+    private = {
+        name for module in modules for name in module.__all__ if hasattr(getattr(module, name), "learn_null")
+    }
+    assert set(re.findall(r"`(\w+)`", sentence)) == private
+
+
+def test_the_kinds_of_a_report_and_the_safe_steps_are_those_of_the_code() -> None:
+    accounting = importlib.import_module("streampair.privacy.accounting")
+    rows = PROTECTION.partition("| `report.kind` |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", rows, re.MULTILINE)) == set(get_args(accounting.Kind))
+    steps = PROTECTION.partition("are not fitted to the stream and never raise")[0].rpartition(
+        "`preprocessing."
+    )[2]
+    named = re.findall(r"\w+", steps)
+    total = importlib.import_module("streampair.privacy.pipeline_check").TOTAL
+    assert [name for name in named if name != "and" and f"streampair.preprocessing.{name}" not in total] == []
+    assert len(named) >= 5

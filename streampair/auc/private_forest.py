@@ -103,6 +103,7 @@ class PrivateForest(ClassifierMixin, PrivateLearner):
 
     takes_gaps: ClassVar[bool] = True
 
+    _product = "weights of a linear scorer and of the leaves of random trees"
     _select = validation.select_dp_forest
     _fields = tuple[int, ...]()  # how many columns each has, once they are known
 

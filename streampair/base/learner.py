@@ -828,6 +828,8 @@ class TransformerMixin(  # type: ignore[misc]  # River's own classes take labels
     frames only to a `MiniBatchSupervisedTransformer`.
     """
 
+    # What a private one releases, for its report.
+    _product = "weights of a metric"
     # The map of the published metric and the number of records that it is of; see `_map`.
     _root: tuple[int, Array | None] = (-1, None)
 

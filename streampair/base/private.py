@@ -251,6 +251,8 @@ class PrivateLearner(Learner):
 
     takes_nulls: ClassVar[bool] = True
 
+    # What is released, for the report.
+    _product: ClassVar[str] = "weights of a linear scorer"
     # Predictions show labels that were declared, and none that a record brought.
     _learns_labels: ClassVar[bool] = False
     # A cell that is no number makes a null slot, not an error.
@@ -884,7 +886,9 @@ class PrivateLearner(Learner):
     def privacy(self) -> PrivacyReport:
         """Privacy report: the guarantee, the unit of protection, and the spend of the releases so far."""
         declared = self.features is not None or self._start is not None
-        return build_report(**self._spending(), card=self._run.card(), declared=declared)
+        return build_report(
+            **self._spending(), card=self._run.card(), product=self._product, declared=declared
+        )
 
     @property
     def privacy_summary(self) -> PrivacySummary:

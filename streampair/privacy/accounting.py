@@ -426,6 +426,8 @@ class PrivacyReport:
         Standard deviation, per coordinate, of the independent noise of the releases.
     mechanism
         Description of the mechanism.
+    product
+        What is released: the kind of the model.
     notes
         Assumptions, restarts and other remarks, a sentence or two each.
     card
@@ -450,6 +452,7 @@ class PrivacyReport:
     horizon_left: int | None
     noise_std: float
     mechanism: str = ""
+    product: str = ""
     notes: tuple[str, ...] = ()
     card: tuple[Mapping[str, Any], ...] = ()
     auc: Mapping[str, Any] | None = None

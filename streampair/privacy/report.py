@@ -209,6 +209,7 @@ def build_report(
     warmed: bool,
     mu_warmup: float,
     card: Sequence[Release],
+    product: str,
     horizon_left: int | None,
     declared: bool,
     seeded: bool,
@@ -229,6 +230,8 @@ def build_report(
         mu of one release of them.
     card
         The kinds of releases of the mechanism.
+    product
+        What is released: the kind of the model.
     horizon_left
         As in `PrivacyReport`.
     declared
@@ -259,6 +262,7 @@ def build_report(
         adjacency=settings.relation.adjacency,
         noise_std=0.0 if run is None else run.plan.sigma,
         mechanism=settings.describe(),
+        product=product,
         notes=tuple(notes),
         card=tuple(kind.line(settings.epsilon) for kind in card),
         auc=None if run is None else run.auc,

@@ -27,7 +27,7 @@ from streampair_connectors.stores.spending import read_stored
 from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
-from streampair import auc
+from streampair import auc, metric, ranking
 from streampair.engine import LaneGauges, OrderedRecord, Record
 from streampair.engine.challengers import NOT_PRIVATE
 from streampair.engine.records import LABEL_LATER
@@ -232,6 +232,25 @@ def test_the_card_names_horizon_readers_curator_and_what_would_void_it() -> None
     bare = card_of(model.privacy, deployment={})["deployment"]
     assert bare["data curator"] == "not declared: set card.curator in the configuration"
     assert bare["intended use"] == "not declared: set card.intended_use in the configuration"
+
+
+@pytest.mark.parametrize(
+    ("learner", "product"),
+    [
+        (auc.PairFTRL(), "weights of a linear scorer"),
+        (auc.OnPairStrC(1.0, 1e-5, 100, l2=0.1), "weights of a linear scorer"),
+        (ranking.PairFTRL(), "weights of a linear scorer"),
+        (metric.PairFTRL(), "weights of a metric"),
+        (
+            auc.PrivateForest(1.0, 1e-5, 20_000),
+            "weights of a linear scorer and of the leaves of random trees",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_card_names_the_model_that_is_released(learner: Any, product: str) -> None:
+    card = card_of(learner.privacy, deployment={})
+    assert card["deployment"]["data product"] == f"{product}, released again and again while it learns"
 
 
 def test_what_is_not_known_is_said() -> None:

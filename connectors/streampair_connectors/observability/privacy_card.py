@@ -107,7 +107,7 @@ def card_of(
         "deployment": {
             "data curator": (curator and curator.curator) or _OPEN.format("card.curator"),
             "intended use": (curator and curator.intended_use) or _OPEN.format("card.intended_use"),
-            "data product": "weights of a linear scorer or metric, released again and again while it learns",
+            "data product": f"{report.product or 'models'}, released again and again while it learns",
             "software": f"streampair {__version__}",
             **deployment,
         },
