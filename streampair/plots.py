@@ -232,7 +232,7 @@ def _read(rows: Rows) -> list[Mapping[str, Any]]:
         return list(rows)
     path = Path(rows)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SourceError(
@@ -243,6 +243,8 @@ def _read(rows: Rows) -> list[Mapping[str, Any]]:
         return _of_lane(path, whole["lanes"])
     out: list[Mapping[str, Any]] = []
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         row = _json(line)
         if not isinstance(row, dict):
             raise SourceError(

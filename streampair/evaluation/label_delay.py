@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import numbers
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from river import base
 
 from streampair.errors import ConfigError
+from streampair.evaluation.epochs import unit_of
 
 if TYPE_CHECKING:
     from river import metrics
@@ -40,7 +42,8 @@ def delayed_labels(
     Parameters
     ----------
     events
-        `(moment, id, x)`, sorted by moment. Moments are numbers or datetimes, ids are hashable.
+        `(moment, id, x)`, sorted by moment. Moments are datetimes or numbers, in any unit that is also that
+        of `after` and `lateness`; ids are hashable.
     labels
         `(moment, id, y)`, sorted by moment.
     after
@@ -62,7 +65,8 @@ def delayed_labels(
     Raises
     ------
     ConfigError
-        An argument is wrong, events or labels are not sorted by moment, or an id or a label is None.
+        An argument is wrong, events or labels are not sorted by moment or have times in different units, or
+        an id or a label is None.
 
     Notes
     -----
@@ -266,6 +270,8 @@ def _steps(
     events, labels = _checked("event", events, after), _checked("label", labels, after)
     join, number = _Join(), 0
     event, label = next(events, None), next(labels, None)
+    if event is not None:
+        _check_units(event[0], after, None if label is None else label[0])
     while event is not None or join.waiting:
         kind = _first(event, label, join.waiting[0].due if join.waiting else None)
         if kind == "label":
@@ -292,6 +298,27 @@ def _steps(
                 yield happened, True
                 happened.x = None
             event = next(events, None)
+
+
+def _check_units(event: Any, after: Any, label: Any) -> None:
+    """Refuse numbers that are times in two units: labels that come late would count, or none would."""
+    unit = _unit(event)
+    if unit is None:
+        return
+    if label is not None and _unit(label) not in (unit, None):
+        raise ConfigError(
+            f"events look like {unit}, the first is at {event!r}, and labels like {_unit(label)}: {label!r}",
+            fix="give the moments of both in one unit",
+        )
+    if _unit(event + after) != unit:
+        raise ConfigError(
+            f"events look like {unit}, the first is at {event!r}, and its label may come until after 2100",
+            fix=f"give after in {unit}: it is {after!r}",
+        )
+
+
+def _unit(moment: Any) -> str | None:
+    return unit_of(float(moment)) if isinstance(moment, numbers.Real) else None
 
 
 def _first(event: tuple[Any, Any, Any] | None, label: tuple[Any, Any, Any] | None, due: Any) -> str:

@@ -273,7 +273,7 @@ def test_replay_sets_bad_events_aside(config: Path) -> None:
     good = [json.dumps(r).encode() for r in rows(4)]
     file = config.with_name("events.jsonl")
     file.write_bytes(
-        b"\n".join([good[0], b"\xff\x00", good[1], b"", b'{"a": NaN, "b": 1, "y": true}', *good[2:]])
+        b"\n".join([good[0], b"\xff\x00", good[1], b"{}", b'{"a": NaN, "b": 1, "y": true}', *good[2:]])
     )
     result = call("replay", config, file, "--json")
     summary = json.loads(result.stdout.splitlines()[-1])["summary"]

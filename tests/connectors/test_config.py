@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, KafkaConfig, load_config, parse_config
+from streampair_connectors.config.secrets import read_secret
+from streampair_connectors.observability.privacy_card import read_audit
 from streampair_connectors.worker.factory import build_lane, build_learner
 
 from streampair.auc import PairFTRL, PairOGD
@@ -154,7 +156,7 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("app = ", "is not TOML"), (b"\xff\xfe", "is not TOML"), (None, "cannot be read")]
+    ("text", "problem"), [("app = ", "is not TOML"), (b"\xff", "is not TOML"), (None, "cannot be read")]
 )
 def test_a_file_that_is_no_configuration(tmp_path: Path, text: str | bytes | None, problem: str) -> None:
     file = tmp_path / "x.toml"
@@ -162,6 +164,17 @@ def test_a_file_that_is_no_configuration(tmp_path: Path, text: str | bytes | Non
         file.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ConfigError, match=problem):
         load_config(file)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_secret_or_an_audit(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("s3cret\r\n", "utf-8-sig")
+    file.chmod(0o600)
+    secret = read_secret("kafka.password", file, None)
+    assert secret is not None
+    assert secret.get_secret_value() == "s3cret"
+    file.write_text("{}", "utf-8-sig")
+    assert read_audit(file) == "{}"
 
 
 # Secrets

@@ -267,7 +267,7 @@ def test_numbers_as_text() -> None:
         ("epoch-s", 1704106800.75, (11, 0, 1, 1)),
         ("epoch-ms", "1704106800000", (11, 0, 1, 1)),
         ("epoch-us", 1704106799999999, (10, 0, 1, 1)),
-        ("epoch-ms", -1, (23, 2, 31, 12)),
+        ("epoch-ms", 631152000000, (0, 0, 1, 1)),
     ],
 )
 def test_parts_of_times(kind: str, value: Any, parts: tuple[int, ...]) -> None:
@@ -298,11 +298,38 @@ def test_parts_of_times(kind: str, value: Any, parts: tuple[int, ...]) -> None:
 )
 def test_a_time_that_cannot_be_read(kind: str, value: Any) -> None:
     config = configured(features=["at.hour", "a"], label="y", fields={"at": kind})
-    good = {"at": 1 if kind != "iso-8601" else "2024-01-01", "a": 1}
+    good = {"at": 10**9 if kind != "iso-8601" else "2024-01-01", "a": 1}
     _, bad, missing = read(config, good, {"at": value, "a": 1}, {"at": None, "a": 1, "at.hour": 5})
     assert (bad.stage, bad.problem) == ("features", "field 'at' is no time as input.fields declares it")
     assert "correct input.fields" in bad.fix
     assert "'at.hour' is missing" in missing.problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "looks", "fix"),
+    [
+        ("epoch-ms", 1704106800, ": it looks like seconds", 'write "epoch-s" for it in input.fields'),
+        ("epoch-ms", "1704106800.5", ": it looks like seconds", 'write "epoch-s" for it in input.fields'),
+        ("epoch-s", 1704106800000, ": it looks like milliseconds", 'write "epoch-ms" for it in input.fields'),
+        ("epoch-us", 1704106800000000000, ": it looks like nanoseconds", "send it as a number, epoch-us"),
+        ("epoch-s", 20240131, "", "of a time from 1990 to 2100"),
+        ("epoch-ms", -1, "", "of a time from 1990 to 2100"),
+    ],
+)
+def test_a_time_in_another_unit_is_refused(kind: str, value: Any, looks: str, fix: str) -> None:
+    config = configured(features=["at.hour", "a"], label="y", fields={"at": kind})
+    (bad,) = read(config, {"at": value, "a": 1})
+    assert bad.problem == f"field 'at' is no time as input.fields declares it{looks}"
+    assert fix in bad.fix
+
+
+def test_the_unit_of_the_times_of_files_is_not_part_of_the_meaning() -> None:
+    def fingerprint(features: list[str], **more: Any) -> str:
+        return configured(features=features, label="y", time="at", **more).fingerprint()
+
+    assert fingerprint(["a"]) == fingerprint(["a"], fields={"at": "epoch-s"})
+    both = ["at.hour", "a"]
+    assert fingerprint(both, fields={"at": "epoch-ms"}) != fingerprint(both, fields={"at": "epoch-s"})
 
 
 def test_declared_values_of_a_part_of_a_time() -> None:

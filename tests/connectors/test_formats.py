@@ -87,6 +87,12 @@ def test_avro_with_a_schema_file(tmp_path: Path) -> None:
     assert decoded(config, [avro(FIELDS, gap)], gaps=True)[0].x == {"a": 1.5}
 
 
+def test_a_schema_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "event.avsc").write_text(json.dumps(record_schema(FIELDS)), "utf-8-sig")
+    config = configured(tmp_path, format="avro", schema_file="event.avsc")
+    assert decoded(config, [avro(FIELDS, {"a": 1.5, "b": 7, "y": True})])[0].y is True
+
+
 @pytest.mark.parametrize("text", ["", "{", '"int"', '{"type": "enum"}', '{"type": "record"}'])
 def test_a_schema_file_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "event.avsc").write_text(text)

@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import random
+import re
 import tomllib
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +45,7 @@ class = "streampair.auc.PairOGD"
 breaker = "off"
 """
 AFTER, LATENESS = 30_000, 2_000
+BEGIN = 1_704_067_200_000  # 2024-01-01T00:00:00Z
 
 
 class Event(NamedTuple):
@@ -71,7 +74,7 @@ def write(path: Path, rows: Sequence[Any], *, iso: bool = False) -> Path:
     """Write a file of named tuples, CSV or JSON lines by its suffix."""
     made = [row._asdict() for row in rows]
     for row in made if iso else ():
-        row["time"] = f"1970-01-01T00:{row['time'] // 60_000:02}:{row['time'] % 60_000 / 1000:06.3f}+00:00"
+        row["time"] = datetime.fromtimestamp(row["time"] / 1000, UTC).isoformat(timespec="milliseconds")
     with path.open("w", newline="") as file:
         if path.suffix == ".csv":
             out = csv.DictWriter(file, list(made[0]))
@@ -85,7 +88,7 @@ def write(path: Path, rows: Sequence[Any], *, iso: bool = False) -> Path:
 def streams(seed: int, count: int = 400) -> tuple[list[Event], list[Label]]:
     """Events and labels with ties, ids that come twice, and labels that are early, late or contradict."""
     coin = random.Random(seed)
-    events, labels, now = [], [], 100_000
+    events, labels, now = [], [], BEGIN
     for number in range(count):
         now += coin.choice([0, 0, 1, 500, 1000, 4000])
         y = coin.random() < 0.4
@@ -196,7 +199,7 @@ def test_learning_by_arrival_equals_a_function_as_delay_of_river(
 ) -> None:
     """Events without a label are learned when they are due, which is a delay, too."""
     coin = random.Random(seed)
-    now, events, labels, delays, ys = 100_000, [], [], {}, []
+    now, events, labels, delays, ys = BEGIN, [], [], {}, []
     for number in range(400):
         now += coin.choice([0, 7, 500, 1000])
         event = Event(now, f"p{number}", coin.gauss(0.0, 1.0), coin.random())
@@ -292,7 +295,7 @@ def test_times_are_numbers_or_iso_8601(replayed: Callable[..., Done], tmp_path: 
 
 
 def test_only_what_is_pending_is_kept(replayed: Callable[..., Done], tmp_path: Path) -> None:
-    events = [Event(1000 * n, f"p{n}", n % 7, n % 3) for n in range(20_000)]
+    events = [Event(BEGIN + 1000 * n, f"p{n}", n % 7, n % 3) for n in range(20_000)]
     labels = [Label(event.time + 20_000, event.payment, event.a > 3) for event in events]
     most = {"events": 0, "labels": 0}
 
@@ -309,19 +312,20 @@ def test_only_what_is_pending_is_kept(replayed: Callable[..., Done], tmp_path: P
 
 def test_bad_lines_are_counted_and_stop_nothing(replayed: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text(
-        "time,payment,a,b\n1000,p0,1,1\n1000,p1,x,1\n\n2000,p2\n2000,,0,1\n3000,p4,0,1\n"
+        "time,payment,a,b\n1704067201000,p0,1,1\n1704067201000,p1,x,1\n\n"
+        "1704067202000,p2\n1704067202000,,0,1\n1704067203000,p4,0,1\n"
     )
     (tmp_path / "l.csv").write_text(
-        "time,payment,fraud\n1500,p0,true\n1500,,true\n1500,p4,maybe\n1500,p4,\n1600\n1700,p1,true\n1800,p4,0\n"
+        "time,payment,fraud\n1704067201500,p0,true\n1704067201500,,true\n1704067201500,p4,maybe\n"
+        "1704067201500,p4,\n1704067201600\n1704067201700,p1,true\n1704067201800,p4,0\n"
     )
     found = replayed(tmp_path / "e.csv", tmp_path / "l.csv")
     assert [(x["offset"], x["stage"]) for x in found.letters] == [
         (1, "features"),
-        (2, "decode"),
         (3, "decode"),
     ]
-    assert [row["outcome"] for row in found.scores] == ["scored", *["dead_letter"] * 3, "scored", "scored"]
-    counts = {"events": 6, "learned": 2, "skipped": 4, "labels_used": 3, "events_without_label": 3}
+    assert [row["outcome"] for row in found.scores] == ["scored", *["dead_letter"] * 2, "scored", "scored"]
+    counts = {"events": 5, "learned": 2, "skipped": 3, "labels_used": 3, "events_without_label": 2}
     counts |= {"labels_unused": 0, "labels_repeated": 0, "labels_invalid": 4}
     assert counts.items() <= found.summary.items()
 
@@ -340,23 +344,140 @@ def test_the_columns_of_id_and_time_are_no_features(replayed: Callable[..., Done
 @pytest.mark.parametrize(
     ("events", "labels", "message"),
     [
-        ("time,payment,a,b\n2,p,1,1\n1,q,1,1\n", "", r"line 3 of .*e.csv is earlier than the line before"),
+        (
+            "time,payment,a,b\n1704067202000,p,1,1\n1704067201000,q,1,1\n",
+            "",
+            r"line 3 of .*e.csv is earlier than the line before",
+        ),
         ("time,payment,a,b\nsoon,p,1,1\n", "", r"line 2 of .*e.csv has no time in 'time': 'soon'"),
         ("time,payment,a,b\n,p,1,1\n", "", r"line 2 of .*e.csv has no time in 'time': it is empty"),
         ("payment,a,b\np,1,1\n", "", "e.csv has no column 'time'"),
-        ("time,a,b\n1,1,1\n", "", "e.csv has no column 'payment'"),
-        ("", "time,payment\n1,p\n", "l.csv has no column 'fraud'"),
-        ("", "time,payment,fraud\n1,p,1\n0,q,1\n", r"line 3 of .*l.csv is earlier"),
+        ("time,a,b\n1704067202000,1,1\n", "", "e.csv has no column 'payment'"),
+        ("", "time,payment\n1704067202000,p\n", "l.csv has no column 'fraud'"),
+        ("", "time,payment,fraud\n1704067202000,p,1\n1704067201000,q,1\n", r"line 3 of .*l.csv is earlier"),
         ("", "time,payment,fraud\n,p,1\n", r"line 2 of .*l.csv has no time"),
     ],
 )
 def test_files_that_cannot_be_replayed(
     replayed: Callable[..., Done], tmp_path: Path, events: str, labels: str, message: str
 ) -> None:
-    (tmp_path / "e.csv").write_text(events or "time,payment,a,b\n1,p,1,1\n")
-    (tmp_path / "l.csv").write_text(labels or "time,payment,fraud\n1,p,1\n")
+    (tmp_path / "e.csv").write_text(events or "time,payment,a,b\n1704067200000,p,1,1\n")
+    (tmp_path / "l.csv").write_text(labels or "time,payment,fraud\n1704067200000,p,1\n")
     with pytest.raises(SourceError, match=message):
         replayed(tmp_path / "e.csv", tmp_path / "l.csv")
+
+
+def in_unit(rows: Sequence[Any], count: int) -> list[Any]:
+    """The same rows with their times in another unit, of which so many are a second."""
+    return [row._replace(time=row.time / 1000 if count == 1 else row.time * (count // 1000)) for row in rows]
+
+
+def test_seconds_are_not_taken_for_milliseconds(replayed: Callable[..., Done], tmp_path: Path) -> None:
+    """Read as milliseconds, labels that come two days after `after` would count."""
+    events = [Event(BEGIN + 100_000 * n, f"p{n}", n % 7, n % 3) for n in range(200)]
+    labels = [Label(event.time + 2 * 86_400_000, event.payment, event.a > 3) for event in events]
+    after = {"labels": {"after": "1d"}}
+    for suffix in (".csv", ".jsonl"):
+        names = tmp_path / f"e{suffix}", tmp_path / f"l{suffix}"
+        for unit, count in (("s", 1), ("us", 1_000_000)):
+            files = write(names[0], in_unit(events, count)), write(names[1], in_unit(labels, count))
+            what = {"s": "these look like seconds", "us": "these look like microseconds"}[unit]
+            with pytest.raises(SourceError, match=rf"line . of .*e{suffix} has .* {what}") as caught:
+                replayed(*files, **after)
+            assert f'write input.fields.time = "epoch-{unit}"' in caught.value.fix
+            late = replayed(*files, input={"fields": {"time": f"epoch-{unit}"}}, **after).late
+            assert late.counts()["labels_used"] == 0
+            assert "none of 200 labels came in time" in str(late.no_label_found())
+        # One file in seconds.
+        files = write(names[0], events), write(names[1], in_unit(labels, 1))
+        with pytest.raises(SourceError, match=rf"l{suffix} has .* these look like seconds"):
+            replayed(*files, **after)
+
+
+def test_numbers_are_in_the_declared_unit(replayed: Callable[..., Done], tmp_path: Path) -> None:
+    events, labels = streams(3)
+    wanted = replayed(write(tmp_path / "e.csv", events), write(tmp_path / "l.jsonl", labels))
+    for unit, count in (("s", 1), ("ms", 1000), ("us", 1_000_000)):
+        files = (
+            write(tmp_path / "e.csv", in_unit(events, count)),
+            write(tmp_path / "l.jsonl", in_unit(labels, count)),
+        )
+        found = replayed(*files, input={"fields": {"time": f"epoch-{unit}"}})
+        assert found.summary == wanted.summary
+        # Texts of ISO 8601 have no unit.
+        mixed = replayed(
+            files[0],
+            write(tmp_path / "l.csv", labels, iso=True),
+            input={"fields": {"time": f"epoch-{unit}"}},
+        )
+        assert mixed.summary == wanted.summary
+
+
+@pytest.mark.parametrize("value", ["20240131", "631151999999", "4102444800000", "nan", "-1"])
+def test_times_before_1990_or_after_2100_are_refused(
+    replayed: Callable[..., Done], tmp_path: Path, value: str
+) -> None:
+    (tmp_path / "e.csv").write_text(f"time,payment,a,b\n{value},p,1,1\n")
+    (tmp_path / "l.csv").write_text("time,payment,fraud\n1704067200000,p,1\n")
+    with pytest.raises(SourceError, match=f"'{value}' in 'time': no milliseconds from 1990 to 2100"):
+        replayed(tmp_path / "e.csv", tmp_path / "l.csv")
+
+
+IDS = ["7", "08", "1234", "a1"]
+
+
+@pytest.mark.parametrize(
+    ("written", "examples"),
+    [
+        ("{}.0", "'7.0', '08.0', '1234.0', of events '7', '08', '1234'"),
+        (" {}", "' 7', ' 08', ' 1234', of events '7', '08', '1234'"),
+        ("00000{}", "'000007', '0000008', '000001234', of events '7', '08', '1234'"),
+        ("order-{}", "'order-7', 'order-08', 'order-1234', of events '7', '08', '1234'"),
+    ],
+)
+@pytest.mark.parametrize("absent", [None, False])
+def test_labels_of_which_none_finds_an_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: bool | None, written: str, examples: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.toml").write_text(TOML if absent is False else TOML.replace("absent = false", ""))
+    write(tmp_path / "e.csv", [Event(BEGIN + n, name, n, 0) for n, name in enumerate(IDS)])
+    write(
+        tmp_path / "l.csv", [Label(BEGIN + 10 + n, written.format(name), True) for n, name in enumerate(IDS)]
+    )
+    call = ["replay", "c.toml", "e.csv", "--labels", "l.csv", "-o", "s.jsonl"]
+    failed = CliRunner().invoke(app, call)
+    assert failed.exit_code == 1
+    assert f"error: none of 4 labels found its event: ids of labels are {examples}" in failed.stderr
+    assert "write ids in the same way in the column 'payment' of both files" in failed.stderr
+    assert "labels_unused: 4" in failed.stderr
+    assert len((tmp_path / "s.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            '{"time": 1704067200001, "payment": 7.5, "fraud": true}',
+            "none of 1 lines is a label: the label has an id",
+        ),
+        (
+            '{"time": 1704067200001, "payment": "7", "fraud": "x"}',
+            "none of 1 lines is a label: unknown label",
+        ),
+        (
+            '{"time": 1704067299999, "payment": "7", "fraud": true}',
+            "none of 1 labels came in time for the event",
+        ),
+        ("", "none of 0 lines is a label: there are none"),
+    ],
+)
+def test_labels_that_are_of_no_use(
+    replayed: Callable[..., Done], tmp_path: Path, labels: str, message: str
+) -> None:
+    (tmp_path / "l.jsonl").write_text(labels)
+    found = replayed(write(tmp_path / "e.csv", [Event(BEGIN, "7", 1, 1)]), tmp_path / "l.jsonl")
+    assert str(found.late.no_label_found()).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +514,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "e.csv", [event._replace(payment=f"other{n}") for n, event in enumerate(events)])
     failed = CliRunner().invoke(app, call)
     assert failed.exit_code == 1
-    assert "none of 400 events got a label in time" in failed.output
+    assert re.search(r"none of [\d,]+ labels found its event: ids of labels are 'p\d+',", failed.output)
     (tmp_path / "plain.toml").write_text(
         'app = "x"\ninput.label = "fraud"\nlearner.class = "streampair.auc.PairOGD"\n'
     )

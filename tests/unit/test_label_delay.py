@@ -214,6 +214,7 @@ def test_the_metric_compares_what_was_predicted_at_arrival() -> None:
     assert Pairs.seen == [(0, 1), (0, 0)]
 
 
+SECONDS = 1_704_067_200  # 2024-01-01T00:00:00Z
 EVENT, LABEL = [(0, "a", {}), (1, "b", {})], [(0, "a", True)]
 
 
@@ -244,6 +245,29 @@ EVENT, LABEL = [(0, "a", {}), (1, "b", {})], [(0, "a", True)]
 def test_what_cannot_be_used_is_refused(events: Any, labels: Any, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         list(delayed_labels(events, labels, **{"after": 1, **options}))
+
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("event", "label", "after", "message"),
+    [
+        (SECONDS, SECONDS * 1000, DAY, "look like seconds, .* labels like milliseconds.* in one unit"),
+        (SECONDS * 1000.0, SECONDS, DAY, "look like milliseconds, .* labels like seconds"),
+        (SECONDS, SECONDS, 30 * DAY * 1000, "until after 2100.* Fix: give after in seconds"),
+    ],
+)
+def test_moments_in_two_units_are_refused(event: Any, label: Any, after: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(delayed_labels([(event, "a", {})], [(label, "a", True)], after=after))
+
+
+def test_moments_in_one_unit_or_in_none_are_accepted() -> None:
+    for moment, after in ((SECONDS, DAY), (SECONDS * 1000, DAY * 1000), (0, 1e12), (12.5, 3)):
+        steps = delayed_labels([(moment, "a", {})], [(moment + 2, "a", True)], after=after)
+        assert [y for *_, y in steps] == [None, True]
+    assert len(list(delayed_labels([(SECONDS, "a", {})], [], after=DAY))) == 1
 
 
 def test_a_wrong_argument_is_refused_at_once() -> None:

@@ -67,7 +67,7 @@ def test_a_reading_is_plain_and_complete(run: list[dict[str, Any]]) -> None:
 
 def test_lines_are_the_readings(run: list[dict[str, Any]], tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in run))
+    path.write_text("".join(f"{json.dumps(row)}\n\n" for row in run), "utf-8-sig")
     for rows in (run, path, str(path)):
         x, y = line(plots.regret(rows), "average regret")
         assert (x, y) == ([r["regret_events"] for r in run], [r["regret_average"] for r in run])

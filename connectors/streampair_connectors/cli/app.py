@@ -310,10 +310,12 @@ def replay(
     The model starts fresh and is not kept. The spend of a private learner is in the summary and in no
     account: it adds to what `run` spends on the same records. Scores are JSON lines. The summary (AUC,
     regret, epsilon) is written to standard error; with --json it is the last line of standard output. Ctrl-C
-    ends after the current batch, with the summary so far. Exit code 1 if nothing was learned.
+    ends after the current batch, with the summary so far. Exit code 1 if nothing was learned. Files are
+    written as PATH.part until then; one that is read is never written.
 
     With --labels each event is scored, and learned when it is due, with the label that has come by then. Both
     files are sorted by time: input.time and labels.time name the columns, input.id that of the event's id.
+    Exit code 1 if no label finds its event.
     """
     from streampair_connectors.cli.replay import replay_file
 

@@ -20,6 +20,7 @@ from rich.text import Text
 from streampair.errors import ConfigError, StoreError
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, errors
+from streampair_connectors.cli.output_files import check_outputs, files_of, write_file
 from streampair_connectors.config import Config, duration_text, load_config
 
 if TYPE_CHECKING:
@@ -354,15 +355,10 @@ def card(
     with errors(as_json):
         settings = load_config(config)
         file = settings.audit_file if audit is None else audit
+        check_outputs({"--html": page}, {"--audit": audit, **files_of(settings)})
         made = application_card(settings, None if file is None else read_audit(file))
         if page is not None:
-            try:
-                page.write_text(card_html(made))
-            except OSError as error:
-                raise ConfigError(
-                    f"{page} cannot be written: {error.strerror}",
-                    fix="give a file in a directory that is there",
-                ) from None
+            write_file(page, card_html(made).encode())
         if as_json:
             typer.echo(json.dumps(made))
         elif page is None:

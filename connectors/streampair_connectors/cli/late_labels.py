@@ -6,14 +6,15 @@ The rules are those of `streampair_connectors.worker.late_labels`, with the colu
 
 from __future__ import annotations
 
-import csv
 import datetime
+import json
 import math
+import re
 import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -22,11 +23,13 @@ from streampair.engine import OrderedRecord, Record
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER, LABEL_NO_ID
 from streampair.errors import ConfigError, RecordError, SourceError
+from streampair.evaluation.epochs import UNITS, unit_of
+from streampair_connectors.cli.event_files import Lines
+from streampair_connectors.codecs.fields import EPOCH_UNITS
 from streampair_connectors.codecs.labels import LabelCodeParser
-from streampair_connectors.codecs.records import json_object
-from streampair_connectors.config import Config, LabelsConfig
+from streampair_connectors.config import Config, InputConfig, LabelsConfig
 
-__all__ = ["DueEvents", "Lines", "check_late_labels", "milliseconds"]
+__all__ = ["DueEvents", "check_late_labels"]
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -72,74 +75,14 @@ def check_late_labels(config: Config, labels: str | None, events: str) -> None:
         )
 
 
-class Lines(NamedTuple):
-    """Lines of a file.
-
-    Attributes
-    ----------
-    name
-        Of the file.
-    header
-        Names of the columns of a CSV file; None: JSON lines.
-    batches
-        The lines, numbered from 0, without the header.
-    find
-        As of `unnested`, of JSON lines.
-    """
-
-    name: str
-    header: list[str] | None
-    batches: Iterator[Sequence[Record]]
-    find: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-
-    def fields(self, line: bytes) -> Callable[[str], object]:
-        """Return the lookup of the fields of a line.
-
-        Raises
-        ------
-        RecordError
-            The line cannot be read.
-        """
-        try:
-            if self.header is None:
-                data = json_object(line)
-                return (data if self.find is None else self.find(data)).get
-            cells = next(csv.reader([line.decode("utf-8")], strict=True), [])
-            if len(cells) != len(self.header):
-                raise ValueError(f"it has {len(cells)} cells, the header {len(self.header)}")
-        except (ValueError, AttributeError, RecursionError, csv.Error) as error:
-            reason = "it is no JSON object" if isinstance(error, AttributeError) else error
-            raise RecordError(
-                f"the line cannot be read: {reason}", fix="write CSV, or JSON objects", stage="label"
-            ) from None
-        return {name: cell for name, cell in zip(self.header, cells, strict=True) if cell != ""}.get
-
-    def number(self, record: Record) -> int:
-        """The number of a line as editors show it; cells with line breaks are not counted."""
-        return record.offset + (1 if self.header is None else 2)
-
-
-def milliseconds(value: object) -> int | None:
-    """Milliseconds since the epoch, of an ISO 8601 text or a number; None: it is neither.
-
-    A text without an offset from UTC is in UTC.
-
-    Examples
-    --------
-    >>> milliseconds("2024-01-01T00:00:00Z"), milliseconds("1704067200000"), milliseconds(1704067200000.0)
-    (1704067200000, 1704067200000, 1704067200000)
-    >>> milliseconds("yesterday") is None
-    True
-    """
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return _of_iso(value)
-        value = number
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -(2**62) < value < 2**62:
+def _number(value: object) -> float | None:
+    """A number, or the number that a text is; None: it is neither."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
-    return math.floor(value)
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _of_iso(text: str) -> int | None:
@@ -160,23 +103,27 @@ def _id(value: object) -> bytes | None:
 
 
 class _Sorted:
-    """Reads the times of a file, which must ascend."""
+    """Reads the times of a file, which must ascend: ISO 8601, or numbers in a unit.
 
-    def __init__(self, lines: Lines, column: str) -> None:
+    Parameters
+    ----------
+    lines, column
+        The file, and the column of its times.
+    declared
+        The configuration: the kind that `input.fields` declares for `input.time` holds for both files.
+    """
+
+    def __init__(self, lines: Lines, column: str, declared: InputConfig) -> None:
         self._lines = lines
         self._column = column
+        self._key = f"input.fields.{_toml_key(declared.time or '')}"
+        self._unit = EPOCH_UNITS.get(declared.fields.get(declared.time or "", "epoch-ms"))
         self.last: int | None = None
 
     def time(self, record: Record, value: object) -> int:
-        """The time of a line."""
-        time = milliseconds(value)
+        """The time of a line, in milliseconds since 1970."""
         where = f"line {self._lines.number(record):,} of {self._lines.name}"
-        if time is None:
-            raise SourceError(
-                f"{where} has no time in {self._column!r}: {_shorten(value)}",
-                fix='write times as ISO 8601, such as "2024-01-31T12:00:00Z", or as milliseconds since 1970',
-                retriable=False,
-            )
+        time = self._read(where, value)
         if self.last is not None and time < self.last:
             raise SourceError(
                 f"{where} is earlier than the line before: {time} in {self._column!r}, after {self.last} "
@@ -187,6 +134,32 @@ class _Sorted:
         self.last = time
         return time
 
+    def _read(self, where: str, value: object) -> int:
+        number = _number(value)
+        if number is None or self._unit is None:
+            time = _of_iso(value) if isinstance(value, str) and number is None else None
+            if time is not None:
+                return time
+            problem, unit = f"{where} has no time in {self._column!r}: {_shorten(value)}", None
+        else:
+            unit = unit_of(number)
+            if unit == self._unit:
+                return math.floor(round(number * 1000 / UNITS[unit], 3))  # decimals are not exact
+            problem = f"{where} has {_shorten(value)} in {self._column!r}: no {self._unit} from 1990 to 2100"
+            problem += "" if unit is None else f"; these look like {unit}"
+        kind = next((kind for kind, each in EPOCH_UNITS.items() if each == unit), None)
+        fix = 'write times as ISO 8601, such as "2024-01-31T12:00:00Z"'
+        if kind is not None:
+            fix = f'write {self._key} = "{kind}", the unit of numbers in both files; or {fix}'
+        elif self._unit is not None:
+            fix += f", or as numbers: {self._unit} since 1970"
+        raise SourceError(problem, fix=fix, retriable=False)
+
+
+def _toml_key(name: str) -> str:
+    """A name as TOML takes it for a key."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
 
 def _shorten(value: object) -> str:
     if value is None:
@@ -195,16 +168,54 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
+_SAMPLE = 1000  # ids of each file
+_EXAMPLES = 3
+
+
+class _Ids:
+    """The first ids of both files as they are written, to say why no label has found an event."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, object] = {}
+        self.labels: dict[str, object] = {}
+
+    def add(self, sample: dict[str, object], value: object) -> None:
+        """Keep an id of a file, if there is room; `sample`: that of the file."""
+        if value is not None and len(sample) < _SAMPLE:
+            sample.setdefault(str(value), value)
+
+    def difference(self) -> str:
+        """Examples of both files: ids that differ only in how they are written, if there are any."""
+        events = {_plain_id(text): value for text, value in self.events.items()}
+        labels = {_plain_id(text): value for text, value in self.labels.items()}
+        alike = [key for key in labels if key in events][:_EXAMPLES]
+        labels_like = [labels[key] for key in alike or list(labels)[:_EXAMPLES]]
+        events_like = [events[key] for key in alike or list(events)[:_EXAMPLES]]
+        return f"ids of labels are {_listed(labels_like)}, of events {_listed(events_like)}"
+
+
+def _plain_id(text: str) -> str:
+    """An id without what programs add to numbers: blanks, leading zeros, decimals that are zero."""
+    return re.sub(r"\.0+$", "", text.strip()).lstrip("0").casefold()
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(_shorten, values)) or "missing"
+
+
 class _LabelFile:
     """The labels of a file, read as far as events need them."""
 
-    def __init__(self, config: Config, table: LabelsConfig, lines: Lines, kept: LabelTable) -> None:
+    def __init__(
+        self, config: Config, table: LabelsConfig, lines: Lines, kept: LabelTable, ids: _Ids
+    ) -> None:
         self._lines = lines
+        self._ids = ids
         self._kept = kept
         self._id = config.input.id or ""
         self._column = table.time or ""
         self._label = table.label
-        self._sorted = _Sorted(lines, self._column)
+        self._sorted = _Sorted(lines, self._column, config.input)
         self._parser = LabelCodeParser(config)
         self._more = True
         self.queue: deque[tuple[int, bytes, int]] | None = deque() if table.order == "arrival" else None
@@ -247,10 +258,13 @@ class _LabelFile:
             )
 
     def _decoded(self, get: Callable[[str], object]) -> tuple[bytes, int]:
-        identity = _id(get(self._id))
+        written = get(self._id)
+        self._ids.add(self._ids.labels, written)
+        identity = _id(written)
         if identity is None:
+            what = "has no id" if written is None else "has an id that is neither a text nor a whole number"
             raise RecordError(
-                "the label has no id", fix=f"write the id of its event in {self._id!r}", stage="label"
+                f"the label {what}", fix=f"write the id of its event in {self._id!r}", stage="label"
             )
         if self._parser.constant is not None:
             return identity, self._parser.constant
@@ -301,8 +315,9 @@ class DueEvents:
         )
         self._events = events
         self._id, self._time = config.input.id or "", config.input.time or ""
-        self._sorted = _Sorted(events, self._time)
-        self._labels = _LabelFile(config, table, labels, self._table)
+        self._sorted = _Sorted(events, self._time, config.input)
+        self._ids = _Ids()
+        self._labels = _LabelFile(config, table, labels, self._table, self._ids)
         self._waiting: deque[tuple[OrderedRecord, bytes | None]] = deque()
         # With `order = "arrival"`: events that wait by their ids, and those of them that were learned.
         self._by_id: dict[bytes, deque[OrderedRecord]] = {}
@@ -355,7 +370,9 @@ class DueEvents:
             get = self._events.fields(record.value or b"")
         except RecordError:
             return self._sorted.last or 0, None
-        return self._sorted.time(record, get(self._time)), _id(get(self._id))
+        written = get(self._id)
+        self._ids.add(self._ids.events, written)
+        return self._sorted.time(record, get(self._time)), _id(written)
 
     def _ordered(self, record: Record, time: int, label: int) -> OrderedRecord:
         self._ordinal += 1
@@ -435,6 +452,24 @@ class DueEvents:
         self._joined += used
         self._absent += len(due) - used
         self._table.expire(self._waiting[0][0].timestamp if self._waiting else due[-1][1].timestamp)
+
+    def no_label_found(self) -> SourceError | None:
+        """Return the error of a replay at whose end no label has found an event; None: one has."""
+        labels = self._labels
+        if self._used or not self.events:
+            return None
+        invalid = labels.errors.total()
+        if invalid == labels.read:
+            reason = labels.errors.most_common(1)[0][0] if invalid else "there are none"
+            problem = f"none of {labels.read:,} lines is a label: {reason}"
+            fix = "correct the file of labels"
+        elif self._ids.events.keys() & self._ids.labels.keys():
+            problem = f"none of {labels.read - invalid:,} labels came in time for the event with its id"
+            fix = "compare the times of both files, or raise labels.after or labels.lateness"
+        else:
+            problem = f"none of {labels.read - invalid:,} labels found its event: {self._ids.difference()}"
+            fix = f"write ids in the same way in the column {self._id!r} of both files, of the same events"
+        return SourceError(problem, fix=fix, retriable=False)
 
     def counts(self) -> dict[str, int | str]:
         """Numbers for the summary of a replay."""

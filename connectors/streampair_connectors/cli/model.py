@@ -14,6 +14,7 @@ import typer
 
 from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair_connectors.cli.options import AsJson, ConfigPath, errors, time_text
+from streampair_connectors.cli.output_files import check_outputs, files_of
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -65,6 +66,7 @@ def export(
     with errors(as_json):
         settings = load_config(config)
         logs.configure("error")
+        check_outputs({"FILE": file}, files_of(settings))
         if settings.model_topic is not None and not stored:
             _refuse_partition(settings, partition)
             model, behind = asyncio.run(_published(settings)), 0

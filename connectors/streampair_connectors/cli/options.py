@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from streampair.errors import ConfigError, StreampairError
+from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair_connectors.observability import logs
 
 __all__ = [
@@ -100,19 +100,41 @@ def errors(as_json: bool) -> Iterator[None]:
     try:
         yield
     except StreampairError as error:
-        code = 2 if isinstance(error, ConfigError) else 1
-        if as_json:
-            failure = {"error": error.problem, "fix": error.fix, "kind": type(error).__name__}
-            typer.echo(json.dumps(failure))
-        else:
-            typer.echo(f"error: {error.problem}\n  fix: {error.fix}", err=True)
-        raise typer.Exit(code) from None
+        raise _failed(error, as_json) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        # The reader of the output has closed it, as `head` does. Python would complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of the output has closed it, as `head` does.
+        _drop_output()
         raise typer.Exit(0) from None
+    except OSError as error:  # what nobody has foreseen, such as a full disk under standard output
+        place = "" if error.filename is None else f"{error.filename}: "
+        failure = SourceError(
+            f"{place}{error.strerror or error}",
+            fix="correct the path or its permissions, or make room on its disk",
+            retriable=False,
+        )
+        raise _failed(failure, as_json) from None
+
+
+def _failed(error: StreampairError, as_json: bool) -> typer.Exit:
+    """Print an error, and return the exit that ends the command."""
+    try:
+        sys.stdout.flush()
+    except OSError:  # standard output is what cannot be written
+        _drop_output()
+        as_json = False
+    if as_json:
+        failure = {"error": error.problem, "fix": error.fix, "kind": type(error).__name__}
+        typer.echo(json.dumps(failure))
+    else:
+        typer.echo(f"error: {error.problem}\n  fix: {error.fix}", err=True)
+    return typer.Exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def _drop_output() -> None:
+    """Write what is left of standard output nowhere: Python would complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run_until_signal(work: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None]) -> None:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import codecs
 import contextlib
-import csv
-import gzip
-import io
-import os
 import signal
-import stat
 import sys
 import threading
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -40,9 +33,10 @@ from rich.text import Text
 from streampair.engine import ChallengerGauges, DeadLetter, LaneOutput, OrderedRecord, Record, Scored
 from streampair.engine.lane import LaneGauges
 from streampair.errors import ConfigError, SourceError
-from streampair_connectors.cli.late_labels import DueEvents, Lines, check_late_labels
-from streampair_connectors.codecs.fields import unnested
-from streampair_connectors.codecs.records import Decoder, Encoder, csv_decoder, declared_names, json_decoder
+from streampair_connectors.cli.event_files import EventFile, Lines, open_labels, open_source
+from streampair_connectors.cli.late_labels import DueEvents, check_late_labels
+from streampair_connectors.cli.output_files import OutputFile, check_outputs, files_of
+from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config
 from streampair_connectors.observability.dashboard import frame_json
 from streampair_connectors.observability.metric_definitions import LaneLabels
@@ -50,251 +44,17 @@ from streampair_connectors.observability.metric_history import LetterCause
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.causes import add_letter
-from streampair_connectors.worker.factory import build_lane, taken_cells
+from streampair_connectors.worker.factory import build_lane
 from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
-__all__ = ["EventFile", "Replay", "open_source", "replay_file", "summarise"]
+__all__ = ["Replay", "replay_file", "summarise"]
 
-_BLOCK = 1 << 18  # bytes: some thousand lines, so that the cost per block is negligible
-_READ_ERRORS = (OSError, EOFError, zlib.error)
-_GZIP = b"\x1f\x8b"
-_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
-_PEEK = 4096
 _json = msgspec.json.Encoder()
 # Interval of the lane's metrics: each publication computes an AUC.
 _PUBLISH_SECONDS = 0.25
 # At first metrics are published after 64 events, then after an eighth more: short files get a history.
 _FIRST_BATCH, _GROWTH, _GROWTH_EVENTS = 64, 8, 8192
 _MAX_ERRORS = 1000  # distinct errors of dead letters that are counted
-
-
-@dataclass(frozen=True)
-class EventFile:
-    """An open file of events.
-
-    Attributes
-    ----------
-    decode
-        Decoder of records.
-    lines
-        The records, one per line.
-    size
-        Bytes of the file on disk, compressed or not; None for a pipe.
-    position
-        Returns how many of them were read.
-    """
-
-    decode: Decoder
-    lines: Lines
-    size: int | None
-    position: Callable[[], int]
-
-
-@contextlib.contextmanager
-def open_source(config: Config, path: str) -> Iterator[EventFile]:
-    """Open a file of events, as a context manager.
-
-    Parameters
-    ----------
-    config
-        Names the fields of features and label, and the maximum records of a batch (`worker.batch_size`).
-    path
-        CSV with a header, or JSON lines, compressed by gzip or not; `-` reads standard input. The suffix
-        determines the format (`.csv`, `.json`, `.jsonl`, `.ndjson`), otherwise the first byte: JSON lines
-        begin with a brace. From a pipe a batch has the available lines and does not wait for more.
-
-    Raises
-    ------
-    SourceError
-        On opening or while reading: the file cannot be read, or a CSV header lacks a configured column.
-    """
-    wanted = config.input.source_names()
-    if config.labels is None:
-        wanted = [*wanted, config.input.label_field]
-    else:
-        wanted = [*wanted, *(name for name in (config.input.id, config.input.time) if name is not None)]
-    with _open(path) as raw:
-        size = None if path == "-" else _size(raw)
-        lines = _read_lines(path, raw, wanted, config.worker.batch_size, wait=size is not None)._replace(
-            find=unnested(config.input, declared_names(config.input))
-        )
-        decode = (
-            json_decoder(config.input, **taken_cells(config))
-            if lines.header is None
-            else csv_decoder(config.input, lines.header, **taken_cells(config))
-        )
-        yield EventFile(decode, lines, size, raw.tell)
-
-
-def _read_lines(
-    path: str, raw: io.BufferedReader, wanted: Sequence[str], batch_size: int, *, wait: bool
-) -> Lines:
-    """Return the lines of a file; `wanted`: columns that the header of a CSV file must have."""
-    file = _decompressed(path, raw)
-    header = _header(path, file, wanted) if _is_csv(path, file) else None
-    rows = map(_lines, _blocks(file)) if header is None else _rows(_blocks(file))
-    batches = _batches(rows, batch_size, wait=wait)
-    return Lines(_display_name(path), header, _with_read_errors(path, batches))
-
-
-@contextlib.contextmanager
-def _open_labels(config: Config, path: str) -> Iterator[Lines]:
-    """Open a file of labels, as a context manager."""
-    table = config.labels
-    assert table is not None
-    wanted = [name for name in (config.input.id, table.time, table.label) if name is not None]
-    with _open(path) as raw:
-        lines = _read_lines(path, raw, wanted, config.worker.batch_size, wait=True)
-        yield lines._replace(find=unnested(table, wanted))
-
-
-def _open(path: str) -> io.BufferedReader:
-    try:
-        return cast("io.BufferedReader", sys.stdin.buffer) if path == "-" else open(path, "rb")
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _display_name(path: str) -> str:
-    return "standard input" if path == "-" else path
-
-
-def _decompressed(path: str, raw: io.BufferedReader) -> io.BufferedReader:
-    """Return the file's content, decompressed if it begins with the gzip magic number."""
-    try:
-        begin = raw.peek(2)[:2]
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    if begin == _GZIP:
-        return cast("io.BufferedReader", gzip.GzipFile(fileobj=raw))
-    if path.endswith(".gz") and begin:
-        raise SourceError(
-            f"{path} is not a gzip file: it begins with {begin!r}",
-            fix="compress it with gzip, or remove .gz from its name if it is not compressed",
-            retriable=False,
-        )
-    return raw
-
-
-def _is_csv(path: str, file: io.BufferedReader) -> bool:
-    """Whether the file is CSV: by its suffix, otherwise by its first byte that is not a space."""
-    suffix = Path(path.removesuffix(".gz")).suffix.lower()
-    if suffix in (".csv", *_JSON_SUFFIXES):
-        return suffix == ".csv"
-    try:
-        begin = file.peek(_PEEK)[:_PEEK].removeprefix(codecs.BOM_UTF8).lstrip()
-    except _READ_ERRORS as error:
-        raise _unreadable(path, error) from None
-    return bool(begin) and not begin.startswith(b"{")
-
-
-def _size(file: IO[bytes]) -> int | None:
-    status = os.fstat(file.fileno())
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _header(path: str, lines: IO[bytes], wanted: Sequence[str]) -> list[str]:
-    try:
-        first = lines.readline().decode("utf-8-sig").rstrip("\r\n")
-    except (*_READ_ERRORS, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from None
-    header = next(csv.reader([first]), [])
-    absent = [column for column in wanted if column not in header]
-    if absent:
-        problem, fix = _no_column(_display_name(path), header, absent[0])
-        raise SourceError(problem, fix=fix, retriable=False)
-    return header
-
-
-def _no_column(path: str, header: list[str], column: str) -> tuple[str, str]:
-    """Return the problem of a header without a column, and the fix."""
-    if len(header) == 1:
-        for delimiter, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
-            if delimiter in header[0]:
-                return (
-                    f"the columns of {path} are separated by {name}: {header[0]!r}",
-                    "separate them by commas; pandas.read_csv(..., sep=...).to_csv(..., index=False) does so",
-                )
-    return (
-        f"{path} has no column {column!r}; its columns are {', '.join(header[:20]) or 'none'}",
-        "correct the key of the configuration that names it, such as input.features or input.label, or the "
-        "file's first line (CSV has a header; a line of JSON begins with a brace)",
-    )
-
-
-def _unreadable(path: str, error: Exception) -> SourceError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return SourceError(
-        f"{_display_name(path)} cannot be read: {reason}",
-        fix="check the path, its permissions and that a .gz file is complete",
-        retriable=False,
-    )
-
-
-def _with_read_errors(path: str, batches: Iterator[list[Record]]) -> Iterator[list[Record]]:
-    try:
-        yield from batches
-    except _READ_ERRORS as error:
-        raise _unreadable(path, error) from None
-
-
-def _blocks(file: Any) -> Iterator[bytes]:
-    """Blocks of the file that end with a complete line, except perhaps the last; of a pipe, what is there."""
-    partial: list[bytes] = []  # an incomplete line
-    while block := file.read1(_BLOCK):
-        end = block.rfind(b"\n") + 1
-        if end:
-            partial.append(block[:end])
-            yield b"".join(partial)
-            partial = []
-        if end < len(block):
-            partial.append(block[end:])
-    if partial:
-        yield b"".join(partial)
-
-
-def _lines(block: bytes) -> list[bytes]:
-    lines = block.split(b"\n")
-    if not lines[-1]:
-        del lines[-1]  # after the last newline
-    return [line.rstrip(b"\r") for line in lines] if b"\r" in block else lines
-
-
-def _rows(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Rows of a CSV file: lines, joined where a quoted cell contains a newline."""
-    partial: list[bytes] = []
-    quoted = False
-    for block in blocks:
-        if not quoted and b'"' not in block:
-            yield _lines(block)
-            continue
-        rows = []
-        for line in io.BytesIO(block):
-            partial.append(line)
-            quoted ^= line.count(b'"') % 2 == 1
-            if not quoted:
-                rows.append(b"".join(partial).rstrip(b"\r\n"))
-                partial = []
-        yield rows
-    if partial:
-        yield [b"".join(partial).rstrip(b"\r\n")]
-
-
-def _batches(chunks: Iterable[list[bytes]], size: int, *, wait: bool) -> Iterator[list[Record]]:
-    """Records in batches of this size; `wait`: whether a batch waits until it is full."""
-    offset = 0
-    pending: list[bytes] = []
-    for chunk in chunks:
-        pending += chunk
-        done = 0
-        while len(pending) - done >= size or (not wait and done < len(pending)):
-            values = pending[done : done + size]
-            done += len(values)
-            yield list(map(Record, range(offset, offset + len(values)), values))
-            offset += len(values)
-        del pending[:done]
-    if pending:
-        yield list(map(Record, range(offset, offset + len(pending)), pending))
 
 
 @dataclass
@@ -380,7 +140,7 @@ class Replay:
             source = stack.enter_context(open_source(self.config, self.path))
             labels = None
             if self.labels is not None:
-                labels = stack.enter_context(_open_labels(self.config, self.labels))
+                labels = stack.enter_context(open_labels(self.config, self.labels))
             return self._run(source, labels, progress)
 
     def _run(
@@ -512,16 +272,15 @@ def replay_file(
         It was interrupted; the summary of what was done has been reported.
     """
     console = Console(stderr=True, soft_wrap=True)
-    letters = _LazyFile(dead_letters or Path(f"{config.app}-dead-letters.jsonl"))
+    letters = dead_letters or Path(f"{config.app}-dead-letters.jsonl")
+    scores = {"standard output": "-"} if output is None else {"--output": output}
+    paths = {**scores, "--dead-letters": letters, "--record": record}
+    check_outputs(paths, {"the file of events": file, "the file of labels": labels, **files_of(config)})
     with contextlib.ExitStack() as stack:
-        scores: IO[bytes] = sys.stdout.buffer if output is None else stack.enter_context(_create(output))
-        stack.callback(letters.close)
-
-        def write(lines: bytes) -> None:
-            scores.write(lines)
-            scores.flush()  # the reader of a pipe may wait for them
-
-        replay = Replay(config, file, write, letters.write, labels)
+        files = _Outputs(output, letters, record, console)
+        stack.callback(files.close)
+        files.open()
+        replay = Replay(config, file, files.write_scores, files.write_letter, labels)
         server = (
             stack.enter_context(
                 _Background(MetricsServer(replay.telemetry, config.metrics, config.audit_file, config.card))
@@ -532,37 +291,19 @@ def replay_file(
         if server is not None:
             console.print(f"metrics: {server.url}/metrics\ndashboard: {server.url}/", highlight=False)
         start = time.perf_counter()
-        with _progress() as progress:
-            task = progress.add_task("replay", total=None, events=0, rate="")
-
-            def show(_: int) -> None:
-                rate = replay.events / max(time.perf_counter() - start, 1e-9)
-                progress.update(
-                    task,
-                    total=replay.size,
-                    completed=replay.position,
-                    events=replay.events,
-                    rate=f"{rate:,.0f} events/s",
-                )
-
-            with _interruptible(replay):
-                gauges = replay.run(show)
-        scores.flush()
+        gauges = _run_with_progress(replay)
         seconds = time.perf_counter() - start
+        files.finish(frame_json(replay.telemetry, public=False, audit=config.audit_file)[1])
         summary = summarise(gauges, replay.late)
         summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
-        if record is not None:
-            with _create(record) as run_file:
-                run_file.write(frame_json(replay.telemetry, public=False, audit=config.audit_file)[1])
-        if letters.made:
-            summary["dead_letter_file"] = str(letters.path)
+        if files.letters.bytes:
+            summary["dead_letter_file"] = str(letters)
         if replay.interrupted:
             summary["interrupted"] = True
         report(summary)
         if replay.interrupted:
             raise KeyboardInterrupt
-        if not summary["learned"]:
-            raise _nothing_learned(replay, summary, config)
+        _check_learned(replay, summary, config)
         if server is not None:
             # From here on Ctrl-C ends the command normally, even before the message is printed.
             with contextlib.suppress(KeyboardInterrupt):
@@ -571,6 +312,66 @@ def replay_file(
                     highlight=False,
                 )
                 _await_interrupt()
+
+
+class _Outputs:
+    """The files that a replay writes."""
+
+    def __init__(self, output: Path | None, letters: Path, record: Path | None, console: Console) -> None:
+        self._console = console
+        self._record = None if record is None else OutputFile(record)
+        self._scores = None if output is None else OutputFile(output)
+        self.letters = OutputFile(letters)
+
+    def open(self) -> None:
+        """Create the files, but that of dead letters, which its first line creates."""
+        for file in (self._record, self._scores):
+            if file is not None:
+                file.open()
+
+    def write_scores(self, lines: bytes) -> None:
+        """Write lines; the reader of a pipe may wait for them."""
+        out: Any = sys.stdout.buffer if self._scores is None else self._scores
+        out.write(lines)
+        out.flush()
+
+    def write_letter(self, line: bytes) -> None:
+        self.letters.write(line + b"\n")
+
+    def finish(self, recorded: bytes) -> None:
+        """Give all files their names; `recorded`: the content of `--record`."""
+        if self._record is not None:
+            self._record.write(recorded)
+        for file in self._files():
+            file.finish()
+
+    def _files(self) -> list[OutputFile]:
+        return [file for file in (self._scores, self.letters, self._record) if file is not None]
+
+    def close(self) -> None:
+        """Close the files, and say where those are that did not get their names."""
+        for file in self._files():
+            if file.unfinished is not None:
+                self._console.print(f"not complete: {file.unfinished}", highlight=False)
+            file.close()
+
+
+def _run_with_progress(replay: Replay) -> LaneGauges:
+    start = time.perf_counter()
+    with _progress() as progress, _interruptible(replay):
+        task = progress.add_task("replay", total=None, events=0, rate="")
+
+        def show(_: int) -> None:
+            rate = replay.events / max(time.perf_counter() - start, 1e-9)
+            progress.update(
+                task,
+                total=replay.size,
+                completed=replay.position,
+                events=replay.events,
+                rate=f"{rate:,.0f} events/s",
+            )
+
+        return replay.run(show)
 
 
 def _await_interrupt() -> NoReturn:
@@ -613,30 +414,35 @@ def _challenger_summary(challenger: ChallengerGauges) -> dict[str, Any]:
     return {**numbers, "seconds": round(challenger.seconds, 3)}
 
 
-def _nothing_learned(replay: Replay, summary: dict[str, Any], config: Config) -> SourceError:
+def _check_learned(replay: Replay, summary: dict[str, Any], config: Config) -> None:
+    """Raise the error of a replay that learned nothing, or whose labels found no event.
+
+    Raises
+    ------
+    SourceError
+        It is one.
+    """
     reason = replay.commonest_error()
-    if reason is not None:
+    if not summary["learned"] and reason is not None:
         letters = sum(summary["dead_letters"].values())
-        return SourceError(
+        raise SourceError(
             f"nothing was learned: {letters:,} of {replay.events:,} events could not be used, most often: "
             f"{reason}",
             fix=f"correct the events or [input]; {summary['dead_letter_file']} has each event with its error",
             retriable=False,
         )
-    if replay.events and replay.late is not None:
-        return SourceError(
-            f"nothing was learned: none of {replay.events:,} events got a label in time",
-            fix="compare the ids and times of both files, or raise labels.after; with labels.absent events "
-            "without a label are learned too",
-            retriable=False,
-        )
+    unfound = None if replay.late is None else replay.late.no_label_found()
+    if unfound is not None:
+        raise unfound
+    if summary["learned"]:
+        return
     if replay.events:
-        return SourceError(
+        raise SourceError(
             f"nothing was learned: no event has the label {config.input.label!r}",
             fix="correct input.label, or use a file with labels",
             retriable=False,
         )
-    return SourceError(
+    raise SourceError(
         "nothing was learned: the file has no events", fix="use a file with events", retriable=False
     )
 
@@ -703,38 +509,6 @@ class _SizedColumn(ProgressColumn):
     def render(self, task: Task) -> RenderableType:
         """Draw the column."""
         return self(task)
-
-
-def _create(path: Path) -> IO[bytes]:
-    try:
-        return path.open("wb")
-    except OSError as error:
-        raise SourceError(
-            f"{path} cannot be written: {error.strerror}",
-            fix="choose another path or correct its permissions",
-            retriable=False,
-        ) from None
-
-
-class _LazyFile:
-    """A file that is created by its first line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: IO[bytes] | None = None
-
-    @property
-    def made(self) -> bool:
-        return self._file is not None
-
-    def write(self, line: bytes) -> None:
-        if self._file is None:
-            self._file = _create(self.path)
-        self._file.write(line + b"\n")
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 class _Background:

@@ -16,6 +16,7 @@ import typer
 
 from streampair.errors import SourceError, StoreError
 from streampair_connectors.cli.options import AsJson, errors
+from streampair_connectors.cli.output_files import check_outputs, files_of, write_file
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -221,19 +222,16 @@ def report(
     no server, loads nothing, and has no value of any record.
     """
     with errors(as_json):
-        if run.suffix == ".toml":
-            settings = load_config(run)
+        path = run.with_suffix(".html") if output is None else output
+        settings = load_config(run) if run.suffix == ".toml" else None
+        read = {"RUN": run} if settings is None else files_of(settings)
+        check_outputs({"--output": path}, read)
+        if settings is None:
+            frame = read_run(run)
+        else:
             logs.configure("error")
             frame = asyncio.run(stored_run(settings))
-        else:
-            frame = read_run(run)
-        path = run.with_suffix(".html") if output is None else output
-        try:
-            path.write_bytes(report_html(frame))
-        except OSError as error:
-            raise SourceError(
-                f"{path} cannot be written: {error.strerror}", fix="choose another path", retriable=False
-            ) from None
+        write_file(path, report_html(frame))
         if as_json:
             typer.echo(json.dumps({"report": str(path), "lanes": len(frame["lanes"])}))
         else:

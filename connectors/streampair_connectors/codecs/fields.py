@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -11,9 +12,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from streampair.errors import RecordError, TombstoneError
+from streampair.evaluation.epochs import UNITS, unit_of
 from streampair_connectors.config import InputConfig, LabelsConfig
 
-__all__ = ["EventFields", "Find", "is_field_name", "is_outer", "typed_reader", "unnested", "unwrapped"]
+__all__ = [
+    "EPOCH_UNITS",
+    "EventFields",
+    "Find",
+    "is_field_name",
+    "is_outer",
+    "typed_reader",
+    "unnested",
+    "unwrapped",
+]
 
 _MISSING = object()
 # Debezium's operations without a row: delete, truncate, message.
@@ -152,18 +163,30 @@ def _put_parts(time: str, kind: str, parts: list[tuple[str, str]], data: dict[st
     try:
         moment = _moment(value, kind)
     except (ValueError, TypeError, OverflowError):
-        written = "ISO 8601, such as 2024-01-31T12:00:00Z" if kind == "iso-8601" else f"a number, {kind}"
-        raise RecordError(
-            f"field {time!r} is no time as input.fields declares it",
-            fix=f"send it as {written}; or correct input.fields",
-            stage="features",
-        ) from None
+        raise _no_time(time, value, kind) from None
     for name, part in parts:
         data[name] = moment.weekday() if part == "weekday" else getattr(moment, part)
 
 
+def _no_time(time: str, value: Any, kind: str) -> RecordError:
+    problem = f"field {time!r} is no time as input.fields declares it"
+    if kind == "iso-8601":
+        fix = "send it as ISO 8601, such as 2024-01-31T12:00:00Z; or correct input.fields"
+        return RecordError(problem, fix=fix, stage="features")
+    fix = f"send it as a number, {kind}, of a time from 1990 to 2100; or correct input.fields"
+    with suppress(ValueError, TypeError, OverflowError):
+        unit = unit_of(_number_of(value))
+        if unit is not None:
+            problem += f": it looks like {unit}"
+        written = next((each for each, name in EPOCH_UNITS.items() if name == unit), None)
+        if written is not None:
+            fix = f'write "{written}" for it in input.fields'
+    return RecordError(problem, fix=fix, stage="features")
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECONDS = {"epoch-s": 1_000_000, "epoch-ms": 1_000, "epoch-us": 1}
+# Units of numbers that are times, by the kinds of `input.fields`.
+EPOCH_UNITS = {"epoch-s": "seconds", "epoch-ms": "milliseconds", "epoch-us": "microseconds"}
 
 
 def _moment(value: Any, kind: str) -> datetime:
@@ -171,11 +194,18 @@ def _moment(value: Any, kind: str) -> datetime:
     if kind == "iso-8601":
         moment = datetime.fromisoformat(value)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    if isinstance(value, bool):
+    number, unit = _number_of(value), EPOCH_UNITS[kind]
+    if unit_of(number) != unit:
+        raise ValueError
+    return _EPOCH + timedelta(microseconds=number * (UNITS["microseconds"] // UNITS[unit]))
+
+
+def _number_of(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError
     if isinstance(value, str):
-        value = float(value) if "." in value else int(value)
-    return _EPOCH + timedelta(microseconds=value * _MICROSECONDS[kind])
+        return float(value) if "." in value else int(value)
+    return value
 
 
 def _nested(data: Mapping[str, Any], path: list[str]) -> Any:

@@ -238,7 +238,7 @@ def _schema_of_file(config: Config) -> Any:
     assert file is not None
     path = Path(config.base / file)
     try:
-        return _compiled(json.loads(path.read_text(encoding="utf-8")), [])
+        return _compiled(json.loads(path.read_text(encoding="utf-8-sig")), [])
     except (OSError, ValueError, _SchemaError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(

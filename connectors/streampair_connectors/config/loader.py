@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from streampair.errors import ConfigError
+from streampair_connectors.config.file_kinds import kind_of
 from streampair_connectors.config.models import Config, parse_config
 
 __all__ = ["Changes", "load_config"]
@@ -31,7 +32,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     """
     file = Path(path)
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = tomllib.loads(_text(file))
     except OSError as error:
         raise ConfigError(
             f"the configuration {file} cannot be read: {error.strerror}",
@@ -42,6 +43,14 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     config = parse_config(data, base=file.absolute().parent, source=str(file))
     config._file = file.absolute()
     return config
+
+
+def _text(file: Path) -> str:
+    content = file.read_bytes()
+    kind = kind_of(content)
+    if kind is not None:
+        raise ConfigError(f"the configuration {file} is {kind[0]}, not TOML in UTF-8", fix=kind[1])
+    return content.decode("utf-8-sig").replace("\r\n", "\n")
 
 
 # Stands for all keys of a file that cannot be read.

@@ -283,7 +283,8 @@ class InputConfig(Table):
     time: str | None = None
     max_event_bytes: Annotated[int, Field(ge=64, le=100_000_000)] = 524_288
     format: Literal["json", "avro", "json-schema", "csv"] = "json"
-    # How a field is written, if not as a number: a number as text, or a time, of which parts are features.
+    # How a field is written, if not as a number: a number as text, or a time, of which parts are features. Of
+    # the column `time`: the unit of numbers in it, and in that of labels.
     fields: dict[str, Literal["number", "iso-8601", "epoch-s", "epoch-ms", "epoch-us"]] = {}
     # "debezium": events are changes of a table, and the fields are those of the row after the change.
     envelope: Literal["debezium"] | None = None
@@ -341,7 +342,7 @@ class InputConfig(Table):
         for name, kind in self.fields.items():
             if kind != "number" and name in names:
                 raise ValueError(f"{name!r} is a time; name parts of it as features, such as '{name}.hour'")
-            if name not in read:
+            if name not in read and (kind == "number" or name != self.time):
                 what = "name it" if kind == "number" else f"name parts of it, such as '{name}.hour',"
                 raise ValueError(f"no feature reads input.fields.{name}; {what} in input.features")
         for name in names:
@@ -1273,8 +1274,13 @@ class Config(Table):
             meaning["input"] |= declared.model_dump(mode="json", include={"format", "columns"})
         if declared.envelope is not None:
             meaning["input"]["envelope"] = declared.envelope
-        if declared.fields:
-            meaning["input"]["fields"] = declared.fields
+        # Without the unit of `input.time`, which only files have, unless a feature reads that field.
+        parts = {time for time, _ in declared.time_parts().values()}
+        fields = {
+            name: kind for name, kind in declared.fields.items() if name != declared.time or name in parts
+        }
+        if fields:
+            meaning["input"]["fields"] = fields
         if labels is not None:  # what labels stand for; how long they may take can be changed
             meaning["labels"] = {"absent": labels.absent, "order": labels.order}
         return meaning

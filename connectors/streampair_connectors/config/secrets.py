@@ -36,7 +36,7 @@ def read_secret(what: str, file: Path | None, env: str | None) -> SecretStr | No
     if file is not None:
         try:
             check_private(file, what)
-            text = file.read_text(encoding="utf-8").strip()
+            text = file.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise ConfigError(

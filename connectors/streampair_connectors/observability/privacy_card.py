@@ -289,7 +289,7 @@ def read_audit(file: Path) -> str:
         If it cannot be read. The path is not named, since the card may be public.
     """
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         raise ConfigError(
             "the file of the audit cannot be read",

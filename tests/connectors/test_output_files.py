@@ -1,0 +1,243 @@
+"""Files that commands write: never over one that they read, and under their names only when complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from streampair_connectors.cli.app import app
+from streampair_connectors.cli.output_files import OutputFile, write_file
+from typer.testing import CliRunner
+
+from streampair import auc, models
+from streampair.errors import SourceError
+
+TOML = """
+app = "fraud"
+[input]
+label = "y"
+features = ["a", "b"]
+[learner]
+class = "streampair.auc.PairOGD"
+[worker]
+breaker = "off"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a configuration and a file of events, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "c.toml").write_text(TOML)
+    draw = random.Random(1)
+    rows = ({"a": draw.random(), "b": draw.random(), "y": bool(n % 2)} for n in range(60))
+    (tmp_path / "e.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def call(*args: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def link(name: str, kind: Callable[..., None]) -> Callable[[Path], str]:
+    def make(target: Path) -> str:
+        kind(target, target.parent / name)
+        return name
+
+    return make
+
+
+SPELLINGS: tuple[Callable[[Path], str], ...] = (
+    lambda path: path.name,
+    str,
+    lambda path: f"sub/../{path.name}",
+    link("link", os.symlink),
+    link("hard", os.link),
+)
+
+
+@pytest.mark.parametrize("option", ["--output", "--record", "--dead-letters"])
+@pytest.mark.parametrize("name", ["e.jsonl", "c.toml", "audit.json"])
+def test_a_replay_writes_over_nothing_that_it_reads(folder: Path, option: str, name: str) -> None:
+    (folder / "audit.json").write_text("{}")
+    (folder / "c.toml").write_text(TOML + '[metrics]\naudit_file = "audit.json"\n')
+    before = (folder / name).read_bytes()
+    for spelling in SPELLINGS:
+        path = spelling(folder / name)
+        failed = call("replay", "c.toml", "e.jsonl", option, path, code=2)
+        assert f"error: {option} {path} is the same file as " in failed.stderr
+        assert "which is read" in failed.stderr
+        assert (folder / name).read_bytes() == before
+    assert not list(folder.glob("*.part"))
+
+
+def test_a_replay_does_not_write_over_its_input_by_default(folder: Path) -> None:
+    (folder / "e.jsonl").rename("fraud-dead-letters.jsonl")
+    failed = call("replay", "c.toml", "fraud-dead-letters.jsonl", code=2)
+    assert "--dead-letters fraud-dead-letters.jsonl is the same file as the file of events" in failed.stderr
+    # Nor does the file that holds the lines until all are there.
+    (folder / "fraud-dead-letters.jsonl").rename("s.jsonl.part")
+    failed = call("replay", "c.toml", "s.jsonl.part", "--output", "s.jsonl", code=2)
+    assert "is the same file as the file of events" in failed.stderr
+    assert len((folder / "s.jsonl.part").read_text().splitlines()) == 60
+
+
+@pytest.mark.parametrize("begin", [None, ""])
+def test_two_outputs_in_one_file(folder: Path, begin: str | None) -> None:
+    if begin is not None:
+        (folder / "s").write_text(begin)
+    command = ["replay", "c.toml", "e.jsonl", "--output", "s", "--record", "sub/../s"]
+    assert "--record sub/../s is the same file as that of --output" in call(*command, code=2).stderr
+    command = ["replay", "c.toml", "e.jsonl", "--output", "s", "--record", "s.part"]
+    assert "--record s.part is the same file as that of --output" in call(*command, code=2).stderr
+    # A device takes them all.
+    call("replay", "c.toml", "e.jsonl", "--output", os.devnull, "--record", os.devnull)
+
+
+@pytest.mark.parametrize(
+    ("source", "sink"), [("e.jsonl", "e.jsonl"), ("-", "e.jsonl"), ("e.jsonl", "c.toml")]
+)
+def test_standard_input_and_output_are_files_too(folder: Path, source: str, sink: str) -> None:
+    before = (folder / sink).read_bytes()
+    command = [sys.executable, "-m", "streampair_connectors", "replay", "c.toml", source]
+    with open("e.jsonl", "rb") as stdin, open(sink, "ab") as stdout:
+        done = subprocess.run(command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert b"standard output is the same file as" in done.stderr
+    assert (folder / sink).read_bytes() == before
+
+
+def test_other_commands_write_over_nothing_that_they_read(folder: Path) -> None:
+    call("replay", "c.toml", "e.jsonl", "--output", "s.jsonl", "--record", "run.json")
+    os.link("run.json", "run.html")
+    assert "is the same file as RUN, which is read" in call("report", "run.json", code=2).stderr
+    for command in ("report c.toml -o", "budget card c.toml --html", "model export c.toml"):
+        failed = call(*command.split(), "sub/../c.toml", code=2)
+        assert "is the same file as the configuration, which is read" in failed.stderr
+    assert (folder / "c.toml").read_text() == TOML
+
+
+def test_an_output_gets_its_name_when_it_is_complete(folder: Path) -> None:
+    (folder / "s.jsonl").write_text("of yesterday\n")
+    os.chmod("s.jsonl", 0o640)
+    os.symlink("s.jsonl", "link")
+    with open("e.jsonl", "a") as file:
+        file.write('{"a": "x", "b": 1, "y": true}\n')
+    call(
+        "replay",
+        "c.toml",
+        "e.jsonl",
+        "--output",
+        "link",
+        "--dead-letters",
+        "bad.jsonl",
+        "--record",
+        "run.json",
+    )
+    assert (folder / "link").is_symlink()
+    assert len((folder / "s.jsonl").read_text().splitlines()) == 61
+    assert (folder / "s.jsonl").stat().st_mode & 0o777 == 0o640
+    assert len((folder / "bad.jsonl").read_text().splitlines()) == 1
+    assert {path.name for path in folder.iterdir()} == {
+        *("c.toml", "e.jsonl", "sub", "link", "s.jsonl", "bad.jsonl", "run.json")
+    }
+
+
+def test_an_output_of_a_replay_that_fails_does_not_get_its_name(folder: Path) -> None:
+    (folder / "s.jsonl").write_text("of yesterday\n")
+    rows = "".join(f"{n % 7},{n % 3},{n % 2}\n" for n in range(3000))
+    (folder / "e.csv").write_text(f'a,b,y\nx,1,1\n{rows}1,"2,1\n')
+    failed = call("replay", "c.toml", "e.csv", "-o", "s.jsonl", "--record", "run.json", code=1)
+    assert "not complete: " in failed.stderr
+    assert "line 3003 of e.csv has a quote" in failed.stderr.replace(",", "")
+    assert (folder / "s.jsonl").read_text() == "of yesterday\n"
+    assert len((folder / "s.jsonl.part").read_text().splitlines()) == 3000
+    assert len((folder / "fraud-dead-letters.jsonl.part").read_text().splitlines()) == 1
+    assert not list(folder.glob("run.json*"))
+    # The next one begins anew.
+    call("replay", "c.toml", "e.jsonl", "-o", "s.jsonl")
+    assert len((folder / "s.jsonl").read_text().splitlines()) == 60
+    assert [path.name for path in folder.glob("*.part")] == ["fraud-dead-letters.jsonl.part"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_output_of_a_replay_that_is_interrupted(folder: Path, number: int) -> None:
+    """Ctrl-C ends it after a batch, with what was done; a kill leaves the old file."""
+    (folder / "s.jsonl").write_text("of yesterday\n")
+    command = [sys.executable, "-m", "streampair_connectors", "replay", "c.toml", "-", "--output", "s.jsonl"]
+    event = (folder / "e.jsonl").read_bytes().splitlines(keepends=True)[0]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.write(event)
+            process.stdin.flush()
+            part = folder / "s.jsonl.part"
+            while not (part.exists() and part.stat().st_size):
+                assert process.poll() is None
+            process.send_signal(number)
+            assert process.wait(60) == (130 if number == signal.SIGINT else -number)
+        finally:
+            process.kill()
+    assert part.exists() == (number == signal.SIGKILL)
+    assert (
+        (folder / "s.jsonl").read_text().startswith('{"app"' if number == signal.SIGINT else "of yesterday")
+    )
+
+
+def test_a_disk_that_is_full_leaves_the_old_file(folder: Path) -> None:
+    path = folder / "s.jsonl"
+    path.write_text("of yesterday\n")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        failed = call("replay", "c.toml", "e.jsonl", "--output", path, code=1)
+        with pytest.raises(SourceError, match="cannot be written: File too large"):
+            write_file(path, b"x" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "s.jsonl cannot be written: File too large" in failed.stderr
+    assert "make room on its disk" in failed.stderr
+    assert path.read_text() == "of yesterday\n"
+
+
+def test_a_full_standard_output_is_an_error_with_a_fix(folder: Path) -> None:
+    command = [sys.executable, "-m", "streampair_connectors", "replay", "c.toml", "e.jsonl"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: No space left on device" in done.stderr
+    assert "fix: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_processes_do_not_mix_their_lines(tmp_path: Path) -> None:
+    first, second = OutputFile(tmp_path / "s"), OutputFile(tmp_path / "s")
+    first.write(b"first")
+    second.write(b"second")
+    with pytest.raises(SourceError, match="another process has replaced it"):
+        first.finish()
+    first.close()
+    second.finish()
+    assert (tmp_path / "s").read_bytes() == b"second"
+
+
+def test_a_model_is_not_saved_over_what_a_command_reads(folder: Path) -> None:
+    models.save(auc.PairOGD(), folder / "start.json")
+    text = TOML.replace("[worker]", 'start = "start.json"\n[worker]')
+    (folder / "c.toml").write_text(text)
+    failed = call("model", "export", "c.toml", "start.json", code=2)
+    assert "FILE start.json is the same file as learner.start, which is read" in failed.stderr
