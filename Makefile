@@ -21,6 +21,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 
 # Tests start hundreds of processes: none of them is to compile its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -54,7 +55,7 @@ JOBS ?= -n 4
 # Kernels are compiled before, by one process: four would each compile the same ones, while workers wait for them.
 test: $(STAMP) $(DOCS_STAMP)
 	cd tests && ../$(BIN)/python -m harness.warm
-	$(BIN)/python -m pytest $(JOBS) $(ARGS)
+	STREAMPAIR_MAKE_TEST=1 $(BIN)/python -m pytest $(JOBS) $(ARGS)
 
 # Another Python has an environment of its own, .cache/python-3.13, with the same versions of everything. What depends
 # on the language is tested there: kernels, examples, states, what is written down.
@@ -131,7 +132,6 @@ readme: $(STAMP)
 	$(BIN)/python benchmarks/readme.py $(ARGS)
 
 # The site, into .cache/site; a broken link or reference is an error.
-DOCS_STAMP := $(VENV)/.installed-docs
 $(DOCS_STAMP): $(STAMP)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
 	@touch $(DOCS_STAMP)

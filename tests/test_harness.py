@@ -53,6 +53,30 @@ def test_skips(tmp_path: Path, required: bool, processes: list[str]) -> None:
     assert ("2 failed, 1 xfailed" if required else "2 skipped, 1 xfailed") in completed.stdout
 
 
+def test_a_skip_of_what_make_installs_fails_in_make_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = TESTS.replace('install tool")', 'install tool", made=True)')
+    assert "2 skipped, 1 xfailed" in run_here(tmp_path, tests).stdout
+    monkeypatch.setenv("STREAMPAIR_MAKE_TEST", "1")
+    assert "1 failed, 1 skipped, 1 xfailed" in run_here(tmp_path, tests).stdout
+
+
+def test_every_prerequisite_of_the_makefile_is_defined_before_it() -> None:
+    """One that is defined below is empty: `make test` would not install what the site needs."""
+    command = ["make", "--warn-undefined-variables", "--dry-run", "help"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=support.ROOT, check=True)
+    assert done.stderr == ""
+    plan = subprocess.run(
+        ["make", "--dry-run", "test", "VENV=.cache/none"],
+        capture_output=True,
+        text=True,
+        cwd=support.ROOT,
+        check=True,
+    )
+    assert "--group docs" in plan.stdout
+
+
 UNPARSED = """
 def test_whose_source_cannot_be_parsed(request):
     inner = request.node._repr_failure_py

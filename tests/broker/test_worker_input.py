@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from harness import support
 from harness.apache_kafka import KafkaBroker
 from harness.applications import App, Inside, events, read_until, same, scores_by_offset
 from harness.kafka import Cluster
@@ -247,7 +248,10 @@ def test_a_missing_input_topic_is_never_created(kafka: Cluster, unique: Unique, 
 
 def test_batches_of_every_codec_are_scored(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
     """Written by librdkafka, whose codecs are its own."""
-    confluent_kafka = pytest.importorskip("confluent_kafka")
+    try:
+        import confluent_kafka
+    except ImportError:
+        support.unavailable("confluent_kafka", "pip install '.[demo]'", made=True)
     app = App(kafka, tmp_path, unique("app")).create_topics()
     codecs, values = ("gzip", "snappy", "lz4", "zstd", "none"), events(500)
     for number, codec in enumerate(codecs):

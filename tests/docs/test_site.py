@@ -19,7 +19,7 @@ HINT = "make docs, or pip install --group docs"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None:
-        support.unavailable("mkdocs", HINT)
+        support.unavailable("mkdocs", HINT, made=True)
     directory = tmp_path_factory.mktemp("site")
     completed = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)],

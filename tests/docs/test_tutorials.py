@@ -50,7 +50,7 @@ def need(*programs: str) -> None:
     try:
         import confluent_kafka  # noqa: F401
     except ImportError:
-        support.unavailable("the in-process broker", "pip install 'streampair[demo]'")
+        support.unavailable("the in-process broker", "pip install '.[demo]'", made=True)
 
 
 @pytest.mark.embedded

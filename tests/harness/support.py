@@ -34,11 +34,15 @@ def note_used(kind: str, what: str) -> None:
     used.setdefault(kind, set()).add(what)
 
 
-def unavailable(what: str, hint: str) -> NoReturn:
-    """Skip the test because ``what`` is missing; fail instead where everything is required."""
+def unavailable(what: str, hint: str, *, made: bool = False) -> NoReturn:
+    """Skip the test because ``what`` is missing; fail instead where everything is required.
+
+    ``made``: `make test` installs it, and it is required there.
+    """
     missing[what] = hint
-    if require_all():
-        pytest.fail(f"{what} is required (STREAMPAIR_REQUIRE_ALL=1) and missing: {hint}", pytrace=False)
+    for name in ("STREAMPAIR_REQUIRE_ALL", *(["STREAMPAIR_MAKE_TEST"] if made else [])):
+        if os.environ.get(name, "") not in ("", "0"):
+            pytest.fail(f"{what} is required ({name}=1) and missing: {hint}", pytrace=False)
     pytest.skip(f"{what} is missing: {hint}")
 
 
