@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
+import importlib.util
 import re
 import shutil
+import socket
 import subprocess
+import threading
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +91,6 @@ def test_the_worker_of_the_compose_file_runs_the_example_configuration() -> None
     assert mounts["worker-state"] == str(config.state_directory)
     assert config.kafka is not None
     assert config.kafka.bootstrap_servers == "kafka:9092"
-    assert f":{config.metrics.port}/livez" in dockerfile
     assert config.metrics.host == config.metrics.public_host == "0.0.0.0"
     assert "ports" not in worker, (
         "the operator's endpoint shows functions of raw data: not for the host's network"
@@ -158,3 +163,69 @@ def test_the_supported_versions_of_python_are_one_list() -> None:
         r"for python in \$\(PYTHON\) (.*) python3;", (support.ROOT / "Makefile").read_text()
     )
     assert looked_for.split() == [f"python{version}" for version in versions]
+
+
+# ---- health of the image -------------------------------------------------------------------------------
+
+
+def health() -> Any:
+    spec = importlib.util.spec_from_file_location("healthcheck", DEPLOY / "healthcheck.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def answering(code: int) -> Iterator[int]:
+    """A server of HTTP on a free port that answers everything with a status."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(code)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_image_is_healthy_on_whatever_port_it_listens() -> None:
+    """The check asked port 9464, which another metrics.port, or `serve`, does not have."""
+    module = health()
+    with answering(200) as alive, answering(503) as stuck, answering(404) as other, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        module.SECONDS = 0.2  # of a port that takes connections and never answers
+        nothing = silent.getsockname()[1]
+        assert {alive, stuck, other, nothing} <= module.listening(Path("/proc/net/tcp").read_text())
+        assert module.healthy({alive})
+        assert module.healthy({alive, other, nothing})
+        assert not module.healthy({alive, stuck})
+        assert not module.healthy({other, nothing})
+        assert not module.healthy(set())
+    assert not module.healthy({alive})
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    assert "COPY deploy/healthcheck.py /opt/streampair/healthcheck.py" in dockerfile
+    assert 'CMD ["python", "/opt/streampair/healthcheck.py"]' in dockerfile
+
+
+def test_the_image_has_the_signer_of_msk() -> None:
+    assert '"${wheel}[msk]"' in (DEPLOY / "Dockerfile").read_text()
+
+
+def test_extras_are_installed_from_the_clone() -> None:
+    """The name on the index is nobody's: an advice to install it would install what somebody puts there."""
+    advice = re.escape("pip install 'streampair") + r"\["
+    command = ["git", "grep", "-nE", advice, "--", "*.py", "*.md", "*.toml", "deploy", "Makefile"]
+    found = subprocess.run(command, cwd=support.ROOT, capture_output=True, text=True)
+    assert found.stdout == ""
+    assert found.returncode == 1  # nothing was found; above 1 git has failed

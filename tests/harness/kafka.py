@@ -96,7 +96,7 @@ class EmbeddedCluster(Cluster):
         try:
             import confluent_kafka
         except ImportError:
-            raise Unavailable("the in-process broker", "pip install 'streampair[demo]'") from None
+            raise Unavailable("the in-process broker", "pip install '.[demo]'") from None
         from streampair_connectors.kafka.embedded import EmbeddedBroker
 
         self.version = f"librdkafka {confluent_kafka.libversion()[0]}"

@@ -165,7 +165,8 @@ class _MskSigner(AbstractTokenProvider):  # type: ignore[misc]  # untyped base
             from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
         except ImportError:
             raise TokenError(
-                "kafka.oauth_msk_region needs the signer of Amazon MSK", "pip install 'streampair[msk]'"
+                "kafka.oauth_msk_region needs the signer of Amazon MSK",
+                "pip install '.[msk]' in the clone, or pip install aws-msk-iam-sasl-signer-python",
             ) from None
         try:
             token, expires_ms = MSKAuthTokenProvider.generate_auth_token(self._region)
