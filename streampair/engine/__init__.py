@@ -24,6 +24,7 @@ from streampair.engine.records import (
     Scored,
 )
 from streampair.engine.recovery import ExternalState, learners_of
+from streampair.engine.snapshot import UnusableLogError
 from streampair.engine.wal import LogDamagedError, LogKey, RecordRef, Register
 
 __all__ = [
@@ -51,5 +52,6 @@ __all__ = [
     "RegretConfig",
     "ReplayRequest",
     "Scored",
+    "UnusableLogError",
     "learners_of",
 ]

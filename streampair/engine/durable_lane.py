@@ -30,6 +30,7 @@ from streampair.engine.records import (
     Scored,
 )
 from streampair.engine.recovery import (
+    ANOTHER,
     Cause,
     ExternalState,
     OverrideResult,
@@ -42,7 +43,7 @@ from streampair.engine.recovery import (
     replay_impossible,
 )
 from streampair.engine.reservations import Reservations
-from streampair.engine.snapshot import Snapshot, since_of, summary
+from streampair.engine.snapshot import OR_ANEW, Snapshot, UnusableLogError, since_of, summary
 from streampair.engine.source import ORDER_NOT_COVERED, Positions
 from streampair.engine.wal import (
     LOG_FORMAT,
@@ -50,10 +51,13 @@ from streampair.engine.wal import (
     Chain,
     CommitEntry,
     Digests,
+    Entry,
     GenesisEntry,
     LearnerState,
     LogKey,
     ModelEntry,
+    OverrideEntry,
+    Position,
     Range,
     RangesEntry,
     RecordRef,
@@ -61,6 +65,8 @@ from streampair.engine.wal import (
     SnapshotEntry,
     SourceState,
     StartEntry,
+    log_format,
+    other_format,
     truncate_tag,
 )
 from streampair.errors import LaneStoppedError, PrivacyError, SnapshotError
@@ -171,13 +177,15 @@ class LaneLog:
 
         Raises
         ------
-        LogDamagedError
-            If it is damaged.
+        LogDamagedError, UnusableLogError
+            If it is damaged, or of another format.
         PrivacyError
             If it was begun under another key.
         SnapshotError
             If it belongs to another lane, or was written under another configuration.
         """
+        if (found := log_format(frames)) not in (None, LOG_FORMAT):
+            raise other_format("the log", found, LOG_FORMAT)
         entries, self._chain, used = Chain.read(self._key, frames, damaged=True)
         if self._chain.damage is not None:
             self._check_key(frames)
@@ -188,11 +196,6 @@ class LaneLog:
             return ReplayRequest(None, None, None, used)
         genesis, tip = known.genesis, known.tip
         theirs = {"app": genesis.app, "topic": genesis.topic, "partition": genesis.partition}
-        if genesis.format != LOG_FORMAT:
-            raise SnapshotError(
-                f"the log has format {genesis.format}, this release reads {LOG_FORMAT}",
-                fix="run the release that wrote it; another app name begins a new log",
-            )
         if theirs != self._who:
             raise SnapshotError(
                 f"the log is that of {theirs}, this lane is {self._who}",
@@ -268,22 +271,7 @@ class LaneLog:
             check_replay(known, facts)
         appends: list[LogAppend] = []
         if known is None:
-            genesis = GenesisEntry(
-                format=LOG_FORMAT,
-                writer=__version__,
-                name=self._name,
-                fingerprint=self._fingerprint,
-                key=self._key.id,
-                partitions=facts.partitions,
-                entity=self._entity,
-                cluster=facts.cluster,
-                topic_id=facts.topic_id,
-                first=facts.first,
-                plan=self._plan(),
-                privacy=report,
-                settings=self._settings,
-                **self._who,  # type: ignore[arg-type]
-            )
+            genesis = self._genesis(facts, report)
             self._known = known = RecoveredState.of([genesis])
             assert known is not None
             appends.append(self._append(self._chain.add(genesis)))
@@ -300,6 +288,59 @@ class LaneLog:
         known.fold(attempt)
         appends.append(self._append(self._chain.add(attempt)))
         return appends, warnings
+
+    def _genesis(self, facts: ExternalState, report: dict[str, Any] | None) -> GenesisEntry:
+        return GenesisEntry(
+            format=LOG_FORMAT,
+            writer=__version__,
+            name=self._name,
+            fingerprint=self._fingerprint,
+            key=self._key.id,
+            partitions=facts.partitions,
+            entity=self._entity,
+            cluster=facts.cluster,
+            topic_id=facts.topic_id,
+            first=facts.first,
+            plan=self._plan(),
+            privacy=report,
+            settings=self._settings,
+            **self._who,  # type: ignore[arg-type]
+        )
+
+    def begin_anew(self, facts: ExternalState, when: str) -> LogAppend:
+        """Begin a new log at the group's offset: see `LoggedLane.begin_anew`."""
+        if facts.offset is None and not facts.offsets:
+            raise SnapshotError(
+                "the group has no offset here, so nothing says where a new model would begin",
+                fix="set it: kafka-consumer-groups.sh --reset-offsets --to-offset OFFSET --execute, and "
+                "repeat the command",
+            )
+        next_offset, source = facts.offset, None
+        if self.source is not None:
+            positions = [Position(p, offset, 0) for p, offset in sorted(facts.offsets.items())]
+            # The events that waited for their labels when the log was lost are not learned.
+            next_offset, source = 0, SourceState(positions, [], due=positions if self._late else [])
+        tip = CommitEntry(
+            writer=__version__,
+            next_offset=next_offset,
+            seen=0,
+            slots=0,
+            scores=self._scores_digest(),
+            last=None,
+            ledger=None,
+            clean=True,
+            privacy=None,
+            first=None,
+            source=source,
+        )
+        what = f"{when} (began anew at the group's offset)"
+        anew = OverrideEntry(
+            what=what, charged=0, from_snapshot=True, next_offset=next_offset, ledger=None, void=[]
+        )
+        entries: list[Entry] = [self._genesis(facts, None), tip, anew]
+        self._chain = Chain(self._key)
+        self._known, self._partitions = RecoveredState.of(entries), facts.partitions
+        return self._append(*map(self._chain.add, entries))
 
     def promote(
         self, name: str, facts: ExternalState, titles: Mapping[str, str], what: str, void: str
@@ -545,9 +586,9 @@ class LaneLog:
         """
         known = self._known
         if known is None or known.saved is None or self._key.tag(b"snapshot", data) != known.saved.content:
-            raise SnapshotError(
+            raise UnusableLogError(
                 "the snapshot is not the one that the log names",
-                fix="put the store back as a whole: its log and its snapshots belong together",
+                fix=f"put the store back as a whole: its log and its snapshots belong together. {OR_ANEW}",
             )
 
     def _ranges(self, ranges: list[Range]) -> tuple[bytes, ...]:
@@ -864,6 +905,34 @@ class LoggedLane(Lane):
                 after, charged = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0))), charged - others
             after = math.hypot(after, math.sqrt(max(charged, 0.0)))
         return accepted._replace(mu=(before, after))
+
+    def begin_anew(self, facts: ExternalState, when: str) -> LogAppend:
+        """Begin a new model at the group's offset, in place of a log that is gone or cannot be used.
+
+        Call it on a lane that is not started. Make the append durable as the first of an empty log, then
+        start a new lane: it takes the events from the group's offset on, so that none is scored twice and
+        none is skipped.
+
+        Parameters
+        ----------
+        facts
+            As of `start`, with the group's offset of each partition.
+        when
+            The date, for the log.
+
+        Raises
+        ------
+        PrivacyError
+            The learner is private: the log was its account.
+        SnapshotError
+            The group has no offset.
+        """
+        if self.private:
+            raise PrivacyError(
+                f"{self.name} is private, and its log is the account of what was released",
+                fix=f"put the newest store back; if it is lost, {ANOTHER}",
+            )
+        return self._log.begin_anew(facts, when)
 
     def _others_mu2(self, known: RecoveredState) -> float:
         """Spend of the private challengers in the log, as the sum of mu^2."""

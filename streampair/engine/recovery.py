@@ -11,6 +11,7 @@ import msgspec
 from streampair import __version__
 from streampair.engine.records import LogAppend
 from streampair.engine.reservations import Reservations
+from streampair.engine.snapshot import UnusableLogError
 from streampair.engine.source import longer
 from streampair.engine.wal import (
     WHOLE_TOPIC,
@@ -424,7 +425,8 @@ def check(
     facts
         State outside of the log.
     private
-        Whether the learner is private. Other lanes lose only time, so they go on.
+        Whether the learner is private. Other lanes go on, unless their log is gone or cut: they would score
+        events a second time.
     entity
         Where the lane reads entities from; empty where none are declared.
 
@@ -437,18 +439,31 @@ def check(
     ------
     PrivacyError
         If a private lane may not go on; the message says what can be done.
+    UnusableLogError
+        If the log of another lane is gone or cut.
     SnapshotError
         If the register was written under another key, or the topic is another one.
     """
     warnings: list[str] = []
 
-    def refuse(problem: str, fix: str, cause: Cause | None = None) -> None:
+    def refuse(problem: str, fix: str, cause: Cause | None = None, *, lost: str | None = None) -> None:
         if private:
             raise PrivacyError(problem, fix=fix)
+        if lost is not None:
+            raise lost_error(problem, lost)
         warnings.append(problem)
 
     verify_log(known, chain, facts, entity, refuse)
     return warnings
+
+
+def lost_error(problem: str, more: str) -> UnusableLogError:
+    """The error of a lane without an account whose log is gone or cut; `more`: what else can be done."""
+    return UnusableLogError(
+        problem,
+        fix="put the newest store back. If it is lost, `streampair state recover CONFIG --begin-anew` begins "
+        f"a new model at the group's offset{more}",
+    )
 
 
 def verify_log(
@@ -461,7 +476,9 @@ def verify_log(
     known, chain, facts, entity
         As of `check`.
     refuse
-        Called with the problem, its fix, and the cause for which it can be overridden, if any.
+        Called with the problem, its fix, and the cause for which it can be overridden, if any. `lost`: the
+        log is gone or cut, so that a lane of any learner would score events again; without an account it has
+        this further choice.
     """
     register = None if facts.register is None else Register.read(chain.key, facts.register)
     if known is None:
@@ -470,12 +487,14 @@ def verify_log(
                 f"the store has no log of this lane, and the group's register says that it had "
                 f"{register.sequence + 1} entries: the store was lost, or is another one",
                 f"put the store back. If it is lost, {ANOTHER}",
+                lost="",
             )
         elif read := [place for place in facts.places(None) if place.beyond]:
             refuse(
                 "the store has no log of this lane, but its group has read up to offset "
-                f"{read[0].offset}{read[0].name}: models of these records have been released",
+                f"{read[0].offset}{read[0].name}: these records have been scored",
                 f"put the store back. If it is lost, {ANOTHER}",
+                lost="",
             )
         return
     if known.genesis.key != chain.key.id:
@@ -529,6 +548,19 @@ def _check_register(
                 f"stop what else uses the group. If the store is the newest there is, {override}",
                 "register",
             )
+        for place in facts.places(known):
+            if place.beyond:  # then it is not only the register that is missing
+                moved = (
+                    "If a tool has moved the offset, move it back first: kafka-consumer-groups.sh "
+                    f"--reset-offsets --to-offset {place.next_offset or place.start} --execute"
+                )
+                refuse(
+                    f"the group's offset {place.offset}{place.name} has no register, and lies beyond the "
+                    f"log, which ends at {place.next_offset}: this is not the newest store, or a tool has "
+                    "moved the offset",
+                    f"put the newest store back. {moved}",
+                    lost=f". {moved}",
+                )
         return
     if register.key != chain.key.id:
         refuse_key(register.key, chain.key.id)
@@ -544,6 +576,8 @@ def _check_register(
             "put the newest store back (an older one must never be). If that is lost, `streampair state "
             "recover CONFIG --accept-rollback` shows its cost first, and goes on",
             "rollback",
+            lost="; or `streampair state recover CONFIG --accept-rollback` goes on with the older model, and "
+            "scores the events since then a second time",
         )
         return
     for place in facts.places(known):
@@ -823,11 +857,13 @@ def overridden_problem(
     """
     found: list[str] = []
 
-    def refuse(problem: str, fix: str, reason: Cause | None = None) -> None:
+    def refuse(problem: str, fix: str, reason: Cause | None = None, *, lost: str | None = None) -> None:
         if reason == cause:
             found.append(problem)
         elif private:
             raise PrivacyError(problem, fix=fix)
+        elif lost is not None:
+            raise lost_error(problem, lost)
 
     if chain.damage is not None:
         if cause != "rollback":
@@ -840,34 +876,20 @@ def overridden_problem(
                 fix=f"put the newest copy of the store back; if it is lost, {ANOTHER}",
             )
     verify_log(known, chain, facts, entity, refuse)
-    if cause == "register" and found:
-        _check_offsets(known, facts, found[0])
     if cause == "span" and known.span is not None:
         found.append("the records from the last snapshot to the last commit cannot be replayed")
-    if not found or not (private or cause == "span" or chain.damage is not None):
+    if not found or (cause == "register" and not private):
         raise NothingToOverrideError(
-            {
+            "this lane keeps no privacy account, and goes on by itself"
+            if found
+            else {
                 "register": "the group's register is there",
                 "rollback": "the log is not older than the group's register",
                 "span": "no events have to be replayed from the last snapshot",
-            }[cause]
-            if private
-            else "this lane keeps no privacy account, and goes on by itself",
+            }[cause],
             fix="start `streampair run`; `streampair state show` says what it would be refused for",
         )
     return found[0]
-
-
-def _check_offsets(known: RecoveredState, facts: ExternalState, problem: str) -> None:
-    """Raise if the group has read beyond the log: then it is not only the register that is missing."""
-    for place in facts.places(known):
-        if place.beyond:
-            raise PrivacyError(
-                f"{problem}; and the group's offset{place.name} lies beyond the log, which ends at "
-                f"{place.next_offset}: it is either not the newest store, or a tool has moved the offset",
-                fix="put the newest store back. If a tool has moved the offset, move it back first: "
-                f"kafka-consumer-groups.sh --reset-offsets --to-offset {place.next_offset or place.start}",
-            )
 
 
 def forks_to_charge(

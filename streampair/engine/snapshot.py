@@ -17,9 +17,11 @@ __all__ = [
     "FORMAT_VERSION",
     "KEPT",
     "MIN_KEY_BYTES",
+    "OR_ANEW",
     "Dates",
     "ReleaseDate",
     "Snapshot",
+    "UnusableLogError",
     "configuration_changed",
     "dated",
     "pack",
@@ -33,8 +35,21 @@ __all__ = [
 
 ReleaseDate = tuple[int, int, float, int | None, int]
 
+OR_ANEW: Final = (
+    "For a learner that is not private, `streampair state recover CONFIG --begin-anew` begins a new model at "
+    "the group's offset, so that no event is scored twice or skipped"
+)
+"""What else can be done where a log cannot be used."""
+
 KEPT = 8
 """Number of dates of each kind that are kept: the first one, and the latest."""
+
+
+class UnusableLogError(SnapshotError):
+    """A log that is gone, cut, damaged or of another format, of a lane that has scored.
+
+    A lane without an account can begin a new model at the group's offset (`LoggedLane.begin_anew`).
+    """
 
 
 class Dates:
@@ -210,9 +225,9 @@ def unpack(data: bytes, *, signing_key: bytes | None = None) -> dict[str, Any]:
         raise _damaged(f"only {len(data)} bytes are left of it")
     version = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 2], "big")
     if version != FORMAT_VERSION:
-        raise SnapshotError(
+        raise UnusableLogError(
             f"the snapshot has format version {version}, this release reads {FORMAT_VERSION}",
-            fix="run the release that wrote it, or a newer one",
+            fix=f"run the release that wrote it, or a newer one. {OR_ANEW}",
         )
     head, payload = data[len(MAGIC) : _HEAD], data[_PREFIX:]
     if hashlib.blake2b(head + payload, digest_size=32).digest() != data[_HEAD : _HEAD + 32]:

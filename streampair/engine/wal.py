@@ -30,12 +30,13 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from streampair.engine.snapshot import configuration_changed
+from streampair.engine.snapshot import OR_ANEW, UnusableLogError, configuration_changed
 from streampair.errors import SnapshotError
 from streampair.privacy.ledger import DIGEST_BYTES
 
 __all__ = [
     "LOG_FORMAT",
+    "REGISTER_FORMAT",
     "WHOLE_TOPIC",
     "Chain",
     "CommitEntry",
@@ -60,13 +61,16 @@ __all__ = [
 LOG_FORMAT: Final = 1
 """Of the log that this release writes."""
 
+REGISTER_FORMAT: Final = 1
+"""Of the register that this release writes."""
+
 _HEAD: Final = struct.Struct(">QI32s")
 _CHECK: Final = 8
 _TAG: Final = 32
 _START: Final = bytes(_TAG)
 
 
-class LogDamagedError(SnapshotError):
+class LogDamagedError(UnusableLogError):
     """An entry of full length that does not verify, or one that is missing between two others."""
 
 
@@ -650,7 +654,7 @@ class Chain:
         return LogDamagedError(
             f"the log is damaged {where}: {detail}",
             fix="put the newest copy of the store back, with the key that wrote it; see `streampair "
-            "state recover --help` for what it costs to go on without",
+            f"state recover --help` for what it costs to go on without. {OR_ANEW}",
         )
 
 
@@ -676,6 +680,8 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Forks charged by then.
     void
         Whether the guarantee is void by then.
+    format
+        Of the register. Registers of other formats are JSON objects too, with this number.
     """
 
     sequence: int
@@ -687,6 +693,7 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     forks: int
     void: bool
     mac: str = ""
+    format: int = REGISTER_FORMAT
 
     def text(self, key: LogKey) -> str:
         """The register as text of less than 300 bytes, authenticated."""
@@ -698,13 +705,23 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, key: LogKey, text: str) -> Register | None:
-        """The register of a text; None if it is no register of this release (a tool has written over it).
+        """The register of a text; None if it is no register (a tool has written over it).
 
         Raises
         ------
+        UnusableLogError
+            If it is one of another format.
         SnapshotError
             If it is one, and was written under another key or changed.
         """
+        try:
+            found = msgspec.json.decode(text, type=_AnyRegister)
+        except msgspec.DecodeError:
+            return None
+        if found.format is None and not found.mac:
+            return None
+        if found.format != REGISTER_FORMAT:
+            raise other_format("the group's register", found.format, REGISTER_FORMAT)
         try:
             register = msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError:
@@ -719,6 +736,39 @@ class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "application name: a new account, whose spend comes on top of this one's",
             )
         return register
+
+
+class _AnyRegister(msgspec.Struct):
+    """What a register of any format has; those before formats were numbered have no number."""
+
+    format: int | None = None
+    mac: str = ""
+
+
+class _AnyFirstEntry(msgspec.Struct):
+    """What the first entry of a log of any format has."""
+
+    format: int | None = None
+    genesis: _AnyFirstEntry | None = None
+
+
+def log_format(data: bytes) -> int | None:
+    """Format of a log by its first entry, which is not verified; None: it cannot be read."""
+    frames = Chain.frames(data)
+    try:
+        first = msgspec.msgpack.decode(frames[0][_HEAD.size + _CHECK : -_TAG], type=_AnyFirstEntry)
+    except (IndexError, msgspec.DecodeError, ValueError):
+        return None
+    return first.format if first.genesis is None else first.genesis.format
+
+
+def other_format(what: str, found: int | None, known: int) -> UnusableLogError:
+    """The error for a log or a register of another format, with both numbers."""
+    number = "no format number" if found is None else f"format {found}"
+    return UnusableLogError(
+        f"{what} has {number}, this release reads {known}",
+        fix=f"run the release that wrote it. {OR_ANEW}",
+    )
 
 
 def truncate_tag(tag: bytes) -> str:

@@ -16,7 +16,7 @@ from harness.apache_kafka import KafkaBroker
 from harness.applications import App, Inside, events
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
-from streampair_connectors.config import KafkaConfig
+from streampair_connectors.config import KafkaConfig, load_config
 from streampair_connectors.kafka import (
     LogTopic,
     Message,
@@ -28,6 +28,7 @@ from streampair_connectors.kafka import (
 )
 from streampair_connectors.stores import TopicLane
 
+from streampair.engine import UnusableLogError
 from streampair.errors import ConfigError, SourceError, StoreError
 
 Unique = Callable[[str], str]
@@ -93,8 +94,8 @@ def test_a_topic_that_can_lose_an_entry_is_refused(
     topic = LogTopic(settings(apache_kafka), name)
     with pytest.raises(ConfigError, match=setting.replace("_", ".")) as caught:
         asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
-    assert "kafka-configs.sh --alter" in caught.value.fix
-    asyncio.run(topic.ensure(1, replication_factor=None, strict=False))  # nobody's account
+    assert "kafka-configs.sh --bootstrap-server" in caught.value.fix
+    asyncio.run(topic.ensure(1, replication_factor=None, strict=False))  # of models: the next one replaces it
 
 
 @pytest.mark.broker
@@ -106,6 +107,26 @@ def test_a_cluster_that_does_not_tell_is_refused(forgetful: KafkaBroker, unique:
         asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
     assert f"--operation DescribeConfigs --topic {topic.name}" in caught.value.fix
     asyncio.run(topic.ensure(1, replication_factor=None, strict=False))
+
+
+def test_records_that_are_no_entries_are_not_taken_for_an_empty_log(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """Of another release, whose log would begin beside them; the group knows nothing of it."""
+    app = App(apache_kafka, tmp_path, unique("app"), store="kafka").create_topics()
+    topic = LogTopic(settings(apache_kafka), load_config(app.path).log_topic)
+    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+
+    async def body() -> None:
+        async with writer(apache_kafka, topic, unique("other")) as write:
+            await write(Message(b"entry|1", b"of a log"), Message(b"entry|2", b"of a log"))
+
+    asyncio.run(body())
+    app.produce(events(20))
+    with Inside(app) as worker:
+        error = worker.end()
+    assert isinstance(error, UnusableLogError)
+    assert "has 2 record(s), and no entry of a log that this release reads" in error.problem
 
 
 # ---- two applications ------------------------------------------------------------------------------
@@ -321,7 +342,7 @@ def test_large_states_come_back_as_they_were(apache_kafka: Cluster, unique: Uniq
         assert [offset for offset, *_ in found][:2] == [0, 2]
         # Deleted from the middle of a message on: that is found, whatever is left of it.
         await topic.trim(0, found[2][0] + 3)
-        with pytest.raises(StoreError, match="is incomplete"):
+        with pytest.raises(UnusableLogError, match="is incomplete"):
             await topic.read(0)
         await topic.trim(0, found[3][0])
         assert await topic.read(0) == found[3:]
@@ -351,7 +372,7 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
         (b"0/0",),
         (b"x",),
     ):
-        with pytest.raises(StoreError, match="is incomplete"):
+        with pytest.raises(UnusableLogError, match="is incomplete"):
             read(*wrong)
 
 

@@ -22,6 +22,7 @@ from streampair_connectors.kafka import (
     LogTopic,
     Partition,
     TransactionalProducer,
+    describe_topics,
     group_members,
     read_register,
     transactional_id,
@@ -29,6 +30,7 @@ from streampair_connectors.kafka import (
 )
 from typer.testing import CliRunner
 
+from streampair.engine import UnusableLogError
 from streampair.engine.source import partition_key
 from streampair.errors import StoreError, StreampairError
 
@@ -432,3 +434,212 @@ def test_another_scope_is_refused_with_its_way_on(
 async def _write_junk(app: App, topic: str, key: str) -> None:
     async with AIOKafkaProducer(bootstrap_servers=app.kafka.bootstrap) as producer:
         await producer.send_and_wait(topic, bytes(100), key=key.encode(), partition=0)
+
+
+# ---- a log that is gone
+
+
+def delete_topic(app: App, topic: str) -> None:
+    async def body() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=app.kafka.bootstrap)
+        await admin.start()
+        try:
+            await admin.delete_topics([topic])
+        finally:
+            await admin.close()
+
+    asyncio.run(body())
+    config = KafkaConfig(bootstrap_servers=app.kafka.bootstrap)
+    wait_for("the topic to be gone", lambda: topic not in asyncio.run(describe_topics(config)))
+
+
+def lose(app: App, loss: str, older: Any) -> None:
+    """Take the log away, or a part of it; `older`: a copy of the store from before the last events."""
+    topic = load_config(app.path).log_topic
+    if loss == "gone" and app.store == "kafka":
+        delete_topic(app, topic)
+    elif loss == "gone":
+        shutil.rmtree(app.state)
+    elif loss == "trimmed":  # retention has passed over the last snapshot
+        config = load_config(app.path)
+        offset = asyncio.run(LogTopic(config.require_kafka(), topic).read(0))[-1][0]
+        asyncio.run(delete(app, topic, offset + 1))
+    elif loss == "snapshot" and app.store == "kafka":
+        records = copy_of(app)
+        put_back(app, [each for each in records if each[1].startswith(b"frame|")])
+    elif loss == "snapshot":
+        for path in app.state.glob("*.state"):
+            path.unlink()
+    elif loss == "cut":
+        put_back(app, older)
+    else:  # of another release, which has other names for its entries
+        if app.store == "kafka":
+            put_back(app, [(0, b"entry 1", b"of a log"), (0, b"entry 2", b"of a log")])
+        else:
+            (path,) = app.state.glob("*.log")
+            path.unlink()
+        _write_register(app, '{"version": 7, "mac": "ab"}')
+
+
+def _write_register(app: App, text: str) -> None:
+    config = load_config(app.path)
+    places = [Partition(app.input, number) for number in range(app.partitions)]
+
+    async def body() -> None:
+        found = await read_register(config.require_kafka(), app.name, places)
+        offsets = {place: each.offset for place, each in found.items() if each is not None}
+        texts = {place: (offset, "" if place.partition else text) for place, offset in offsets.items()}
+        await write_register_offline(config.require_kafka(), app.name, texts)
+
+    asyncio.run(body())
+
+
+def state_found(app: App) -> dict[str, Any]:
+    """What `check` says of the state."""
+    result = CliRunner().invoke(command, ["check", str(app.path), "--json"])
+    found = json.loads(result.stdout.splitlines()[-1])["findings"]
+    return next(each for each in found if each["check"] == "state")
+
+
+def scored_once(app: App, ends: dict[int, int]) -> None:
+    """Each event has one score: no copy of it, and none is missing."""
+    rows = app.await_scores(ends, committed=app.store == "kafka")
+    places = sorted((row["partition"], row["offset"]) for row in rows)
+    assert places == [(number, offset) for number, end in sorted(ends.items()) for offset in range(end)]
+
+
+@pytest.mark.parametrize(
+    ("place", "loss"),
+    [
+        *(("directory", loss) for loss in ("gone", "snapshot", "cut", "another format")),
+        *(("kafka", loss) for loss in ("gone", "trimmed", "snapshot", "cut", "another format")),
+    ],
+)
+def test_a_lost_log_is_refused_and_a_new_model_begins_where_the_group_is(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, place: str, loss: str
+) -> None:
+    """`run`, `check`, `state show` and `state recover` say the same; then no event is scored twice."""
+    app = App(apache_kafka, tmp_path, unique("app"), store=place, partitions=2).create_topics()
+    older = None
+    for end in (40, 60):
+        for number in range(2):
+            app.produce(events(60)[end - 40 if end == 40 else 40 : end], number)
+        with Inside(app) as worker:
+            app.await_scores({0: end, 1: end}, worker)
+            wait_for("the last commit", lambda: worker.lag() == 0)
+            assert worker.stop() is None
+        older = copy_of(app) if end == 40 else older
+    lose(app, loss, older)
+    app.produce(events(10, seed=2), 1)
+    error = refused(app)
+    assert isinstance(error, UnusableLogError)
+    assert "--begin-anew" in error.fix
+    found = state_found(app)
+    assert (found["ok"], found["text"], found["fix"]) == (False, error.problem, error.fix)
+    (lane,) = call("state", "show", app.path)["lanes"]
+    assert (lane["refused"], lane["fix"]) == (error.problem, error.fix)
+    nobody(app)
+    call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
+    (done,) = call("state", "recover", app.path, "--begin-anew", "--yes")["recovered"]
+    assert done == {"partition": "all", "refused": error.problem, "begins": {"0": 60, "1": 60}}
+    (lane,) = call("state", "show", app.path)["lanes"]
+    assert (lane["refused"], lane["register"], lane["group_offset"]) == (None, "agrees", 60)
+    assert "began anew at the group's offset" in lane["accepted"][0]
+    assert state_found(app)["ok"]
+    app.produce(events(20, seed=3), 0)
+    for ends in ({0: 80, 1: 70}, {0: 80, 1: 75}):
+        app.produce(events(ends[1] - 70, seed=4), 1)
+        with Inside(app) as worker:
+            app.await_scores(ends, worker)
+            wait_for("the last commit", lambda: worker.lag() == 0)
+            assert worker.stop() is None
+        scored_once(app, ends)
+    again = call("state", "recover", app.path, "--begin-anew", "--yes", code=1)
+    assert "a start is not refused" in again["error"]
+
+
+def test_a_private_lane_never_begins_anew(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    app = App(apache_kafka, tmp_path, unique("app"), learner=PRIVATE, store=store).create_topics()
+    app.produce(events(60))
+    run(app, 60)
+    if store == "directory":
+        (path,) = app.state.glob("*.log")  # its key stays
+        path.unlink()
+    else:
+        lose(app, "gone", None)
+    error = refused(app)
+    assert state_found(app)["text"] == error.problem
+    assert "no log of this lane" in error.problem
+    assert "under another application name" in error.fix
+    nobody(app)
+    assert call("state", "recover", app.path, "--begin-anew", "--yes", code=1)["error"] == error.problem
+
+
+def test_a_log_topic_that_is_deleted_under_a_worker_never_begins_at_the_start_again(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    app = App(apache_kafka, tmp_path, unique("app"), store="kafka").create_topics()
+    app.produce(events(60))
+    with Inside(app) as worker:
+        app.await_scores({0: 60}, worker)
+        wait_for("the last commit", lambda: worker.lag() == 0)
+        delete_topic(app, load_config(app.path).log_topic)
+        app.produce(events(20, seed=2))
+        error = worker.end()
+    assert isinstance(error, UnusableLogError)
+    nobody(app)
+    call("state", "recover", app.path, "--begin-anew", "--yes")
+    run(app, 80)
+    scored_once(app, {0: 80})
+
+
+def test_a_log_topic_that_can_lose_a_log_is_refused_by_run_and_check(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """Of a learner that is not private too: without its log it cannot go on."""
+    app = App(apache_kafka, tmp_path, unique("app"), store="kafka").create_topics()
+    topic = load_config(app.path).log_topic
+    apache_kafka.create_topic(topic, retention_ms="3600000")
+    error = refused(app)
+    assert "has retention.ms = 3600000: it can lose entries" in error.problem
+    result = CliRunner().invoke(command, ["check", str(app.path), "--json"])
+    found = json.loads(result.stdout.splitlines()[-1])["findings"]
+    log = next(each for each in found if each["check"] == "store.log_topic")
+    assert (log["text"], log["fix"]) == (error.problem, error.fix)
+
+
+def test_a_first_start_is_announced_as_one(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    """An offset of the group alone, at the start of the topic, is no lost log."""
+    app = App(apache_kafka, tmp_path, unique("app"), learner=PRIVATE, store=store).create_topics()
+    assert state_found(app) == {"check": "state", "ok": True, "text": "a start begins at the first event"}
+    assert not app.state.exists()
+    assert call("state", "show", app.path)["lanes"] == []
+    output = call("state", "recover", app.path, "--begin-anew", "--yes", code=1)
+    assert "neither the store nor the group has a lane" in output["error"]
+    (tmp_path / "other").mkdir()
+    app = App(apache_kafka, tmp_path / "other", unique("app"), store=store).create_topics()
+    config = load_config(app.path).require_kafka()
+    asyncio.run(write_register_offline(config, app.name, {Partition(app.input, 0): (0, "")}))
+    (lane,) = call("state", "show", app.path)["lanes"]
+    assert (lane["sequence"], lane["refused"]) == (-1, None)
+    app.produce(events(20))
+    run(app, 20)
+
+
+def test_a_state_is_exported_without_its_input(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
+) -> None:
+    app = App(apache_kafka, tmp_path, unique("app"), store=store).create_topics()
+    app.produce(events(20))
+    run(app, 20)
+    nobody(app)
+    (before,) = call("state", "show", app.path)["lanes"]
+    delete_topic(app, app.input)
+    file = tmp_path / "moved.state"
+    assert call("state", "export", app.path, file)["partitions"] == ["all"]
+    (lane,) = call("state", "show", app.path)["lanes"]
+    assert (lane["sequence"], lane["register"]) == (before["sequence"], "not asked")

@@ -71,7 +71,7 @@ def work(config: Path, count: int = 60, partition: int = 0) -> None:
 
 
 def test_a_directory_is_shown_without_a_broker_and_left_as_it_is(config: Path) -> None:
-    assert "has no lane of fraud" in call("state", "show", config)
+    assert "has a lane of fraud" in call("state", "show", config)
     work(config)
     work(config, 30, partition=2)
     state = config.parent / "state"

@@ -20,7 +20,7 @@ from streampair_connectors.stores import directory as disk
 from streampair_connectors.stores.offline import OfflineDirectory
 from streampair_connectors.worker.factory import lane_id
 
-from streampair.engine import Commit, LogAppend
+from streampair.engine import Commit, LogAppend, UnusableLogError
 from streampair.errors import StoreError
 
 
@@ -311,7 +311,7 @@ def test_the_log_and_its_snapshot_go_together(tmp_path: Path) -> None:
     assert lane.snapshot(one) == b"one"  # the process may die here
     lane.compact(made)
     assert lane.read() == b"saved 2"
-    with pytest.raises(StoreError, match=r"in the log is missing.*restore the whole store"):
+    with pytest.raises(UnusableLogError, match=r"in the log is missing.*restore the whole store"):
         lane.snapshot(one)
     assert neighbour.snapshot(theirs) == b"theirs"
     # A commit without a snapshot is an entry.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, privacy
-from streampair.engine import LogDamagedError, LogKey, Register, durable_lane
+from streampair.engine import LogDamagedError, LogKey, Register, UnusableLogError, durable_lane
 from streampair.engine.testing import CommittedOffset, Died, Driver
 from streampair.engine.wal import Chain, Digests, StartEntry
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
@@ -486,21 +488,71 @@ def test_partitions_that_were_added_split_entities() -> None:
     records.start()
 
 
-def test_a_lane_without_an_account_goes_on_and_says_why() -> None:
+def without_account() -> Driver:
+    """A lane without an account that has committed 40 events."""
+    driver = Driver(lambda: auc.PairOGD(seed=1))
+    driver.feed(EVENTS[:20])
+    driver.commit()
+    driver.feed(EVENTS[20:40])
+    driver.commit()
+    return driver
+
+
+@pytest.mark.parametrize("group", [None, CommittedOffset(None, 40), CommittedOffset("by hand", 40)])
+def test_without_an_account_too_a_log_that_is_gone_is_refused(group: CommittedOffset | None) -> None:
+    """It would begin at offset 0, and score every event a second time."""
+    driver = without_account()
+    driver.store.log, driver.store.snapshots = b"", {}
+    driver.group = group or driver.group
+    refused(driver, "no log of this lane.*--begin-anew", UnusableLogError)
+
+
+def test_without_an_account_too_a_log_that_is_cut_is_refused() -> None:
     driver = Driver(lambda: auc.PairOGD(seed=1))
     driver.feed(EVENTS[:20])
     driver.commit()
     old = copy.deepcopy(driver.store)
     driver.feed(EVENTS[20:40])
     driver.commit()
-    expected = driver.scores[20:]
     driver.store = old
+    refused(driver, "older than what was released.*--begin-anew.*--accept-rollback", UnusableLogError)
+    driver.group.register = None
+    refused(driver, "lies beyond the log, which ends at 20.*--to-offset 20", UnusableLogError)
+    driver.group.offset = 20  # moved back: it goes on from there
     driver.start()
-    assert "older than what was released" in driver.warnings[0]
-    assert driver.catch_up().scores == expected
-    driver.store.log, driver.store.snapshots = b"", {}
+    assert "has no register" in driver.warnings[0]
+    assert driver.lane.next_offset == 20
+
+
+def test_a_lane_without_an_account_goes_on_where_its_log_is_whole() -> None:
+    driver = without_account()
+    driver.group = CommittedOffset()
     driver.start()
-    assert "no log" in driver.warnings[0]
+    assert "the group has no offset here" in driver.warnings[0]
+    driver.group.offset = 50
+    driver.start()
+    assert "the group's offset 50 lies beyond the log" in driver.warnings[0]
+    assert driver.lane.next_offset == 40
+
+
+@pytest.mark.parametrize("model", [make, lambda: auc.PairOGD(seed=1)])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_register_of_another_format_is_refused_with_both_numbers(
+    model: Callable[[], Any], lost: bool
+) -> None:
+    """It is another release's: whatever that has written, this one must not begin beside it."""
+    driver = Driver(model)
+    driver.feed(EVENTS[:20])
+    driver.commit()
+    if lost:
+        driver.store.log, driver.store.snapshots = b"", {}
+    fields = json.loads(driver.group.register or "")
+    for other, named in ((2, "format 2"), (0, "format 0"), (None, "no format number")):
+        changed = {**fields, "format": other, "new": [1]}
+        if other is None:
+            del changed["format"]
+        driver.group.register = json.dumps(changed)
+        refused(driver, f"register has {named}, this release reads 1", UnusableLogError)
 
 
 # ---- what an operator accepts ----------------------------------------------------------------------------
@@ -603,7 +655,7 @@ def test_a_log_of_another_format_is_refused_and_its_own_release_goes_on(
     frames, group = driver.store.read(), copy.copy(driver.group)
     monkeypatch.setattr(durable_lane, "LOG_FORMAT", reads)
     with pytest.raises(
-        SnapshotError, match=f"the log has format {written}, this release reads {reads}.*wrote it"
+        UnusableLogError, match=f"the log has format {written}, this release reads {reads}.*wrote it"
     ):
         driver.start()
     assert (driver.store.read(), driver.group) == (frames, group)  # nothing was written
@@ -612,3 +664,16 @@ def test_a_log_of_another_format_is_refused_and_its_own_release_goes_on(
     driver.catch_up()
     assert contradictions(driver) == 0
     assert views(driver) == views(whole)
+
+
+def test_a_log_of_a_newer_format_with_other_entries_is_refused_by_its_number() -> None:
+    """Its entries cannot be read, and that is no damage."""
+    driver = worked()
+    first = Chain.frames(driver.store.log)[0]
+    body = msgspec.msgpack.decode(first[52:-32])
+    genesis = body.get("genesis", body)
+    genesis |= {"format": 7, "new": [1]}
+    changed = msgspec.msgpack.encode({**body, "type": "a new kind"})
+    head = first[:8] + len(changed).to_bytes(4, "big") + first[12:52]
+    driver.store.log = head + changed + first[-32:] + driver.store.log[len(first) :]
+    refused(driver, "the log has format 7, this release reads 1", UnusableLogError)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, privacy
-from streampair.engine import LogDamagedError, recovery
+from streampair.engine import LogDamagedError, UnusableLogError, recovery
 from streampair.engine.testing import CommittedOffset, Died, Driver
 from streampair.engine.wal import Chain, Digests, split_digests
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
@@ -325,6 +325,83 @@ def test_a_lane_without_an_account_gives_up_its_span_for_nothing() -> None:
     public.start()
     assert public.lane.next_offset == 20
     assert public.lane.gauges().events["learned"] == 5
+
+
+def begin_anew(driver: Driver) -> None:
+    """What `streampair state recover --begin-anew` does."""
+    lane = driver.new_lane()
+    append = lane.begin_anew(driver.found(lane.read(b"")), "2026-11-22")
+    driver.store.cut(0)
+    driver.append(append)
+
+
+@pytest.mark.parametrize("loss", ["gone", "cut", "damaged", "another format"])
+def test_a_new_model_begins_at_the_offset_of_the_group(loss: str) -> None:
+    """No event is scored twice, and none is skipped, wherever the worker dies afterwards."""
+    public = Driver(lambda: auc.PairOGD(seed=1), snapshot_every=100)
+    for start in (0, 10, 20):
+        old = public.store.log
+        public.feed(EVENTS[start : start + 10])
+        public.commit()
+    log = public.store.log
+    if loss == "another format":
+        public.group.register = '{"format": 2, "mac": ""}'
+    else:
+        public.store.log = {"gone": b"", "cut": old, "damaged": log[:90] + b"x" + log[91:]}[loss]
+    with pytest.raises(UnusableLogError, match="--begin-anew"):
+        public.start()
+    public.topic += [
+        type(public.topic[0])(30 + i, public.topic[i].value) for i in range(15)
+    ]  # they come while nobody works
+    begin_anew(public)
+    assert public.group.offset == 30
+    public.start()
+    assert "(began anew at the group's offset)" in public.lane.log.known.accepted[0]  # type: ignore[union-attr]
+    public.die_after = 0
+    public.catch_up()
+    with pytest.raises(Died):
+        public.commit()
+    del public.scores[30:]  # of a transaction that was not committed
+    public.start()
+    assert public.lane.next_offset == 30
+    public.catch_up()
+    public.commit()
+    public.start()
+    assert [scored.offset for scored in public.scores] == list(range(45))
+    assert public.lane.gauges().events["learned"] == 15
+    fresh = Driver(lambda: auc.PairOGD(seed=1))
+    fresh.topic = public.topic
+    fresh.lane._batch.next_offset = 30
+    assert [s.score for s in fresh.catch_up().scores] == [s.score for s in public.scores[30:]]
+
+
+def test_a_new_model_begins_only_where_its_offset_is_known_and_nothing_is_accounted() -> None:
+    public = Driver(lambda: auc.PairOGD(seed=1))
+    public.feed(EVENTS[:5])
+    public.group = CommittedOffset()
+    with pytest.raises(SnapshotError, match=r"nothing says where a new model would begin.*--reset-offsets"):
+        begin_anew(public)
+    world = worked()
+    store, group = copy.deepcopy(world.store), copy.copy(world.group)
+    world.store.log = b""
+    with pytest.raises(PrivacyError, match=r"its log is the account.*under another application name"):
+        begin_anew(world)
+    assert (world.store.log, world.group) == (b"", group)
+    world.store = store
+    world.start()
+
+
+def test_an_older_log_without_an_account_goes_on_and_scores_again() -> None:
+    public = Driver(lambda: auc.PairOGD(seed=1))
+    public.feed(EVENTS[:10])
+    public.commit()
+    old = copy.deepcopy(public.store)
+    public.feed(EVENTS[10:20])
+    public.commit()
+    again, public.store = public.scores[10:], old
+    assert public.override("rollback", "2026-11-22") == 0
+    public.start()
+    assert public.catch_up().scores == again
 
 
 def test_what_it_says_is_spent_is_what_the_report_says_afterwards() -> None:

@@ -210,7 +210,7 @@ batch_size = 20
     async def _stored(self, partition: int) -> tuple[bytes, bytes]:
         """Log and snapshot of a lane in Kafka. Fences its owner: only where none is running."""
         config, number = load_config(self.path), self.lane(partition)
-        store = TopicStore(config, partitions=len(self.lanes), private=False)
+        store = TopicStore(config, partitions=len(self.lanes))
         lane = await store.open(
             Partition(self.input, number),
             dict.fromkeys(range(self.partitions) if number == WHOLE_TOPIC else [number], 0),

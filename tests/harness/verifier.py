@@ -596,7 +596,7 @@ class Trial:
             files.close()
 
     async def _stored(self, lane: int) -> tuple[bytes, bytes]:
-        store = TopicStore(load_config(self.app.path), partitions=len(self.app.lanes), private=False)
+        store = TopicStore(load_config(self.app.path), partitions=len(self.app.lanes))
         opened = await store.open(Partition(self.app.input, lane), {})
         try:
             frames = await opened.read()

@@ -298,9 +298,9 @@ def _check_store(config: Config, report: Report) -> None:
         names = [path.stem.removeprefix(prefix) for path in directory.glob(f"{prefix}*.log")]
         logs = [name for name in names if (name == "all" if config.learner.whole_topic else name.isdigit())]
         text = f"{directory} can be written; {len(logs)} lane(s) of this application and topic"
-        report.good("store", text + ("" if logs else ": starts at the first event"))
+        report.good("store", text)
     elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
-        report.good("store", f"{directory} does not exist yet and will be made: starts at the first event")
+        report.good("store", f"{directory} does not exist yet and will be made")
     else:
         report.bad(
             "store",
@@ -312,20 +312,26 @@ def _check_store(config: Config, report: Report) -> None:
 
 
 async def _check_state(config: Config, report: Report) -> None:
-    """Whether a start would refuse what the store and the group hold, as `streampair state show` says it."""
+    """Whether a start would refuse what the store and the group hold, of each lane that it may open.
+
+    It is what a worker does up to its first write, but for fencing others and the replay of the last events.
+    """
     from streampair_connectors.stores.state import open_states
 
     try:
-        async with open_states(config, broker=False) as states:
-            lanes = await states.show()
+        async with open_states(config) as states:
+            lanes = await states.show(new=True)
     except StreampairError as error:
         report.bad("state", error)
         return
     for lane in lanes:
         if lane.refused is not None:
             report.bad("state", StoreError(lane.refused, fix=lane.fix or "streampair state show"))
-    if lanes and report.ok:
-        report.good("state", "a start continues from the last commit")
+    if report.ok:
+        begun = any(lane.key or lane.writer for lane in lanes)
+        where = "continues from the last commit" if begun else "begins at the first event"
+        replays = ", unless the replay of the last events comes out otherwise"
+        report.good("state", f"a start {where}" + (replays if any(lane.replay for lane in lanes) else ""))
 
 
 def _check_ports(config: Config, report: Report) -> None:
@@ -431,8 +437,7 @@ async def _check_log_topic(config: Config, report: Report, topics: _Topics) -> N
         return
     try:
         check_log_partitions(config, topics.found[name])
-        if is_private(config):
-            await LogTopic(config.require_kafka(), name).check_settings()
+        await LogTopic(config.require_kafka(), name).check_settings()
     except ConfigError as error:
         report.bad("store.log_topic", error)
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,7 +17,7 @@ from streampair_connectors.observability import logs
 
 if TYPE_CHECKING:
     from streampair.engine.recovery import Cause
-    from streampair_connectors.stores.state import LaneState, OverridePlan
+    from streampair_connectors.stores.state import AnewPlan, LaneState, OverridePlan
 
 __all__ = ["state_app"]
 
@@ -56,7 +56,7 @@ def show(config: ConfigPath, as_json: AsJson = False) -> None:
             typer.echo(json.dumps({"app": settings.app, "lanes": [lane.as_dict() for lane in lanes]}))
             return
         if not lanes:
-            typer.echo(f"the store has no lane of {settings.app}")
+            typer.echo(f"neither the store nor the group has a lane of {settings.app}")
         for lane in lanes:
             _block(f"{settings.app}: {lane_title(settings.input.topic, lane.partition)}", _rows(lane))
 
@@ -89,6 +89,14 @@ def recover(
             help="Events since the last snapshot are gone or changed: go on from the snapshot, without them.",
         ),
     ] = False,
+    begin_anew: Annotated[
+        bool,
+        typer.Option(
+            "--begin-anew",
+            help="The log is lost or cannot be read: begin a new model at the group's offset. Not for a "
+            "private learner.",
+        ),
+    ] = False,
     partition: Annotated[
         int | None,
         typer.Option(
@@ -104,15 +112,22 @@ def recover(
     A private lane is charged a fork for every slot that may be seen again, and its report says from then on
     "vouched by the operator". The newest store, put back, costs nothing: look for that first. No worker may
     run.
+
+    With --begin-anew what the lane had learned is lost; no event is scored twice, and none is skipped.
     """
-    flags: dict[Cause, bool] = {"register": ignore_register, "rollback": accept_rollback, "span": skip_span}
+    flags: dict[Cause | Literal["anew"], bool] = {
+        "register": ignore_register,
+        "rollback": accept_rollback,
+        "span": skip_span,
+        "anew": begin_anew,
+    }
     with errors(as_json):
-        chosen: list[Cause] = [cause for cause, is_set in flags.items() if is_set]
+        chosen = [cause for cause, is_set in flags.items() if is_set]
         if len(chosen) != 1:
             raise ConfigError(
                 "no override is chosen" if not chosen else "only one override at a time",
-                fix="pass one of --ignore-register, --accept-rollback and --skip-span: the error of `run` "
-                "names it",
+                fix="pass one of --ignore-register, --accept-rollback, --skip-span and --begin-anew: the "
+                "error of `run` names it",
             )
         check_can_ask(yes=yes, as_json=as_json)
         settings = load_config(config)
@@ -129,8 +144,13 @@ def recover(
 
 
 async def _recover(
-    settings: Config, cause: Cause, partitions: list[int] | None, *, ask: bool, show: bool
-) -> list[OverridePlan]:
+    settings: Config,
+    cause: Cause | Literal["anew"],
+    partitions: list[int] | None,
+    *,
+    ask: bool,
+    show: bool,
+) -> Sequence[OverridePlan | AnewPlan]:
     """Carry out the plans, and return them: none of them if the answer is no."""
     from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
@@ -243,9 +263,13 @@ def _listed(label: str, values: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield label, value
 
 
-def _plan_rows(plan: OverridePlan) -> Iterator[tuple[str, str]]:
+def _plan_rows(plan: OverridePlan | AnewPlan) -> Iterator[tuple[str, str]]:
     fields: dict[str, Any] = plan.as_dict()
     yield "refused", fields["refused"]
+    if "begins" in fields:
+        where = ", ".join(f"{offset} of partition {number}" for number, offset in fields["begins"].items())
+        yield "begins", f"a new model at offset {where}; what the lane had learned is lost"
+        return
     before, after = fields["forks"]
     yield "charges", f"{fields['forks_charged']} fork(s): {before} before, {after} after"
     if "mu" in fields:

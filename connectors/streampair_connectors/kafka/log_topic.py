@@ -13,6 +13,7 @@ from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from streampair.engine.snapshot import OR_ANEW, UnusableLogError
 from streampair.engine.wal import Range
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors.config import KafkaConfig
@@ -305,7 +306,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 """Settings of a new log topic."""
 
-# With other values entries can be lost silently, and the log is no privacy account.
+# With other values entries can be lost silently: the account of a private lane, and where any lane goes on.
 _REQUIRED: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "unclean.leader.election.enable")
 
 
@@ -339,7 +340,7 @@ class LogTopic:
         replication_factor
             Of a new topic; None: the cluster's default.
         strict
-            Whether a privacy account depends on the topic: settings that can lose entries are refused.
+            Whether a lane depends on the topic: settings that can lose entries are refused.
 
         Raises
         ------
@@ -365,7 +366,7 @@ class LogTopic:
         return found
 
     async def check_settings(self) -> None:
-        """Refuse settings with which entries of a privacy account can be lost.
+        """Refuse settings with which entries of a log can be lost.
 
         Raises
         ------
@@ -380,14 +381,14 @@ class LogTopic:
             if value is None:
                 raise ConfigError(
                     f"the cluster does not say whether the log topic {self.name!r} has {name} = "
-                    f"{SETTINGS[name]}: without it entries of the privacy account can be lost",
+                    f"{SETTINGS[name]}: without it entries of the log can be lost",
                     fix="grant the right: kafka-acls.sh --add --operation DescribeConfigs --topic "
                     f"{self.name}",
                 )
             raise ConfigError(
-                f"the log topic {self.name!r} has {name} = {value}: it can lose entries of the "
-                "privacy account",
-                fix=f"kafka-configs.sh --alter --topic {self.name} --add-config {name}={SETTINGS[name]}",
+                f"the log topic {self.name!r} has {name} = {value}: it can lose entries of the log",
+                fix=f"kafka-configs.sh --bootstrap-server {self._config.bootstrap_servers} --alter --topic "
+                f"{self.name} --add-config {name}={SETTINGS[name]}",
             )
 
     async def settings(self) -> dict[str, str]:
@@ -417,7 +418,7 @@ class LogTopic:
         ------
         SourceError
             The broker does not answer.
-        StoreError
+        UnusableLogError
             A part of a message is missing.
         """
         place = Partition(self.name, partition)
@@ -461,9 +462,9 @@ class LogTopic:
             if not parts:
                 return out
         offset = parts[0].offset if parts else record.offset
-        raise StoreError(
+        raise UnusableLogError(
             f"a message of the log topic {self.name!r} is incomplete: a part is missing at offset {offset}",
-            fix="restore the topic: only streampair may delete its records",
+            fix=f"restore the topic: only streampair may delete its records. {OR_ANEW}",
         )
 
     async def trim(self, partition: int, before: int) -> None:

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from streampair.engine import Commit, LogAppend
+from streampair.engine import Commit, LogAppend, UnusableLogError
+from streampair.engine.snapshot import OR_ANEW
 from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
 from streampair_connectors.config import Config
 from streampair_connectors.config.secrets import check_directory
@@ -203,17 +204,14 @@ class DirectoryLane:
 
         Raises
         ------
-        StoreError
+        UnusableLogError
             It does not exist.
         """
         with self._store_errors("read"):
             try:
                 return self._state(content).read_bytes()
             except FileNotFoundError:
-                raise StoreError(
-                    f"the snapshot {self._state(content)} in the log is missing",
-                    fix="restore the whole store: its log and its snapshots belong together",
-                ) from None
+                raise missing_snapshot(self._state(content)) from None
 
     def save(self, commit: Commit) -> None:
         """Write the snapshot of a commit, if any, durably. The log does not refer to it yet."""
@@ -267,6 +265,14 @@ class DirectoryLane:
             f"the state {self._log} cannot be {verb}: {error.strerror}",
             fix="check the directory's permissions and the free space of its disk",
         )
+
+
+def missing_snapshot(path: Path) -> UnusableLogError:
+    """Return the error for a snapshot that the log names and the directory does not have."""
+    return UnusableLogError(
+        f"the snapshot {path} in the log is missing",
+        fix=f"restore the whole store: its log and its snapshots belong together. {OR_ANEW}",
+    )
 
 
 def _safe(name: str) -> str:

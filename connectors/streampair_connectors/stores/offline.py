@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from streampair.engine import LogAppend
+from streampair.engine import LogAppend, UnusableLogError
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.source import lane_title
 from streampair.engine.wal import WHOLE_TOPIC, Chain
-from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError
+from streampair.errors import SnapshotError, SourceError, StoreError, StreampairError
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import KAFKA, Cluster, Partition
 from streampair_connectors.stores.base import group_offsets
-from streampair_connectors.stores.directory import DirectoryStore
+from streampair_connectors.stores.directory import DirectoryStore, missing_snapshot
 from streampair_connectors.stores.topic import (
     TopicLane,
     TopicLog,
@@ -62,7 +62,7 @@ class StoredLane:
 
     frames: bytes
     snapshot: Callable[[str], bytes]
-    damage: StoreError | None = None
+    damage: StreampairError | None = None
 
 
 class OfflineStore(Protocol):
@@ -76,8 +76,11 @@ class OfflineStore(Protocol):
         """Read a lane; takes no lock and fences nobody."""
         ...
 
-    def secret(self) -> bytes | None:
-        """The noise key in the store, if the configuration has none."""
+    def secret(self, *, fresh: bool = False) -> bytes | None:
+        """The noise key in the store, if the configuration has none.
+
+        None too if there is none yet and no lane has ever used one (`fresh`): the first start draws it.
+        """
         ...
 
     async def amend(
@@ -89,6 +92,16 @@ class OfflineStore(Protocol):
         ------
         StoreError, SourceError
             A worker holds the lane, or it has changed since it was `seen`; nothing is written.
+        """
+        ...
+
+    async def replace(self, partition: int, append: LogAppend, starts: Mapping[int, int]) -> None:
+        """Store an entry in place of a log that cannot be used, then the group's offsets and register.
+
+        Raises
+        ------
+        StoreError, SourceError
+            A worker holds the lane; nothing is written.
         """
         ...
 
@@ -185,34 +198,41 @@ class OfflineDirectory:
 
         def snapshot(content: str) -> bytes:
             if content[:32] not in states:
-                raise StoreError(
-                    f"the snapshot {name}-{content[:32]}.state in the log is missing",
-                    fix="restore the whole store: its log and its snapshots belong together",
-                )
+                raise missing_snapshot(self._directory / f"{name}-{content[:32]}.state")
             return states[content[:32]]
 
         return StoredLane(frames, snapshot)
 
-    def secret(self) -> bytes | None:
+    def secret(self, *, fresh: bool = False) -> bytes | None:
         """The key in `APP.noise-key`."""
-        if not draws_key(self._config):
-            return None
         name = f"{self._config.app}.noise-key"
-        if not (self._directory / name).exists():
-            raise ConfigError(
-                f"the noise key {self._directory / name} does not exist, and the configuration has none",
-                fix="copy it from the machine of the state, with mode 0600, or set learner.noise_key_file",
-            )
+        # Only read: the directory is not made.
+        if not draws_key(self._config) or (fresh and not (self._directory / name).exists()):
+            return None
         return self._store().secret(name, fresh=False)
 
     async def amend(
         self, partition: int, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]
     ) -> None:
         """Store the entry, then the register, as a worker does."""
+        await self._write(partition, seen, used, append, starts)
+
+    async def replace(self, partition: int, append: LogAppend, starts: Mapping[int, int]) -> None:
+        """Empty the log, store the entry, then the register. Killed in between, the start is refused."""
+        await self._write(partition, None, 0, append, starts)
+
+    async def _write(
+        self,
+        partition: int,
+        seen: StoredLane | None,
+        used: int,
+        append: LogAppend,
+        starts: Mapping[int, int],
+    ) -> None:
         await require_no_members(self._config)
         files = await asyncio.to_thread(self._store().open, self._name(partition))
         try:
-            if await asyncio.to_thread(files.read) != seen.frames:
+            if seen is not None and await asyncio.to_thread(files.read) != seen.frames:
                 raise _changed_error()
             await asyncio.to_thread(files.cut, used)
             await asyncio.to_thread(files.append, append)
@@ -261,12 +281,15 @@ class OfflineTopic:
         """A partition of the log topic, read without a producer."""
         if log_partition(partition) >= await self._count():
             return StoredLane(b"", lambda content: b"")
-        stored = await TopicLog.read(
-            self._topic, log_partition(partition), self._seal, self._context(partition)
-        )
+        try:
+            stored = await TopicLog.read(
+                self._topic, log_partition(partition), self._seal, self._context(partition)
+            )
+        except UnusableLogError as error:
+            return StoredLane(b"", lambda content: b"", error)
         return StoredLane(stored.frames, stored.snapshot, stored.damage)
 
-    def secret(self) -> bytes | None:
+    def secret(self, *, fresh: bool = False) -> bytes | None:
         """None: a topic keeps no key.
 
         Raises
@@ -298,6 +321,27 @@ class OfflineTopic:
 
     async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
         """Write log and snapshot in one transaction."""
+        await self._ensure(partition)
+        lane = await self._open(partition, {})
+        try:
+            found = await self.read_lane(partition)
+            if found.frames or found.damage:
+                raise exists_error(self._config, partition)
+            await lane.rewrite(Chain.frames(frames), content, snapshot, None)
+        finally:
+            await lane.close()
+
+    async def replace(self, partition: int, append: LogAppend, starts: Mapping[int, int]) -> None:
+        """Store the entry with the register in one transaction, and delete what was before."""
+        await self._ensure(partition)
+        lane = await self._open(partition, starts)
+        try:
+            await lane.rewrite([], None, None, append)
+        finally:
+            await lane.close()
+
+    async def _ensure(self, partition: int) -> None:
+        """Create the log topic if it does not exist, where no worker runs."""
         await require_no_members(self._config)
         config = self._config
         topics = await kafka.describe_topics(self._kafka)
@@ -307,14 +351,6 @@ class OfflineTopic:
             strict=True,
         )
         self._partitions = None
-        lane = await self._open(partition, {})
-        try:
-            found = await self.read_lane(partition)
-            if found.frames or found.damage:
-                raise exists_error(self._config, partition)
-            await lane.rewrite(Chain.frames(frames), content, snapshot, None)
-        finally:
-            await lane.close()
 
     async def _open(self, partition: int, starts: Mapping[int, int]) -> TopicLane:
         source = Partition(self._config.input.topic, partition)

@@ -8,15 +8,22 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from streampair import __version__
-from streampair.engine import ExternalState, LogAppend, LogDamagedError, LoggedLane, ReplayRequest
+from streampair.engine import (
+    ExternalState,
+    LogAppend,
+    LogDamagedError,
+    LoggedLane,
+    ReplayRequest,
+    UnusableLogError,
+)
 from streampair.engine.recovery import Cause, NothingToOverrideError, OverrideResult, RecoveredState
 from streampair.engine.source import lane_title, partition_key
-from streampair.engine.wal import Chain, Register
+from streampair.engine.wal import WHOLE_TOPIC, Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
 from streampair.evaluation import AUCDifference
 from streampair.privacy import NoiseKey, epsilon_from
@@ -34,10 +41,11 @@ from streampair_connectors.stores.offline import (
     require_no_members,
 )
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, taken_cells
-from streampair_connectors.worker.lane_manager import external_state
+from streampair_connectors.worker.lane_manager import external_state, refuse_other_state
 from streampair_connectors.worker.model_topic import check_exportable
 
 __all__ = [
+    "AnewPlan",
     "LaneState",
     "OverridePlan",
     "Promotion",
@@ -160,6 +168,35 @@ class OverridePlan:
 
 
 @dataclass(frozen=True)
+class AnewPlan:
+    """Effect of beginning a new model in place of a log that cannot be used; `States.carry_out` applies it.
+
+    Attributes
+    ----------
+    partition
+        The lane.
+    problem
+        Why a start is refused.
+    begins
+        The group's offset of each partition, where the new model begins.
+    """
+
+    partition: int
+    problem: str
+    begins: Mapping[int, int]
+    append: LogAppend
+    starts: Mapping[int, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON-compatible dictionary."""
+        return {
+            "partition": partition_key(self.partition),
+            "refused": self.problem,
+            "begins": {str(number): offset for number, offset in self.begins.items()},
+        }
+
+
+@dataclass(frozen=True)
 class Promotion:
     """Effect of a promotion on a lane; `States.carry_out` applies it.
 
@@ -199,6 +236,18 @@ class Promotion:
 
 
 @dataclass(frozen=True)
+class _Outside:
+    """What the group and the topic have of a lane; empty without a broker."""
+
+    committed: Mapping[int, Committed | None] = field(default_factory=dict)
+    spans: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def starts(self) -> dict[int, int]:
+        return {number: start for number, (start, _) in self.spans.items()}
+
+
+@dataclass(frozen=True)
 class _LoadedLane:
     at_rest: StoredLane
     lane: LoggedLane
@@ -226,17 +275,40 @@ class States:
         self._origin = origin
         self._compacted = compacted
 
-    async def show(self) -> list[LaneState]:
-        """Return the state of all lanes; read-only, also while a worker runs."""
-        return [await self._state(partition) for partition in await self.store.lanes()]
+    async def show(self, *, new: bool = False) -> list[LaneState]:
+        """Return the state of all lanes; read-only, also while a worker runs.
 
-    async def plan(self, cause: Cause, partitions: Sequence[int] | None) -> list[OverridePlan]:
-        """Return the effect of continuing without the register, the newest entries, or the replay.
+        Parameters
+        ----------
+        new
+            Also of lanes that have not begun, which a worker would begin.
+        """
+        begun = await self.lanes()
+        whole = self.config.learner.whole_topic
+        possible = ([WHOLE_TOPIC] if whole else range(self._partitions)) if new else ()
+        return [await self._state(partition) for partition in sorted({*begun, *possible})]
+
+    async def lanes(self) -> list[int]:
+        """Partitions of the input with a stored lane, and those of which the group has an offset."""
+        stored = await self.store.lanes()
+        if self._lookup is None:
+            return stored
+        places = input_partitions(self.config, WHOLE_TOPIC, self._partitions)
+        found = await read_register(self.config.require_kafka(), self.config.app, places)
+        known = {place.partition for place, each in found.items() if each is not None}
+        if self.config.learner.whole_topic and known:
+            known = {WHOLE_TOPIC}
+        return sorted(known.union(stored))
+
+    async def plan(
+        self, cause: Cause | Literal["anew"], partitions: Sequence[int] | None
+    ) -> Sequence[OverridePlan | AnewPlan]:
+        """Return the effect of continuing without the register, the newest entries, the replay, or the log.
 
         Parameters
         ----------
         cause
-            As of `LoggedLane.override`.
+            As of `LoggedLane.override`; `"anew"`: as of `LoggedLane.begin_anew`.
         partitions
             Of the input; None: all lanes whose start is refused for that reason.
 
@@ -246,17 +318,21 @@ class States:
             There is no such lane, a worker runs, or a lane cannot continue like this.
         """
         await require_no_members(self.config)
-        plans, nothing = [], None
-        for partition in await self.store.lanes() if partitions is None else partitions:
+        plans: list[OverridePlan | AnewPlan] = []
+        nothing = None
+        for partition in await self.lanes() if partitions is None else partitions:
             try:
-                plans.append(await self._plan(cause, partition))
+                if cause == "anew":
+                    plans.append(await self._plan_anew(partition))
+                else:
+                    plans.append(await self._plan(cause, partition))
             except NothingToOverrideError as error:
                 if partitions is not None:
                     raise
                 nothing = error
         if not plans:
             raise nothing or StoreError(
-                "the store has no lane of this application",
+                "neither the store nor the group has a lane of this application",
                 fix="run it first, or set store.kind and store.directory as in the run",
             )
         return plans
@@ -361,8 +437,11 @@ class States:
     def _title(self, name: str) -> str:
         return name or self.config.learner.label()
 
-    async def carry_out(self, plan: OverridePlan | Promotion) -> None:
+    async def carry_out(self, plan: OverridePlan | AnewPlan | Promotion) -> None:
         """Apply a plan or a promotion, durably."""
+        if isinstance(plan, AnewPlan):
+            await self.store.replace(plan.partition, plan.append, plan.starts)
+            return
         append = plan.append if isinstance(plan, Promotion) else plan.accepted.append
         await self.store.amend(plan.partition, plan.seen, plan.used, append, plan.starts)
 
@@ -380,36 +459,72 @@ class States:
         delta = None if accepted.mu is None else lane.privacy.delta
         return OverridePlan(partition, accepted, delta, loaded.at_rest, request.used, loaded.starts)
 
-    async def _load(self, partition: int) -> _LoadedLane:
-        """Read the register, then the log: in this order a running worker cannot make the log look older."""
-        topic = Partition(self.config.input.topic, partition)
+    async def _plan_anew(self, partition: int) -> AnewPlan:
+        try:
+            refused = self._refusal(await self._load(partition))
+        except UnusableLogError as error:
+            refused = error
+        if refused is None:
+            raise NothingToOverrideError("a start is not refused", fix="start `streampair run`")
+        if not isinstance(refused, UnusableLogError):
+            raise refused  # the log is there, or it is an account
+        outside, lane = await self._outside(partition), self.make(partition, fresh=False)
+        external = await self._external(partition, lane.read(b""), outside)
+        when = datetime.datetime.now(datetime.UTC).date().isoformat()
+        append = lane.begin_anew(external, when)
+        begins = {
+            number: start if (known := outside.committed[number]) is None else known.offset
+            for number, start in outside.starts.items()
+        }
+        return AnewPlan(partition, refused.problem, begins, append, outside.starts)
+
+    async def _outside(self, partition: int) -> _Outside:
         sources = input_partitions(self.config, partition, self._partitions)
-        committed: dict[int, Committed | None] = {}
-        spans: dict[int, tuple[int, int]] = {}
-        if self._lookup is not None:
-            found = await read_register(self.config.require_kafka(), self.config.app, sources)
-            committed = {source.partition: found[source] for source in sources}
-            spans = await self._lookup.spans(sources)
-        at_rest = await self.store.read_lane(partition)
-        lane = self.make(partition, at_rest.frames)
-        request = lane.read(at_rest.frames, damaged=True)
         if self._lookup is None:
-            return _LoadedLane(at_rest, lane, request, ExternalState(registers=False), None, {})
-        external = await external_state(
+            return _Outside()
+        found = await read_register(self.config.require_kafka(), self.config.app, sources)
+        committed = {source.partition: found[source] for source in sources}
+        return _Outside(committed, await self._lookup.spans(sources))
+
+    async def _external(self, partition: int, request: ReplayRequest, outside: _Outside) -> ExternalState:
+        if self._lookup is None:
+            return ExternalState(registers=False)
+        return await external_state(
             self._lookup,
-            topic,
+            Partition(self.config.input.topic, partition),
             request,
-            committed,
-            spans=spans,
+            outside.committed,
+            spans=outside.spans,
             partitions=self._partitions,
             origin=self._origin,
         )
-        starts = {number: start for number, (start, _) in spans.items()}
-        return _LoadedLane(at_rest, lane, request, external, committed[min(spans)], starts)
 
-    def make(self, partition: int, frames: bytes = b"") -> LoggedLane:
-        """Return a new lane, not started; `frames`: its log, which says which learner is the champion."""
-        config, secret = self.config, self.store.secret()
+    async def _load(self, partition: int) -> _LoadedLane:
+        """Read the register, then the log: in this order a running worker cannot make the log look older."""
+        outside = await self._outside(partition)
+        at_rest = await self.store.read_lane(partition)
+        if not at_rest.frames and at_rest.damage is None and self._lookup is not None:
+            refuse_other_state(self.config, Partition(self.config.input.topic, partition))
+        committed = outside.committed
+        lane = self.make(partition, at_rest.frames, fresh=not any(committed.values()))
+        request = lane.read(at_rest.frames, damaged=True)
+        external = await self._external(partition, request, outside)
+        group = committed[min(committed)] if committed else None
+        return _LoadedLane(at_rest, lane, request, external, group, outside.starts)
+
+    def make(self, partition: int, frames: bytes = b"", *, fresh: bool = False) -> LoggedLane:
+        """Return a new lane, not started.
+
+        Parameters
+        ----------
+        partition
+            Of the input.
+        frames
+            Its log, which says which learner is the champion.
+        fresh
+            Whether the group has no offset: without a log no noise key was ever used.
+        """
+        config, secret = self.config, self.store.secret(fresh=fresh and not frames)
         return build_logged_lane(
             config,
             event_decoder(config, **taken_cells(config)),
@@ -419,6 +534,13 @@ class States:
             payloads_change=self._compacted,
             frames=frames,
         )
+
+    def _refusal(self, loaded: _LoadedLane) -> StreampairError | None:
+        """Why a start is refused, as far as the broker says; None: it is not."""
+        found = loaded.at_rest.damage or loaded.lane.log.chain.damage
+        if found is None and self._lookup is not None:
+            return _start_error(loaded)
+        return found
 
     async def _state(self, partition: int) -> LaneState:
         refused: StreampairError | None = None
@@ -437,18 +559,14 @@ class States:
             damage = None if found is None else found.problem
             if self._lookup is not None:
                 register, group_offset = _register(log.chain, loaded.committed), loaded.external.offset
-            if damage is not None:
-                refused = found
-            elif self._lookup is not None:
-                refused = _start_error(loaded)
+            refused = self._refusal(loaded)
         if known is None:
-            problem = damage or "the store has no log of this lane"
             return LaneState(
                 partition=partition,
                 champion=self._title(""),
                 register=register,
                 group_offset=group_offset,
-                refused=problem if refused is None else refused.problem,
+                refused=None if refused is None else refused.problem,
                 fix=None if refused is None else refused.fix,
                 damage=damage,
             )
@@ -538,7 +656,7 @@ async def open_states(config: Config, *, broker: bool = True) -> AsyncIterator[S
     config
         Of the application.
     broker
-        Whether the broker is required. Without it only a directory store can be inspected.
+        Whether the broker and the input topic are required. Without them only the store is inspected.
 
     Raises
     ------
@@ -558,9 +676,9 @@ async def open_states(config: Config, *, broker: bool = True) -> AsyncIterator[S
         origin = await kafka.topic_origin(settings, config.input.topic)
         compacted = bool(await kafka.is_compacted(settings, config.input.topic))
     except (ConfigError, SourceError):
-        if broker or config.store.in_kafka:
+        if broker:
             raise
-        yield States(config, None, 1, TopicOrigin("", ""), False)
+        yield _without_input(config)
         return
     lookup = RecordReader(settings)
     try:
@@ -592,40 +710,15 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
     StreampairError
         A worker runs, a lane cannot be read, or the file exists.
     """
-    async with open_states(config) as states:
-        await require_no_members(config)
-        seal, lanes = _export_seal(states), []
-        for partition in await states.store.lanes():
-            at_rest = await states.store.read_lane(partition)
-            lane = states.make(partition, at_rest.frames)
-            if at_rest.damage is not None:
-                raise at_rest.damage
-            request = lane.read(at_rest.frames)
-            if not request.used:
-                raise StoreError(
-                    f"the log of {lane_title(config.input.topic, partition)} has no entry: its worker died "
-                    "at its first start",
-                    fix="start `streampair run` once, and stop it: that starts its log",
-                )
-            parts, content = from_snapshot(at_rest.frames[: request.used])
-            snapshot = None if content is None else at_rest.snapshot(content)
-            if snapshot is not None:
-                lane.log.check_content(snapshot)
-            lanes.append(
-                _ExportedLane(
-                    partition,
-                    seal.seal(b"".join(parts), _export_context(config, partition, "log")),
-                    content,
-                    None
-                    if snapshot is None
-                    else seal.seal(snapshot, _export_context(config, partition, "state")),
-                )
-            )
-        if not lanes:
-            raise StoreError(
-                "the store has no lane of this application",
-                fix="set store.kind and store.directory as in the run",
-            )
+    await require_no_members(config)
+    states = _without_input(config)
+    seal = _export_seal(states)
+    lanes = [await _exported(states, seal, partition) for partition in await states.store.lanes()]
+    if not lanes:
+        raise StoreError(
+            "the store has no lane of this application",
+            fix="set store.kind and store.directory as in the run",
+        )
     body = _ExportFile(__version__, config.app, config.input.topic, seal.seals, lanes)
     data = _EXPORT_MAGIC + msgspec.msgpack.encode(body)
     try:
@@ -647,6 +740,36 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
     }
 
 
+def _without_input(config: Config) -> States:
+    """For commands that read the store alone: the input topic may be gone, or not be readable."""
+    return States(config, None, 1, TopicOrigin("", ""), False)
+
+
+async def _exported(states: States, seal: Seal, partition: int) -> _ExportedLane:
+    config = states.config
+    at_rest = await states.store.read_lane(partition)
+    lane = states.make(partition, at_rest.frames)
+    if at_rest.damage is not None:
+        raise at_rest.damage
+    request = lane.read(at_rest.frames)
+    if not request.used:
+        raise StoreError(
+            f"the log of {lane_title(config.input.topic, partition)} has no entry: its worker died at its "
+            "first start",
+            fix="start `streampair run` once, and stop it: that starts its log",
+        )
+    parts, content = from_snapshot(at_rest.frames[: request.used])
+    snapshot = None if content is None else at_rest.snapshot(content)
+    if snapshot is not None:
+        lane.log.check_content(snapshot)
+    return _ExportedLane(
+        partition,
+        seal.seal(b"".join(parts), _export_context(config, partition, "log")),
+        content,
+        None if snapshot is None else seal.seal(snapshot, _export_context(config, partition, "state")),
+    )
+
+
 async def import_state(config: Config, path: Path) -> dict[str, Any]:
     """Write the lanes of an export into an empty store. Offsets and registers stay as they are.
 
@@ -662,19 +785,19 @@ async def import_state(config: Config, path: Path) -> dict[str, Any]:
             f"topic {config.input.topic!r}",
             fix="import it with the configuration of the export; only [store] may differ",
         )
-    async with open_states(config) as states:
-        await require_no_members(config)
-        seal = _export_seal(states) if body.sealed else Seal()
-        checked = []
-        for lane in body.lanes:
-            frames = seal.open(lane.log, _export_context(config, lane.partition, "log"))
-            snapshot = None
-            if lane.snapshot is not None:
-                snapshot = seal.open(lane.snapshot, _export_context(config, lane.partition, "state"))
-            await _check_newest(states, lane.partition, frames, lane.content, snapshot)
-            checked.append((lane.partition, frames, lane.content, snapshot))
-        for partition, *content in checked:
-            await states.store.put(partition, *content)  # type: ignore[arg-type]
+    await require_no_members(config)
+    states = _without_input(config)
+    seal = _export_seal(states) if body.sealed else Seal()
+    checked = []
+    for lane in body.lanes:
+        frames = seal.open(lane.log, _export_context(config, lane.partition, "log"))
+        snapshot = None
+        if lane.snapshot is not None:
+            snapshot = seal.open(lane.snapshot, _export_context(config, lane.partition, "state"))
+        await _check_newest(states, lane.partition, frames, lane.content, snapshot)
+        checked.append((lane.partition, frames, lane.content, snapshot))
+    for partition, *content in checked:
+        await states.store.put(partition, *content)  # type: ignore[arg-type]
     return {"file": str(path), "partitions": [partition_key(lane.partition) for lane in body.lanes]}
 
 

@@ -22,10 +22,17 @@ import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from streampair.engine import Commit, LogAppend
+from streampair.engine import Commit, LogAppend, UnusableLogError
+from streampair.engine.snapshot import OR_ANEW
 from streampair.engine.source import partition_label
 from streampair.engine.wal import WHOLE_TOPIC
-from streampair.errors import CommitOutcomeUnknownError, ConfigError, SourceError, StoreError
+from streampair.errors import (
+    CommitOutcomeUnknownError,
+    ConfigError,
+    SourceError,
+    StoreError,
+    StreampairError,
+)
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import (
     KAFKA,
@@ -113,8 +120,6 @@ class TopicStore:
         Of the application.
     partitions
         Of the input topic.
-    private
-        Whether the log contains a privacy account.
     lookup
         Reads logs; None: a new connection per log.
     cluster
@@ -126,7 +131,6 @@ class TopicStore:
         config: Config,
         *,
         partitions: int,
-        private: bool,
         lookup: RecordReader | None = None,
         cluster: Cluster = KAFKA,
     ) -> None:
@@ -134,7 +138,6 @@ class TopicStore:
         self._cluster = cluster
         self._kafka = config.require_kafka()
         self._partitions = partitions
-        self._private = private
         self._seal = seal_of(config)
         self._topic = cluster.log_topic(self._kafka, config.log_topic, lookup)
         self._lanes: set[TopicLane] = set()
@@ -148,7 +151,7 @@ class TopicStore:
             Its settings can lose entries, or it has partitions for several lanes where there is one.
         """
         count = await self._topic.ensure(
-            self._partitions, replication_factor=self._config.topics.replication_factor, strict=self._private
+            self._partitions, replication_factor=self._config.topics.replication_factor, strict=True
         )
         check_log_partitions(self._config, count)
         if not self._seal.seals:
@@ -254,7 +257,7 @@ class TopicLog:
     def __init__(self, topic: str, seal: Seal, context: bytes) -> None:
         self.frames = b""
         self.starts: list[int] = []
-        self.damage: StoreError | None = None
+        self.damage: StreampairError | None = None
         self._topic = topic
         self._seal = seal
         self._context = context
@@ -268,8 +271,10 @@ class TopicLog:
         ------
         SourceError
             The broker does not answer.
+        UnusableLogError
+            A message is incomplete.
         StoreError
-            A message is incomplete, or the log belongs to another lane.
+            The log belongs to another lane.
         """
         stored = cls(topic.name, seal, context)
         frames: list[bytes] = []
@@ -287,18 +292,25 @@ class TopicLog:
                 continue
             try:
                 frames.append(stored._decrypt(offset, value))
-            except StoreError as error:
+            except (StoreError, UnusableLogError) as error:
                 stored.damage = error
                 break
+        if stored._pieces and not frames and stored.damage is None:
+            stored.damage = UnusableLogError(
+                f"partition {partition} of the log topic {topic.name!r} has {len(stored._pieces)} record(s), "
+                "and no entry of a log that this release reads: another release has written them, or the "
+                "entries are lost",
+                fix=f"run the release that wrote them, or restore the topic. {OR_ANEW}",
+            )
         stored.frames = b"".join(frames)
         stored.starts = sorted(first_piece.values())
         return stored
 
     def _decrypt(self, offset: int, value: bytes) -> bytes:
         if len(value) < _HEAD:
-            raise StoreError(
+            raise UnusableLogError(
                 f"the record at offset {offset} of {self._topic} is not an entry of a log",
-                fix="set store.log_topic to a topic without other writers",
+                fix=f"set store.log_topic to a topic without other writers. {OR_ANEW}",
             )
         return self._seal.open(value[_HEAD:], self._context + value[:_HEAD])
 
@@ -307,7 +319,7 @@ class TopicLog:
 
         Raises
         ------
-        StoreError
+        UnusableLogError
             It is missing or incomplete.
         """
         name = content[:32].encode()
@@ -320,9 +332,9 @@ class TopicLog:
                 break
             parts.append(self._seal.open(pieces[key], self._context + key))
         if not count or len(parts) != count:
-            raise StoreError(
+            raise UnusableLogError(
                 f"the snapshot {content[:32]} in the log is missing or incomplete in {self._topic}",
-                fix="restore the topic: only streampair may delete its records",
+                fix=f"restore the topic: only streampair may delete its records. {OR_ANEW}",
             )
         return b"".join(parts)
 

@@ -47,6 +47,7 @@ __all__ = [
     "OpenLane",
     "Opener",
     "external_state",
+    "refuse_other_state",
 ]
 
 
@@ -272,13 +273,20 @@ class OpenLane:
         await self.store.close()
 
 
-def refuse_directory_state(config: Config, partition: Partition) -> None:
-    """Refuse to start a new lane in Kafka while the state directory has a log of it.
+def refuse_other_state(config: Config, partition: Partition) -> None:
+    """Refuse to start a new lane while there is a log of it in another place, or of another scope.
 
     Raises
     ------
     StoreError
     """
+    if config.store.in_kafka:
+        _refuse_directory_state(config, partition)
+    else:
+        _refuse_other_scope(config, partition)
+
+
+def _refuse_directory_state(config: Config, partition: Partition) -> None:
     name = config.state_directory / lane_id(config, partition.topic, partition.partition)
     if name.with_name(f"{name.name}.log").exists():
         raise StoreError(
@@ -289,13 +297,7 @@ def refuse_directory_state(config: Config, partition: Partition) -> None:
         )
 
 
-def refuse_other_scope(config: Config, partition: Partition) -> None:
-    """Refuse to start a new lane in a directory that has lanes of this input with the other scope.
-
-    Raises
-    ------
-    StoreError
-    """
+def _refuse_other_scope(config: Config, partition: Partition) -> None:
     whole = partition.partition == WHOLE_TOPIC
     prefix = lane_id(config, partition.topic, 0)[:-1]
     found = [path.stem.removeprefix(prefix) for path in config.state_directory.glob(f"{prefix}*.log")]
@@ -434,10 +436,8 @@ class Opener:
             # 2 read the register, then the log: both only after the fence
             committed = await self._store.committed(partitions)
             frames = await store.read()
-            if not frames and self._config.store.in_kafka:
-                refuse_directory_state(self._config, partition)
-            elif not frames:
-                refuse_other_scope(self._config, partition)
+            if not frames:
+                refuse_other_state(self._config, partition)
             # 3 verify
             lane = None if warm is None else warm.logged_lane
             rejoined = None if lane is None else lane.reread(frames)
@@ -483,8 +483,8 @@ class Opener:
                 topic=partition.topic,
                 partition=partition_key(partition.partition),
                 message=warning,
-                next_step="none: this lane keeps no privacy account. If this is unexpected, stop and "
-                "repair the store",
+                next_step="none, if the store is the newest: the lane goes on where its log ends. Otherwise "
+                "stop, and put the newest store back",
             )
         if frames:
             self._telemetry.restored(self._config.app)

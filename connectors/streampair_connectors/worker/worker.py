@@ -42,7 +42,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import DiskStore, Store, TopicStore
 from streampair_connectors.stores.offline import check_stored_settings
 from streampair_connectors.worker.checkpoint import Checkpoint
-from streampair_connectors.worker.factory import is_private, taken_cells, warm_up
+from streampair_connectors.worker.factory import taken_cells, warm_up
 from streampair_connectors.worker.flow_control import Backlog, Commits, Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.late_labels import LateLabelSource
@@ -260,7 +260,6 @@ class Worker:
                 self._store = TopicStore(
                     config,
                     partitions=1 if config.learner.whole_topic else self._partitions,
-                    private=is_private(config),
                     lookup=self._lookup,
                     cluster=self._cluster,
                 )
