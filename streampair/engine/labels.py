@@ -21,7 +21,7 @@ from streampair.engine.records import OFFSET_BITS
 from streampair.errors import ConfigError, LaneStoppedError, SnapshotError, StoreError
 from streampair.kernels import label_table
 
-__all__ = ["JoinedLabels", "LabelTable", "digest_ids", "place_of_label"]
+__all__ = ["JoinedLabels", "LabelTable", "digest_ids", "place_of_label", "table_bytes"]
 
 _MAX_OFFSET = 2**OFFSET_BITS - 1
 _MAX_PARTITION = 2**16 - 1
@@ -87,6 +87,42 @@ class JoinedLabels(NamedTuple):
     places: NDArray[np.uint64]
 
 
+def table_bytes(labels: int) -> int:
+    """Bytes of a `LabelTable` with so many labels, while its last segment is replaced by a larger one.
+
+    Parameters
+    ----------
+    labels
+        That wait or were used, and have not expired.
+
+    Examples
+    --------
+    >>> from streampair.engine.labels import table_bytes
+    >>> [round(table_bytes(labels) / 1e6) for labels in (100, 1_000_000, 10_000_000)]
+    [1, 60, 530]
+    """
+    most = LabelTable.segment_rows
+    if labels > most:  # in the oldest one labels may have expired
+        return (-(-labels // most) + 1) * sum(_segment_sizes(most))
+    rows = _FIRST_ROWS
+    while rows < min(labels, most):
+        rows = min(4 * rows, most)
+    return sum(_segment_sizes(rows)) + (sum(_segment_sizes(rows // 4)) if rows > _FIRST_ROWS else 0)
+
+
+def _columns(rows: int) -> tuple[tuple[Any, int], ...]:
+    """Dtype and length of each column of a segment."""
+    cells = 1 << (2 * rows - 1).bit_length()
+    return (
+        *((np.uint64, 2 * rows), (np.uint64, rows), (np.int64, rows), (np.uint32, rows)),
+        *((np.uint32, cells), (np.uint8, rows), (np.uint8, rows)),
+    )
+
+
+def _segment_sizes(rows: int) -> list[int]:
+    return [np.dtype(kind).itemsize * length for kind, length in _columns(rows)]
+
+
 class _Segment:
     """Columns of up to `rows` labels and the index of those that are not used.
 
@@ -96,16 +132,11 @@ class _Segment:
     def __init__(self, rows: int, directory: Path | None) -> None:
         self.rows, self.count = rows, 0
         self.low, self.high = _MOST, _LEAST  # times of its labels; those that expired may be left out
-        cells = 1 << (2 * rows - 1).bit_length()
-        columns = (
-            *((np.uint64, 2 * rows), (np.uint64, rows), (np.int64, rows), (np.uint32, rows)),
-            *((np.uint32, cells), (np.uint8, rows), (np.uint8, rows)),
-        )
-        sizes = [np.dtype(kind).itemsize * length for kind, length in columns]
+        sizes = _segment_sizes(rows)
         self.memory = sum(sizes)
         block = _block(self.memory, directory)
         parts, start = [], 0
-        for (kind, _), size in zip(columns, sizes, strict=True):
+        for (kind, _), size in zip(_columns(rows), sizes, strict=True):
             parts.append(block[start : start + size].view(kind))
             start += size
         digests, self.places, self.times, self.following, self.index, self.codes, self.used = parts

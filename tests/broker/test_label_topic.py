@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, ends
+from harness.applications import PAIR_FTRL, PAIR_OGD, App, Inside, Running, ends, produce
 from harness.kafka import Cluster
 from harness.late_labels import (
     DAY,
@@ -27,6 +30,7 @@ from harness.late_labels import (
 )
 from harness.worker_process import wait_for
 from streampair_connectors.cli import app as cli
+from streampair_connectors.cli import check
 from typer.testing import CliRunner
 
 from streampair.errors import PrivacyError
@@ -222,6 +226,30 @@ def test_check_says_what_events_and_labels_need(
     assert found.count("can be gone by then") == 2
     assert "is compacted: of several labels of a key the last one may be left" in found
     assert "is compacted: of several events of a key the last one may be left" in found
+
+
+def test_check_says_how_much_room_waiting_labels_of_a_private_learner_need(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in files, for which a volume may be too small; labels that have expired do not count."""
+    app = make_app(apache_kafka, tmp_path, unique("app"), store="kafka", learner=PAIR_FTRL)
+    app.path.write_text(app.path.read_text().replace('id = "payment"', 'id = "key"'))
+
+    def found() -> dict[str, Any]:
+        result = CliRunner().invoke(cli.app, ["check", str(app.path), "--json"])
+        findings = json.loads(result.stdout.splitlines()[-1])["findings"]
+        return next(each for each in findings if each["check"] == "labels")
+
+    now = round(time.time() * 1000)
+    for stamp, count in ((now - 40 * DAY, 3), (now - 29 * DAY, 5), (now, 7)):
+        asyncio.run(
+            produce(apache_kafka.bootstrap, f"{app.name}-labels", [b"{}"] * count, timestamp_ms=stamp)
+        )
+    assert ": 12 now, 1 MB. Leave 64 MiB there" in found()["text"]
+    monkeypatch.setattr(check, "table_bytes", lambda count: 48_000_000 * count)
+    assert "sizeLimit: 1152Mi" in found()["text"]
+    monkeypatch.setattr(check, "table_bytes", lambda count: 2**60)
+    assert found()["warning"]
 
 
 def test_a_private_learner_needs_ids_outside_of_the_value(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from naive import label_table as naive
 from naive.label_table import Label
 
-from streampair.engine.labels import LabelTable, digest_ids, place_of_label
+from streampair.engine.labels import LabelTable, digest_ids, place_of_label, table_bytes
 from streampair.errors import ConfigError, LaneStoppedError, SnapshotError, StoreError
 
 IDS = [b"a", b"b", b"c", b""]
@@ -350,3 +350,18 @@ def test_ten_million_labels_take_at_most_48_bytes_each() -> None:
     table.add(ids, np.ones(n, dtype=np.uint8), np.zeros(n, dtype=np.int64), 0, np.arange(n))
     assert table.memory <= 48 * n
     assert table.join(ids[:1000], np.zeros(1000)).codes.all()
+
+
+@pytest.mark.parametrize("count", [1, 16_384, 16_385, 40_000, 70_000])
+def test_the_room_of_a_table_is_known_before_it_is_taken(count: int) -> None:
+    """While a segment is replaced by a larger one, both are there."""
+    table = LabelTable(after=1000, lateness=0)
+    largest = 0
+    for start in range(0, count, 10_000):
+        before = table.memory
+        n = min(10_000, count - start)
+        digests = digest_ids([b"%d" % i for i in range(start, start + n)])
+        table.add(digests, np.ones(n), np.zeros(n), 0, np.arange(start, start + n))
+        largest = max(largest, table.memory + (before if table.memory != before else 0))
+    assert table.memory <= largest <= table_bytes(count) < 6 * max(table.memory, 1)
+    assert table_bytes(2 * LabelTable.segment_rows) > 2 * table_bytes(LabelTable.segment_rows // 2)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import tempfile
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from streampair.engine import Lane
+from streampair.engine.labels import table_bytes
 from streampair.errors import ConfigError, SourceError, StoreError, StreampairError
 from streampair.privacy import PrivacyReport, Spend
 from streampair.privacy.accounting import doubts
@@ -26,6 +31,7 @@ from streampair_connectors.kafka.admin import (
     retention_ms,
     rights_error,
 )
+from streampair_connectors.kafka.consumer import TopicReader
 from streampair_connectors.kafka.log_topic import SETTINGS, LogTopic
 from streampair_connectors.stores import DirectoryStore, key_missing, seal_of
 from streampair_connectors.stores.topic import check_log_partitions
@@ -576,12 +582,46 @@ async def _check_labels(config: Config, settings: KafkaConfig, report: Report, t
             f"{config.input.topic!r} is compacted: of several events of a key the last one may be left when "
             "the others are due, and they are not learned. Set cleanup.policy=delete",
         )
+    if is_private(config):
+        await _check_label_files(config, settings, report, topics.found.get(labels.topic, 0))
     if await kafka.is_compacted(settings, labels.topic):
         report.doubtful(
             "labels.topic",
             f"{labels.topic!r} is compacted: of several labels of a key the last one may be left, and the "
             "first one counts. Set cleanup.policy=delete",
         )
+
+
+async def _check_label_files(config: Config, settings: KafkaConfig, report: Report, partitions: int) -> None:
+    """Say how much room the labels of a private learner take on disk, by how many have come of late."""
+    labels = config.labels
+    if labels is None or not partitions:
+        return
+    # As long as some event may use a label; then the table drops it.
+    kept = labels.wait + labels.lateness
+    reader = TopicReader(settings, labels.topic, partitions, lambda *_: None)
+    try:
+        await reader.start()
+        begin = await reader.offsets_at(time.time_ns() // 1_000_000 - kept)
+        end = await reader.offsets_at(2**62)
+    except SourceError as error:
+        report.bad("labels.topic", error)
+        return
+    finally:
+        await reader.stop()
+    count = sum(end[number] - begin[number] for number in begin)
+    directory = Path(tempfile.gettempdir())
+    room = -(-2 * table_bytes(max(count, 1)) // 2**26) * 64  # twice as many, in steps of 64 MiB
+    text = (
+        f"those of the last {duration_text(kept)} (labels.after, labels.lateness) wait in files in "
+        f"{directory}: {count:,} now, {round(table_bytes(count) / 1e6)} MB. Leave {room} MiB there; an "
+        f"emptyDir of Kubernetes needs sizeLimit: {room}Mi. A million more take 48 MB"
+    )
+    free = shutil.disk_usage(directory).free // 2**20
+    if free < room:
+        report.doubtful("labels", f"{text}. {free} MiB are free")
+    else:
+        report.good("labels", text)
 
 
 async def _check_output_topics(
