@@ -27,7 +27,7 @@ THIRD_PARTIES_THAT_DO_IO = {
 }
 # What kernels are made of, and what the module that compiles them needs besides.
 KERNELS_MAY = {"numpy", "numba", "llvmlite", "math", "typing", "__future__", "streampair"}
-JIT_MAY = {"collections", "contextlib", "hashlib", "logging", "os", "warnings"}
+JIT_MAY = {"collections", "contextlib", "hashlib", "io", "logging", "os", "warnings"}
 # The one module, or the package with all its modules, that knows a third party.
 ONLY_IN = {
     "aiokafka": "streampair_connectors.kafka",

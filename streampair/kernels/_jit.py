@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 import numba
@@ -53,6 +54,56 @@ def _warn() -> None:
     )
 
 
+_complained = False
+
+
+def _complain(error: Exception) -> None:
+    """Log once a process that the cache on disk is of no use."""
+    global _complained
+    if not _complained:
+        _complained = True
+        logging.getLogger("streampair").warning(
+            "the cache of compiled kernels cannot be used (%s: %s): kernels are compiled anew. A damaged "
+            "file is replaced; on a full disk make room",
+            type(error).__name__,
+            error,
+        )
+
+
+class _CheckedFile(getattr(caching, "IndexDataCacheFile", object)):  # type: ignore[misc]
+    """The files of a cache, each with a digest at its end: a damaged one is never run."""
+
+    @contextlib.contextmanager
+    def _open_for_write(self, path: str) -> Iterator[io.BytesIO]:
+        content = io.BytesIO()
+        yield content
+        data = content.getvalue()
+        with super()._open_for_write(path) as file:
+            file.write(data + hashlib.sha256(data).digest())
+
+    def _load_index(self) -> Any:
+        if os.path.exists(self._index_path):
+            self._check(self._index_path)
+        return super()._load_index()
+
+    def _load_data(self, name: str) -> Any:
+        self._check(self._data_path(name))
+        return super()._load_data(name)
+
+    def _check(self, path: str) -> None:
+        with open(path, "rb") as file:
+            data = file.read()
+        if hashlib.sha256(data[:-32]).digest() != data[-32:]:
+            raise ValueError(f"{path} is damaged")
+
+
+def _checked(cache: Any) -> Any:
+    """The same cache, stale with any change in this folder, and with files that are checked."""
+    cache._cache_file.__class__ = _CheckedFile
+    cache._cache_file._source_stamp = _STAMP
+    return cache
+
+
 def _read_only_cache(function: Callable[..., Any]) -> Any:
     """A cache in the `__pycache__` of a function's file, whether or not it can be written."""
     numbas: Any = caching
@@ -70,10 +121,9 @@ def _read_only_cache(function: Callable[..., Any]) -> Any:
 
         cache = ReadOnlyCache(function)
         assert cache._cache_file._source_stamp
+        return _checked(cache)
     except (AttributeError, RuntimeError, TypeError):
         return caching.NullCache()
-    cache._cache_file._source_stamp = _STAMP
-    return cache
 
 
 class FolderCache:
@@ -86,6 +136,9 @@ class FolderCache:
 
     What is not in the folder that numba writes is looked for in the one beside the source, where an image or
     an administrator may have compiled it: numba alone does not read a folder that it cannot write.
+
+    A file that is damaged, or cannot be read or written, is no error: the kernel is compiled, and a damaged
+    file is replaced.
 
     Parameters
     ----------
@@ -108,13 +161,12 @@ class FolderCache:
         try:
             cache = _function_cache(self.function)
             assert cache._cache_file._source_stamp
-        except AttributeError:
+            return _checked(cache)
+        except (AttributeError, TypeError):
             _warn()
             return caching.NullCache()
         except RuntimeError:  # no folder can be written
             return caching.NullCache()
-        cache._cache_file._source_stamp = _STAMP
-        return cache
 
     @property
     def _installed(self) -> Any:
@@ -130,15 +182,30 @@ class FolderCache:
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Load what was compiled for a signature, or None."""
-        found = self._writable.load_overload(signature, context)
+        found = None
+        try:
+            found = self._writable.load_overload(signature, context)
+        except Exception as error:
+            _complain(error)
         if found is None:
-            with contextlib.suppress(OSError):  # it cannot be read
+            try:
                 found = self._installed.load_overload(signature, context)
+            except OSError:  # it cannot be read
+                pass
+            except Exception as error:
+                _complain(error)
         return found
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Keep what was compiled for a signature."""
-        self._writable.save_overload(signature, compiled)
+        try:
+            try:
+                self._writable.save_overload(signature, compiled)
+            except ValueError:  # the index is damaged
+                self.flush()
+                self._writable.save_overload(signature, compiled)
+        except Exception as error:
+            _complain(error)
 
     def flush(self) -> None:
         """Forget all."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,62 @@ def test_where_nothing_can_be_written_each_process_compiles(scratch: Path) -> No
     for _ in range(2):
         environment = {"PYTHONPATH": str(scratch.parent), "PYTHONDONTWRITEBYTECODE": "1", **nowhere}
         assert tell(RUN, environment) == [20.0, 1, 0]
+
+
+def damages(path: Path) -> Iterator[bytes]:
+    """A file with one other byte, cut, and empty."""
+    data = path.read_bytes()
+    middle = len(data) // 2
+    yield data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+    yield data[:middle]
+    yield b""
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_a_damaged_cache_is_compiled_anew_and_replaced(scratch: Path, suffix: str) -> None:
+    assert run(scratch.parent) == [20.0, 1, 0]
+    (path,) = (scratch / "__pycache__").glob(f"caller.caller-*.{suffix}")
+    for damaged in damages(path):
+        path.write_bytes(damaged)
+        environment = {"PYTHONPATH": str(scratch.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", RUN], capture_output=True, text=True, check=True, env=environment
+        )
+        assert json.loads(done.stdout) == [20.0, 1, 0]
+        assert done.stderr.count("the cache of compiled kernels cannot be used") == 1
+        assert f"{path.name} is damaged" in done.stderr
+        assert run(scratch.parent) == [20.0, 0, 1]
+
+
+def small_files() -> None:
+    """Let the process write files of a few bytes only, as on a disk that is full."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+
+
+@pytest.mark.parametrize("caught", [True, False])
+def test_a_full_disk_ends_no_start(scratch: Path, caught: bool) -> None:
+    """The mutant: without the catch the process ends."""
+    if not caught:
+        source = (scratch / "_jit.py").read_text()
+        begin = source.index("    def save_overload")
+        broken = source[:begin] + source[begin:].replace(
+            "except Exception as error:", "except KeyError as error:", 1
+        )
+        assert broken != source
+        (scratch / "_jit.py").write_text(broken)
+    environment = {"PYTHONPATH": str(scratch.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], capture_output=True, text=True, env=environment, preexec_fn=small_files
+    )
+    if not caught:
+        assert "File too large" in done.stderr
+        assert done.returncode == 1
+        return
+    assert json.loads(done.stdout) == [20.0, 1, 0]
+    assert done.stderr.count("kernels cannot be used (OSError: [Errno 27] File too large") == 1
+    assert not list((scratch / "__pycache__").glob("*.tmp.*"))
+    assert run(scratch.parent) == [20.0, 1, 0]
+    assert run(scratch.parent) == [20.0, 0, 1]
 
 
 def test_only_a_start_that_compiles_says_so(scratch: Path) -> None:
