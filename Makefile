@@ -12,6 +12,7 @@
 #   make sbom     the bill of materials of an installation, checked against the pins
 #   make soak     a long run on a real broker, workers killed throughout: nothing lost, nothing grows
 #   make rivals   other libraries on the same streams, each in an environment of its own
+#   make simulate     real workers in virtual time, on a cluster in memory: 1,000 seeds of faults
 #   make search-log   a view that leaves uncharged: 100,000 lives of a lane whose storage lies
 #   make repeat   every test that depends on chance, 200 times
 #   make test-python PYTHON=python3.13                 the tests that need no broker, on another Python
@@ -27,7 +28,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dashboards prometheus demo test test-python repeat search search-log fuzz verify mutate bench audit soak sbom utility rivals readme docs docs-env lint format clean
+.PHONY: help env dashboards prometheus demo test test-python repeat search simulate search-log fuzz verify mutate bench audit soak sbom utility rivals readme docs docs-env lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -84,6 +85,10 @@ repeat: $(STAMP)
 # Prints what it finds as lines to paste above the test (tests/harness/search.py).
 search: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile=search $(ARGS)
+
+# make simulate ARGS="--seeds 100000"; each seed with a fault prints its schedule, and the command that repeats it.
+simulate: $(STAMP)
+	cd tests && ../$(BIN)/python -m harness.simulation $(ARGS)
 
 # Lives of a lane whose storage lies, drawn at random; prints the shortest script of each find.
 search-log: $(STAMP)

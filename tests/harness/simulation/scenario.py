@@ -1,0 +1,517 @@
+"""A run of the simulation: a schedule drawn from a seed, real workers, and what must hold at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import json
+import os
+import random
+import struct
+from collections import Counter
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from streampair_connectors.codecs.formats import event_decoder
+from streampair_connectors.config import Config, parse_config
+from streampair_connectors.kafka import Message, Partition
+from streampair_connectors.observability.metrics import Telemetry
+from streampair_connectors.stores import TopicLog, context_of, seal_of
+from streampair_connectors.worker import worker as worker_module
+from streampair_connectors.worker.factory import build_logged_lane, taken_cells
+from streampair_connectors.worker.worker import Worker
+
+from harness.simulation.broker import Broker, Network, PartitionLog, Transaction
+from harness.simulation.clients import Connection, cluster_of
+from harness.simulation.loop import HangError, Process, SimulatedLoop
+from streampair.engine import ExternalState, OrderedRecord, Scored
+from streampair.engine.wal import (
+    WHOLE_TOPIC,
+    Chain,
+    CommitEntry,
+    Range,
+    RangesEntry,
+    SnapshotEntry,
+    StartEntry,
+)
+from streampair.errors import StreampairError
+
+__all__ = ["FaultError", "Plan", "Run", "simulate"]
+
+INPUT, SCORES, DEAD, LOG = "events", "scores", "dead-letters", "log"
+_HEALED = 4.0  # seconds, from which on nothing fails any more
+_PATIENCE = 90.0  # seconds from then until all is scored
+_KEY = "STREAMPAIR_SIMULATION_KEY"
+_LEARNERS = {
+    "PairOGD": {"class": "streampair.auc.PairOGD", "options": {"seed": 1}},
+    "PairFTRL": {
+        "class": "streampair.auc.PairFTRL",
+        "options": {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000, "warmup": 0},
+        "noise_key_env": _KEY,
+    },
+}
+
+
+class FaultError(Exception):
+    """What must hold does not."""
+
+
+@dataclass
+class Plan:
+    """What a seed does: its settings, and a schedule of (second, action, arguments)."""
+
+    seed: int
+    learner: str = "PairOGD"
+    partitions: int = 1
+    append_time: bool = True
+    compacted: bool = False
+    session: float = 2.0
+    disorder: float = 0.0
+    loss: float = 0.0
+    skews: list[float] = field(default_factory=list)
+    schedule: list[tuple[float, str, tuple[Any, ...]]] = field(default_factory=list)
+
+    @classmethod
+    def draw(cls, seed: int) -> Plan:
+        """The plan of a seed."""
+        coin = random.Random(f"plan {seed}")
+        plan = cls(
+            seed,
+            learner=coin.choice(("PairOGD", "PairOGD", "PairFTRL")),
+            partitions=coin.choice((1, 2, 3)),
+            append_time=coin.random() < 0.7,
+            compacted=coin.random() < 0.1,
+            session=coin.choice((1.0, 2.0, 3.0)),
+            disorder=coin.choice((0.0, 0.1, 0.5)),
+            loss=coin.choice((0.0, 0.0, 0.01, 0.05)),
+            skews=[coin.choice((0.0, 0.0, 0.0, -0.2, 0.2, 3.0)) for _ in range(3)],
+        )
+        # Of a private lane each crash is charged then, and there is no budget for it.
+        plan.compacted &= plan.learner != "PairFTRL"
+        plan._draw_schedule(coin)
+        return plan
+
+    def _draw_schedule(self, coin: random.Random) -> None:
+        add = self.schedule.append
+        add((0.0, "start", (0,)))
+        if coin.random() < 0.8:
+            add((coin.uniform(0.0, 2.5), "start", (1,)))
+        for _ in range(coin.randint(3, 9)):
+            kind = coin.choice(("plain", "plain", "plain", "committed", "aborted"))
+            number, count = coin.randrange(self.partitions), coin.randint(1, 8)
+            add((coin.uniform(0.0, _HEALED), "produce", (number, count, kind)))
+        for _ in range(coin.randint(0, 5)):
+            when = coin.uniform(0.2, _HEALED)
+            action = coin.choice(
+                (
+                    *("start", "stop", "kill", "kill", "suspend", "down", "cut", "cut", "lossy"),
+                    *("rebalance", "rebalance", "trim"),
+                )
+            )
+            arguments: tuple[Any, ...] = ()
+            if action in ("start", "stop", "kill"):
+                arguments = (coin.randrange(3),)
+            elif action == "suspend":
+                arguments = (coin.randrange(3), round(coin.uniform(0.1, 2.5 * self.session), 3))
+            elif action in ("down", "lossy"):
+                arguments = (round(coin.uniform(0.1, 2.0), 3),)
+            elif action == "cut":
+                arguments = (coin.choice(("before", "after")), round(coin.choice((0.5, 6.0, 7.0)), 3))
+            add((when, action, arguments))
+            if coin.random() < 0.5:  # events come while the partitions move
+                place = coin.randrange(self.partitions), coin.randint(1, 8), "plain"
+                add((max(when + coin.uniform(-0.2, 0.2), 0.0), "produce", place))
+        self.schedule = sorted((round(when, 3), action, more) for when, action, more in self.schedule)
+
+    def __str__(self) -> str:
+        """The plan, for a reader."""
+        settings = {name: value for name, value in vars(self).items() if name != "schedule"}
+        lines = [", ".join(f"{name}={value}" for name, value in settings.items())]
+        lines += [
+            f"  {when:6.3f} {action} {' '.join(map(str, more))}" for when, action, more in self.schedule
+        ]
+        return "\n".join(lines)
+
+
+@functools.cache
+def config_of(learner: str, session: float, compacted: bool) -> Config:
+    return parse_config(
+        {
+            "app": "simulated",
+            "kafka": {
+                "bootstrap_servers": "simulated:9092",
+                "session_timeout_seconds": session,
+                "connect_timeout_seconds": 4.0,
+            },
+            "input": {"topic": INPUT, "label": "y", "features": ["a", "b"], "id": "id"},
+            "output": {"topic": SCORES, "dead_letter_topic": DEAD},
+            "learner": {"scope": "application", **_LEARNERS[learner]},
+            "store": {"kind": "kafka", "log_topic": LOG, "transaction_timeout_seconds": 5.0},
+            "worker": {
+                "commit_every_events": 10,
+                "batch_size": 8,
+                "stop_timeout_seconds": 5.0,
+                "auc_window": 10,
+            },
+            "metrics": {"port": 0},
+            "regret": {"enabled": False},
+        }
+    )
+
+
+@functools.cache
+def telemetry() -> Telemetry:
+    return Telemetry()
+
+
+class Run:
+    """A run of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.trace: list[str] = []
+        self.config = config_of(plan.learner, plan.session, plan.compacted)
+        self.loop = SimulatedLoop(random.Random(f"loop {plan.seed}"), plan.disorder)
+        self.broker = Broker(self.loop, self.note)
+        self.network = Network(self.loop, random.Random(f"network {plan.seed}"), self.note)
+        self.network.loss = plan.loss
+        self._coin = random.Random(f"events {plan.seed}")
+        self._members: dict[int, tuple[Process, Worker, asyncio.Task[None]]] = {}
+        self._stopping: set[int] = set()
+        self._starts = 0
+        self._events = 0
+        self.compacted_away: set[tuple[int, int]] = set()
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{self.loop.time():8.3f} {text}")
+
+    def run(self) -> None:
+        """Run it, and check what must hold.
+
+        Raises
+        ------
+        FaultError
+        """
+        asyncio.set_event_loop(None)
+        try:
+            self.loop.run_until_complete(self.loop.create_task(self._main()))
+        except HangError as error:
+            raise FaultError(str(error)) from None
+        finally:
+            self.loop.close()
+        self._check()
+
+    # What the schedule does
+
+    async def _main(self) -> None:
+        plan, broker = self.plan, self.broker
+        broker.create(INPUT, plan.partitions, append_time=plan.append_time)
+        broker.create(SCORES, 1, append_time=False)
+        broker.create(DEAD, 1, append_time=False)
+        for when, action, more in plan.schedule:
+            await self._until(when)
+            self.note(f"schedule: {action} {' '.join(map(str, more))}")
+            getattr(self, f"_{action}")(*more)
+        await self._until(_HEALED)
+        await self._heal()
+        await self._stop_all()
+
+    async def _until(self, when: float) -> None:
+        while self.loop.time() < when:
+            self._look()
+            await asyncio.sleep(min(0.25, when - self.loop.time()))
+
+    def _look(self) -> None:
+        """Start a member again that has ended by itself, as a supervisor does."""
+        for number, (process, _, task) in list(self._members.items()):
+            if process.dead or not task.done():
+                continue
+            del self._members[number]
+            error = task.exception()
+            if error is not None and not (
+                isinstance(error, StreampairError) and getattr(error, "retriable", False)
+            ):
+                raise FaultError(f"{process.name} ends with {type(error).__name__}: {error}") from error
+            self.note(f"{process.name} has ended" + ("" if error is None else f": {error}"))
+            stopping = number in self._stopping
+            self._stopping.discard(number)
+            if not stopping:
+                if error is None:
+                    raise FaultError(f"{process.name} has ended without a stop")
+                self._start(number)
+
+    def _start(self, number: int) -> None:
+        if number in self._members:
+            return
+        self._starts += 1
+        process = Process(self.loop, f"worker-{number}.{self._starts}", skew_seconds=self.plan.skews[number])
+        worker = Worker(
+            self.config,
+            telemetry=telemetry(),
+            host=process.host,
+            cluster=cluster_of(Connection(process, self.broker, self.network), compacted=self.plan.compacted),
+        )
+        self._members[number] = process, worker, process.start(worker.run())
+
+    def _stop(self, number: int) -> None:
+        if number in self._members:
+            self._stopping.add(number)
+            self._members[number][1].stop()
+
+    def _kill(self, number: int) -> None:
+        if number in self._members:
+            self._members.pop(number)[0].kill()
+            self._stopping.discard(number)
+
+    def _suspend(self, number: int, seconds: float) -> None:
+        if number in self._members:
+            self._members[number][0].suspend(seconds)
+
+    def _down(self, seconds: float) -> None:
+        self.network.outage(seconds)
+
+    def _cut(self, when: str, seconds: float) -> None:
+        self.network.cut(when, seconds)
+
+    def _lossy(self, seconds: float) -> None:
+        self.network.loss = 0.3
+        self.loop.call_later(seconds, self._calm, context=Context())
+
+    def _calm(self) -> None:
+        self.network.loss = 0.0 if self.loop.time() >= _HEALED else self.plan.loss
+
+    def _rebalance(self) -> None:
+        self.broker.group(self.config.app).rebalance()
+
+    def _trim(self) -> None:
+        """The input loses what is before the last snapshot; a compacted one older records of a key."""
+        for number, log in enumerate(self.broker.topics[INPUT]):
+            if self.plan.compacted:
+                before = {each.offset for each in log.records if each.visible}
+                log.compact(self._coin)
+                left = {each.offset for each in log.records}
+                self.compacted_away |= {(number, offset) for offset in before - left}
+                continue
+            for place, offset in self._saved():
+                if place == number:
+                    log.trim(offset)
+
+    def _saved(self) -> list[tuple[int, int]]:
+        """The positions of the last snapshot."""
+        if LOG not in self.broker.topics:
+            return []
+        entries = Chain.peek(b"".join(self._frames()))
+        saved = [entry.tip.source for entry in entries if isinstance(entry, SnapshotEntry)]
+        positions = saved[-1].positions if saved and saved[-1] is not None else []
+        return [(each.partition, each.next_offset) for each in positions]
+
+    def _produce(self, number: int, count: int, kind: str) -> None:
+        log, broker = self.broker.topics[INPUT][number], self.broker
+        messages = [self._event() for _ in range(count)]
+        if kind == "plain":
+            log.append(messages, broker.now_ms)
+            return
+        transaction = Transaction()
+        log.append(messages, broker.now_ms, transaction)
+
+        def end() -> None:
+            transaction.state = kind
+            log.finish(transaction, broker.now_ms)
+
+        self.loop.call_later(self._coin.uniform(0.0, 1.0), end, context=Context())
+
+    def _event(self) -> Message:
+        self._events += 1
+        y = self._coin.random() < 0.4
+        x = {name: round(self._coin.gauss(0.5 if y else -0.5, 0.5), 3) for name in ("a", "b")}
+        value = json.dumps({**x, "y": y, "id": f"e{self._events}"}).encode()
+        key = b"k%d" % self._coin.randrange(5) if self.plan.compacted or self._coin.random() < 0.3 else None
+        ago = 0 if self._coin.random() < 0.7 else self._coin.randrange(-2000, 2000)
+        return Message(key, value, timestamp=self.broker.now_ms - ago)
+
+    async def _heal(self) -> None:
+        """Nothing fails from now on: all events must be scored soon."""
+        self.network.heal()
+        self.note("schedule: nothing fails from now on")
+        self._look()
+        alive = [n for n, (process, _, _) in self._members.items() if n not in self._stopping]
+        if not alive:
+            self._start(next(n for n in range(4) if n not in self._members))
+        for number in range(self.plan.partitions):
+            self._produce(number, 1, "plain")
+        deadline = self.loop.time() + _PATIENCE
+        while self._missing():
+            if self.loop.time() >= deadline:
+                raise FaultError(f"not scored within {_PATIENCE:g} s: {sorted(self._missing())[:10]}")
+            self._look()
+            await asyncio.sleep(0.25)
+
+    async def _stop_all(self) -> None:
+        await asyncio.sleep(0.5)
+        self._look()
+        for number in list(self._members):
+            self._stop(number)
+        deadline = self.loop.time() + 60.0
+        while self._members:
+            if self.loop.time() >= deadline:
+                names = [process.name for process, _, _ in self._members.values()]
+                raise FaultError(f"{', '.join(names)} does not stop within 60 s")
+            self._look()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+
+    # What must hold
+
+    def _visible(self) -> set[tuple[int, int]]:
+        return {
+            (number, each.offset)
+            for number, log in enumerate(self.broker.topics[INPUT])
+            for each in log.everything
+            if each.visible
+        }
+
+    def _scores(self) -> list[tuple[tuple[int, int], float | None]]:
+        rows = [
+            json.loads(each.value)
+            for log in self.broker.topics[SCORES]
+            for each in log.everything
+            if each.visible and each.offset < log.stable_end and each.value is not None
+        ]
+        return [((row["partition"], row["offset"]), row["score"]) for row in rows]
+
+    def _missing(self) -> set[tuple[int, int]]:
+        return self._visible() - {place for place, _ in self._scores()} - self.compacted_away
+
+    def _check(self) -> None:
+        scores = self._scores()
+        counts = Counter(place for place, _ in scores)
+        if twice := sorted(place for place, count in counts.items() if count > 1):
+            raise FaultError(f"scored twice, as partition and offset: {twice[:10]}")
+        visible = self._visible()
+        if wrong := sorted(set(counts) - visible):
+            raise FaultError(f"scored though their transaction was aborted: {wrong[:10]}")
+        if missing := sorted(self._missing()):
+            raise FaultError(f"never scored: {missing[:10]}")
+        order = [place for place, _ in scores]  # their topic has one partition
+        self._check_log(order)
+        self._check_scores(order, dict(scores))
+        if self.loop.errors:
+            raise FaultError(f"errors that nobody handles: {self.loop.errors[:3]}")
+
+    def _check_log(self, order: list[tuple[int, int]]) -> None:
+        """The log has no forks, and says of each commit what the model had taken by then."""
+        frames = self._frames()
+        for before, frame in itertools.pairwise(frames):
+            (number,), (last,) = struct.unpack(">Q", frame[:8]), struct.unpack(">Q", before[:8])
+            if number != last + 1 or frame[12:44] != before[-32:]:
+                raise FaultError(f"the log forks: entry {number} does not follow entry {last}")
+        place_in_order = {place: index for index, place in enumerate(order)}
+        taken = announced = 0
+        for entry in Chain.peek(b"".join(frames)):
+            if isinstance(entry, RangesEntry):
+                announced = self._check_ranges(entry.ranges, place_in_order, announced)
+            elif isinstance(entry, StartEntry):
+                announced = taken  # what an attempt before has announced comes first, and is announced again
+            elif (tip := getattr(entry, "tip", entry)) and isinstance(tip, CommitEntry):
+                assert tip.source is not None
+                taken = tip.seen
+                announced = taken
+                ends = {number: offset + 1 for number, offset in order[:taken]}
+                known = {each.partition: each.next_offset for each in tip.source.positions}
+                if known != ends:
+                    raise FaultError(f"a commit has {taken} events up to {known}, and the scores {ends}")
+        if taken != len(order):
+            raise FaultError(f"the last commit has {taken} events, and {len(order)} were scored")
+
+    def _check_ranges(
+        self, ranges: list[Range], place_in_order: dict[tuple[int, int], int], taken: int
+    ) -> int:
+        """Ranges are taken in the order of the log, behind the events that were announced before."""
+        for each in ranges:
+            records = self.broker.topics[INPUT][each.partition].everything
+            for record in records[each.first : each.end]:
+                index = place_in_order.get((each.partition, record.offset))
+                if index is not None and index != taken:
+                    raise FaultError(f"{each} has event {index} of the scores where {taken} should be")
+                taken += index is not None
+        return taken
+
+    def _frames(self) -> list[bytes]:
+        """The frames of the log from its beginning, those that were deleted too."""
+        log = self.broker.topics[LOG][0]
+        lane = Partition(INPUT, WHOLE_TOPIC)
+
+        class Whole:
+            name = LOG
+
+            @staticmethod
+            async def read(partition: int) -> list[tuple[int, bytes | None, bytes]]:
+                return [(e.offset, e.key, e.value or b"") for e in log.everything if e.visible]
+
+        work = TopicLog.read(Whole, 0, seal_of(self.config), context_of(self.config.app, lane))  # type: ignore[arg-type]
+        try:
+            work.send(None)
+        except StopIteration as done:
+            stored: TopicLog = done.value
+        if stored.damage is not None:
+            raise FaultError(f"the log is damaged: {stored.damage}")
+        return Chain.frames(stored.frames)
+
+    def _check_scores(
+        self, order: list[tuple[int, int]], scores: dict[tuple[int, int], float | None]
+    ) -> None:
+        """One lane without a fault gives the same scores in the order of the log."""
+        config = self.config
+        decode = event_decoder(config, **taken_cells(config))
+        lane = build_logged_lane(config, decode, topic=INPUT, partition=WHOLE_TOPIC)
+        lane.read(b"")
+        lane.start(ExternalState(registers=False))
+        records = []
+        for ordinal, (number, offset) in enumerate(order):
+            log: PartitionLog = self.broker.topics[INPUT][number]
+            record = log.everything[offset]
+            records.append(
+                OrderedRecord(
+                    ordinal, record.value, record.key, record.timestamp, partition=number, position=offset
+                )
+            )
+        found: list[Scored] = []
+        while len(found) < len(records):
+            found += lane.process(records[len(found) :][: lane.room]).scores
+            lane.commit()
+            lane.committed()
+        for place, each in zip(order, found, strict=True):
+            if scores[place] != each.score:
+                raise FaultError(f"the score of {place} is {scores[place]}, and {each.score} without a fault")
+
+
+def simulate(seed: int, on_run: Callable[[Run], None] = lambda run: None) -> Run:
+    """Run the plan of a seed. `on_run` gets the run before it begins.
+
+    Raises
+    ------
+    FaultError
+        Something does not hold. The message has the schedule, and the command that repeats it.
+    """
+    run = Run(Plan.draw(seed))
+    on_run(run)
+    # Kernels are those of the tests: they are compiled once, and not by each worker.
+    warm = mock.patch.object(worker_module, "warm_up")
+    with warm, mock.patch.dict(os.environ, {_KEY: "4f" * 32}):
+        try:
+            run.run()
+        except FaultError as error:
+            raise FaultError(
+                f"{error}\n{run.plan}\nto repeat it: {repeat_command(seed)}"
+            ) from error.__cause__
+    return run
+
+
+def repeat_command(seed: int) -> str:
+    """The command that runs one seed, with all that happens."""
+    return f'make simulate ARGS="--seed {seed}"'
