@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import math
 import re
 import ssl
 import threading
 import urllib.request
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +204,10 @@ def test_a_client_of_the_protocol(linear: models.Model) -> None:
         assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
         metadata = client.get_model_metadata("fraud")
         assert [each["name"] for each in metadata["inputs"]] == NAMES
+        (version,) = metadata["versions"]
+        assert client.get_model_metadata("fraud", version)["versions"] == [version]
+        assert client.is_model_ready("fraud", version)
+        assert not client.is_model_ready("fraud", "100")
         for binary in (True, False):
             whole = triton.InferInput("features", list(matrix.shape), "FP64")
             whole.set_data_from_numpy(matrix, binary_data=binary)
@@ -212,12 +218,16 @@ def test_a_client_of_the_protocol(linear: models.Model) -> None:
             for inputs in ([whole], by_feature):
                 requested = [triton.InferRequestedOutput("score", binary_data=binary)]
                 for outputs in (requested, None):
-                    found = client.infer("fraud", inputs, outputs=outputs, request_id="r1")
+                    found = client.infer(
+                        "fraud", inputs, version if binary else "", outputs=outputs, request_id="r1"
+                    )
                     assert found.as_numpy("score").tolist() == expected
                     assert found.get_response()["model_version"] == "300"
                     assert found.get_response()["id"] == "r1"
         with pytest.raises(triton.InferenceServerException, match="no model of this name"):
             client.infer("other", [whole])
+        with pytest.raises(triton.InferenceServerException, match="no version '100' of this model"):
+            client.infer("fraud", [whole], "100")
         with pytest.raises(triton.InferenceServerException, match="no output 'margin'"):
             client.infer("fraud", [whole], outputs=[triton.InferRequestedOutput("margin")])
         client.close()
@@ -247,6 +257,18 @@ def tensor(**changed: Any) -> dict[str, Any]:
         ([tensor(data=[0.0] * 4)], "has 4 values, and its shape says 5"),
         ([tensor(shape=[-1, 5])], "negative length"),
         ([tensor(datatype="FP8")], "unknown datatype"),
+        ([tensor(shape=[2, 5], data=[[0.0] * 6, [0.0] * 4])], r"nested .* not of its shape \[2, 5\]"),
+        ([tensor(shape=[1, 5], data=[[[0.0] * 5]])], r"not of its shape \[1, 5\]"),
+        ([tensor(shape=[1, 5], data=[[0.0] * 4, 0.0])], r"not of its shape \[1, 5\]"),
+        ([tensor(shape=[1, 5], data=[[0.0] * 4, [0.0]])], r"not of its shape \[1, 5\]"),
+        ([tensor(shape=[5], data=[[0.0] * 5])], r"not of its shape \[5\]"),
+        ([tensor(datatype="UINT8", data=[0, 1, -1, 0, 0])], "at 2 a value that is no UINT8"),
+        ([tensor(datatype="UINT8", data=[256, 1, 0, 0, 0])], "at 0 a value that is no UINT8"),
+        ([tensor(datatype="INT8", data=[0, 1.5, 0, 0, 0])], "at 1 a value that is no INT8"),
+        ([tensor(datatype="INT64", data=[True, 1, 0, 0, 0])], "at 0 a value that is no INT64"),
+        ([tensor(datatype="BOOL", data=[True, 1, 0, 0, 0])], "at 1 a value that is no BOOL"),
+        ([tensor(datatype="BYTES", data=["1", 1, 0, 0, 0])], "at 1 a value that is no BYTES"),
+        ([tensor(datatype="FP32", data=[0, 1e39, 0, 0, 0])], "at 1 a value that is no FP32"),
         ([tensor(data=[0.0, 0.0, "x", 0.0, 0.0])], "in event 0, feature 'f2' is text"),
         ([tensor(name="f0", shape=[1], data=[0.0])], "in event 0, feature 'f1' is missing"),
         ([tensor(name="f0", shape=[1], data=[0.0])] * 2, "there twice"),
@@ -266,7 +288,41 @@ def test_tensors_that_do_not_fit(linear: models.Model, inputs: Any, problem: str
     assert re.search(problem, answer.json["error"]), answer.json
 
 
+def test_data_may_be_nested_as_the_shape_says(linear: models.Model) -> None:
+    x = rows(3)
+    data = [list(row.values()) for row in x]
+    with Serving.of(linear) as serving:
+        for given in (data, [value for row in data for value in row]):
+            answer = serving.post("/v2/models/fraud/infer", {"inputs": [tensor(shape=[3, 5], data=given)]})
+            assert answer.json["outputs"][0]["data"] == [linear.score_one(row) for row in x]
+
+
 # Refusals
+
+
+def test_a_body_is_decompressed_or_refused_in_the_form_of_the_interface(linear: models.Model) -> None:
+    """The HTTP library answered br and zstd in plain text, and never asked the server."""
+    event = rows(1)[0]
+    body = json.dumps(event).encode()
+    with Serving.of(linear, max_body_bytes=10_000) as serving:
+        for name, sent in (
+            ("gzip", gzip.compress(body)),
+            ("deflate", zlib.compress(body)),
+            ("identity", body),
+        ):
+            answer = serving.post("/score", sent, Content_Encoding=name)
+            assert answer.json["score"] == linear.score_one(event)
+            assert serving.post("/score", body, Accept_Encoding="br, zstd").status == 200
+        for name in ("br", "zstd", "gzip, br", "wonders"):
+            answer = serving.post("/score", body, Content_Encoding=name)
+            assert (answer.status, answer.headers["Accept-Encoding"]) == (415, "gzip, deflate")
+            assert answer.headers["Content-Type"] == "application/json"
+            assert repr(name) in answer.json["error"]
+            assert "gzip or deflate" in answer.json["fix"]
+        for wrong in (body, gzip.compress(body)[:-9], gzip.compress(body) + b"more"):
+            assert serving.post("/score", wrong, Content_Encoding="gzip").status == 400
+        bomb = serving.post("/score", gzip.compress(b" " * 1_000_000), Content_Encoding="gzip")
+        assert (bomb.status, "10000 bytes" in bomb.json["error"]) == (413, True)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +395,7 @@ def test_tokens(linear: models.Model, tmp_path: Path) -> None:
             assert answer.headers["WWW-Authenticate"] == "Bearer"
         open_to_all = {route.path for route in ROUTES if not route.token}
         for route in ROUTES:
-            path = route.path.replace("{model}", "fraud")
+            path = route.path.replace("{model}", "fraud").replace("{version}", "300")
             without_token = serving.ask(route.method, path, b"{}" if route.method == "POST" else None)
             assert (without_token.status == 401) != (route.path in open_to_all), route
     assert open_to_all == {"/livez", "/readyz", "/v2/health/live", "/v2/health/ready"}

@@ -30,6 +30,8 @@ _DTYPES = {
     **{f"INT{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
     **{f"FP{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
 }
+_WHOLE = {name: np.iinfo(kind) for name, kind in _DTYPES.items() if "INT" in name}
+_LARGEST = {name: float(np.finfo(kind).max) for name, kind in _DTYPES.items() if name.startswith("FP")}
 
 
 class _Tensor(msgspec.Struct):
@@ -149,7 +151,10 @@ def _values(tensor: _Tensor, rest: memoryview) -> tuple[list[Any], memoryview]:
     count = math.prod(tensor.shape)
     size = (tensor.parameters or {}).get("binary_data_size")
     if size is None:
-        values = _flat(tensor.data)
+        values = _flat(tensor)
+        for place, value in enumerate(values):
+            if not _fits(tensor.datatype, value):
+                raise _wrong(f"the input {tensor.name!r} has at {place} a value that is no {tensor.datatype}")
     elif isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(rest):
         raise _wrong(f"the input {tensor.name!r} has a binary_data_size that is not there")
     else:
@@ -168,14 +173,37 @@ def _finite(tensor: _Tensor, value: Any) -> Any:
     return value
 
 
-def _flat(data: Any) -> list[Any]:
-    """Values of a JSON tensor, which may be nested."""
-    if not isinstance(data, list):
-        return []
-    out: list[Any] = []
-    for item in data:
-        out.extend(item) if isinstance(item, list) else out.append(item)
-    return out
+def _flat(tensor: _Tensor) -> list[Any]:
+    """Values of a JSON tensor, row by row; its data are flat, or nested as its shape says."""
+    data = tensor.data if isinstance(tensor.data, list) else []
+    if not any(isinstance(item, list) for item in data):
+        return data
+    if len(data) != math.prod(tensor.shape[:1]):
+        raise _ragged(tensor)
+    for size in tensor.shape[1:]:
+        if not all(isinstance(row, list) and len(row) == size for row in data):
+            raise _ragged(tensor)
+        data = [item for row in data for item in row]
+    if any(isinstance(item, list) for item in data):
+        raise _ragged(tensor)
+    return data
+
+
+def _ragged(tensor: _Tensor) -> Refusal:
+    return _wrong(f"the input {tensor.name!r} has nested data that are not of its shape {tensor.shape}")
+
+
+def _fits(datatype: str, value: Any) -> bool:
+    """Whether a JSON value is of a datatype; None is a missing value, and texts are left to the decoder."""
+    if value is None:
+        return True
+    if datatype in ("BOOL", "BYTES"):
+        return isinstance(value, bool if datatype == "BOOL" else str)
+    if datatype in _WHOLE:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return whole and _WHOLE[datatype].min <= value <= _WHOLE[datatype].max
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return not number or not math.isfinite(value) or abs(value) <= _LARGEST[datatype]
 
 
 def _numbers(tensor: _Tensor, part: memoryview) -> list[Any]:

@@ -103,12 +103,20 @@ _TEXTS = {
     404: "There is no such model, or the server does not offer this.",
     408: "The body did not arrive in time.",
     413: "The body or an event is too large.",
+    415: "The body has a Content-Encoding other than gzip and deflate.",
     422: "An event cannot be used; the message names the field.",
     500: "An error of the server.",
     503: "There is no model yet, the broker does not answer, or there are too many requests.",
 }
-_REFUSED = (400, 401, 408, 413, 422, 500, 503)
+_REFUSED = (400, 401, 408, 413, 415, 422, 500, 503)
 _NAME = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+_VERSION = {
+    "name": "version",
+    "in": "path",
+    "required": True,
+    "description": "As in `versions` of the metadata; other versions are not there.",
+    "schema": {"type": "string"},
+}
 _KEY = {
     "name": "key",
     "in": "query",
@@ -163,6 +171,37 @@ def _operation(
     return made
 
 
+def _model_paths(path: str, parameters: tuple[Any, ...]) -> dict[str, Any]:
+    """The routes of the protocol under the path of a model, or of one of its versions."""
+    return {
+        f"{path}/infer": {
+            "post": _operation(
+                "Score tensors (Open Inference Protocol)",
+                _answer("The scores.", _INFERRED),
+                (*_REFUSED, 404),
+                body=_INFER,
+                parameters=parameters,
+            )
+        },
+        path: {
+            "get": _operation(
+                "Inputs and outputs of the model",
+                _answer("The metadata.", {"type": "object"}),
+                (401, 404, 503),
+                parameters=parameters,
+            )
+        },
+        f"{path}/ready": {
+            "get": _operation(
+                "Whether the model is ready",
+                _answer("It is.", _READY),
+                (401, 404, 503),
+                parameters=parameters,
+            )
+        },
+    }
+
+
 def document(name: str) -> dict[str, Any]:
     """The OpenAPI document.
 
@@ -204,31 +243,8 @@ def document(name: str) -> dict[str, Any]:
                 parameters=(_KEY,),
             )
         },
-        "/v2/models/{model}/infer": {
-            "post": _operation(
-                "Score tensors (Open Inference Protocol)",
-                _answer("The scores.", _INFERRED),
-                (*_REFUSED, 404),
-                body=_INFER,
-                parameters=(_NAME,),
-            )
-        },
-        "/v2/models/{model}": {
-            "get": _operation(
-                "Inputs and outputs of the model",
-                _answer("The metadata.", {"type": "object"}),
-                (401, 404, 503),
-                parameters=(_NAME,),
-            )
-        },
-        "/v2/models/{model}/ready": {
-            "get": _operation(
-                "Whether the model is ready",
-                _answer("It is.", _READY),
-                (401, 404, 503),
-                parameters=(_NAME,),
-            )
-        },
+        **_model_paths("/v2/models/{model}", (_NAME,)),
+        **_model_paths("/v2/models/{model}/versions/{version}", (_NAME, _VERSION)),
         "/v2": {
             "get": _operation("Name, version and extensions", _answer("They.", {"type": "object"}), (401,))
         },

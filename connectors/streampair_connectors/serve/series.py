@@ -17,7 +17,7 @@ import numpy as np
 __all__ = ["CONTENT_TYPE", "STATUSES", "ServerMetrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-STATUSES: Final = (200, 400, 401, 404, 405, 408, 413, 417, 422, 500, 503)
+STATUSES: Final = (200, 400, 401, 404, 405, 408, 413, 415, 417, 422, 500, 503)
 """Every status that the server answers with."""
 _BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _PLACES: Final = {status: place for place, status in enumerate(STATUSES)}

@@ -10,6 +10,7 @@ import logging
 import re
 import socket
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ _KEY_CHARACTERS = 255
 _NO_MODEL_SECONDS = 5  # after which to ask again
 _LOOK_SECONDS = 1.0
 _JSON = {"Content-Type": "application/json"}
+_WINDOWS = {"gzip": 31, "deflate": 15}
 _quiet = logging.Logger("http", logging.CRITICAL + 1)  # aiohttp would log what clients send
 _encode = msgspec.json.Encoder().encode
 
@@ -72,6 +74,9 @@ ROUTES = (
     Route("POST", "/v2/models/{model}/infer", "infer"),
     Route("GET", "/v2/models/{model}", "model"),
     Route("GET", "/v2/models/{model}/ready", "model_ready"),
+    Route("POST", "/v2/models/{model}/versions/{version}/infer", "infer"),
+    Route("GET", "/v2/models/{model}/versions/{version}", "model"),
+    Route("GET", "/v2/models/{model}/versions/{version}/ready", "model_ready"),
     Route("GET", "/v2", "server"),
     Route("GET", "/v2/health/live", "live", token=False),
     Route("GET", "/v2/health/ready", "ready", token=False),
@@ -82,7 +87,7 @@ ROUTES = (
 )
 """All routes; `serve.openapi` describes them."""
 
-_PATTERNS = [(route, re.compile(route.path.replace("{model}", "[^/]+")).fullmatch) for route in ROUTES]
+_PATTERNS = [(route, re.compile(re.sub(r"{\w+}", "[^/]+", route.path)).fullmatch) for route in ROUTES]
 _NAMES = (*dict.fromkeys(route.name for route in ROUTES), "unknown")
 
 
@@ -170,7 +175,13 @@ class ScoringServer:
             The port is taken or not allowed.
         """
         options = self._options
-        self._runner = web.AppRunner(self.application(), access_log=None, logger=_quiet, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            self.application(),
+            access_log=None,
+            logger=_quiet,
+            shutdown_timeout=1.0,
+            auto_decompress=False,  # its parser answers in plain text what it cannot decompress
+        )
         await self._runner.setup()
         site: web.BaseSite
         if sock is None:
@@ -253,11 +264,7 @@ class ScoringServer:
                 )
             except (web.RequestPayloadError, ConnectionError):  # of a client that has gone, too
                 status = 400
-                return _refusal(
-                    Refusal(
-                        400, "the body is cut short, or not encoded as its headers say", fix="send it again"
-                    )
-                )
+                return _refusal(_not_whole())
             except Exception as error:
                 # Its message may quote the request.
                 log.error("request_failed", route=name, kind=type(error).__name__, fix="report it as a bug")
@@ -271,6 +278,9 @@ class ScoringServer:
         return answer
 
     async def _read(self, request: web.Request) -> bytes:
+        return decompressed(request.headers, await self._arrived(request), self._options.max_body_bytes)
+
+    async def _arrived(self, request: web.Request) -> bytes:
         length = request.content_length
         if length is not None and length > self._options.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._options.max_body_bytes, length)
@@ -479,9 +489,16 @@ class ScoringServer:
         return await self._ready(request)
 
     def _check_name(self, request: web.Request) -> None:
-        name = self._options.name
+        name, version = self._options.name, request.match_info.get("version")
         if request.match_info["model"] != name:
             raise Refusal(404, "there is no model of this name", fix=f"ask for {name!r}")
+        newest = None if version is None else str(self._newest()[1].slots)
+        if version != newest:
+            raise Refusal(
+                404,
+                f"there is no version {version!r} of this model"[:100],
+                fix=f"ask for the newest one, {newest!r}, or for none: others come as a worker learns",
+            )
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self._look()
@@ -515,6 +532,42 @@ class ScoringServer:
                 headers={"Allow": ", ".join(allowed)},
             )
         raise Refusal(404, "there is nothing at this address", fix="see /openapi.json for what there is")
+
+
+def _not_whole() -> Refusal:
+    return Refusal(400, "the body is cut short, or not encoded as its headers say", fix="send it again")
+
+
+def decompressed(headers: Mapping[str, str], body: bytes, most: int) -> bytes:
+    """Undo the Content-Encoding of a body.
+
+    Raises
+    ------
+    Refusal
+        400: the body is not encoded so. 415: it is encoded otherwise than by gzip or deflate.
+    HTTPRequestEntityTooLarge
+        It has more than `most` bytes.
+    """
+    name = headers.get("Content-Encoding", "identity").strip().lower()
+    if name in ("", "identity"):
+        return body
+    if name not in _WINDOWS:
+        raise Refusal(
+            415,
+            f"the server does not read the Content-Encoding {name!r}"[:100],
+            fix="send the body as it is, or with gzip or deflate",
+            headers={"Accept-Encoding": ", ".join(_WINDOWS)},
+        )
+    decoder = zlib.decompressobj(_WINDOWS[name])
+    try:
+        found = decoder.decompress(body, most + 1)
+    except zlib.error:
+        raise _not_whole() from None
+    if len(found) > most:
+        raise web.HTTPRequestEntityTooLarge(most, len(found))
+    if not decoder.eof or decoder.unused_data:
+        raise _not_whole()
+    return found
 
 
 class _Message(NamedTuple):
