@@ -279,25 +279,25 @@ class SimulatedConsumer:
         self._task = asyncio.create_task(self._membership())
 
     async def _membership(self) -> None:
-        held: list[Partition] = []
+        owned: list[Partition] = []
         while True:
-            revoked = held
+            revoked = owned
             self._fetcher.assign({})
             await self._guard(self._on_revoked, revoked)
             await self._end_beats()
             try:
                 self._generation, numbers = await self._join()
             except NoAnswerError:
-                held = []
+                owned = []
                 await asyncio.sleep(0.1)
                 continue
-            held = [Partition(self._topic, number) for number in numbers]
+            owned = [Partition(self._topic, number) for number in numbers]
             self._holds_since = (
-                (self._holds_since or self._connection.process.host.time_ns()) if held else None
+                (self._holds_since or self._connection.process.host.time_ns()) if owned else None
             )
-            self._fetcher.assign(dict.fromkeys(held))
-            offsets = asyncio.create_task(self._committed_offsets(held))
-            await self._guard(self._on_assigned, held)
+            self._fetcher.assign(dict.fromkeys(owned))
+            offsets = asyncio.create_task(self._committed_offsets(owned))
+            await self._guard(self._on_assigned, owned)
             self._rejoin.clear()
             self._beats = asyncio.create_task(self._beat())
             await self._rejoin.wait()
@@ -703,8 +703,8 @@ class SimulatedTransactions:
                 self._appended = broker.now_ms, self._connection.process.host.monotonic()
             stored.setdefault(target, []).extend(found)
         if offsets:
-            at = None if member is None else (member.generation, member.member_id)
-            await self._request("offsets", lambda: broker.add_offsets(name, epoch, group, offsets, at))
+            known = None if member is None else (member.generation, member.member_id)
+            await self._request("offsets", lambda: broker.add_offsets(name, epoch, group, offsets, known))
         return stored
 
     async def _request(self, what: str, effect: Callable[[], Any], seconds: float = 60.0) -> Any:

@@ -47,7 +47,7 @@ class Process:
         self.name = name
         self.dead = False
         self.suspended = False
-        self.held: list[asyncio.Handle] = []
+        self.waiting: list[asyncio.Handle] = []
         self.host = Host(
             monotonic=loop.time,
             time_ns=lambda: loop.epoch_ns + round(skew_seconds * 1e9),
@@ -68,7 +68,7 @@ class Process:
     def kill(self) -> None:
         """Nothing of it runs again."""
         self.dead = True
-        self.held.clear()
+        self.waiting.clear()
 
     def suspend(self, seconds: float) -> None:
         """Nothing of it runs for some time; its timers come late."""
@@ -77,8 +77,8 @@ class Process:
 
     def _resume(self) -> None:
         self.suspended = False
-        held, self.held = self.held, []
-        self._loop.ready(held)
+        waiting, self.waiting = self.waiting, []
+        self._loop.ready(waiting)
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -150,7 +150,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if process is None or not (process.dead or process.suspended):
             handle._run()
         elif not process.dead:
-            process.held.append(handle)
+            process.waiting.append(handle)
 
     def _process_events(self, events: Any) -> None:
         """There are none."""
