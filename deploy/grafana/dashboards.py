@@ -290,6 +290,7 @@ OPERATION = Row(
                 (f"increase(streampair_fences_total{APP}[1h])", "{{app}} fenced"),
             ],
         ),
+        one("opening_seconds", [(f"streampair_opening_seconds{APP}", "{{app}}")]),
         one(
             "configuration_changes",
             [(f"streampair_configuration_changes{APP}", "{{app}}")],

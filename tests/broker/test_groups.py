@@ -8,11 +8,13 @@ import functools
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from harness.admin import add_partitions
 from harness.applications import PAIR_FTRL, App, Inside, events, produce, same
 from harness.kafka import Cluster
@@ -21,6 +23,7 @@ from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import Consumer, Partition, StaticMemberConflicts, ended, read_register
 from streampair_connectors.kafka.membership import describe_group, member_of, rejoin
+from streampair_connectors.stores import TopicLane
 from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.flow_control import Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
@@ -528,3 +531,88 @@ def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
         assert rejoined
         assert inside.stop() is None
     assert app.position() == 40
+
+
+def test_heartbeats_go_on_while_a_lane_is_opened(
+    apache_kafka: Cluster,
+    unique: Unique,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of two workers that are slow to open a lane, the one that has it keeps it.
+
+    After another worker has joined, its opening takes more heartbeats than a session has. A member that sends
+    none meanwhile is dropped, the other one fences its lane and is dropped in the same way, and so on.
+    """
+    app = App(apache_kafka, tmp_path, unique("app"), store="kafka").create_topics()
+    app.produce(events(40))
+    ask, beat = Opener.open, GroupCoordinator._do_heartbeat
+    beats: Counter[tuple[str, int]] = Counter()
+    openings: list[int] = []  # the generation in which each one began
+    begun = threading.Event()
+
+    async def heartbeat(self: GroupCoordinator) -> bool:
+        success = bool(await beat(self))
+        beats[self.member_id, self.generation] += success
+        return success
+
+    def kept() -> bool:
+        """Whether the member has outlived a session, which is four heartbeats, beside the other one."""
+        assert first.worker is not None
+        generation, name, _ = first.worker._consumer.member
+        return generation > openings[0] and beats[name, generation] > 5
+
+    async def open_slowly(self: Opener, *args: Any) -> OpenLane:
+        lane = await ask(self, *args)
+        assert first.worker is not None
+        openings.append(first.worker._consumer.member.generation)
+        begun.set()
+        if len(openings) == 1:
+            await until("heartbeats for more than a session", kept, 30.0)
+        return lane
+
+    monkeypatch.setattr(GroupCoordinator, "_do_heartbeat", heartbeat)
+    monkeypatch.setattr(Opener, "open", open_slowly)
+    with Inside(app) as first:
+        wait_for("an opening", begun.is_set)
+        with Inside(app) as second:
+            app.await_scores({0: 40}, first, committed=True)
+            assert (len(openings), second.lanes()) == (1, [])
+            assert f'streampair_fences_total{{app="{app.name}"}} 0.0' in first.metrics()
+            seconds = first.metrics().partition(f'opening_seconds{{app="{app.name}"}} ')[2].split()[0]
+            assert first.worker is not None
+            assert float(seconds) > first.worker.config.require_kafka().session_timeout_seconds
+            assert second.stop() is None
+        assert first.stop() is None
+    (slow,) = [record.fields for record in caplog.records if record.message == "opening_is_slow"]  # type: ignore[attr-defined]
+    assert "kafka.session_timeout_seconds" in slow["next_step"]
+
+
+@pytest.mark.parametrize("place", ["log", "replay"])
+def test_a_worker_is_stopped_while_a_lane_is_opened(
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """It does not wait for the lane, and the next one finds nothing lost and nothing half made."""
+    app = App(apache_kafka, tmp_path, unique("app"), store="kafka").create_topics()
+    values = events(100)
+    app.produce(values[:60])
+    with Inside(app) as before:
+        app.await_scores({0: 60}, before, committed=True)
+    app.produce(values[60:])
+    reached = threading.Event()
+
+    async def hold(*_: Any, **__: Any) -> Any:
+        reached.set()
+        await asyncio.get_running_loop().create_future()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((TopicLane, "read") if place == "log" else (Opener, "_replay")), hold)
+        with Inside(app) as stopped:
+            wait_for("an opening that lasts", reached.is_set)
+            assert stopped.stop() is None
+    with Inside(app) as after:
+        assert len(app.await_scores({0: 100}, after, committed=True)) == 100
+        assert after.stop() is None
+    assert app.position() == 100
+    assert same(app.snapshot(), app.reference(values)[1])

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from streampair_connectors.host import Host
-from streampair_connectors.worker.flow_control import Pace, commit_interval
+from streampair_connectors.worker.flow_control import FencePause, Pace, commit_interval
 from streampair_connectors.worker.timing import Estimates
 
 
@@ -219,3 +219,20 @@ def test_lanes_share_the_time_for_estimates_however_many_they_are(cost: float, p
         clock.now += 0.5
     took = clock.now - begin
     assert 0.01 * took <= spent <= 0.02 * took + 0.25 + cost
+
+
+def test_pauses_after_fences_double_up_to_a_minute_until_a_commit() -> None:
+    clock = Clock()
+    pause = FencePause(clock=clock)
+
+    def seconds() -> float:
+        pause.fenced()
+        begin = clock.now
+        while pause.active:
+            clock.now += 0.5
+        return clock.now - begin
+
+    assert not pause.active
+    assert [seconds() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    pause.committed()
+    assert [seconds() for _ in range(2)] == [1.0, 2.0]

@@ -232,7 +232,7 @@ def test_restores_fences_and_what_changed_in_the_file_are_counted(tmp_path: Path
             assert f'streampair_{name}{{app="fraud"}} {row["value"]}' in scrape
             counts[name] = row["value"]
         public = frame_json(metrics, public=True)[1] + metrics.render(public=True)
-        assert not re.search(b"restores|fences|configuration", public)
+        assert not re.search(b"restores|fences|opening|configuration", public)
         return counts, operator["apps"]["fraud"]["configuration"]
 
     none = {"restores_total": 0.0, "fences_total": 0.0, "configuration_changes": 0.0}

@@ -43,7 +43,7 @@ STILL = {
     "Private AUC",
     "Values outside their bounds",
     *("Health", "Firing alerts", "Version", "Guarantee", "Delta", "Rebalances", "Null records"),
-    *("Restores and fences", "Configuration changes", "Account since"),
+    *("Restores and fences", "Time to open lanes", "Configuration changes", "Account since"),
     *("Dead letters", "Forks", "Generation of the noise"),
     *("Challenger ended", "Events compared", "Epsilon spent by a challenger", "Private AUC of a challenger"),
     *("Labels are read again", "Events without an id", "Messages of the labels topic"),

@@ -502,6 +502,15 @@ SERIES: tuple[MetricDefinition, ...] = (
         ("app",),
     ),
     MetricDefinition(
+        "streampair_opening_seconds",
+        "gauge",
+        False,
+        "Time to open lanes",
+        "seconds",
+        "Time that opening lanes has taken so far, or took the last time: to read, verify and replay.",
+        ("app",),
+    ),
+    MetricDefinition(
         "streampair_configuration_changes",
         "gauge",
         False,

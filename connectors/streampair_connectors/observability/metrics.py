@@ -142,6 +142,7 @@ class Telemetry:
         self._transactions = make(Counter, "transactions_total")
         self._restores = make(Counter, "restores_total")
         self._fences = make(Counter, "fences_total")
+        self._opening = make(Gauge, "opening_seconds")
         self._changes = make(Gauge, "configuration_changes")
         self._rebalances = make(Counter, "rebalances_total")
         self._health = make(Gauge, "health")
@@ -195,8 +196,8 @@ class Telemetry:
     def _entry(self, app: str) -> _App:
         if app not in self._apps:
             self._apps[app] = _App(Progress(app))
-            for counter in (self._restores, self._fences, self._rebalances):
-                counter.labels(app)  # starts at 0
+            for metric in (self._restores, self._fences, self._opening, self._rebalances):
+                metric.labels(app)  # starts at 0
             for outcome in OUTCOMES:
                 self._transactions.labels(app, outcome)
         return self._apps[app]
@@ -329,6 +330,10 @@ class Telemetry:
     def fenced(self, app: str) -> None:
         """Count a lane that was given up because another owner fenced this worker."""
         self._fences.labels(app).inc()
+
+    def opening(self, app: str, seconds: float) -> None:
+        """Publish how long opening lanes has taken so far, or took the last time."""
+        self._opening.labels(app).set(seconds)
 
     def configured(self, app: str, changes: Changes) -> None:
         """Publish the changes of an application's configuration file since its start."""

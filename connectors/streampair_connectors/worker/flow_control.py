@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,8 +13,10 @@ from streampair_connectors.observability.logs import get_logger
 __all__ = [
     "Backlog",
     "Commits",
+    "FencePause",
     "Pace",
     "commit_interval",
+    "in_thread",
 ]
 
 _R = TypeVar("_R")
@@ -22,6 +25,7 @@ _SLICE_SECONDS = 0.05  # target duration of a call that blocks the event loop an
 _THREAD_SECONDS = 0.25  # a call that may take longer runs in a thread
 _POLL_SECONDS = 1.0  # target duration of the records of one poll
 _OVER_SECONDS = 5.0  # after this the consumer seeks back to the rest of them
+_FENCE_SECONDS = 1.0, 60.0  # pause after a fence, and the longest
 
 
 def commit_interval(every: float, commit_seconds: float, *, behind: bool) -> float:
@@ -110,6 +114,54 @@ class Commits:
         return self.wait(events) <= 0.0
 
 
+class FencePause:
+    """The pause from a fence until lanes are opened again: it doubles with each fence until a commit.
+
+    Two workers that open a lane slowly would otherwise fence each other again and again.
+
+    Parameters
+    ----------
+    clock
+        Monotonic, in seconds.
+
+    Examples
+    --------
+    >>> now = 0.0
+    >>> pause = FencePause(clock=lambda: now)
+    >>> pause.active
+    False
+    >>> pause.fenced()
+    >>> pause.fenced()
+    >>> now = 1.5
+    >>> pause.active
+    True
+    >>> pause.committed()
+    >>> pause.fenced()
+    >>> now = 2.5
+    >>> pause.active
+    False
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = THIS_HOST.monotonic) -> None:
+        self._clock = clock
+        self._seconds, _ = _FENCE_SECONDS
+        self._until: float | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether lanes are not to be opened yet."""
+        return self._until is not None and self._clock() < self._until
+
+    def fenced(self) -> None:
+        """Begin the pause after a fence."""
+        self._until = self._clock() + self._seconds
+        self._seconds = min(2 * self._seconds, _FENCE_SECONDS[1])
+
+    def committed(self) -> None:
+        """Note a durable commit: the next pause is the shortest again."""
+        self._seconds, _ = _FENCE_SECONDS
+
+
 class Pace:
     """Adapts batch sizes to the speed of a learner.
 
@@ -181,25 +233,32 @@ class Pace:
     async def run(self, work: Callable[[], _R], count: int) -> _R:
         """Call `work`, which processes `count` records, and return its result; a long call runs in a thread.
 
-        The caller holds a lock, so that nobody else uses the same objects. When the caller is cancelled, the
-        thread finishes its call before the cancellation continues.
+        The caller holds a lock, so that nobody else uses the same objects.
         """
         start = self._host.monotonic()
         if self._by_event is not None and self._by_event * count <= _THREAD_SECONDS:
             result = work()
         else:
-            thread = asyncio.ensure_future(self._host.in_thread(work))
-            try:
-                result = await asyncio.shield(thread)
-            except asyncio.CancelledError:
-                # A thread cannot be stopped, and the lane must not be closed while it runs.
-                await asyncio.wait({thread})
-                raise
+            result = await in_thread(self._host, work)
         self.learned(count, self._host.monotonic() - start)
         return result
 
 
 log = get_logger(__name__)
+
+
+async def in_thread(host: Host, work: Callable[..., _R], *arguments: object) -> _R:
+    """Call `work` in a thread of `host`, while the event loop goes on, and return its result.
+
+    When the caller is cancelled, the thread finishes its call before the cancellation continues: it cannot be
+    stopped, and what it uses must not be closed meanwhile.
+    """
+    thread = asyncio.ensure_future(host.in_thread(functools.partial(work, *arguments)))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait({thread})
+        raise
 
 
 class Backlog:

@@ -40,6 +40,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.stores.base import other_scope_fix
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
+from streampair_connectors.worker.flow_control import Pace, in_thread
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
 __all__ = [
@@ -95,7 +96,7 @@ log = get_logger(__name__)
 _REPLAY_SECONDS = 0.5
 _MAX_LANES_SHARING = 4
 _SNAPSHOT_SECONDS = 30.0
-_REPLAY_SLICE = 500
+_REPLAY_SLICE = 500  # records, at most
 
 
 class OpenLane:
@@ -440,11 +441,12 @@ class Opener:
                 refuse_other_state(self._config, partition)
             # 3 verify
             lane = None if warm is None else warm.logged_lane
-            rejoined = None if lane is None else lane.reread(frames)
+            # What takes long runs in a thread, so that heartbeats are sent.
+            rejoined = None if lane is None else await in_thread(self._host, lane.reread, frames)
             snapshot = None
             if lane is None or rejoined is None:
                 lane = await self._build(store, partition, frames, fresh=not any(committed.values()))
-                request = lane.read(frames)
+                request = await in_thread(self._host, lane.read, frames)
                 snapshot = None if request.content is None else await store.snapshot(request.content)
             else:
                 request = rejoined
@@ -461,7 +463,9 @@ class Opener:
             if rejoined is not None:
                 appends, warnings = lane.rejoin(external)
             else:
-                appends, warnings = lane.start(external, snapshot)
+                appends, warnings = await in_thread(
+                    self._host, functools.partial(lane.start, external, snapshot)
+                )
             # 5 replay without outputs; an error here has written nothing either
             replayed_due: list[OrderedRecord] = []
             await self._replay(lane, partition, spans, request, replayed_due)
@@ -550,16 +554,18 @@ class Opener:
     async def _replay_span(
         self, lane: LoggedLane, found: Batches, span: Range, due: list[OrderedRecord]
     ) -> None:
-        done = 0
+        done, pace = 0, Pace(_REPLAY_SLICE, host=self._host)
         # A replay that fails must close its connection now, not at garbage collection.
         async with contextlib.aclosing(found) as batches:
             async for records in batches:
-                for start in range(0, len(records), _REPLAY_SLICE):
-                    part: Sequence[object] = records[start : start + _REPLAY_SLICE]
+                start = 0
+                while start < len(records):
+                    part: Sequence[object] = records[start : start + pace.slice]
+                    start += len(part)
                     if lane.source is not None:
                         numbered = self._numbered(
                             lane.source,
-                            records[start : start + _REPLAY_SLICE],
+                            cast("Sequence[RecordLike]", part),
                             span,
                             lane.next_offset or 0,
                             done,
@@ -569,7 +575,7 @@ class Opener:
                         if span.labels:
                             due += numbered
                         part = numbered
-                    lane.replay(cast("Sequence[Record]", part))
+                    await pace.run(functools.partial(lane.replay, cast("Sequence[Record]", part)), len(part))
                     await asyncio.sleep(0)  # let heartbeats be sent
 
     async def _read_ranges(

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from streampair.engine import LaneGauges, OrderedRecord
@@ -43,7 +42,7 @@ from streampair_connectors.stores import DiskStore, Store, TopicStore
 from streampair_connectors.stores.offline import check_stored_settings
 from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import taken_cells, warm_up
-from streampair_connectors.worker.flow_control import Backlog, Commits, Pace
+from streampair_connectors.worker.flow_control import Backlog, Commits, FencePause, Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.late_labels import LateLabelSource
 from streampair_connectors.worker.model_topic import ModelPublisher
@@ -60,7 +59,6 @@ log = get_logger(__name__)
 _POLL_SECONDS = 0.2  # also the longest delay until a stop is noticed
 _WATCH_SECONDS = 2.0
 _OPEN_CONCURRENTLY = 16  # lanes
-_FENCED_SECONDS = 1.0  # from a fenced lane to the next attempt to open lanes
 _ENDING_SECONDS = 5.0  # for the last regret estimates at a stop
 _UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs without acknowledgement; then a commit is due
 _LANE_BYTES = 256 * 1024  # more of them per lane, because each lane costs a transaction
@@ -113,7 +111,8 @@ class Worker:
         self._stop = asyncio.Event()
         self._give_up = asyncio.Event()
         self._epoch = 0
-        self._last_fenced = -math.inf
+        self._fence_pause = FencePause(clock=host.monotonic)
+        self._opening = False
         self.compiling = False  # kernels
         self._in_session = False
         self._joined = False
@@ -443,6 +442,8 @@ class Worker:
             await self._fenced(lane.topic_partition, error)
         if not outcome.stored:
             return False
+        if outcome.committed:
+            self._fence_pause.committed()
         # At a stop the regret estimates cover all events, as far as time allows.
         ending = self._host.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
         # Metrics are published once the commit is durable; the lane with the oldest estimate comes first.
@@ -472,7 +473,7 @@ class Worker:
             next_step=error.fix,
         )
         self.telemetry.fenced(self.config.app)
-        self._last_fenced = self._host.monotonic()
+        self._fence_pause.fenced()
         lane = self._lanes.pop(partition, None)
         if lane is not None:
             await self._close(lane)
@@ -541,19 +542,30 @@ class Worker:
             self._warm = warm
 
     async def _on_assigned(self, partitions: list[Partition]) -> None:
-        """Only record the assignment: the group waits for this callback, and a replay takes time."""
+        """Only record the assignment: the client sends no heartbeats until this returns.
+
+        A lane that takes longer to open than a session would cost this member its membership: the next one
+        fences the lane, and loses it in the same way. So this does not wait for lanes that are being opened;
+        `_open_assigned` seeks when they are.
+        """
         if not self._in_session:
             return
-        async with self._lock:
-            self._epoch += 1
-            self.telemetry.rebalanced(self.config.app)
-            self._assigned.update(partitions)
-            # Lanes that another member owns now are not kept in memory.
-            assigned = self._source.lanes(self._assigned)
-            self._warm = {p: lane for p, lane in self._warm.items() if p in assigned}
-            await self._reseek()
+        self._assigned.update(partitions)
+        if self._opening:
+            self._note_assignment()
+        else:
+            async with self._lock:
+                self._note_assignment()
+                await self._reseek()
         if not partitions:
             self._health.running()  # a member without a partition is healthy
+
+    def _note_assignment(self) -> None:
+        self._epoch += 1
+        self.telemetry.rebalanced(self.config.app)
+        # Lanes that another member owns now are not kept in memory.
+        assigned = self._source.lanes(self._assigned)
+        self._warm = {p: lane for p, lane in self._warm.items() if p in assigned}
 
     def _on_lost(self, partition: Partition, wanted: int, first: int) -> None:
         if not self._source.lost(partition, wanted, first):
@@ -582,8 +594,8 @@ class Worker:
     async def _open_assigned(self) -> None:
         """Open assigned lanes that are not open yet, several concurrently: most of a start is waiting."""
         # During a rebalance the lane would be fenced again, and each fence triggers another rebalance.
-        fenced = self._host.monotonic() < self._last_fenced + _FENCED_SECONDS
-        missing = [] if fenced else sorted(self._source.lanes(self._assigned) - set(self._lanes))
+        waits = self._fence_pause.active
+        missing = [] if waits else sorted(self._source.lanes(self._assigned) - set(self._lanes))
         for start in range(0, len(missing), _OPEN_CONCURRENTLY):
             async with self._lock:
                 # Others may have been revoked meanwhile.
@@ -591,7 +603,13 @@ class Worker:
                 chunk = [p for p in missing[start : start + _OPEN_CONCURRENTLY] if p in assigned]
                 if not chunk or self._stop.is_set():
                     continue
-                await self._open(chunk)
+                epoch, self._opening = self._epoch, True
+                try:
+                    await self._open(chunk)
+                finally:
+                    self._opening = False
+                if epoch != self._epoch:  # partitions were assigned meanwhile
+                    await self._reseek()
                 # Records polled meanwhile came from the group's offset, not from the offset sought now.
                 self._epoch += 1
             self._health.running()
@@ -599,7 +617,7 @@ class Worker:
     async def _open(self, partitions: list[Partition]) -> None:
         work = {p: asyncio.create_task(self._opener.open(p, self._warm.pop(p, None))) for p in partitions}
         try:
-            await asyncio.wait(work.values())
+            await self._await_open(work.values())
         finally:
             await kafka.ended(*work.values())
             # All opened lanes are registered together, so none is lost when another one fails. Not earlier: a
@@ -610,11 +628,41 @@ class Worker:
         for lane in self._lanes.values():
             lane.lane_count = len(self._lanes)
         for partition, task in work.items():
+            if task.cancelled():  # a stop: nothing of this lane was released
+                continue
             try:
                 await self._models.begin(task.result())
                 self._position(task.result())
             except (FencedError, CommitOutcomeUnknownError) as error:
                 await self._fenced(partition, error)
+
+    async def _await_open(self, work: Collection[asyncio.Task[OpenLane]]) -> None:
+        """Wait until all of them have ended, or `stop` is called."""
+        begin, slow = self._host.monotonic(), False
+        session = self._kafka.session_timeout_seconds
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            while (pending := {task for task in work if not task.done()}) and not stop.done():
+                await asyncio.wait({*pending, stop}, timeout=session, return_when=asyncio.FIRST_COMPLETED)
+                seconds = self._host.monotonic() - begin
+                self.telemetry.opening(self.config.app, seconds)
+                if seconds >= session and not slow:
+                    slow = True
+                    self._report_slow_opening(seconds)
+        finally:
+            stop.cancel()
+
+    def _report_slow_opening(self, seconds: float) -> None:
+        log.warning(
+            "opening_is_slow",
+            app=self.config.app,
+            seconds=round(seconds, 1),
+            detail="opening takes longer than a session: if this worker is too busy to send heartbeats, the "
+            "group gives its lanes to another one, which begins anew",
+            next_step=f"set kafka.session_timeout_seconds, now {self._kafka.session_timeout_seconds:g}, and "
+            f"kafka.max_poll_interval_seconds, now {self._kafka.max_poll_interval_seconds:g}, above the "
+            "time that opening takes, give the worker more processor time, or take a faster learner",
+        )
 
     def _position(self, lane: OpenLane) -> None:
         """Seek to the offsets in the lane's log, or to the start. The group's offset is never trusted."""
