@@ -181,3 +181,29 @@ def test_a_user_who_may_not_create_topics(guarded: KafkaBroker, tmp_path: Path) 
         command = f"kafka-topics.sh --create --bootstrap-server {guarded.bootstrap} --topic {app.output}"
         assert f"{command} --partitions 1" in output
     assert topics(app) == {"input": 1}
+
+
+@pytest.fixture(scope="module", params=STOPPABLE_TIERS[-1:])
+def incomplete(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster that is to have three brokers, of which two have never run."""
+    names = ("offsets.topic", "transaction.state.log", "default")
+    cluster = open_cluster(request.param, settings={f"{name}.replication.factor": "3" for name in names})
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.parametrize("kept", ["directory", "kafka"])
+def test_a_first_start_while_brokers_are_away_says_so(incomplete: Cluster, tmp_path: Path, kept: str) -> None:
+    """Kafka creates neither topics of three copies nor those of groups and transactions."""
+    settings = "[topics]\ninput_partitions = 2\n"
+    app = App(incomplete, tmp_path, f"first-{kept}", settings=settings, store=kept, connect_timeout=5)
+    refused = streampair("check", app.path, "--create-topics", code=1)
+    assert "the number of brokers that run, or start those that are away first" in refused
+    assert topics(app) == {}
+    app.path.write_text(app.path.read_text() + "replication_factor = 1\n")
+    with WorkerProcess(app.path, "--create-topics") as worker:
+        assert worker.wait() == 1, worker.log()
+        failed = worker.await_log("failed")
+    assert "has no coordinator of groups: __consumer_offsets" in failed["error"], failed
+    assert "start the brokers that are away" in failed["fix"]
+    assert topics(app) == {"input": 2, "output": 2, "dead": 2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from harness.apache_kafka import KafkaBroker
 from harness.applications import App, Inside, events
 from harness.kafka import Unavailable
 from harness.tiers import STOPPABLE_TIERS
+from harness.worker_process import wait_for
 from streampair_connectors import kafka as client
 from streampair_connectors.config import KafkaConfig, parse_config
 from streampair_connectors.kafka.oauth import TokenError, token_provider
@@ -74,6 +76,7 @@ class Endpoint:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.status = 200
+        self.secret: str | None = None  # others are refused
         self.answer: Callable[[], Any] = lambda: {"access_token": token(), "expires_in": 600}
 
     async def start(self) -> str:
@@ -93,7 +96,8 @@ class Endpoint:
         self.requests.append(
             {**await request.post(), "login": [unquote_plus(each) for each in login.split(":")]}
         )
-        return web.json_response(self.answer(), status=self.status)
+        refused = self.secret is not None and self.requests[-1]["login"][1] != self.secret
+        return web.json_response(self.answer(), status=401 if refused else self.status)
 
 
 def test_a_token_from_a_file_is_read_at_each_connection(broker: KafkaBroker, tmp_path: Path) -> None:
@@ -155,6 +159,97 @@ def test_a_token_of_an_endpoint_is_used_until_shortly_before_it_expires(
     asyncio.run(body())
     form = {"grant_type": "client_credentials", "scope": "kafka", "login": ["fraud", SECRET]}
     assert endpoint.requests[0] == form
+
+
+@pytest.mark.parametrize(("expires_in", "asked"), [("3599", 1), (3599, 1), ("0", 2), ("nan", 2)])
+def test_the_lifetime_of_a_token_may_be_text(
+    monkeypatch: pytest.MonkeyPatch, expires_in: Any, asked: int
+) -> None:
+    """A token whose lifetime makes no sense is used once."""
+    monkeypatch.setenv("OAUTH_SECRET", SECRET)
+    endpoint = Endpoint()
+    endpoint.answer = lambda: {"access_token": "a token", "expires_in": expires_in}
+
+    async def body() -> None:
+        url = await endpoint.start()
+        keys = {"oauth_client_id": "fraud", "oauth_client_secret_env": "OAUTH_SECRET"}
+        provider = token_provider(config(None, oauth_token_url=url, **keys))
+        try:
+            for _ in range(2):
+                assert await provider.token() == "a token"
+        finally:
+            await endpoint.stop()
+
+    asyncio.run(body())
+    assert len(endpoint.requests) == asked
+
+
+@pytest.mark.parametrize(("status", "again"), [(429, True), (503, True), (400, False), (401, False)])
+def test_an_endpoint_that_is_overloaded_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, status: int, again: bool
+) -> None:
+    monkeypatch.setenv("OAUTH_SECRET", SECRET)
+    endpoint = Endpoint()
+    endpoint.status = status
+
+    async def body() -> None:
+        url = await endpoint.start()
+        keys = {"oauth_client_id": "fraud", "oauth_client_secret_env": "OAUTH_SECRET"}
+        try:
+            with pytest.raises(TokenError, match=f"answers {status}") as caught:
+                await token_provider(config(None, oauth_token_url=url, **keys)).token()
+        finally:
+            await endpoint.stop()
+        assert caught.value.again is again
+
+    asyncio.run(body())
+
+
+def test_the_secret_of_a_client_is_rotated_while_a_worker_runs(
+    broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The token endpoint refuses the old secret; the worker says so, and goes on with the new one."""
+    secret, new = tmp_path / "secret", "another secret of the client"
+    endpoint = Endpoint()
+    endpoint.secret = SECRET
+    endpoint.answer = lambda: {"access_token": token(), "expires_in": 1}
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    url = asyncio.run_coroutine_threadsafe(endpoint.start(), loop).result()
+    app = App(broker, tmp_path, "rotates", bootstrap=broker.addresses["OAUTH"], store="kafka")
+    keys = (
+        'security_protocol = "SASL_PLAINTEXT"\nsasl_mechanism = "OAUTHBEARER"\n'
+        f'oauth_token_url = "{url}"\noauth_client_id = "fraud"\n'
+        f'oauth_client_secret_file = "{private_file(secret, SECRET)}"\n[input]\n'
+    )
+    app.path.write_text(app.path.read_text().replace("[input]\n", keys))
+    app.create_topics()
+    app.produce(events(30))
+    try:
+        with Inside(app) as worker:
+            app.await_scores({0: 30}, worker, committed=True)
+            endpoint.secret = new
+            broker.restart()
+            refused = "answers 401 for the client 'fraud'"
+            wait_for(
+                "the worker's word",
+                lambda: any(
+                    refused in record.fields["detail"]  # type: ignore[attr-defined]
+                    for record in caplog.records
+                    if record.message == "waiting"
+                ),
+            )
+            app.produce(events(60, seed=2)[30:])
+            secret.write_text(new)
+            assert len(app.await_scores({0: 60}, worker, committed=True)) == 60
+            assert worker.stop() is None
+    finally:
+        asyncio.run_coroutine_threadsafe(endpoint.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    assert SECRET not in caplog.text
 
 
 def test_a_worker_runs_with_tokens(broker: KafkaBroker, tmp_path: Path) -> None:

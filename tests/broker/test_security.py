@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +30,12 @@ from harness.applications import PAIR_OGD, App, Inside, events
 from harness.certificates import Authority
 from harness.kafka import Unavailable
 from harness.tiers import STOPPABLE_TIERS
+from harness.worker_process import wait_for
 from streampair_connectors import kafka as client
 from streampair_connectors.cli.check import check_config
 from streampair_connectors.config import Config, KafkaConfig, load_config
 from streampair_connectors.kafka.log_topic import SETTINGS
+from streampair_connectors.serve.model_source import TopicModel
 
 from streampair.errors import ConfigError, SourceError
 
@@ -65,9 +70,9 @@ class Secured:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap})
 
-    def add_user(self, name: str) -> None:
+    def add_user(self, name: str, password: str = PASSWORD) -> None:
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-        upsert = UserScramCredentialUpsertion(name, info, PASSWORD.encode())
+        upsert = UserScramCredentialUpsertion(name, info, password.encode())
         admin = self.admin()
         for future in admin.alter_user_scram_credentials([upsert]).values():
             future.result()
@@ -92,7 +97,8 @@ def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "ssl.truststore.location": str(ours.file),
         "listener.name.mutual.ssl.client.auth": "required",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS;User:CN=client;User:CN=locked-client;User:alice",
+        "super.users": "User:ANONYMOUS;User:CN=client;User:CN=locked-client;"
+        "User:CN=stranger;User:alice;User:dora",
     }
     for name, store in stores.items():
         settings[f"listener.name.{name.lower()}.ssl.keystore.type"] = "PEM"
@@ -221,14 +227,20 @@ def test_an_encrypted_key_without_its_password_is_refused(secured: Secured) -> N
 
 def secured_app(secured: Secured, directory: Path, name: str, user: str, *, scoring: str) -> App:
     scram = secured.scram(user)
-    learner = f'scoring = "{scoring}"\n{PAIR_OGD}'
-    keys = {"store": "kafka", "scope": "application", "learner": learner}
-    app = App(secured.broker, directory, name, bootstrap=scram.bootstrap_servers, **keys)
     keys = (
         f'security_protocol = "SASL_SSL"\nsasl_mechanism = "SCRAM-SHA-256"\nusername = "{user}"\n'
-        f'password_file = "{scram.password_file}"\nssl_cafile = "{secured.ca}"\n[input]\n'
+        f'password_file = "{scram.password_file}"\nssl_cafile = "{secured.ca}"\n'
     )
-    app.path.write_text(app.path.read_text().replace("[input]\n", keys))
+    return app_with(secured, directory, name, scram.bootstrap_servers, keys, scoring=scoring)
+
+
+def app_with(
+    secured: Secured, directory: Path, name: str, bootstrap: str, keys: str, *, scoring: str = "inline"
+) -> App:
+    """An application with these keys of [kafka]."""
+    learner = f'scoring = "{scoring}"\n{PAIR_OGD}'
+    app = App(secured.broker, directory, name, bootstrap=bootstrap, store="kafka", learner=learner)
+    app.path.write_text(app.path.read_text().replace("[input]\n", f"{keys}[input]\n"))
     return app.create_topics()
 
 
@@ -326,3 +338,135 @@ def test_a_worker_runs_with_the_acls_of_the_page(secured: Secured, tmp_path: Pat
     with Inside(app) as worker:
         rows = app.await_scores({0: 60}, worker)
     assert len(rows) == 60
+
+
+# ---- rotation --------------------------------------------------------------------------------------------
+
+
+class Served:
+    """The models that a server has, followed in a thread."""
+
+    def __init__(self, app: App) -> None:
+        self.source = TopicModel(load_config(app.path))
+        self.error: BaseException | None = None
+        self._loop = asyncio.new_event_loop()
+        self._task = self._loop.create_task(self.source.follow())
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._task)
+        except BaseException as error:
+            self.error = error
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    @property
+    def slots(self) -> int:
+        """Events that the newest model has learned; -1 without a model."""
+        assert self._thread.is_alive(), self.error
+        return -1 if self.source.newest is None else self.source.newest.slots
+
+    def stop(self) -> None:
+        """End it; it must have been running."""
+        assert self._thread.is_alive(), self.error
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+
+
+def said(caplog: pytest.LogCaptureFixture, event: str, app: str | None, problem: str) -> bool:
+    """Whether the log names a problem."""
+    logged = [record.fields for record in caplog.records if record.message == event]  # type: ignore[attr-defined]
+    return any(problem in each["detail"] and each.get("app") == app for each in logged)
+
+
+def test_a_password_is_rotated_while_worker_scorer_and_server_run(
+    secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of them say what is wrong, and go on once the file has the new password."""
+    new = "another horse, another staple"
+    secured.add_user("dora")
+    file = tmp_path / "password"
+    file.touch(mode=0o600)
+    file.write_text(PASSWORD)
+    app = secured_app(secured, tmp_path, "rotated", "dora", scoring="parallel")
+    old = str(secured.scram("dora").password_file)
+    app.path.write_text(app.path.read_text().replace(old, str(file)))
+    app.produce(events(30))
+    with Inside(app) as worker:
+        app.await_scores({0: 30}, worker, committed=True)
+        served = Served(app)
+        wait_for("a model that is served", lambda: served.slots >= 0)
+        secured.add_user("dora", new)
+        secured.broker.restart()  # which ends the connections, as in a rolling restart
+        refused = "refuses user 'dora': wrong password"
+        wait_for("the worker's word", lambda: said(caplog, "waiting", app.name, refused))
+        wait_for("the scorer's word", lambda: said(caplog, "waiting", f"{app.name}.scorers", refused))
+        wait_for("the server's word", lambda: said(caplog, "model_topic_not_read", None, refused))
+        before = served.slots
+        app.produce(events(60, seed=2)[30:])
+        file.write_text(new)
+        assert len(app.await_scores({0: 60}, worker, committed=True)) == 60
+        wait_for("a newer model that is served", lambda: served.slots > before)
+        served.stop()
+        assert worker.health() == "running"
+        assert worker.stop() is None
+    assert app.position() == 60
+    assert PASSWORD not in caplog.text
+    assert new not in caplog.text
+
+
+def test_a_client_certificate_is_rotated_while_a_worker_runs(
+    secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca, key, chain = (tmp_path / name for name in ("ca.pem", "client.key", "client.crt"))
+    key.touch(mode=0o600)
+
+    def use(pair: tuple[Path, Path]) -> None:
+        for file, source in zip((key, chain), pair, strict=True):
+            file.write_bytes(source.read_bytes())
+
+    ca.write_bytes(secured.ca.read_bytes())
+    use(secured.client)
+    keys = (
+        f'security_protocol = "SSL"\nssl_cafile = "{ca}"\nssl_keyfile = "{key}"\nssl_certfile = "{chain}"\n'
+    )
+    app = app_with(secured, tmp_path, "renewed", secured.broker.addresses["MUTUAL"], keys)
+    app.produce(events(30))
+    try:
+        with Inside(app) as worker:
+            app.await_scores({0: 30}, worker, committed=True)
+            secured.ca.write_bytes(secured.foreign_ca.read_bytes())  # whom the broker trusts
+            secured.broker.restart()
+            refused = "does not accept the certificate in kafka.ssl_certfile"
+            wait_for("the worker's word", lambda: said(caplog, "waiting", app.name, refused))
+            app.produce(events(60, seed=2)[30:])
+            use(secured.stranger)
+            assert len(app.await_scores({0: 60}, worker, committed=True)) == 60
+            assert worker.stop() is None
+        assert app.position() == 60
+    finally:
+        secured.ca.write_bytes(ca.read_bytes())
+        secured.broker.restart()
+
+
+def test_the_next_address_of_a_name_is_tried(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers at the first one, not even to refuse, as behind a firewall that drops packets."""
+    host, _, port = secured.broker.bootstrap.partition(":")
+    resolve = socket.getaddrinfo
+
+    def two(name: Any, *arguments: Any, **options: Any) -> Any:
+        names = ("127.0.0.2", host) if name in ("kafka.test", b"kafka.test") else (name,)
+        return [each for one in names for each in resolve(one, *arguments, **options)]
+
+    with socket.socket() as hole, contextlib.ExitStack() as waiting:
+        hole.bind(("127.0.0.2", int(port)))
+        hole.listen(0)
+        for _ in range(3):  # more than it takes: the rest get no answer
+            client_socket = waiting.enter_context(socket.socket())
+            client_socket.setblocking(False)
+            client_socket.connect_ex(hole.getsockname())
+        monkeypatch.setattr(socket, "getaddrinfo", two)
+        config = KafkaConfig(bootstrap_servers=f"kafka.test:{port}", connect_timeout_seconds=8.0)
+        assert isinstance(asyncio.run(client.describe_topics(config)), dict)

@@ -16,6 +16,8 @@ from streampair_connectors.kafka.admin import (
     topic_origin,
 )
 from streampair_connectors.kafka.client import (
+    AccessError,
+    CredentialsError,
     Message,
     Partition,
     RecordLike,
@@ -42,10 +44,12 @@ from streampair_connectors.kafka.transactions import TransactionalProducer
 
 __all__ = [
     "KAFKA",
+    "AccessError",
     "Batches",
     "Cluster",
     "Committed",
     "Consumer",
+    "CredentialsError",
     "LogTopic",
     "Member",
     "Message",

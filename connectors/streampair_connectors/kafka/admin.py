@@ -300,7 +300,8 @@ def _refusal(
         fix = f"give {user} the permission Create on this topic (kafka-acls.sh --add --operation Create), "
         fix += f"or {otherwise}"
     elif isinstance(error, kafka_errors.InvalidReplicationFactorError):
-        fix = f"set topics.replication_factor to at most {brokers}, the number of brokers"
+        fix = f"set topics.replication_factor to at most {brokers}, the number of brokers that run, or start "
+        fix += "those that are away first"
     elif isinstance(error, kafka_errors.InvalidPartitionsError):
         fix = "set topics.input_partitions and topics.output_partitions to numbers that the cluster accepts"
     elif isinstance(error, kafka_errors.PolicyViolationError):

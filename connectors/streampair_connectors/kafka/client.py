@@ -1,4 +1,8 @@
-"""Shared by all Kafka clients: options, errors, record types, and the diagnosis of a failed connection."""
+"""Shared by all Kafka clients: options, errors, record types, and the diagnosis of a failed connection.
+
+There is one diagnosis, `diagnose`: `within` asks it at a start, and `worker.sessions.ConnectionWatch` while a
+worker, a scorer or a server runs.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
-from aiokafka import AIOKafkaProducer, codec
+from aiokafka import AIOKafkaProducer, codec, conn
 from aiokafka import errors as kafka_errors
 from aiokafka.conn import create_conn
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from streampair.errors import ConfigError, SourceError
@@ -24,6 +29,8 @@ from streampair_connectors.observability.logs import get_logger
 __all__ = [
     "FATAL",
     "ID_PREFIX",
+    "AccessError",
+    "CredentialsError",
     "Message",
     "Partition",
     "RecordLike",
@@ -46,55 +53,127 @@ ID_PREFIX: Final = "streampair-"
 """Begins every transactional id."""
 
 _SECONDS = 5.0  # per server
+_NEXT_ADDRESS_SECONDS = 0.25  # until the next address of a name is tried, while one does not answer
+# By the type of a coordinator: groups, then transactions.
+_INTERNAL = {
+    "groups": ("__consumer_offsets", "offsets.topic.replication.factor"),
+    "transactions": ("__transaction_state", "transaction.state.log.replication.factor"),
+}
+_NAME = f"{ID_PREFIX}diagnosis"
 _Finding = tuple[str, str]  # problem and fix
 
 # OpenSSL's codes for a rejected certificate (X509_V_ERR_...).
 _EXPIRED, _NOT_YET, _HOST, _ADDRESS = 10, 9, 62, 64
 
 
-async def diagnose(config: KafkaConfig, options: dict[str, Any]) -> SourceError | None:
-    """Connect to each server in turn, and explain why the first one that listens refuses.
+class AccessError(SourceError):
+    """A broker listens, and refuses this client: its TLS settings, certificate, password or token.
+
+    A running service waits until they are mended: they are rotated on both sides, one after the other.
+    """
+
+    retriable = False
+
+
+class CredentialsError(ConfigError):
+    """A password or certificate cannot be read. A running service waits: perhaps it is being replaced."""
+
+
+async def diagnose(config: KafkaConfig) -> SourceError | None:
+    """Connect to each server in turn, with passwords, certificates and tokens as they are now.
 
     Parameters
     ----------
     config
         How to reach the cluster.
-    options
-        Of the client, from `client_options`.
 
     Returns
     -------
     SourceError or None
-        None: no server listens, or one can be reached now.
+        An `AccessError`, that no broker answers, or that the cluster has no coordinator. None: a new client
+        can work.
+
+    Raises
+    ------
+    CredentialsError
+        A file cannot be read.
     """
-    options = {key: value for key, value in options.items() if key != "bootstrap_servers"}
+    token_provider.cache_clear()
+    options = client_options(config)
+    del options["bootstrap_servers"]
     for server in config.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         name, host = server.strip(), host.strip("[]")
         try:
-            await asyncio.wait_for(_probe(host, int(port), options), _SECONDS)
+            lacking = await asyncio.wait_for(_probe(host, int(port), options), _SECONDS)
         except (OSError, kafka_errors.KafkaError, TimeoutError) as error:
             found = await _explain(config, error, host, int(port), name)
             if found is not None:
                 waits = any(isinstance(cause, TokenError) and cause.again for cause in _causes(error))
-                return SourceError(found[0], fix=found[1], retriable=waits)
+                return AccessError(found[0], fix=found[1], retriable=waits)
         else:
-            return None
-    return None
+            return None if lacking is None else _no_coordinator(name, lacking)
+    return _nobody(config)
 
 
-async def _probe(host: str, port: int, options: dict[str, Any]) -> None:
-    """Connect, authenticate and send an empty request, which a broker refuses without authentication."""
+def _no_coordinator(name: str, kind: str) -> SourceError:
+    topic, factor = _INTERNAL[kind]
+    return SourceError(
+        f"{name} answers, and the cluster has no coordinator of {kind}: {topic} has no leader, or cannot be "
+        f"created because fewer brokers run than {factor} says",
+        fix=f"start the brokers that are away; on a cluster that is to have fewer, lower {factor}",
+    )
+
+
+def _nobody(config: KafkaConfig) -> SourceError:
+    return SourceError(
+        f"no Kafka broker answers at {config.bootstrap_servers}",
+        fix="start the broker, or correct kafka.bootstrap_servers",
+    )
+
+
+async def _probe(host: str, port: int, options: dict[str, Any]) -> str | None:
+    """Connect, authenticate and send an empty request, which a broker refuses without authentication.
+
+    Returns the kind of coordinator that the cluster lacks; None: none.
+    """
     connection = await create_conn(host, port, **options)
     try:
         answer = await connection.send(MetadataRequest([]))
         if options.get("sasl_mechanism") == "OAUTHBEARER" and getattr(answer, "cluster_id", "") is None:
             # The client takes the broker's challenge for success, and this request for the answer to it.
             raise kafka_errors.AuthenticationFailedError
+        for number, kind in enumerate(_INTERNAL):
+            found = await connection.send(FindCoordinatorRequest(_NAME, number))
+            if found.error_code == kafka_errors.GroupCoordinatorNotAvailableError.errno:
+                return kind
+        return None
     finally:
         closed = connection.close()
         if closed is not None:
             await closed
+
+
+class _AllAddresses:
+    """An event loop whose connections try the next address of a name soon, not after a time-out."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def create_connection(self, *arguments: Any, **options: Any) -> Any:
+        return self._loop.create_connection(*arguments, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS, **options)
+
+
+class _Connection(conn.AIOKafkaConnection):  # type: ignore[misc]  # untyped base
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._loop: Any = _AllAddresses(asyncio.get_running_loop())
+
+
+conn.AIOKafkaConnection = _Connection  # what `create_conn` makes, for every client
 
 
 async def _explain(
@@ -216,9 +295,15 @@ def _client_certificate_error(config: KafkaConfig, name: str, why: str) -> _Find
     )
 
 
+def _open(
+    host: str, port: int, **options: Any
+) -> Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    return asyncio.open_connection(host, port, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS, **options)
+
+
 async def _listens(host: str, port: int) -> bool:
     with contextlib.suppress(OSError, TimeoutError):
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _SECONDS)
+        _, writer = await asyncio.wait_for(_open(host, port), _SECONDS)
         await _close(writer)
         return True
     return False
@@ -240,9 +325,7 @@ def _unverified_context() -> ssl.SSLContext:
 
 async def _speaks_tls(host: str, port: int) -> bool:
     try:
-        _, writer = await asyncio.wait_for(
-            asyncio.open_connection(host, port, ssl=_unverified_context()), _SECONDS
-        )
+        _, writer = await asyncio.wait_for(_open(host, port, ssl=_unverified_context()), _SECONDS)
     except (OSError, TimeoutError):
         return False
     await _close(writer)
@@ -252,9 +335,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
 async def _requires_client_certificate(host: str, port: int) -> bool:
     """Whether a TLS server closes a connection without a client certificate, before any request."""
     try:
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(host, port, ssl=_unverified_context()), _SECONDS
-        )
+        reader, writer = await asyncio.wait_for(_open(host, port, ssl=_unverified_context()), _SECONDS)
     except (OSError, TimeoutError):
         return False
     try:
@@ -353,37 +434,52 @@ def client_options(config: KafkaConfig) -> dict[str, Any]:
         "request_timeout_ms": 10_000,
         **({} if config.client is None else config.client.model_dump(exclude_none=True)),
     }
-    if "SSL" in config.security_protocol:
-        try:
-            context = ssl.create_default_context(
-                cafile=None if config.ssl_cafile is None else str(config.ssl_cafile)
+    try:
+        return options | _tls_options(config) | _sasl_options(config)
+    except ConfigError as error:
+        raise CredentialsError(error.problem, fix=error.fix) from None
+
+
+def _tls_options(config: KafkaConfig) -> dict[str, Any]:
+    if "SSL" not in config.security_protocol:
+        return {}
+    try:
+        context = ssl.create_default_context(
+            cafile=None if config.ssl_cafile is None else str(config.ssl_cafile)
+        )
+        if config.ssl_certfile is not None:
+            # Without ssl_keyfile the certificate file contains the key.
+            check_private(config.ssl_keyfile or config.ssl_certfile, "TLS key")
+            secret = config.ssl_key_password()
+            context.load_cert_chain(
+                str(config.ssl_certfile),
+                None if config.ssl_keyfile is None else str(config.ssl_keyfile),
+                # "" in place of None: OpenSSL must not prompt for a password.
+                password="" if secret is None else secret.get_secret_value(),
             )
-            if config.ssl_certfile is not None:
-                # Without ssl_keyfile the certificate file contains the key.
-                check_private(config.ssl_keyfile or config.ssl_certfile, "TLS key")
-                secret = config.ssl_key_password()
-                context.load_cert_chain(
-                    str(config.ssl_certfile),
-                    None if config.ssl_keyfile is None else str(config.ssl_keyfile),
-                    # "" in place of None: OpenSSL must not prompt for a password.
-                    password="" if secret is None else secret.get_secret_value(),
-                )
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"the certificates of [kafka] cannot be loaded: {error}",
-                fix="check ssl_cafile, ssl_certfile and ssl_keyfile; for an encrypted key set "
-                "ssl_key_password_file or ssl_key_password_env",
-            ) from None
-        options["ssl_context"] = context
-    if config.security_protocol.startswith("SASL") and config.sasl_mechanism == "OAUTHBEARER":
-        options["sasl_mechanism"] = config.sasl_mechanism
-        options["sasl_oauth_token_provider"] = token_provider(config)
-    elif config.security_protocol.startswith("SASL"):
-        password = config.password()
-        options["sasl_mechanism"] = config.sasl_mechanism
-        options["sasl_plain_username"] = config.username
-        options["sasl_plain_password"] = None if password is None else password.get_secret_value()
-    return options
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"the certificates of [kafka] cannot be loaded: {error}",
+            fix="check ssl_cafile, ssl_certfile and ssl_keyfile; for an encrypted key set "
+            "ssl_key_password_file or ssl_key_password_env",
+        ) from None
+    return {"ssl_context": context}
+
+
+def _sasl_options(config: KafkaConfig) -> dict[str, Any]:
+    if not config.security_protocol.startswith("SASL"):
+        return {}
+    if config.sasl_mechanism == "OAUTHBEARER":
+        return {
+            "sasl_mechanism": config.sasl_mechanism,
+            "sasl_oauth_token_provider": token_provider(config),
+        }
+    password = config.password()
+    return {
+        "sasl_mechanism": config.sasl_mechanism,
+        "sasl_plain_username": config.username,
+        "sasl_plain_password": None if password is None else password.get_secret_value(),
+    }
 
 
 def check_codecs() -> list[str]:
@@ -421,15 +517,14 @@ def reach_error(config: KafkaConfig, error: BaseException) -> SourceError:
     for kind, fix in FATAL.items():
         if isinstance(error, kind):
             return SourceError(f"Kafka refuses: {one_line(error)}", fix=fix, retriable=False)
+    if isinstance(error, kafka_errors.GroupCoordinatorNotAvailableError):
+        return _no_coordinator(config.bootstrap_servers, "groups")
     if isinstance(error, kafka_errors.KafkaError) and not isinstance(error, _UNREACHABLE):
         return SourceError(
             f"Kafka at {config.bootstrap_servers} fails: {one_line(error)}",
             fix="read the broker's log; the worker can be restarted at any time",
         )
-    return SourceError(
-        f"no Kafka broker answers at {config.bootstrap_servers}",
-        fix="start the broker, or correct kafka.bootstrap_servers",
-    )
+    return _nobody(config)
 
 
 def one_line(error: BaseException) -> str:
@@ -445,11 +540,19 @@ async def within(config: KafkaConfig, work: Awaitable[Any]) -> Any:
     except (kafka_errors.KafkaError, OSError, TimeoutError, AssertionError) as error:
         # The client raises AssertionError when no broker is known, as right after a broker's start.
         found = reach_error(config, error)
-        if found.retriable and (
-            isinstance(error, _UNREACHABLE) or not isinstance(error, kafka_errors.KafkaError)
-        ):
-            found = await diagnose(config, client_options(config)) or found
+        asks = *_UNREACHABLE, kafka_errors.GroupCoordinatorNotAvailableError
+        if found.retriable and (isinstance(error, asks) or not isinstance(error, kafka_errors.KafkaError)):
+            found = await diagnose(config) or _unanswered(config, error)
         raise found from None
+
+
+def _unanswered(config: KafkaConfig, error: BaseException) -> SourceError:
+    """The error where a new client reaches a broker."""
+    return SourceError(
+        f"Kafka at {config.bootstrap_servers} answers, and has not done what was asked within "
+        f"{config.connect_timeout_seconds:g} s: {one_line(error)}",
+        fix="look whether brokers are away or overloaded; or raise kafka.connect_timeout_seconds",
+    )
 
 
 async def shielded(work: Awaitable[_T]) -> _T:

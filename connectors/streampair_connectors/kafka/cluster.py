@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from streampair.errors import SourceError
 from streampair_connectors.kafka.admin import (
     TopicFacts,
     TopicOrigin,
@@ -12,7 +13,7 @@ from streampair_connectors.kafka.admin import (
     describe_topics,
     topic_origin,
 )
-from streampair_connectors.kafka.client import Partition
+from streampair_connectors.kafka.client import Partition, diagnose
 from streampair_connectors.kafka.consumer import Consumer, PartitionReader, TopicReader
 from streampair_connectors.kafka.log_topic import LogTopic, RecordReader
 from streampair_connectors.kafka.membership import GroupState, describe_group
@@ -42,6 +43,7 @@ class Cluster:
     topic_origin: Callable[..., Awaitable[TopicOrigin]] = topic_origin
     describe_group: Callable[..., Awaitable[GroupState]] = describe_group
     read_register: Callable[..., Awaitable[dict[Partition, Committed | None]]] = read_register
+    diagnose: Callable[..., Awaitable[SourceError | None]] = diagnose
 
 
 KAFKA = Cluster()

@@ -392,7 +392,9 @@ class Consumer:
         return first[tp], last[tp]
 
     async def ends(self, partitions: Sequence[Partition], seconds: float) -> dict[Partition, int] | None:
-        """Return the end offset of each partition; None: the broker does not answer in time."""
+        """Return the end offset of each partition; None: brokers or coordinator do not answer in time."""
+        if self._consumer._coordinator.coordinator_id is None:  # not known, or it cannot be connected to
+            return None
         try:
             found = await asyncio.wait_for(
                 self._consumer.end_offsets([TopicPartition(*p) for p in partitions]), seconds
@@ -674,6 +676,14 @@ class PartitionReader:
             if _is_at(self._consumer, tp, offset):  # else it was sought elsewhere meanwhile
                 self._on_lost(Partition(*tp), offset, first[tp])
                 self._consumer.seek(tp, first[tp])
+
+    async def answers(self, seconds: float = 5.0) -> bool:
+        """Whether the brokers of its partitions answer."""
+        try:
+            await asyncio.wait_for(self._consumer.end_offsets(self._all), seconds)
+        except (kafka_errors.KafkaError, TimeoutError, OSError):
+            return False
+        return True
 
     async def stop(self) -> None:
         """Disconnect."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import math
 import ssl
 import time
 from urllib.parse import quote_plus
@@ -40,7 +41,11 @@ class TokenError(KafkaConnectionError):  # type: ignore[misc]  # untyped base
 
 @functools.lru_cache(maxsize=16)
 def token_provider(config: KafkaConfig) -> AbstractTokenProvider:
-    """Return the source of tokens that the configuration names; all clients of a process share it."""
+    """Return the source of tokens that the configuration names; all clients of a process share it.
+
+    `token_provider.cache_clear()` makes later clients ask for a new token: a broker may refuse one before it
+    expires.
+    """
     if config.oauth_token_file is not None:
         return _TokenFile(config)
     if config.oauth_token_url is not None:
@@ -66,7 +71,13 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # untyped base
 
 class _Answer(msgspec.Struct):
     access_token: str
-    expires_in: float = 60.0
+    expires_in: float = 60.0  # some endpoints send it as text
+
+    @property
+    def seconds(self) -> float:
+        """For how long it may be used."""
+        lasts = self.expires_in if 0.0 < self.expires_in < math.inf else 0.0
+        return max(lasts - _MARGIN_SECONDS, 0.5 * lasts)
 
 
 class _ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # untyped base
@@ -83,7 +94,7 @@ class _ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # untype
             begin = time.monotonic()
             answer = await self._request()
             self._token = answer.access_token
-            self._until = begin + max(answer.expires_in - _MARGIN_SECONDS, 0.5 * answer.expires_in)
+            self._until = begin + answer.seconds
         return self._token
 
     async def _request(self) -> _Answer:
@@ -118,9 +129,10 @@ class _ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # untype
                         f"the token endpoint {url} answers {response.status} for the client "
                         f"{config.oauth_client_id!r}",
                         "check kafka.oauth_client_id, its secret, oauth_scope and oauth_token_url",
-                        again=response.status >= 500,
+                        again=response.status >= 500 or response.status == 429,
                     )
-                return msgspec.json.decode(await response.content.read(_LARGEST), type=_Answer)
+                answer = await response.content.read(_LARGEST)
+                return msgspec.json.decode(answer, type=_Answer, strict=False)
         except msgspec.MsgspecError:
             raise TokenError(
                 f"the token endpoint {url} answers without an access_token", "check kafka.oauth_token_url"

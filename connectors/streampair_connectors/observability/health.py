@@ -33,6 +33,7 @@ _LOOK = (
     f"choose a faster one, or, with a model for each partition, start more workers. Otherwise {_RESTART}"
 )
 _REMIND_SECONDS = 30.0  # between two log lines about the same problem
+_CHANGE_SECONDS = 5.0  # between two about different ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,6 +204,7 @@ class Health:
         self._ended = False
         self._waiting_since: float | None = None
         self._last_reminder = 0.0
+        self._last_problem = ""
 
     def starting(self) -> None:
         """Set the state: starting."""
@@ -218,9 +220,10 @@ class Health:
         """Set the state: broker or schema registry does not answer; it is tried again until a stop."""
         now = time.monotonic()
         step = f"{fix}; the worker goes on by itself and loses nothing"
-        if self._waiting_since is None or now - self._last_reminder >= _REMIND_SECONDS:
+        patience = _REMIND_SECONDS if what == self._last_problem else _CHANGE_SECONDS
+        if self._waiting_since is None or now - self._last_reminder >= patience:
             log.warning("waiting", app=self._app, detail=what, next_step=step)
-            self._last_reminder = now
+            self._last_reminder, self._last_problem = now, what
         if self._waiting_since is None:
             self._waiting_since = now
         if not self._stopping:

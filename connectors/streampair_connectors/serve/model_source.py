@@ -12,8 +12,10 @@ import msgspec
 from streampair import models
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import Config
+from streampair_connectors.kafka import AccessError, CredentialsError
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.worker.model_topic import ModelFollower, warm
+from streampair_connectors.worker.sessions import ConnectionWatch, run_watched
 
 __all__ = ["FileModel", "ModelInfo", "ModelSource", "TopicModel", "load_model"]
 
@@ -111,6 +113,7 @@ class TopicModel:
         self._config = config
         self._last: models.Model | None = None
         self._follower: ModelFollower | None = None
+        self._problem = ""  # as logged last
 
     @property
     def newest(self) -> models.Model | None:
@@ -129,10 +132,21 @@ class TopicModel:
         while True:
             self._follower, self._last = ModelFollower(self._config), self.newest
             begin = time.monotonic()
+            watch = ConnectionWatch(self._config.require_kafka(), self._not_read, self._read)
             try:
-                await self._follower.follow()
-            except SourceError as error:
-                if not error.retriable:
+                await run_watched(self._follower.follow(), watch.run(self._follower.answers))
+            except (SourceError, CredentialsError) as error:
+                # Once it serves, credentials may be about to be replaced, here or on the brokers.
+                rotates = self.newest is not None and isinstance(error, AccessError | CredentialsError)
+                if not (error.retriable or rotates):
                     raise
-                log.warning("model_topic_not_read", detail=error.problem, next_step=error.fix)
+                self._not_read(error.problem, error.fix)
             await asyncio.sleep(max(0.0, begin + _RETRY_SECONDS - time.monotonic()))
+
+    def _not_read(self, problem: str, fix: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            log.warning("model_topic_not_read", detail=problem, next_step=fix)
+
+    def _read(self) -> None:
+        self._problem = ""

@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from streampair.engine import Commit, LogAppend, UnusableLogError
@@ -18,6 +19,7 @@ from streampair.engine.snapshot import OR_ANEW
 from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
 from streampair_connectors.config import Config
 from streampair_connectors.config.secrets import check_directory
+from streampair_connectors.host import in_thread
 from streampair_connectors.kafka import (
     Committed,
     Consumer,
@@ -365,13 +367,23 @@ class DiskStore:
         deadline = time.monotonic() + _HANDOVER_SECONDS
         while True:
             try:
-                files = await asyncio.to_thread(self.directory.open, name)
+                files = await self._locked(name)
                 break
             except StoreError as error:
                 if not error.retriable or time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(0.05)
         return DiskLane(self, files, partition, starts)
+
+    async def _locked(self, name: str) -> DirectoryLane:
+        found: list[DirectoryLane] = []
+        try:
+            await in_thread(lambda: found.append(self.directory.open(name)))
+        except asyncio.CancelledError:
+            for files in found:  # locked by the thread, and nobody will close them
+                files.close()
+            raise
+        return found[0]
 
     async def committed(self, partitions: Sequence[Partition]) -> dict[int, Committed | None]:
         """The group's offset and register."""
@@ -419,20 +431,20 @@ class DiskLane:
 
     async def read(self) -> bytes:
         """Return the log."""
-        return await asyncio.to_thread(self._files.read)
+        return await in_thread(self._files.read)
 
     async def snapshot(self, content: str) -> bytes:
         """Return a snapshot."""
-        return await asyncio.to_thread(self._files.snapshot, content)
+        return await in_thread(partial(self._files.snapshot, content))
 
     async def secret(self, name: str, *, fresh: bool) -> bytes:
         """Return the noise key of the application; drawn only if none of its lanes has a log."""
         fresh = fresh and not self._store.directory.lanes(self._store.app)
-        return await asyncio.to_thread(lambda: self._store.directory.secret(name, fresh=fresh))
+        return await in_thread(lambda: self._store.directory.secret(name, fresh=fresh))
 
     async def cut(self, used: int) -> None:
         """Truncate the log to its first `used` bytes."""
-        await asyncio.to_thread(self._files.cut, used)
+        await in_thread(partial(self._files.cut, used))
 
     async def append(self, append: LogAppend) -> None:
         """Append to the log, then write the register."""
@@ -472,9 +484,9 @@ class DiskLane:
 
     async def commit(self, commit: Commit) -> None:
         """Write the snapshot, then the log, then the register; then delete old files."""
-        await asyncio.to_thread(self._files.save, commit)
+        await in_thread(partial(self._files.save, commit))
         await self._write(commit)
-        await asyncio.to_thread(self._files.compact, commit)
+        await in_thread(partial(self._files.compact, commit))
 
     async def _write(self, append: LogAppend) -> None:
         if self._outcome_unknown:
@@ -483,7 +495,7 @@ class DiskLane:
                 fix="none is needed: the lane is opened again, and its log shows the outcome",
             )
         self._outcome_unknown = True
-        await asyncio.to_thread(self._files.append, append)
+        await in_thread(partial(self._files.append, append))
         await self._register(append)
         self._outcome_unknown = False
 

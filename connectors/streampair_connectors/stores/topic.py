@@ -196,8 +196,8 @@ class TopicStore:
 
     @property
     def stuck(self) -> bool:
-        """Always False: nothing is sent before its commit."""
-        return False
+        """Whether the transaction of a lane is tried again and again."""
+        return any(lane.stuck for lane in self._lanes)
 
     async def stop(self) -> None:
         """Close all lanes."""
@@ -371,6 +371,7 @@ class TopicLane:
         self._before_last: int | None = None
         self._last: int | None = None
         self._trimming: asyncio.Task[None] | None = None
+        self.stuck = False  # a transaction was aborted, and is tried again
         self.waiting_bytes = 0
         self.give_up = asyncio.Event()
         self.on_trouble: Callable[[str], None] = lambda _: None
@@ -536,13 +537,16 @@ class TopicLane:
         pause = 0.1
         while True:
             try:
-                return await self._until_give_up(
+                stored = await self._until_give_up(
                     self._producer.transaction(sends, group=self._config.app, offsets=offsets)
                 )
+                self.stuck = False
+                return stored
             except SourceError as error:
                 # Certainly aborted, and the producer is usable: retry.
                 if not (error.retriable and self._producer.usable) or self.give_up.is_set():
                     raise
+                self.stuck = True
                 self.on_trouble(error.problem)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 2.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,7 +14,6 @@ __all__ = [
     "FencePause",
     "Pace",
     "commit_interval",
-    "in_thread",
 ]
 
 _R = TypeVar("_R")
@@ -239,26 +236,12 @@ class Pace:
         if self._by_event is not None and self._by_event * count <= _THREAD_SECONDS:
             result = work()
         else:
-            result = await in_thread(self._host, work)
+            result = await self._host.in_thread(work)
         self.learned(count, self._host.monotonic() - start)
         return result
 
 
 log = get_logger(__name__)
-
-
-async def in_thread(host: Host, work: Callable[..., _R], *arguments: object) -> _R:
-    """Call `work` in a thread of `host`, while the event loop goes on, and return its result.
-
-    When the caller is cancelled, the thread finishes its call before the cancellation continues: it cannot be
-    stopped, and what it uses must not be closed meanwhile.
-    """
-    thread = asyncio.ensure_future(host.in_thread(functools.partial(work, *arguments)))
-    try:
-        return await asyncio.shield(thread)
-    except asyncio.CancelledError:
-        await asyncio.wait({thread})
-        raise
 
 
 class Backlog:

@@ -40,7 +40,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import LaneStore, Store
 from streampair_connectors.stores.base import other_scope_fix
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
-from streampair_connectors.worker.flow_control import Pace, in_thread
+from streampair_connectors.worker.flow_control import Pace
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
 __all__ = [
@@ -441,12 +441,12 @@ class Opener:
                 refuse_other_state(self._config, partition)
             # 3 verify
             lane = None if warm is None else warm.logged_lane
-            # What takes long runs in a thread, so that heartbeats are sent.
-            rejoined = None if lane is None else await in_thread(self._host, lane.reread, frames)
+            in_thread = self._host.in_thread  # what takes long, so that heartbeats are sent
+            rejoined = None if lane is None else await in_thread(functools.partial(lane.reread, frames))
             snapshot = None
             if lane is None or rejoined is None:
                 lane = await self._build(store, partition, frames, fresh=not any(committed.values()))
-                request = await in_thread(self._host, lane.read, frames)
+                request = await in_thread(functools.partial(lane.read, frames))
                 snapshot = None if request.content is None else await store.snapshot(request.content)
             else:
                 request = rejoined
@@ -463,9 +463,7 @@ class Opener:
             if rejoined is not None:
                 appends, warnings = lane.rejoin(external)
             else:
-                appends, warnings = await in_thread(
-                    self._host, functools.partial(lane.start, external, snapshot)
-                )
+                appends, warnings = await in_thread(functools.partial(lane.start, external, snapshot))
             # 5 replay without outputs; an error here has written nothing either
             replayed_due: list[OrderedRecord] = []
             await self._replay(lane, partition, spans, request, replayed_due)

@@ -439,6 +439,7 @@ class ModelFollower:
         )
         self._read_to = ReadPositions(self._reader.seek)
         self._assembler = Assembler(config)
+        self._started = False
         self.newest: PublishedModel | None = None
         self.received = 0.0
         self.changed = asyncio.Event()
@@ -459,6 +460,7 @@ class ModelFollower:
                     break
                 await asyncio.sleep(_ABSENT_SECONDS)
             self._read_to.begin(await self._reader.start())
+            self._started = True
             while True:
                 data = None
                 for span in self._read_to.take(await self._reader.poll(_POLL_SECONDS)).values():
@@ -478,6 +480,10 @@ class ModelFollower:
                 first_offset=first,
                 next_step="none: only the newest model counts",
             )
+
+    async def answers(self) -> bool:
+        """Whether the topic can be read; True before it was read for the first time."""
+        return not self._started or await self._reader.answers()
 
     async def _take(self, data: bytes) -> None:
         if len(data) > _THREAD_BYTES:

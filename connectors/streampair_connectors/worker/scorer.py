@@ -47,7 +47,7 @@ from streampair_connectors.worker.flow_control import Pace
 from streampair_connectors.worker.model_topic import ModelFollower, PublishedModel
 from streampair_connectors.worker.outputs import SCORING_STAGES, ByTarget, OutputMessages
 from streampair_connectors.worker.scoring import score_records
-from streampair_connectors.worker.sessions import run_sessions
+from streampair_connectors.worker.sessions import ConnectionWatch, run_sessions, run_watched
 
 __all__ = ["ScoringWorker", "allowed_behind"]
 
@@ -123,6 +123,7 @@ class ScoringWorker:
         self._health.starting()
         self._stop = asyncio.Event()
         self._joined = False
+        self._working = False  # connected: a stop ends the session in order
         self._decode = event_decoder(config, **taken_cells(config))
         self._pace = Pace(_BATCH_RECORDS, self._kafka.max_poll_interval_seconds, host=host)
         name = self._kafka.instance_id()
@@ -165,6 +166,7 @@ class ScoringWorker:
                 stop=self._stop,
                 health=self._health,
                 joined=lambda: self._joined,
+                working=lambda: self._working,
                 connect_seconds=self._kafka.connect_timeout_seconds,
                 host=self._host,
             )
@@ -203,15 +205,24 @@ class ScoringWorker:
             )
             try:
                 await self._consumer.start()
-                self._joined = True
-                await self._loop(follow)
+                self._joined = self._working = True
+                watch = ConnectionWatch(
+                    self._kafka, self._health.waiting, self._health.running, cluster=self._cluster
+                )
+                await run_watched(self._loop(follow), watch.run(self._answers))
             finally:
+                self._working = False
                 self._clear()
                 await self._consumer.stop()
         finally:
             await kafka.ended(follow, stop)
             await self._lookup.stop()
             await self._producer.stop()
+
+    async def _answers(self) -> bool:
+        if self._stop.is_set():  # the last commit has a time limit of its own
+            return True
+        return await self._consumer.ends([self._partition(0)], 5.0) is not None
 
     def _new_producer(self) -> TransactionalProducer:
         # Each has an id of its own: Kafka 3 drops the offsets of an open transaction when it refuses a late

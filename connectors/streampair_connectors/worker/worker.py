@@ -49,7 +49,7 @@ from streampair_connectors.worker.model_topic import ModelPublisher
 from streampair_connectors.worker.outputs import Outputs
 from streampair_connectors.worker.scorer import ScoringWorker
 from streampair_connectors.worker.scoring import check_scoring
-from streampair_connectors.worker.sessions import run_sessions
+from streampair_connectors.worker.sessions import ConnectionWatch, run_sessions, run_watched
 from streampair_connectors.worker.sources import PartitionSource, Source, TopicSource
 
 __all__ = ["Worker"]
@@ -113,6 +113,7 @@ class Worker:
         self._epoch = 0
         self._fence_pause = FencePause(clock=host.monotonic)
         self._opening = False
+        self._working = False  # connected: a stop ends the session in order
         self.compiling = False  # kernels
         self._in_session = False
         self._joined = False
@@ -130,6 +131,7 @@ class Worker:
         scores = config.learner.parallel and "score" in config.worker.roles
         self.scorer = ScoringWorker(config, self.telemetry, host=host, cluster=cluster) if scores else None
         self._consumer: Consumer
+        self._connection: ConnectionWatch
         self._models: ModelPublisher
         self._source: Source
         self._producer: Producer
@@ -185,6 +187,7 @@ class Worker:
                     stop=self._stop,
                     health=self._health,
                     joined=lambda: self._joined,
+                    working=lambda: self._working,
                     connect_seconds=self._kafka.connect_timeout_seconds,
                     host=self._host,
                 )
@@ -248,7 +251,9 @@ class Worker:
         self._lookup = self._cluster.record_reader(self._kafka)
         self._models = ModelPublisher(config, self._lookup, host=self._host, cluster=self._cluster)
         self._source = self._make_source(facts.label_partitions)
-        watch: asyncio.Task[None] | None = None
+        self._connection = ConnectionWatch(
+            self._kafka, self._health.waiting, self._health.running, cluster=self._cluster
+        )
         guard: asyncio.Task[None] | None = None
         self._in_session = True
         try:
@@ -271,7 +276,7 @@ class Worker:
             await check_scoring(config, self._partitions, cluster=self._cluster)
             self._outputs = Outputs(config, self._producer.routes, host=self._host)
             count = self.telemetry.counted(config.app)
-            self._checkpoint = Checkpoint(self._store, self._health.waiting, count, host=self._host)
+            self._checkpoint = Checkpoint(self._store, self._wait_for, count, host=self._host)
             self._opener = Opener(
                 config,
                 self._store,
@@ -285,15 +290,13 @@ class Worker:
             )
             await self._source.start()
             await self._consumer.start()
-            self._joined = True
-            watch = asyncio.create_task(self._watch_lag())
+            self._joined = self._working = True
             guard = asyncio.create_task(self._limit_stop())
-            await self._loop()
-            await self._finish()
+            # Its requests end before the connections are closed.
+            await run_watched(self._work(), self._watch_lag())
         finally:
-            self._in_session = False
-            # Their requests must have ended before the connections are closed.
-            await kafka.ended(watch, guard)
+            self._in_session = self._working = False
+            await kafka.ended(guard)
             await self._drop_lanes()
             self._assigned.clear()
             await self._consumer.stop()
@@ -341,6 +344,18 @@ class Worker:
             next_step="none: all lanes are committed, closed and opened again, the new ones too",
         )
         return True
+
+    def _wait_for(self, trouble: str) -> None:
+        """Set the state: outputs cannot be stored, because of `trouble` where no better cause is known."""
+        self._health.waiting(*(self._connection.cause or (trouble,)))
+
+    async def _work(self) -> None:
+        try:
+            await self._loop()
+            await self._finish()
+        finally:
+            # Whoever waits for the lock must not commit what an error or a cancellation left half done.
+            self._in_session = False
 
     async def _loop(self) -> None:
         self._commits.begin()
@@ -526,6 +541,8 @@ class Worker:
             return
         self._health.rebalancing()
         async with self._lock:
+            if not self._in_session:
+                return
             self._epoch += 1
             # Well below the rebalance timeout, after which the broker removes this member.
             if not await self._commit(clean=True, seconds=30.0):
@@ -555,6 +572,8 @@ class Worker:
             self._note_assignment()
         else:
             async with self._lock:
+                if not self._in_session:
+                    return
                 self._note_assignment()
                 await self._reseek()
         if not partitions:
@@ -702,18 +721,18 @@ class Worker:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             lanes = list(self._lanes.values())
-            if not lanes:
-                continue
-            if not self._lock.locked():  # no await inside, so nothing is processed or committed meanwhile
+            if (
+                lanes and not self._lock.locked()
+            ):  # no await inside, so nothing is processed or committed meanwhile
                 # The stream pauses: make regret estimates that the last commit skipped, at least one.
                 paused = [lane for lane in lanes if not (lane.dirty or lane.timer.estimated)]
                 for number, lane in enumerate(sorted(paused, key=lambda lane: lane.timer.estimated_at)):
                     self._publish(lane, lane.timer.gauges(final=number == 0), self._lag(lane))
-            ends = await self._consumer.ends(
-                [p for lane in lanes for p in self._source.partitions(lane)], 5.0
-            )
-            if ends is None:
-                self._health.waiting(f"no broker answers at {self._kafka.bootstrap_servers}")
+            read = [p for lane in lanes for p in self._source.partitions(lane)]
+            ends = await self._consumer.ends(read or [Partition(self.config.input.topic, 0)], 5.0)
+            if not self._stop.is_set():  # a stop has a time limit of its own
+                await self._connection.note(ends is not None and not self._store.stuck)
+            if ends is None or not lanes:
                 continue
             for lane in lanes:
                 if not lane.dirty:  # a transaction marker may have moved it
