@@ -452,6 +452,35 @@ def test_probes_of_a_server_ask_what_it_answers(serving: dict[str, Any]) -> None
             assert container[f"{kind}Probe"]["httpGet"]["path"] in without_token
 
 
+def test_servers_with_an_old_model_are_not_ready(serving: dict[str, Any]) -> None:
+    (server,) = serving["Deployment/streampair-serve"]["spec"]["template"]["spec"]["containers"]
+    (inference,) = INFERENCE["spec"]["predictor"]["containers"]
+    for container in (server, inference):
+        assert command_of(container)["max_model_age"] == "1d"
+
+
+def test_servers_are_scraped_with_a_token(serving: dict[str, Any], tmp_path: Path) -> None:
+    """All routes but the probes ask for one, and no example of a scrape had it."""
+    monitor = yaml.safe_load((DEPLOY / "kubernetes-serve" / "monitor.yaml").read_text())
+    service = serving["Service/streampair-serve"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    assert endpoint["authorization"]["credentials"].keys() == {"name", "key"}
+    asking = {route.path for route in ROUTES if route.token}
+    assert endpoint["path"] in asking
+    page = (support.ROOT / "docs" / "serving.md").read_text()
+    (example,) = re.findall(r"```yaml\n(scrape_configs:.*?)```", page, re.DOTALL)
+    (job,) = yaml.safe_load(example)["scrape_configs"]
+    assert job["authorization"]["type"] == endpoint["authorization"]["type"] == "Bearer"
+    if shutil.which("promtool") is None:
+        support.unavailable("promtool", "install prometheus")
+    file = tmp_path / "prometheus.yml"
+    file.write_text(example)
+    checked = ["promtool", "check", "config", "--syntax-only", str(file)]
+    assert subprocess.run(checked, capture_output=True).returncode == 0
+
+
 def test_servers_are_applied_with_the_workers(serving: dict[str, Any]) -> None:
     if shutil.which("kubectl") is None:
         support.unavailable("kubectl", "install it (https://kubernetes.io/docs/tasks/tools)")
