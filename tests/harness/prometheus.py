@@ -24,7 +24,7 @@ from harness.worker_process import fetch, wait_for
 INTERVAL = "250ms"
 HURRIED = "hurried"
 
-_SECONDS = {"5m": "5s", "10m": "5s", "6h": "1m", "1d": "5m", "7d": "5m"}
+_SECONDS = {"5m": "5s", "10m": "5s", "30m": "1m", "6h": "1m", "1d": "5m", "7d": "5m"}
 
 
 def hurried(rules: dict[str, Any]) -> dict[str, Any]:

@@ -59,8 +59,8 @@ class Provoked:
 
     def all(self) -> None:
         """All at once: they mostly wait."""
-        with ThreadPoolExecutor(4) as pool:
-            works = (self.plain, self.private, self.parallel, self.late)
+        with ThreadPoolExecutor(5) as pool:
+            works = (self.plain, self.private, self.parallel, self.late, self.fenced)
             for running in [pool.submit(work) for work in works]:
                 running.result()
 
@@ -199,6 +199,24 @@ class Provoked:
                 with contextlib.suppress(*([AssertionError] if tries else [])):
                     self._await("StreampairScoringLag", scorer.log, 5, app="parallel")
             assert scorer.stop() == 0, scorer.log()
+        self._server.forget(target)
+
+    def fenced(self) -> None:
+        """A backlog of events that are old at the first start; then another owner opens the lane, often."""
+        app, backlog = self._app("fenced", self._apache, store="kafka"), 20_000
+        app.produce(events(backlog), timestamp_ms=round(time.time() * 1000) - 1_000_000)
+        with Running(app) as worker:
+            target = self._server.scrape(worker.metrics_url())
+            self._await("StreampairLagSeconds", worker.log, app="fenced")
+            self._value(f'streampair_offset{{app="fenced"}} == {backlog}', worker.log)
+            for number in range(8):
+                app.produce(events(10, seed=number))
+                # Since the last one the lane was fenced, and opened again.
+                self._value(f'streampair_offset{{app="fenced"}} == {backlog + 10 * number + 10}', worker.log)
+                app.position()  # opens the lane
+            app.produce(events(10))
+            self._await("StreampairFencedRepeatedly", worker.log, app="fenced")
+            assert worker.stop() == 0, worker.log()
         self._server.forget(target)
 
     def late(self) -> None:
