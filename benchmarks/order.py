@@ -96,7 +96,9 @@ class Reader:
         try:
             while not assigned.is_set():
                 await source.poll(1, 0.1)
-            logged = SimpleNamespace(source=self._positions, next_offset=len(self.places), private=True)
+            logged = SimpleNamespace(
+                source=self._positions, next_offset=len(self.places), private=True, outcomes={}
+            )
             spans = dict.fromkeys(range(self._partitions), (0, 0))
             store = SimpleNamespace(clock_ahead=None)
             source.begin(SimpleNamespace(logged_lane=logged, spans=spans, announced=[], store=store))  # type: ignore[arg-type]

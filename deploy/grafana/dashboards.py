@@ -291,6 +291,14 @@ OPERATION = Row(
             ],
         ),
         one("opening_seconds", [(f"streampair_opening_seconds{APP}", "{{app}}")]),
+        Panel(
+            "Reads repeated and count differences",
+            "Reads that a rebalance had overtaken, and commits not made as counts differed, in an hour.",
+            [
+                (f"increase(streampair_read_again_total{APP}[1h])", "{{app}} read again"),
+                (f"increase(streampair_count_differences_total{APP}[1h])", "{{app}} counts differ"),
+            ],
+        ),
         one(
             "configuration_changes",
             [(f"streampair_configuration_changes{APP}", "{{app}}")],

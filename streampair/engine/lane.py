@@ -325,6 +325,11 @@ class Lane:
         return self._batch.seen if self._batch.arrivals is None else self._batch.due
 
     @property
+    def outcomes(self) -> dict[str, int]:
+        """Records that the lane has taken, by outcome, as of `LaneGauges.events`."""
+        return dict(self._batch.events)
+
+    @property
     def score_sample(self) -> ScoreSample | None:
         """Scores of events that wait for their labels; None: labels are in the events."""
         return self._batch.arrivals

@@ -8,6 +8,7 @@ ordinals stand for: the position in each partition, and the ranges that were tak
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
@@ -15,7 +16,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from streampair.engine.records import OrderedRecord
+from streampair.engine.records import LABEL_LEARNED, OrderedRecord
 from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState, Wait
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "partition_label",
     "partition_number",
     "ranges_of",
+    "way_of",
 ]
 
 _COLUMNS: Final = [attrgetter(name) for name in ("partition", "position", "label", "early")]
@@ -101,6 +103,15 @@ def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:
     return found
 
 
+def way_of(record: OrderedRecord) -> str:
+    """Which way a record takes: "new" when it comes, "due" when it is due, "early" when its label comes."""
+    return _way(due=record.due, early=record.early)
+
+
+def _way(*, due: bool, early: bool) -> str:
+    return "early" if early else "due" if due else "new"
+
+
 class Positions:
     """The positions of a lane at work, and the ranges that its log does not have yet.
 
@@ -113,6 +124,10 @@ class Positions:
         Where labels come later: as of `SourceState`.
     learns_only
         Whether this lane takes events only when they are due: others score them.
+    counts
+        Records that this process has taken, by partition and way (`way_of`).
+    passed
+        Those among the due ones that were learned early, and are passed over.
     """
 
     def __init__(self) -> None:
@@ -126,6 +141,8 @@ class Positions:
         self.matched: dict[int, Position] = {}
         self._ahead: list[Range] = []
         self._taken: list[Range] = []
+        self.counts: Counter[tuple[int, str]] = Counter()
+        self.passed = 0
 
     def load(self, state: SourceState | None) -> None:
         """Go on where a log says."""
@@ -189,6 +206,8 @@ class Positions:
         for each in ranges_of(records):
             part = records[start : start + each.count]
             start += each.count
+            self.counts[each.partition, _way(due=bool(each.labels), early=each.early)] += each.count
+            self.passed += each.labels.count(LABEL_LEARNED)
             if not each.early:
                 positions = self._due if each.labels else self._next
                 clock, before = part[-1].clock, positions.get(each.partition)

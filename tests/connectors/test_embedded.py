@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from streampair_connectors import kafka
 from streampair_connectors.config import KafkaConfig, parse_config
 from streampair_connectors.kafka import Message, Partition, Producer, read_all
 from streampair_connectors.stores import directory as disk
+from streampair_connectors.worker.sources import TopicSource
 from streampair_connectors.worker.worker import Worker
 
+from streampair.engine import LaneOutput, LoggedLane
 from streampair.errors import SourceError
 
 pytestmark = pytest.mark.embedded
@@ -363,6 +365,53 @@ def test_a_lane_that_stops_itself_stops_the_worker(
         assert stopped.telemetry.health_report()[1]["a"]["state"] == "failed"
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("where", ["between the order and the lane", "in the lane"])
+def test_a_record_that_is_missing_is_noticed_before_the_commit(
+    topics: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, where: str
+) -> None:
+    """The lane is opened again at its last commit, and the second time the worker stops."""
+    lost: list[object] = []  # the orders, or the lanes, that have lost a record
+
+    def lossy_take(source: Any, order: Any, room: int) -> None:
+        taken = order.take(room)
+        source._ready += taken
+        if taken and order not in lost and len(lost) < times:
+            lost.append(order)
+            source._ready.pop()
+
+    process = LoggedLane._take
+
+    def lossy_process(lane: LoggedLane, records: Sequence[Any]) -> LaneOutput:
+        if lane in lost or len(lost) == times or records[0].value not in GOOD:  # the last: a warm-up
+            return process(lane, records)
+        lost.append(lane)
+        return process(lane, records[:-1])
+
+    if where == "in the lane":
+        monkeypatch.setattr(LoggedLane, "_take", lossy_process)
+    else:
+        monkeypatch.setattr(TopicSource, "_take", lossy_take)
+
+    async def body() -> None:
+        await fill(topics, "in", GOOD)
+        worker = Worker(app(topics, tmp_path))
+        if times == 1:
+            await run_until(worker, lambda: committed(worker) == 50)
+            events = next(iter(worker.telemetry.gauges("a").values())).events
+            assert events["learned"] == 50
+        else:
+            with pytest.raises(SourceError, match="records are missing, or were taken twice") as error:
+                await run_until(worker, lambda: committed(worker) == 50)
+            assert not error.value.retriable
+            assert committed(worker) == 0
+        series = worker.telemetry.render().decode()
+        assert f'streampair_count_differences_total{{app="a"}} {times}.0' in series
+
+    asyncio.run(body())
+    assert len(lost) == times
 
 
 def test_skipped_events_are_only_counted(topics: EmbeddedBroker, tmp_path: Path) -> None:

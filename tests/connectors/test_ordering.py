@@ -211,7 +211,7 @@ def test_a_host_that_is_ahead_closes_no_bucket_too_soon() -> None:
 
     def taken(ahead: int | None) -> int:
         source = TopicSource(Reader(), "t", 2)  # type: ignore[arg-type]
-        logged = SimpleNamespace(source=Positions(), next_offset=0, private=True)
+        logged = SimpleNamespace(source=Positions(), next_offset=0, private=True, outcomes={})
         source.begin(
             SimpleNamespace(  # type: ignore[arg-type]
                 logged_lane=logged,

@@ -418,6 +418,51 @@ def test_what_is_polled_while_partitions_move_is_dropped(world: Callable[..., Gr
     asyncio.run(body())
 
 
+def test_a_client_that_goes_on_elsewhere_is_sought_again(world: Callable[..., Group]) -> None:
+    async def body() -> None:
+        group = world(10)
+        made, client = await scorer_in(group, "a")
+        group.members = [client]
+        await group.rebalance()
+        poll, passed = client.poll, []
+
+        async def elsewhere(most: int | None, seconds: float) -> dict[Partition, Span]:
+            if made._queues and not passed:
+                passed.append(dict(client.positions))
+                client.positions = dict.fromkeys(client.positions, 4)
+            return await poll(most, seconds)
+
+        client.poll = elsewhere  # type: ignore[method-assign]
+        task = asyncio.create_task(work(made))
+        await until(lambda: len(group.scores) >= 10 * PARTITIONS, task)
+        made.stop()
+        await task
+        once(group, 10)
+        assert passed == [dict.fromkeys(range(PARTITIONS), 0)]
+        assert made._read_to.dropped == PARTITIONS
+
+    asyncio.run(body())
+
+
+def test_events_that_are_gone_are_passed_over(world: Callable[..., Group]) -> None:
+    async def body() -> None:
+        group = world(10)
+        made, client = await scorer_in(group, "a")
+        group.members = [client]
+        await group.rebalance()
+        await begin(made)
+        made._assigned = None
+        client.positions[0] = 6
+        made._on_lost(Partition(TOPIC, 0), 0, 6)
+        task = asyncio.create_task(work(made))
+        await until(lambda: len(group.scores) >= 10 * PARTITIONS - 6, task)
+        made.stop()
+        await task
+        assert sorted(offset for p, offset in group.scores if p == 0) == [6, 7, 8, 9]
+
+    asyncio.run(body())
+
+
 def test_a_partition_that_was_paused_is_read_after_a_restart_of_the_producer(
     world: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,8 @@ from streampair_connectors.kafka.ordering import TopicOrder
 from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.sources import TopicSource
 
+from streampair.engine import OrderedRecord
+from streampair.engine.records import LABEL_LEARNED
 from streampair.engine.source import Positions
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import SourceError
@@ -57,11 +59,79 @@ class Client:
 
 
 def lane() -> OpenLane:
-    logged = SimpleNamespace(source=Positions(), next_offset=0, private=True)
+    logged = SimpleNamespace(source=Positions(), next_offset=0, private=True, outcomes={})
     made: Any = SimpleNamespace(
         logged_lane=logged, spans={0: (0, 1)}, announced=[], store=SimpleNamespace(clock_ahead=None)
     )
     return made  # type: ignore[no-any-return]
+
+
+def process(made: OpenLane, records: Sequence[Any]) -> None:
+    """Take records, as a lane that learns each."""
+    logged: Any = made.logged_lane
+    logged.source.took(records)
+    logged.next_offset += len(records)
+    logged.outcomes["learned"] = logged.outcomes.get("learned", 0) + len(records)
+
+
+def test_counts_agree_wherever_a_record_is() -> None:
+    client, made = Client(end=23), lane()
+    source = TopicSource(client, "t", 1)  # type: ignore[arg-type]
+    source.begin(made)
+    assert source.difference(made) is None
+
+    async def body() -> None:
+        found: Sequence[Any] = []
+        while not found:
+            found = (await source.poll(4, 0.0)).get(LANE, [])
+            assert source.difference(made) is None  # some wait, some are ready, four are with the worker
+        process(made, found[:2])
+        assert source.difference(made) is None
+        source.put_back(made, found[2:])
+        assert source.difference(made) is None
+        source.begin(made)  # counted from here on
+        for _ in range(20):
+            process(made, (await source.poll(4, 0.0)).get(LANE, []))
+            assert source.difference(made) is None
+
+    asyncio.run(body())
+    taken = made.logged_lane.outcomes["learned"]
+    assert taken == 23
+    made.logged_lane.outcomes["ignored"] = 5  # seen before: nothing that was taken
+    assert source.difference(made) is None
+    made.logged_lane.outcomes["scored"] = 1
+    assert source.difference(made) == "the records taken exceed those with an outcome by -1"
+
+
+def test_records_that_the_log_has_announced_count_as_read() -> None:
+    made = lane()
+    announced = [OrderedRecord(n, b"", partition=0, position=n) for n in range(3)]
+    made.announced[:] = announced
+    source = TopicSource(Client(end=3), "t", 1)  # type: ignore[arg-type]
+    source.begin(made)
+    assert source.difference(made) is None
+    process(made, announced)
+    assert source.difference(made) is None
+
+
+def test_events_that_were_learned_early_have_no_outcome_when_they_are_due() -> None:
+    made = lane()
+    source = TopicSource(Client(end=0), "t", 1)  # type: ignore[arg-type]
+    source.begin(made)
+    due = [OrderedRecord(n, b"", partition=0, position=n, label=LABEL_LEARNED) for n in range(3)]
+    made.logged_lane.source.took(due)  # type: ignore[union-attr]
+    assert source.difference(made) is None
+
+
+def test_a_record_that_is_gone_from_the_order_is_noticed() -> None:
+    made, client = lane(), Client(end=5)
+    source: Any = TopicSource(client, "t", 1)  # type: ignore[arg-type]
+    source.begin(made)
+    asyncio.run(source._read(0.0))
+    source._order._queues[0].chunks.pop()
+    assert source.difference(made) == (
+        "of t/0 5 records were read (new), and 4 wait, 0 are ready and 0 were taken"
+    )
 
 
 def read(client: Client, source: TopicSource, count: int) -> list[int]:

@@ -59,6 +59,7 @@ _FETCH_MUCH = {
 }
 _FETCH_BYTES = 8 * 1024 * 1024  # of all partitions that are read side by side
 _PARTITION_BYTES = 64 * 1024, 4 * 1024 * 1024  # of one of them, at least and at most
+_NO_TIMESTAMP = -1  # of messages in format 0, as in Kafka's own clients
 _CHECK_SECONDS = 0.5  # from one look at the assignment to the next, until no partition is missing
 
 
@@ -476,12 +477,12 @@ class _FetchedRecord(msgspec.Struct, frozen=True, gc=False):
     timestamp_type: int | None
 
 
-def _fetched_record(_: TopicPartition, record: Any) -> _FetchedRecord:
+def _fetched_record(_: TopicPartition | None, record: Any) -> _FetchedRecord:
     return _FetchedRecord(
         record.offset,
         record.value,
         record.key,
-        record.timestamp,
+        _NO_TIMESTAMP if record.timestamp is None else record.timestamp,
         tuple(record.headers),
         record.timestamp_type,
     )
@@ -520,7 +521,10 @@ class _ProducerBatch:
 
     def unpack(self, start: int) -> list[_FetchedRecord]:
         """The records from an offset on."""
-        kind = self._batch.timestamp_type
+        kind = getattr(self._batch, "timestamp_type", None)
+        if kind is None:  # before format 2 a batch is one message, or a compressed set of them
+            records = (_fetched_record(None, each) for each in self._batch)
+            return [record for record in records if record.offset >= start]
         return [
             _FetchedRecord(offset, each.value, each.key, each.timestamp, tuple(each.headers), kind)
             for each in self._batch

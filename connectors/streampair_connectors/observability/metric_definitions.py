@@ -511,6 +511,25 @@ SERIES: tuple[MetricDefinition, ...] = (
         ("app",),
     ),
     MetricDefinition(
+        "streampair_read_again_total",
+        "counter",
+        False,
+        "Reads repeated",
+        "",
+        "Reads of a partition that a rebalance had overtaken during a poll: they were dropped and repeated.",
+        ("app",),
+    ),
+    MetricDefinition(
+        "streampair_count_differences_total",
+        "counter",
+        False,
+        "Count differences",
+        "commits",
+        "Commits that were not made because the counts of records did not agree: the lane is opened again, "
+        "and at the second one the worker stops.",
+        ("app",),
+    ),
+    MetricDefinition(
         "streampair_configuration_changes",
         "gauge",
         False,

@@ -143,6 +143,8 @@ class Telemetry:
         self._restores = make(Counter, "restores_total")
         self._fences = make(Counter, "fences_total")
         self._opening = make(Gauge, "opening_seconds")
+        self._read_again = make(Counter, "read_again_total")
+        self._count_differences = make(Counter, "count_differences_total")
         self._changes = make(Gauge, "configuration_changes")
         self._rebalances = make(Counter, "rebalances_total")
         self._health = make(Gauge, "health")
@@ -196,7 +198,10 @@ class Telemetry:
     def _entry(self, app: str) -> _App:
         if app not in self._apps:
             self._apps[app] = _App(Progress(app))
-            for metric in (self._restores, self._fences, self._opening, self._rebalances):
+            for metric in (
+                *(self._restores, self._fences, self._opening, self._rebalances),
+                *(self._read_again, self._count_differences),
+            ):
                 metric.labels(app)  # starts at 0
             for outcome in OUTCOMES:
                 self._transactions.labels(app, outcome)
@@ -334,6 +339,14 @@ class Telemetry:
     def opening(self, app: str, seconds: float) -> None:
         """Publish how long opening lanes has taken so far, or took the last time."""
         self._opening.labels(app).set(seconds)
+
+    def read_again(self, app: str, count: int) -> None:
+        """Count spans of polls that a rebalance had overtaken."""
+        self._read_again.labels(app).inc(count)
+
+    def counts_differ(self, app: str) -> None:
+        """Count a commit at which the counts of a lane's records did not agree."""
+        self._count_differences.labels(app).inc()
 
     def configured(self, app: str, changes: Changes) -> None:
         """Publish the changes of an application's configuration file since its start."""

@@ -452,6 +452,7 @@ class LateLabelSource(TopicSource):
                 self._consumer.pause(partition)
         self._open = lane
         self._due_order = None
+        self._due_read_to.begin({})
         lane.logged_lane.label_state = self._label_state
         if self._loading is not None:
             self._loading.cancel()
@@ -484,6 +485,7 @@ class LateLabelSource(TopicSource):
         self._keep_used()
         super().close(lane)
         self._open = self._due_order = None
+        self._due_read_to.begin({})
         if self._loading is not None:
             self._loading.cancel()
         if self._early is not None:
@@ -824,6 +826,14 @@ class LateLabelSource(TopicSource):
         readers = (self._label_reader, self._due_read_to, self._early, self._scores)
         return super().dropped + sum(reader.dropped for reader in readers if reader is not None)
 
+    def difference(self, lane: OpenLane) -> str | None:
+        """As of the base, and of the events that are due."""
+        found = super().difference(lane)
+        if found is not None or self._counts is None:
+            return found
+        ready = self._unprocessed(lane)
+        return self._counts.check_way("due", self._due_read_to, self._due_order, self._all, ready)
+
     def _on_due_lost(self, partition: Partition, wanted: int, first: int) -> None:
         if self._due_order is not None and self._due_read_to.lost(partition, wanted, first):
             self._due_order.lost(partition.partition, first)
@@ -838,7 +848,7 @@ class LateLabelSource(TopicSource):
             All of them are: the topic was deleted and made again, or has lost its end.
         """
         if first < wanted:
-            raise ended_before(partition, wanted, first)
+            raise ended_before(partition, wanted, self._consumer.end(partition) or first)
         lane = self._open
         if lane is not None:
             lane.logged_lane.skipped()

@@ -133,6 +133,7 @@ class ScoringWorker:
         self._client = scorer_id(config.app, config.input.topic, name or uuid.uuid4().hex)
         self._id = ""  # of the producer
         self._queues: dict[int, _Queue] = {}
+        self._dropped = 0  # spans, as counted in the metrics
         self._read_to = ReadPositions(lambda partition, offset: self._consumer.seek(partition, offset))
         self._lock = asyncio.Lock()
         self._assigned: list[int] | None = None  # partitions that are to be read from now on
@@ -426,6 +427,8 @@ class ScoringWorker:
                 # Markers of a producer's transactions have offsets, and are no events.
                 read_to = self._read_to.position(self._partition(number)) or 0
                 positions[number] = max(queue.next_offset, read_to)
+        self._telemetry.read_again(self.config.app, self._read_to.dropped - self._dropped)
+        self._dropped = self._read_to.dropped
         self._telemetry.scoring(
             self.config.app,
             lag=self._lag(positions),

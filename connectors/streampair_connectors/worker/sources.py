@@ -17,6 +17,7 @@ from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.stores import LaneStore
 from streampair_connectors.worker.lane_manager import OpenLane
+from streampair_connectors.worker.record_counts import RecordCounts
 
 __all__ = ["BrokerClock", "OrderFeed", "PartitionSource", "Source", "TopicSource", "order_starts"]
 
@@ -78,6 +79,10 @@ class Source(ABC):
     @abstractmethod
     def dropped(self) -> int:
         """Spans of polls that did not begin where their reader was, and were read again."""
+
+    def difference(self, lane: OpenLane) -> str | None:
+        """Which counts of records differ that must agree (`record_counts`); None: they agree."""
+        return None
 
     @abstractmethod
     def close(self, lane: OpenLane) -> None:
@@ -340,6 +345,8 @@ class TopicSource(Source):
         self._read_to = ReadPositions(consumer.seek)
         self._positions: Positions | None = None
         self._ready: list[OrderedRecord] = []
+        self._last_batch: list[OrderedRecord] = []  # by the last poll
+        self._counts: RecordCounts | None = None
         self._clock_ahead = 0  # of the brokers, at least, in milliseconds
         self._feed = OrderFeed(consumer, topic, _QUEUE_BYTES, host=host)
         self._holding_since: tuple[tuple[int, ...], float] = ((), 0.0)
@@ -369,6 +376,7 @@ class TopicSource(Source):
             self._consumer.seek(partition, offset)
         self._read_to.begin(places)
         self._order = TopicOrder(where, ordinal, label=self._label)
+        self._last_batch, self._counts = [], RecordCounts(lane, self._ready)
 
     async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
         """Read all partitions side by side, and return what is in order."""
@@ -388,6 +396,7 @@ class TopicSource(Source):
                 break
             wait = max(min(_POLL_SECONDS, deadline - self._host.monotonic()), 0.0)
         found, self._ready = self._ready[:most], self._ready[most:]
+        self._last_batch = found
         self._report_holding(order, found)
         return {self._lane: found} if found else {}
 
@@ -464,7 +473,20 @@ class TopicSource(Source):
     def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
         """Keep them for the next poll."""
         kept = [record for record in records if isinstance(record, OrderedRecord)]
+        self._last_batch = self._last_batch[: len(self._last_batch) - len(kept)]
         self._ready = kept + self._ready
+
+    def difference(self, lane: OpenLane) -> str | None:
+        """The counts of this lane, of each partition and together."""
+        if self._counts is None:
+            return None
+        new = self._counts.check_way("new", self._read_to, self._order, self._all, self._unprocessed(lane))
+        return new or self._counts.check_outcomes()
+
+    def _unprocessed(self, lane: OpenLane) -> list[OrderedRecord]:
+        """Records in order that the lane has not processed: some may be in the hands of the worker."""
+        taken = lane.logged_lane.next_offset or 0
+        return [record for record in (*self._last_batch, *self._ready) if record.offset >= taken]
 
     def lost(self, partition: Partition, wanted: int, first: int) -> bool:
         """Go on at the first record that is left, in the order too."""
@@ -480,7 +502,7 @@ class TopicSource(Source):
 
     def close(self, lane: OpenLane) -> None:
         """Drop what waits for the order."""
-        self._order, self._ready = None, []
+        self._order, self._ready, self._last_batch, self._counts = None, [], [], None
         self._read_to.begin({})
 
     def position(self, lane: OpenLane) -> int:

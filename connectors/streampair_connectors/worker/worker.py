@@ -114,6 +114,8 @@ class Worker:
         self._fence_pause = FencePause(clock=host.monotonic)
         self._opening = False
         self._working = False  # connected: a stop ends the session in order
+        self._differences = 0  # of counts that must agree
+        self._dropped = 0  # spans of this session, as counted in the metrics
         self.compiling = False  # kernels
         self._in_session = False
         self._joined = False
@@ -298,6 +300,8 @@ class Worker:
             self._in_session = self._working = False
             await kafka.ended(guard)
             await self._drop_lanes()
+            self._count_dropped()
+            self._dropped = 0
             self._assigned.clear()
             await self._consumer.stop()
             await self._source.stop()
@@ -449,6 +453,7 @@ class Worker:
     async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
         """Commit all lanes. False: the outputs were not stored in time, and nothing was saved."""
         dirty = [lane for lane in self._lanes.values() if lane.dirty or clean or self._is_due(lane)]
+        dirty = [lane for lane in dirty if await self._agrees(lane)]
         for lane in dirty:
             if self._models.due(lane):
                 await self._models.publish(lane)
@@ -461,6 +466,7 @@ class Worker:
             self._fence_pause.committed()
         # At a stop the regret estimates cover all events, as far as time allows.
         ending = self._host.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
+        self._count_dropped()
         # Metrics are published once the commit is durable; the lane with the oldest estimate comes first.
         for lane in sorted(outcome.committed, key=lambda lane: lane.timer.estimated_at):
             lane.position = self._source.position(lane)
@@ -476,6 +482,44 @@ class Worker:
         self.telemetry.committed(self.config.app, outcome.seconds)
         self._health.running()
         return True
+
+    async def _agrees(self, lane: OpenLane) -> bool:
+        """Whether the counts of a lane's records agree. If not it is dropped, and opened at its last commit.
+
+        Raises
+        ------
+        SourceError
+            They differ for the second time, or at the stop.
+        """
+        problem = self._source.difference(lane)
+        if problem is None:
+            return True
+        self.telemetry.counts_differ(self.config.app)
+        self._differences += 1
+        if self._differences > 1 or self._stop.is_set():
+            raise SourceError(
+                f"records are missing, or were taken twice, since the last commit: {problem}",
+                fix="start again: it goes on at the last commit, and nothing is lost. Report this, with the "
+                "log: it is a fault of streampair",
+                retriable=False,
+            )
+        log.error(
+            "counts_differ",
+            app=self.config.app,
+            topic=lane.topic,
+            partition=partition_key(lane.partition),
+            detail=problem,
+            next_step="none: the lane is opened again and goes on at its last commit. Report it: it is a "
+            "fault of streampair. At the second time the worker stops",
+        )
+        del self._lanes[lane.topic_partition]
+        await self._close(lane)
+        return False
+
+    def _count_dropped(self) -> None:
+        dropped = self._source.dropped
+        self.telemetry.read_again(self.config.app, dropped - self._dropped)
+        self._dropped = dropped
 
     async def _fenced(self, partition: Partition, error: SourceError) -> None:
         """Drop a fenced lane; it is opened again if the partition is still assigned to this worker."""
