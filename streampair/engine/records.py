@@ -96,7 +96,7 @@ class OrderedRecord(Record, frozen=True, gc=False, kw_only=True):
     partition: int
     position: int
     clock: int = 0
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
     label: int = LABEL_IN_EVENT
     early: bool = False
 

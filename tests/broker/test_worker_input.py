@@ -105,6 +105,23 @@ def test_a_dead_letter_larger_than_the_topic_takes_comes_in_parts(
     assert [dict(letter.headers)["streampair.part"] for letter in letters] == [b"1/3", b"2/3", b"3/3"]
 
 
+def test_headers_without_a_value_and_large_ones_stop_no_worker(app: App) -> None:
+    """A forwarded trace header may have no value, and headers may be as large as a message."""
+    bad, large = b"{oops", ("large", b"h" * 1_000_000)
+    app.produce([events(1)[0], bad], headers=[("traceparent", None)])
+    app.produce([bad], headers=[large, ("trace", b"t")])
+    app.produce(events(1))
+    with Inside(app) as worker:
+        rows = app.await_scores({0: 4}, worker)
+        letters = app.await_dead_letters(2)
+        assert worker.stop() is None
+    assert [row["outcome"] for row in rows] == ["learned", "dead_letter", "dead_letter", "learned"]
+    assert [letter.value for letter in letters] == [bad, bad]
+    assert ("traceparent", None) in letters[0].headers
+    found = dict(letters[1].headers)
+    assert (found["trace"], found["streampair.headers_dropped"]) == (b"t", b"1")
+
+
 def test_a_tombstone_is_counted_and_is_no_dead_letter(app: App) -> None:
     values = events(20)
     app.produce([*values[:10], None, *values[10:]])

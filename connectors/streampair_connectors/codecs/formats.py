@@ -86,7 +86,7 @@ def schema_registry(config: Config) -> SchemaRegistry | None:
 class _Body(NamedTuple):
     value: bytes | None
     key: bytes | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 def _body(record: Any, value: bytes | None) -> _Body:

@@ -303,7 +303,7 @@ def _items_at(indices: Sequence[Any]) -> Callable[[Any], Sequence[Any]]:
     return itemgetter(*indices)
 
 
-Headers = list[tuple[str, bytes]]
+Headers = list[tuple[str, bytes | None]]
 
 
 class RawRecord(Protocol):
@@ -1058,7 +1058,7 @@ class Encoder:
     def dead_letter(
         self,
         letter: DeadLetter,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes | None]] = (),
         place: tuple[int, int] | None = None,
     ) -> Headers:
         """Return the headers of one dead letter; its key and value stay the original bytes."""
@@ -1069,7 +1069,7 @@ class Encoder:
 
 
 def dead_letter_headers(
-    letter: DeadLetter, common: Headers, original: Sequence[tuple[str, bytes]] = ()
+    letter: DeadLetter, common: Headers, original: Sequence[tuple[str, bytes | None]] = ()
 ) -> Headers:
     """Return the headers of a dead letter: those of the record, then error, stage and source."""
     return [

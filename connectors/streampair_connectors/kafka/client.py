@@ -404,7 +404,7 @@ class RecordLike(Protocol):
     @property
     def timestamp(self) -> int: ...
     @property
-    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -415,7 +415,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     key: bytes | None
     value: bytes | None
-    headers: list[tuple[str, bytes]] | None = None
+    headers: list[tuple[str, bytes | None]] | None = None
     timestamp: int | None = None
     """Milliseconds since the epoch; None: when it is sent."""
 

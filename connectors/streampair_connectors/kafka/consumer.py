@@ -473,7 +473,7 @@ class _FetchedRecord(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
     key: bytes | None
     timestamp: int
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[str, bytes | None], ...]
     timestamp_type: int | None
 
 

@@ -25,9 +25,9 @@ from streampair_connectors.kafka.client import (
     within,
 )
 
-__all__ = ["BATCH_BYTES", "PART", "Producer", "Routes", "part_of", "split_messages", "submit"]
+__all__ = ["BATCH_BYTES", "PART", "Producer", "Routes", "headers_size", "part_of", "split_messages", "submit"]
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
 
 PART = "streampair.part"
 """Header of a part of a split message: its number and the count of parts."""
@@ -48,7 +48,7 @@ def split_messages(messages: list[Message], limit: int, size: int) -> list[Messa
     out: list[Message] = []
     for message in messages:
         value = message.value or b""
-        fixed_bytes = len(message.key or b"") + _headers_size(message.headers) + _OVERHEAD
+        fixed_bytes = len(message.key or b"") + headers_size(message.headers) + _OVERHEAD
         if len(value) + fixed_bytes <= limit:
             out.append(message)
             continue
@@ -301,8 +301,9 @@ def _failed() -> asyncio.Future[Any]:
     return future
 
 
-def _headers_size(headers: Headers | None) -> int:
-    return sum(len(name) + len(value) + 10 for name, value in headers) if headers else 0
+def headers_size(headers: Headers | None) -> int:
+    """Upper bound of the bytes that headers take. A header may have no value."""
+    return sum(4 * len(name) + len(value or b"") + 10 for name, value in headers or ())
 
 
 @functools.lru_cache(maxsize=65_536)

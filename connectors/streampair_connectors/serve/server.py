@@ -415,7 +415,7 @@ class ScoringServer:
         names = list(config.output.headers)
         if config.labels is not None and not isinstance(config.labels.id, str):
             names.append(config.labels.id.header)
-        headers = [
+        headers: list[tuple[str, bytes | None]] = [
             (name, request.headers[name].encode("utf-8", "replace"))
             for name in names
             if name in request.headers
@@ -575,7 +575,7 @@ class _Message(NamedTuple):
 
     value: bytes | None
     key: bytes | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, bytes | None]]
 
 
 def _check_token(request: web.Request, tokens: list[bytes]) -> None:

@@ -216,9 +216,9 @@ def _topic(config: Config) -> str:
     return config.dead_letter_topic
 
 
-def _stored(partition: int, record: RecordLike, headers: Mapping[str, bytes]) -> StoredLetter:
+def _stored(partition: int, record: RecordLike, headers: Mapping[str, bytes | None]) -> StoredLetter:
     def text(name: str) -> str:
-        return headers.get(_OURS + name, b"").decode("utf-8", "replace")
+        return (headers.get(_OURS + name) or b"").decode("utf-8", "replace")
 
     def number(name: str, missing: int) -> int:
         found = text(name)

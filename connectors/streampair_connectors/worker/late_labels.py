@@ -49,6 +49,7 @@ from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.worker.early_labels import EarlyLabels, OffsetSet
 from streampair_connectors.worker.label_counts import LabelCounts
 from streampair_connectors.worker.lane_manager import OpenLane
+from streampair_connectors.worker.outputs import kept_headers, kept_key
 from streampair_connectors.worker.sources import OrderFeed, TopicSource, order_starts
 
 __all__ = ["LabelReader", "LateLabelSource"]
@@ -885,19 +886,20 @@ class LateLabelSource(TopicSource):
             if self._early is not None:
                 self._early.expire(front)
         source.labels.update(reader.read_to)
-        topic = self._config.late_labels_topic
+        topic, limit = self._config.late_labels_topic, self._config.output.max_message_bytes
         assert topic is not None
         out: dict[Partition, list[Message]] = {}
         for each in unused:
             headers = [
-                *each.record.headers,
+                *kept_headers(each.record.headers, limit),
                 (_REASON, each.reason.encode()),
                 ("streampair.topic", self._labels.topic.encode()),
                 ("streampair.partition", str(each.partition).encode()),
                 ("streampair.offset", str(each.record.offset).encode()),
             ]
             target = self._routes.target(topic, each.record.key, each.partition)
-            out.setdefault(target, []).append(Message(each.record.key, each.record.value, headers))
+            key = kept_key(each.record.key, limit)
+            out.setdefault(target, []).append(Message(key, each.record.value, headers))
         for target, messages in out.items():
             await lane.store.send(target, messages)
         return len(unused)

@@ -9,17 +9,18 @@ from typing import Final, cast
 
 from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Scored
 from streampair.errors import SourceError
-from streampair_connectors.codecs.records import Encoder
+from streampair_connectors.codecs.records import Encoder, Headers
 from streampair_connectors.codecs.scores import score_writer
 from streampair_connectors.config import Config
 from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import Message, Partition, RecordLike, Routes
+from streampair_connectors.kafka.producer import headers_size
 from streampair_connectors.worker.causes import add_letter
 from streampair_connectors.worker.checkpoint import for_each
 from streampair_connectors.worker.flow_control import commit_interval
 from streampair_connectors.worker.lane_manager import OpenLane
 
-__all__ = ["LEARNING_STAGES", "SCORING_STAGES", "OutputMessages", "Outputs"]
+__all__ = ["LEARNING_STAGES", "SCORING_STAGES", "OutputMessages", "Outputs", "kept_headers", "kept_key"]
 
 LEARNING_STAGES: Final = frozenset({"label", "learn"})
 SCORING_STAGES: Final = frozenset({"decode", "features"})
@@ -80,7 +81,8 @@ class OutputMessages:
         model
             Slots of the model that scored; None: the lane has.
         """
-        keys = [each.key for each in scored]
+        limit = self._config.output.max_message_bytes
+        keys = [kept_key(each.key, limit) for each in scored]
         write = self._write
         values = (
             encoder.scores(scored, places, model)
@@ -140,18 +142,22 @@ class OutputMessages:
         for letter in letters:
             record, place = by_offset[letter.offset]
             target = self._routes.target(self._config.dead_letter_topic, letter.key, place[0])
-            headers = encoder.dead_letter(letter, record.headers, place)
-            out.setdefault(target, []).append(Message(letter.key, letter.value, headers))
+            kept = kept_headers(record.headers, self._config.output.max_message_bytes)
+            headers = encoder.dead_letter(letter, kept, place)
+            key = kept_key(letter.key, self._config.output.max_message_bytes)
+            out.setdefault(target, []).append(Message(key, letter.value, headers))
 
-    def _forwarded_headers(self, records: Sequence[RecordLike]) -> Sequence[list[tuple[str, bytes]] | None]:
+    def _forwarded_headers(
+        self, records: Sequence[RecordLike]
+    ) -> Sequence[list[tuple[str, bytes | None]] | None]:
         names, room = self._config.output.headers, self._config.output.max_message_bytes // 4
         if not names or not any(record.headers for record in records):
             return [None] * len(records)
-        headers: list[list[tuple[str, bytes]] | None] = []
+        headers: list[Headers | None] = []
         for record in records:
             passed = [(name, value) for name, value in record.headers if name in names]
             # Large headers of an event must not make its score too large to store.
-            fits = sum(len(value) for _, value in passed) <= min(room, _HEADER_BYTES)
+            fits = sum(len(value or b"") for _, value in passed) <= min(room, _HEADER_BYTES)
             headers.append(passed if passed and fits else None)
         return headers
 
@@ -236,6 +242,31 @@ class Outputs:
         # Smoothed, as for commits: one slow release says little.
         self._release_seconds += 0.2 * (min(self._host.monotonic() - begin, 1.0) - self._release_seconds)
         return fenced
+
+
+def kept_key(key: bytes | None, max_message_bytes: int) -> bytes | None:
+    """The key of a record that is sent on; None if it takes more than half of a message: no key is split."""
+    return None if key is not None and len(key) > max_message_bytes // 2 else key
+
+
+def kept_headers(
+    headers: Sequence[tuple[str, bytes | None]], max_message_bytes: int
+) -> Sequence[tuple[str, bytes | None]]:
+    """The headers of a record that is sent on, with its value, as a message of at most `max_message_bytes`.
+
+    Headers cannot be split as values are. If they take more than a quarter of a message, those that fit are
+    kept, in order, and the header `streampair.headers_dropped` has the number of the others.
+    """
+    left = max_message_bytes // 4
+    if headers_size(headers) <= left:
+        return headers
+    kept = []
+    for header in headers:
+        size = headers_size([header])
+        if size <= left:
+            kept.append(header)
+            left -= size
+    return [*kept, ("streampair.headers_dropped", str(len(headers) - len(kept)).encode())]
 
 
 def _places(lane: OpenLane, records: Sequence[RecordLike]) -> list[tuple[int, int]]:
