@@ -68,7 +68,7 @@ def test_what_a_forest_takes_is_passed_on(features: Any, value: dict[str, Any], 
 
 
 @pytest.mark.parametrize("features", [NAMES, None])
-@pytest.mark.parametrize("cell", ["[1]", '{"a": 1}', "NaN", "Infinity", "1" * 400])
+@pytest.mark.parametrize("cell", ["[1]", '{"a": 1}', "1e999", "1" * 400, "1" * 5000])
 def test_what_no_learner_takes_is_refused_as_ever(features: Any, cell: str) -> None:
     value = f'{{"amount": {cell}, "country": "NL", "y": true}}'.encode()
     stages = set()

@@ -26,12 +26,12 @@ from typing import IO, Any, NamedTuple, cast
 from streampair.engine import Record
 from streampair.errors import RecordError, SourceError
 from streampair_connectors.codecs.fields import unnested
+from streampair_connectors.codecs.json_fields import json_object
 from streampair_connectors.codecs.records import (
     Decoder,
     csv_decoder,
     declared_names,
     json_decoder,
-    json_object,
 )
 from streampair_connectors.config import Config
 from streampair_connectors.config.file_kinds import kind_of

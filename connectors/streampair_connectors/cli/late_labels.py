@@ -14,7 +14,6 @@ import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import numpy as np
@@ -276,9 +275,7 @@ class _LabelFile:
                 fix="write the label, or name its column as labels.label",
                 stage="label",
             )
-        if self._lines.header is None:
-            return identity, self._parser.code(value)
-        return identity, self._parser.code_of_text(cast("str", value))
+        return identity, self._parser.code(value)
 
 
 class DueEvents:

@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from streampair.errors import RecordError, TombstoneError
+from streampair.errors import RecordError, SourceError, TombstoneError
 from streampair.evaluation.epochs import UNITS, unit_of
+from streampair_connectors.codecs.json_fields import (
+    EVERY,
+    JsonFields,
+    Tree,
+)
 from streampair_connectors.config import InputConfig, LabelsConfig
 
 __all__ = [
     "EPOCH_UNITS",
+    "EventColumns",
     "EventFields",
     "Find",
+    "Rows",
+    "TypedReader",
+    "Unframed",
     "is_field_name",
     "is_outer",
+    "number_of_text",
     "typed_reader",
     "unnested",
     "unwrapped",
+    "used_fields",
 ]
 
 _MISSING = object()
 # Debezium's operations without a row: delete, truncate, message.
 _WITHOUT_ROW = frozenset({"d", "t", "m"})
-# A type that no value of JSON has.
-_Never = Annotated[int, msgspec.Meta(gt=0, lt=0)]
-_Label = bool | int | float | str | None
-_Id = str | int | None
+# The type of a field that may not be there: no value of JSON has it.
+_Absent = Annotated[int, msgspec.Meta(gt=0, lt=0)] | msgspec.UnsetType
+_Op = Literal["c", "r", "u"]
+_Label = bool | int | float | str | None | msgspec.UnsetType
+_Id = str | int | None | msgspec.UnsetType
 
 _KEY, _HEADERS = "$key", "$headers."
 
@@ -42,7 +54,7 @@ Find = Callable[..., dict[str, Any]]
 class EventFields(NamedTuple):
     """The features of an event in the declared order, its label, and its id."""
 
-    cells: tuple[float, ...]
+    cells: tuple[Any, ...]
     label: Any
     id: Any
 
@@ -123,6 +135,27 @@ def _outer_fields(names: Iterable[str], message: Any) -> dict[str, str]:
     return texts
 
 
+def number_of_text(text: str) -> float:
+    """Return the number that a text spells: the one rule for cells of CSV and for numbers that are texts.
+
+    A sign, digits of ASCII with a point or without, an exponent, and blanks around them. The texts for NaN
+    and infinity are read, too: no feature takes them.
+
+    Raises
+    ------
+    ValueError
+        It spells none.
+
+    Examples
+    --------
+    >>> number_of_text("+1.50e1"), number_of_text(" -.5 ")
+    (15.0, -0.5)
+    """
+    if not text.isascii() or "_" in text:
+        raise ValueError
+    return float(text)
+
+
 def _converters(config: InputConfig, names: Iterable[str]) -> list[Callable[[dict[str, Any]], None]]:
     """The functions that put numbers and parts of times into the fields of an event."""
     wanted = set(names)
@@ -145,7 +178,7 @@ def _put_number(name: str, data: dict[str, Any]) -> None:
         del data[name]
         return
     try:
-        data[name] = float(text)
+        data[name] = number_of_text(text)
     except ValueError:
         raise RecordError(
             f"feature {name!r} is a text that is no number",
@@ -204,7 +237,7 @@ def _number_of(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError
     if isinstance(value, str):
-        return float(value) if "." in value else int(value)
+        return int(value) if value.isascii() and value.isdigit() else number_of_text(value)
     return value
 
 
@@ -250,19 +283,220 @@ def unwrapped(data: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def typed_reader(config: InputConfig) -> Callable[[bytes], EventFields] | None:
-    """Return a fast reader of complete JSON events with numeric features; None: the names allow none.
+def used_fields(declared: InputConfig | LabelsConfig, names: Iterable[str | None] | None) -> Tree:
+    """Return the fields of a message that are used.
 
-    It raises an exception for any other event, also for a good one with a field that has dots in its name.
+    Parameters
+    ----------
+    declared
+        The table of the topic.
+    names
+        The declared names; None: those of the event itself are features.
+    """
+    row: Tree = EVERY if names is None else {}
+    for name in () if names is None else dict.fromkeys(name for name in names if name is not None):
+        row[name] = None
+        *path, leaf = name.split(".")
+        node: Any = row
+        for part in path:
+            node = node.setdefault(part, {})
+            if node is None:  # all of the value is used
+                break
+        else:
+            node[leaf] = None
+    if declared.envelope is None:
+        return row
+    return {"after": row, "op": None, "payload": {"after": row, "op": None}}
+
+
+class Rows:
+    """A fast reader of some events, which leaves others to the strict reader.
+
+    Parameters
+    ----------
+    read
+        From the bytes of an event to its fields; any exception: it is left.
+    """
+
+    def __init__(self, read: Callable[[bytes], EventFields]) -> None:
+        self._read = read
+
+    def one(self, value: bytes) -> EventFields:
+        """Read an event; any exception: it is left."""
+        found = self._read(value)
+        return found._replace(cells=tuple(map(float, found.cells)))
+
+    def at_once(self, value: bytes | None) -> EventFields | None:
+        """Read an event; None: it is left.
+
+        Raises
+        ------
+        SourceError
+            A schema cannot be fetched: the event is not at fault.
+        """
+        try:
+            return self.one(value)  # type: ignore[arg-type]  # None raises
+        except SourceError:
+            raise
+        except Exception:
+            return None
+
+    def many(self, values: Sequence[bytes | None]) -> EventColumns:
+        """Read events, those that are not left.
+
+        Raises
+        ------
+        SourceError
+            As of `at_once`.
+        """
+        rows = [self.at_once(value) or _LEFT for value in values]
+        return EventColumns(
+            [row.cells or None for row in rows], [row.label for row in rows], [row.id for row in rows]
+        )
+
+
+class Unframed(Rows):
+    """A reader of events that are a part of their messages.
+
+    Parameters
+    ----------
+    unframe
+        From a message to its event; any exception: it has none.
+    rows
+        The reader of the events.
+    """
+
+    def __init__(self, unframe: Callable[[bytes], bytes], rows: Rows) -> None:
+        self._unframe, self._rows = unframe, rows
+
+    def one(self, value: bytes) -> EventFields:
+        return self._rows.one(self._unframe(value))
+
+    def many(self, values: Sequence[bytes | None]) -> EventColumns:
+        try:
+            return self._rows.many([None if value is None else self._unframe(value) for value in values])
+        except RecordError:
+            return super().many(values)
+
+
+class TypedReader(Rows):
+    """A fast reader of JSON events whose fields have the types that a struct of msgspec declares.
+
+    Parameters
+    ----------
+    decode
+        From the bytes of an event to its struct.
+    cells, label, identity
+        From the struct to the features, the label and the id, where there are any. What is missing is UNSET.
+    fields
+        The used fields.
+    certain
+        Number of keys that are in every event, but for those of features.
+    gaps
+        Whether features may be missing.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[bytes], Any],
+        cells: Callable[[Any], tuple[Any, ...]],
+        label: Callable[[Any], Any] | None,
+        identity: Callable[[Any], Any] | None,
+        fields: JsonFields,
+        certain: int,
+        gaps: bool,
+    ) -> None:
+        self._decode, self._cells = decode, cells
+        self._label, self._identity = label or _unset, identity or _unset
+        self._fields, self._certain, self._gaps = fields, certain, gaps
+
+    def one(self, value: bytes) -> EventFields:
+        """Read an event; any exception: it is left."""
+        row = self._decode(value)
+        cells, label = self._cells(row), self._label(row)
+        identity = self._identity(row)
+        if self._gaps and cells.count(msgspec.UNSET) == len(cells):
+            raise ValueError("no feature is there")
+        items = [*cells, label, identity]
+        self._fields.check(value, self._certain + len(items) - items.count(msgspec.UNSET))
+        return EventFields(cells, *_or_none([label, identity]))
+
+    def or_else(self, other: TypedReader) -> TypedReader:
+        """The reader that lets another one read what this one cannot."""
+        return _Either(self, other)
+
+    def many(self, values: Sequence[bytes | None]) -> EventColumns:
+        """Read events, those that are not left."""
+        return self.all_of(values) or super().many(values)
+
+    def all_of(self, values: Sequence[bytes | None]) -> EventColumns | None:
+        """Read events; None: one of them has to be read alone."""
+        try:
+            rows: list[Any] = list(map(self._decode, values))  # type: ignore[arg-type]  # None raises
+        except Exception:
+            return None
+        cells: list[Any] = list(map(self._cells, rows))
+        if self._gaps and any(msgspec.UNSET in each for each in cells):
+            return None
+        labels = list(map(self._label, rows))
+        ids = list(map(self._identity, rows))
+        count = self._certain + len(cells[0]) + 2
+        present = len(rows) * count - labels.count(msgspec.UNSET) - ids.count(msgspec.UNSET)
+        if not self._fields.are_checked(values, present):  # type: ignore[arg-type]  # none is None
+            return None
+        return EventColumns(cells, _or_none(labels), _or_none(ids))
+
+
+class _Either(TypedReader):
+    def __init__(self, first: TypedReader, second: TypedReader) -> None:
+        self._both = first, second
+
+    def one(self, value: bytes) -> EventFields:
+        first, second = self._both
+        try:
+            return first.one(value)
+        except Exception:
+            return second.one(value)
+
+    def all_of(self, values: Sequence[bytes | None]) -> EventColumns | None:
+        first, second = self._both
+        return first.all_of(values) or second.all_of(values)
+
+
+class EventColumns(NamedTuple):
+    """The features of events, None where one is left to the strict reader; their labels, and their ids."""
+
+    cells: list[tuple[Any, ...] | None]
+    labels: list[Any]
+    ids: list[Any]
+
+
+_LEFT = EventFields((), None, None)
+
+
+def _unset(_: Any) -> Any:
+    return msgspec.UNSET
+
+
+def _or_none(items: list[Any]) -> list[Any]:
+    return [None if item is msgspec.UNSET else item for item in items] if msgspec.UNSET in items else items
+
+
+def typed_reader(config: InputConfig, kind: Any = float) -> TypedReader | None:
+    """Return a fast reader of JSON events with features of a type; None: the names allow none.
+
+    A type that includes `msgspec.UnsetType` is that of features that may be missing.
     """
     names = config.feature_names() or []
-    if config.fields or any(map(is_outer, names)):
+    if not names or config.fields or any(map(is_outer, names)):
         return None
-    kinds: list[tuple[str, Any]] = [*((name, float) for name in names), (config.label_field, _Label)]
+    kinds: list[tuple[str, Any]] = [(name, kind) for name in names]
+    if config.label is not None:
+        kinds.append((config.label, _Label))
     if config.id is not None:
         kinds.append((config.id, _Id))
     tree: dict[str, Any] = {}
-    for name, kind in kinds:
+    for name, each in kinds:
         *path, leaf = name.split(".")
         node = tree
         for part in path:
@@ -270,23 +504,38 @@ def typed_reader(config: InputConfig) -> Callable[[bytes], EventFields] | None:
             if not isinstance(node, dict):
                 return None  # it is a field itself
         # An event that has the whole name as a field is left to the slow reader.
-        if leaf in node or (path and tree.setdefault(name, _Never) is not _Never):
+        if leaf in node or (path and tree.setdefault(name, _Absent) is not _Absent):
             return None
-        node[leaf] = kind
+        node[leaf] = each
     if not all(map(is_field_name, _keys(tree))):
         return None
+    used = JsonFields(used_fields(config, [*names, config.label, config.id]))
+    if config.envelope is None:
+        return _reader_of(tree, "", config, kind, used)
+    row = {"after": tree, "op": _Op}
+    plain = _reader_of(row, "after.", config, kind, used)
+    return plain.or_else(_reader_of({"payload": row, "after": _Absent}, "payload.after.", config, kind, used))
+
+
+def _reader_of(
+    tree: dict[str, Any], path: str, config: InputConfig, kind: Any, used: JsonFields
+) -> TypedReader:
+    """The reader of events with the types of a tree, whose row is at a path."""
     attributes: dict[str, str] = {}
     row_type, _ = _struct(tree, "", "", attributes)
-    take = _attributes([attributes[name] for name in names])
-    label = operator.attrgetter(attributes[config.label_field])
-    identity = (lambda row: None) if config.id is None else operator.attrgetter(attributes[config.id])
-    row_of = msgspec.json.Decoder(row_type).decode if config.envelope is None else _debezium_reader(row_type)
+    names = [attributes[path + name] for name in config.feature_names() or ()]
+    label = None if config.label is None else operator.attrgetter(attributes[path + config.label])
+    identity = None if config.id is None else operator.attrgetter(attributes[path + config.id])
+    decode = msgspec.json.Decoder(row_type).decode
+    gaps = msgspec.UnsetType in get_args(kind)
+    return TypedReader(decode, _attributes(names), label, identity, used, _certain(tree), gaps)
 
-    def read(value: bytes) -> EventFields:
-        row = row_of(value)
-        return EventFields(take(row), label(row), identity(row))
 
-    return read
+def _certain(tree: Mapping[str, Any]) -> int:
+    """Number of keys in every event, but for those of features."""
+    below = {name: _certain(each) for name, each in tree.items() if isinstance(each, dict)}
+    needed = [count for name, count in below.items() if count or float in tree[name].values()]
+    return sum(needed) + len(needed) + (_Op in tree.values())
 
 
 def is_field_name(name: str) -> bool:
@@ -315,12 +564,12 @@ def _struct(tree: Mapping[str, Any], path: str, prefix: str, attributes: dict[st
             kind, optional = _struct(item, f"{path}{name}.", f"{prefix}{attribute}.", attributes)
             fields.append((attribute, kind, *([msgspec.field(default_factory=kind)] if optional else [])))
             complete = complete and optional
-        elif item is _Never:
-            fields.append((attribute, item, 0))
         else:
-            attributes[path + name] = prefix + attribute
-            fields.append((attribute, item) if item is float else (attribute, item, None))
-            complete = complete and item is not float
+            if item is not _Absent:  # that of a name with dots is the one below
+                attributes[path + name] = prefix + attribute
+            optional = msgspec.UnsetType in get_args(item)
+            fields.append((attribute, item, msgspec.UNSET) if optional else (attribute, item))
+            complete = complete and optional
     return msgspec.defstruct("Fields", fields, rename=renamed, gc=False, kw_only=True), complete
 
 
@@ -329,21 +578,3 @@ def _attributes(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
         get = operator.attrgetter(names[0])
         return lambda row: (get(row),)
     return operator.attrgetter(*names) if names else lambda row: ()
-
-
-def _debezium_reader(row: Any) -> Callable[[bytes], Any]:
-    """Return the function from an event of Debezium, with a schema or without, to its row."""
-    fields: list[Any] = [("op", Literal["c", "r", "u"], "c"), ("after", row | None, None)]
-    payload = msgspec.defstruct("Payload", fields, gc=False)
-    event = msgspec.defstruct("Event", [*fields, ("payload", payload | None, None)], gc=False)
-    decode = msgspec.json.Decoder(event).decode
-
-    def read(value: bytes) -> Any:
-        found: Any = decode(value)
-        if found.after is None:
-            found = found.payload
-        if found is None or found.after is None:
-            raise ValueError("no row")
-        return found.after
-
-    return read

@@ -8,16 +8,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import fastavro
 import msgspec
 from fastavro.schema import SchemaParseException, UnknownType
 
-from streampair.engine import EventRows
 from streampair.errors import ConfigError, RecordError
 from streampair_connectors.codecs.avro_rows import row_reader
-from streampair_connectors.codecs.fields import EventFields, unnested
+from streampair_connectors.codecs.fields import EventFields, Rows, unnested, used_fields
+from streampair_connectors.codecs.json_fields import JsonFields
 from streampair_connectors.codecs.records import (
     Decoder,
     csv_decoder,
@@ -72,9 +72,11 @@ def event_decoder(config: Config, *, gaps: bool = False, texts: bool = False) ->
         return csv_decoder(declared, declared.columns, gaps=gaps, texts=texts)
     if declared.format == "avro":
         parse, read = _event_readers(config)
-        return dict_decoder(declared, parse, gaps=gaps, texts=texts, typed=read)
-    decode = json_decoder(declared, gaps=gaps, texts=texts)
-    return decode if declared.format == "json" else _unframed(decode)
+        return dict_decoder(
+            declared, parse, gaps=gaps, texts=texts, typed=None if read is None else Rows(read)
+        )
+    frame = None if declared.format == "json" else _unframed
+    return json_decoder(declared, gaps=gaps, texts=texts, unframe=frame)
 
 
 def schema_registry(config: Config) -> SchemaRegistry | None:
@@ -83,33 +85,9 @@ def schema_registry(config: Config) -> SchemaRegistry | None:
     return None if registry is None else SchemaRegistry(registry, config.base)
 
 
-class _Body(NamedTuple):
-    value: bytes | None
-    key: bytes | None = None
-    headers: Sequence[tuple[str, bytes | None]] = ()
-
-
-def _body(record: Any, value: bytes | None) -> _Body:
-    return _Body(value, getattr(record, "key", None), getattr(record, "headers", ()))
-
-
-def _unframed(decode: Any) -> Decoder:
-    """Return the decoder of events behind the id of a schema; the id is not looked up."""
-
-    def one(record: Any) -> Any:
-        value = record.value
-        return decode(_body(record, None if value is None else value[_frame(value) :]))
-
-    def many(records: Sequence[Any]) -> EventRows | None:
-        values = [record.value for record in records]
-        if not all(value is not None and len(value) >= FRAME and value[0] == 0 for value in values):
-            return None
-        rows: EventRows | None = decode.many([_body(record, record.value[FRAME:]) for record in records])
-        return rows
-
-    if hasattr(decode, "many"):
-        one.many = many  # type: ignore[attr-defined]  # see `EventRows`
-    return one
+def _unframed(value: bytes) -> bytes:
+    """The event behind the id of a schema; the id is not looked up."""
+    return value[_frame(value) :]
 
 
 def _frame(value: bytes) -> int:
@@ -139,25 +117,25 @@ def field_decoder(config: Config, fields: Any, *, events: bool) -> Callable[[byt
     ------
     ConfigError
         The schema file, or a secret of the registry, cannot be read.
-    RecordError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError
+    RecordError, msgspec.ValidationError
         By the returned function: the message cannot be read, or a field has another type.
     SourceError
         By the returned function: the schema registry does not answer.
     """
     declared = config.input if events or config.labels is None else config.labels
-    find = unnested(declared, [field.encode_name for field in msgspec.structs.fields(fields)])
+    names = [field.encode_name for field in msgspec.structs.fields(fields)]
+    find = unnested(declared, names)
     if declared.format == "avro":
         parse = _event_readers(config)[0] if events else avro_parser(config)
-        return lambda value: msgspec.convert(_found(find, parse(value)), fields)
-    decode = msgspec.json.Decoder(fields if find is None else dict[str, Any]).decode
-    if find is not None:
-        parse = decode
-        decode = lambda value: msgspec.convert(_found(find, parse(value)), fields)  # noqa: E731
-    return decode if declared.format == "json" else lambda value: decode(value[_frame(value) :])
+    else:
+        read = JsonFields(used_fields(declared, names)).parse
+        parse = read if declared.format == "json" else lambda value: read(_unframed(value))
 
+    def decode(value: bytes) -> Any:
+        data = parse(value)
+        return msgspec.convert(data if find is None else find(data), fields)
 
-def _found(find: Callable[[dict[str, Any]], dict[str, Any]] | None, data: dict[str, Any]) -> dict[str, Any]:
-    return data if find is None else find(data)
+    return decode
 
 
 def _event_readers(config: Config) -> tuple[_Parse, _ReadRow | None]:

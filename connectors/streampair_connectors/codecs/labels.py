@@ -67,7 +67,7 @@ def event_ids(config: Config) -> Callable[[Sequence[_KeyedMessage]], list[bytes 
             return None
         try:
             return _id_bytes(decode(value).id)
-        except (RecordError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        except (RecordError, msgspec.ValidationError):
             return None
 
     return lambda records: [one(record) for record in records]
@@ -94,17 +94,13 @@ class LabelCodeParser(LabelParser):
         self.constant = None if labels.value is None else self._codes[_key(labels.value)]
 
     def code(self, value: object) -> int:
-        """Code of a value of JSON; raises RecordError if it is no label."""
+        """Code of a value of JSON or a cell of CSV; raises RecordError if it is no label."""
         return self._codes[_key(self.resolve(value))]
 
     def codes(self, values: Sequence[object]) -> NDArray[np.uint8]:
         """Codes of values of JSON; raises RecordError if one of them is no label."""
         known = self._by_type
         return np.array([known.get((type(y), y)) or self.code(y) for y in values], np.uint8)
-
-    def code_of_text(self, text: str) -> int:
-        """Code of a cell of CSV; raises RecordError if it is no label."""
-        return self._codes[_key(self.resolve_text(text))]
 
 
 class LabelDecoder:
@@ -178,7 +174,7 @@ class LabelDecoder:
                 codes = np.full(len(records), parser.constant, np.uint8)
             else:
                 codes = parser.codes([row.label for row in rows])
-        except (RecordError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError, TypeError):
+        except (RecordError, msgspec.ValidationError, AttributeError):
             return None
         return None if None in ids else (cast("list[bytes]", ids), codes)
 
@@ -194,7 +190,7 @@ def _parsed(decode: Callable[[bytes], Any], value: bytes | None) -> Any:
         return decode(value)
     except RecordError as error:
         raise RecordError(error.problem, fix=error.fix, stage="label") from None
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except msgspec.ValidationError as error:
         raise RecordError(
             f"the message is no label: {error}", fix="send an object with id and label", stage="label"
         ) from None

@@ -1,19 +1,16 @@
 """Decoders of events from JSON and CSV, with categories, and the encoder of scores and dead letters.
 
-The fast path decodes the declared features with one typed msgspec decoder. An event that it
-rejects is decoded again by the slow path, only to name the exact error.
+One strict reader says what an event is: `json_fields` and `fields.number_of_text`. A fast way for complete
+events leaves every other event to it.
 
-The decoders of batches, to arrays, have those of single records as their reference. A batch of JSON
-events has the same values and the same errors; an event that cannot be decoded keeps its place. A batch of
-CSV lines has the same values where all are well-formed, and leaves any other batch to the reference.
+A batch is decoded as its events are one by one: those that the fast way leaves are decoded alone. An event
+that cannot be decoded keeps its place.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import math
-import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
@@ -24,13 +21,24 @@ import msgspec
 import numpy as np
 
 from streampair.engine import DeadLetter, Event, EventRows, Scored
-from streampair.errors import RecordError, SourceError, TombstoneError
+from streampair.errors import RecordError, TombstoneError
 from streampair.records.features import Categories
-from streampair_connectors.codecs.fields import EventFields, is_field_name, typed_reader, unnested
+from streampair.records.features import label as spelled_label
+from streampair_connectors.codecs.fields import (
+    EventColumns,
+    Rows,
+    Unframed,
+    number_of_text,
+    typed_reader,
+    unnested,
+    used_fields,
+)
+from streampair_connectors.codecs.json_fields import JsonFields
 from streampair_connectors.config import InputConfig, Label
 
 __all__ = [
     "Encoder",
+    "EventBatches",
     "LabelParser",
     "RawRecord",
     "csv_decoder",
@@ -39,8 +47,6 @@ __all__ = [
     "declared_names",
     "dict_decoder",
     "json_decoder",
-    "json_object",
-    "json_rows",
 ]
 
 
@@ -59,104 +65,92 @@ Many = Callable[[Sequence[_HasValue]], EventRows | None]
 _Parser = Callable[[list[bytes]], EventRows | None]
 
 
-def json_rows(
-    names: list[str],
-    decode: Callable[[Any], object],
-    *,
-    parse: Callable[[Any], Any],
-    features: Callable[[Any], tuple[float, ...]],
-    resolve: Callable[[object], object],
-    boolean: bool,
-    limit: int,
-    ids: bool,
-    whole: bool = False,
-) -> Callable[[Sequence[_HasValue]], EventRows | None]:
-    """Return the batch decoder; see `streampair.engine.EventRows`.
+class EventBatches:
+    """Decoder of batches, which gives for each event what the decoder of single ones does.
 
     Parameters
     ----------
     names
         Names of the features.
     decode
-        The decoder of single events, for its errors.
-    parse
-        From the bytes of an event to a struct with its `label`, and its `id` if it has one.
-    features
-        From such a struct to its features.
-    resolve
-        From a label to its normalised value; `RecordError` if it is unknown.
-    boolean
-        Whether booleans are normalised labels already.
+        The decoder of single events.
+    rows
+        A faster way for some of them; None: there is none.
+    labels
+        Parser of labels.
     limit
         Maximum size of an event, in bytes.
     ids
         Whether events have an id.
-    whole
-        Whether `parse` takes the record in place of its bytes.
+    strict
+        Whether all features that `rows` gives are numbers.
     """
-    zeros = (0.0,) * len(names)
 
-    def known(label: Any) -> object:
-        return None if label is None else resolve(label)
+    def __init__(
+        self,
+        names: list[str],
+        decode: Callable[[Any], Event],
+        *,
+        rows: Rows | None,
+        labels: LabelParser,
+        limit: int,
+        ids: bool,
+        strict: bool,
+    ) -> None:
+        self._names, self._decode, self._rows = names, decode, rows
+        self._labels, self._limit, self._ids, self._strict = labels, limit, ids, strict
 
-    def error_of(record: _HasValue) -> RecordError:
-        try:
-            decode(record)
-        except RecordError as error:
-            return error
-        raise AssertionError("what is refused in a batch can be decoded alone")
-
-    def many(records: Sequence[_HasValue]) -> EventRows | None:
+    def __call__(self, records: Sequence[_HasValue]) -> EventRows | None:
+        """Decode records; None: a feature of one of them is missing, or no number."""
         if not records:
             return None
-        items = _usable(records, limit, whole=whole)
-        rows, failed = _each(parse, items)
-        y = [None if row is None else row.label for row in rows] if failed else [row.label for row in rows]
-        if not boolean or not _FLAGS.issuperset(map(type, y)):
-            y, unknown = _each(known, y)
-            failed += unknown
-        identifiers = (
-            [None if row is None or row.id is None else str(row.id) for row in rows] if ids else None
-        )
-        refused = {i: error_of(records[i]) for i in sorted(failed)} if failed else {}
-        for i in refused:
-            rows[i] = None
-            if identifiers is not None:
-                identifiers[i] = None
-        cells = [zeros if row is None else features(row) for row in rows] if refused else map(features, rows)
-        table = np.empty((len(rows), len(names)))
-        struct.pack_into(f"{table.size}d", table.data, 0, *chain.from_iterable(cells))
-        return EventRows(names, table, y, identifiers, dict(refused) or None)
+        cells, labels, ids = self._columns([record.value for record in records])
+        refused: dict[int, Exception] = {}
+        if None in cells and not self._alone(records, cells, labels, ids, refused):
+            return None
+        numbers: list[Any] = list(chain.from_iterable(cells))  # type: ignore[arg-type]  # none is None
+        if not self._strict and not _NUMBERS.issuperset(map(type, numbers)):
+            return None
+        table = np.empty((len(cells), len(self._names)))
+        struct.pack_into(f"{table.size}d", table.data, 0, *numbers)
+        return EventRows(self._names, table, labels, ids if self._ids else None, refused or None)
 
-    return many
+    def _columns(self, values: list[bytes | None]) -> EventColumns:
+        """What `rows` gives, with normalised labels and ids."""
+        if self._rows is None:
+            return EventColumns([None] * len(values), [None] * len(values), [None] * len(values))
+        if None in values or max(map(len, values)) > self._limit:  # type: ignore[arg-type]
+            values = [None if value is None or len(value) > self._limit else value for value in values]
+        cells, labels, ids = self._rows.many(values)
+        if not (self._labels.boolean and _FLAGS.issuperset(map(type, labels))):
+            for i, label in enumerate(labels):
+                try:
+                    labels[i] = None if label is None else self._labels.resolve(label)
+                except RecordError:
+                    cells[i] = None
+        return EventColumns(cells, labels, [None if each is None else str(each) for each in ids])
 
-
-def _usable(records: Sequence[_HasValue], limit: int, *, whole: bool) -> list[Any]:
-    """The records or their bytes; None in place of a tombstone and of a value beyond the limit."""
-    values = [record.value for record in records]
-    if None in values or max(map(len, values)) > limit:  # type: ignore[arg-type]
-        values = [None if value is None or len(value) > limit else value for value in values]
-    if not whole:
-        return values
-    return [None if value is None else record for value, record in zip(values, records, strict=True)]
-
-
-def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """Apply `function` to each item: the results, None where it raises, and the indices of those."""
-    try:
-        return list(map(function, items)), []
-    except SourceError:  # a schema cannot be fetched: no item is at fault
-        raise
-    except Exception:  # of one item: all are then done one by one
-        out: list[Any] = []
-        raised = []
-        for i, item in enumerate(items):
+    def _alone(
+        self,
+        records: Sequence[_HasValue],
+        cells: list[tuple[Any, ...] | None],
+        labels: list[Any],
+        ids: list[Any],
+        refused: dict[int, Exception],
+    ) -> bool:
+        """Decode those that are left; False: a feature is missing, or no number."""
+        zeros = (0.0,) * len(self._names)
+        for i in [i for i, each in enumerate(cells) if each is None]:
             try:
-                out.append(function(item))
-            except Exception:
-                out.append(None)
-                raised.append(i)
-        return out, raised
+                event = self._decode(records[i])
+            except RecordError as error:
+                refused[i], cells[i], labels[i], ids[i] = error, zeros, None, None
+                continue
+            found = tuple(map(event.x.get, self._names))
+            if not _NUMBERS.issuperset(map(type, found)):
+                return False
+            cells[i], labels[i], ids[i] = found, event.y, event.id
+        return True
 
 
 def csv_rows(
@@ -274,8 +268,8 @@ def _texts(columns: _Columns, resolve: Callable[[str], object]) -> _Parser:
             return None
         y = list(map(itemgetter(label_column), rows))
         table = np.empty((len(rows), len(features)))
-        cells = chain.from_iterable(map(take_features, rows))
-        struct.pack_into(f"{table.size}d", table.data, 0, *map(float, cells))
+        cells = list(chain.from_iterable(map(take_features, rows)))
+        struct.pack_into(f"{table.size}d", table.data, 0, *map(number_of_text, cells))
         if "" in y or not np.isfinite(table).all():
             return None
         labels = {text: resolve(text) for text in set(y)}
@@ -316,7 +310,13 @@ class RawRecord(Protocol):
 Decoder = Callable[[RawRecord], Event]
 
 
-def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False) -> Decoder:
+def json_decoder(
+    config: InputConfig,
+    *,
+    gaps: bool = False,
+    texts: bool = False,
+    unframe: Callable[[bytes], bytes] | None = None,
+) -> Decoder:
     """Return the function that turns one JSON record into an event.
 
     Parameters
@@ -329,6 +329,8 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
     texts
         Whether the learner takes texts and booleans as feature values. Features with declared bounds are
         always numbers.
+    unframe
+        From a message to the JSON in it, which `RecordError` says where it has none; None: it is JSON.
 
     Notes
     -----
@@ -351,77 +353,29 @@ def json_decoder(config: InputConfig, *, gaps: bool = False, texts: bool = False
     >>> decode(Record(0, b'{"amount": 12, "card": "debit", "bad": true}')).x
     {'amount': 12.0, 'card=debit': 1.0}
     """
-    if unnested(config, declared_names(config)) is not None:
-        numeric = config if config.categories() is None else config.without_categories()
-        return dict_decoder(config, json_object, gaps=gaps, texts=texts, typed=typed_reader(numeric))
-    if (categories := config.categories()) is not None:
-        rest = config.without_categories()
-        base = json_decoder(rest, gaps=gaps, texts=texts)
-        return with_categories(
-            categories, base, lambda record: json_fields(record.value), alone=not rest.feature_names()
-        )
-    cells = _Cells(config, gaps=gaps, texts=texts)
-    names = config.feature_names()
-    id_field = config.id
-    limit = config.max_event_bytes
-    labels = LabelParser(config)
-    resolve = labels.resolve
-    fields = [config.label_field, *(names or ()), *([] if id_field is None else [id_field])]
-    if names is None or not all(map(is_field_name, fields)):
-        return _slow_decoder(config, labels, cells)
-
-    features = _features(len(names))
-    fast: Callable[[Any], Any] = msgspec.json.Decoder(_shape(names, config, cells)).decode
-    # Arrays need records with all features, as numbers.
-    complete = fast if cells.strict else msgspec.json.Decoder(_shape(names, config)).decode
-
-    def decode(record: RawRecord) -> Event:
-        value = record.value
-        if value is None or len(value) > limit:
-            raise _refuse_size(value, limit)
-        try:
-            row = fast(value)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise _explain(value, config, cells, error) from None
-        y = row.label
-        if y is not None:
-            y = resolve(y)
-        x = dict(zip(names, features(row), strict=True))
-        if gaps and None in x.values():
-            x = {name: item for name, item in x.items() if item is not None}
-        if id_field is None:
-            return Event(x, y)
-        return Event(x, y, None if row.id is None else str(row.id))
-
-    many = json_rows(
-        names,
-        decode if cells.strict else _refuse_incomplete,
-        parse=complete,
-        features=features,
-        resolve=resolve,
-        boolean=labels.boolean,
-        limit=limit,
-        ids=id_field is not None,
-    )
-    decode.many = many if cells.strict else _rows_while_complete(many)  # type: ignore[attr-defined]  # see `EventRows`
-    return decode
+    numeric = config if config.categories() is None else config.without_categories()
+    typed: Rows | None = typed_reader(numeric, _Cells(numeric, gaps=gaps, texts=texts).type)
+    if unframe is not None and typed is not None:
+        typed = Unframed(unframe, typed)
+    parsers = []
+    for names in (
+        _used_names(config),
+        [] if (found := config.categories()) is None else map(str, found.places),
+    ):
+        parse = JsonFields(used_fields(config, names)).parse
+        parsers.append(parse if unframe is None else _composed(parse, unframe))
+    return dict_decoder(config, parsers[0], gaps=gaps, texts=texts, typed=typed, parse_texts=parsers[1])
 
 
-def _refuse_incomplete(record: RawRecord) -> Event:
-    raise RecordError("not all features are there, as numbers", fix="decode it alone", stage="decode")
+def _composed(parse: Callable[[bytes], Any], unframe: Callable[[bytes], bytes]) -> Callable[[bytes], Any]:
+    return lambda value: parse(unframe(value))
 
 
-def _rows_while_complete(many: Callable[[Any], EventRows | None]) -> Callable[[Any], EventRows | None]:
-    """Batches as arrays, up to the first one with an incomplete record: later ones will have some, too."""
-    complete = True
-
-    def rows(records: Any) -> EventRows | None:
-        nonlocal complete
-        batch = many(records) if complete else None
-        complete = batch is not None and not batch.refused
-        return batch if complete else None
-
-    return rows
+def _used_names(config: InputConfig) -> list[str | None] | None:
+    """The names of the fields that are read; None: of all."""
+    if config.features is None:
+        return None
+    return [*declared_names(config), *(time for time, _ in config.time_parts().values())]
 
 
 class _Cells:
@@ -436,7 +390,7 @@ class _Cells:
     def type(self) -> Any:
         """The type of a value, for msgspec."""
         kinds: Any = float | str | bool if self.texts else float
-        return kinds | None if self.gaps else kinds
+        return kinds | None | msgspec.UnsetType if self.gaps else kinds
 
     def of(self, name: str, item: object) -> Any:
         """Parse a JSON value; None for a gap."""
@@ -449,35 +403,26 @@ class _Cells:
         if text == "" and self.gaps:
             return None
         try:
-            number = float(text)
+            number = number_of_text(text)
         except ValueError:
             return self.of(name, text)  # raises unless texts are allowed
         return _number(name, number)
 
 
-def _shape(names: list[str], config: InputConfig, cells: _Cells | None = None) -> Any:
-    """Make the msgspec struct of an event, with features in the declared order."""
-    fields: list[Any] = [(f"f{i}", float) for i in range(len(names))]
-    if cells is not None:
-        default = (None,) if cells.gaps else ()
-        fields = [(f"f{i}", cells.type, *default) for i in range(len(names))]
-    fields.append(("label", bool | int | float | str | None, None))
-    renamed = {f"f{i}": name for i, name in enumerate(names)} | {"label": config.label_field}
-    if config.id is not None:
-        fields.append(("id", str | int | None, None))
-        renamed["id"] = config.id
-    return msgspec.defstruct("Shape", fields, rename=renamed, gc=False)
-
-
-def _features(count: int) -> Callable[[Any], tuple[float, ...]]:
-    """Return the function from an event's struct to its features."""
-    if count < 2:
-        return (lambda row: (row.f0,)) if count else (lambda row: ())
-    return operator.attrgetter(*(f"f{i}" for i in range(count)))
-
-
 _NUMBERS = frozenset({float, int})
-_IDS = frozenset({str, int, type(None)})
+
+
+def _flattened(
+    config: InputConfig, names: Iterable[str | None], parse: Callable[[bytes], dict[str, Any]]
+) -> Callable[[Any], dict[str, Any]]:
+    """The function from a record to its fields by their declared names."""
+    find = unnested(config, names)
+
+    def flat(record: Any) -> dict[str, Any]:
+        data = parse(record.value)
+        return data if find is None else find(data, record)
+
+    return flat
 
 
 def dict_decoder(
@@ -486,7 +431,8 @@ def dict_decoder(
     *,
     gaps: bool = False,
     texts: bool = False,
-    typed: Callable[[bytes], EventFields] | None = None,
+    typed: Rows | None = None,
+    parse_texts: Callable[[bytes], dict[str, Any]] | None = None,
 ) -> Decoder:
     """Return the function that turns a record into an event, for any format with named fields.
 
@@ -499,7 +445,9 @@ def dict_decoder(
     gaps, texts
         As of `json_decoder`.
     typed
-        A faster way from the bytes of a complete event to its fields; it raises any exception for others.
+        A faster way from the bytes of some events to their fields.
+    parse_texts
+        As `parse`, of the fields with declared values alone; None: `parse`.
 
     Examples
     --------
@@ -508,61 +456,47 @@ def dict_decoder(
     >>> dict_decoder(config, lambda value: {"amount": len(value), "bad": True})(Record(0, b"123")).x
     {'amount': 3.0}
     """
-    find = unnested(config, declared_names(config))
-
-    def flat(record: Any) -> dict[str, Any]:
-        data = parse(record.value)
-        return data if find is None else find(data, record)
-
+    flat = _flattened(config, declared_names(config), parse)
     if (categories := config.categories()) is not None:
-        rest = config.without_categories()
+        rest, places = config.without_categories(), categories.places
         base = dict_decoder(rest, parse, gaps=gaps, texts=texts, typed=typed)
+        fields = _flattened(config, map(str, places), parse_texts or parse)
         return with_categories(
-            categories, base, lambda record: flat(record).get, alone=not rest.feature_names()
+            categories, base, lambda record: fields(record).get, alone=not rest.feature_names()
         )
     cells, labels = _Cells(config, gaps=gaps, texts=texts), LabelParser(config)
-    decode: Any = _slow_decoder(config, labels, cells, flat)
-    names = config.feature_names()
+    strict = _strict_decoder(config, labels, cells, flat)
+    names, limit, resolve = config.feature_names(), config.max_event_bytes, labels.resolve
     if not names:
-        return decode  # type: ignore[no-any-return]
-    take, label_field, id_field = _items_at(names), config.label_field, config.id
+        return strict
 
-    def row(record: Any) -> EventFields:
-        if typed is not None:
-            try:
-                return typed(record.value)
-            except Exception:  # noqa: S110  # the slow way names what is wrong
-                pass
-        data = flat(record)
-        found = tuple(take(data))
-        identity = None if id_field is None else data.get(id_field)
-        numbers = _NUMBERS.issuperset(map(type, found)) and all(map(math.isfinite, found))
-        if not numbers or type(identity) not in _IDS:
-            raise ValueError  # `decode` names what is wrong
-        return EventFields(found, data.get(label_field), identity)
+    def decode(record: RawRecord) -> Event:
+        value = record.value
+        if value is None or len(value) > limit:
+            raise _refuse_size(value, limit)
+        row = None if typed is None else typed.at_once(value)
+        if row is None:
+            return strict(record)
+        x = dict(zip(names, row.cells, strict=True))
+        if gaps:
+            x = {name: item for name, item in x.items() if item is not None and item is not msgspec.UNSET}
+        return Event(
+            x, None if row.label is None else resolve(row.label), None if row.id is None else str(row.id)
+        )
 
-    many = json_rows(
-        names,
-        decode if cells.strict else _refuse_incomplete,
-        parse=row,
-        features=itemgetter(0),
-        resolve=labels.resolve,
-        boolean=labels.boolean,
-        limit=config.max_event_bytes,
-        ids=id_field is not None,
-        whole=True,
+    decode.many = EventBatches(  # type: ignore[attr-defined]  # see `EventRows`
+        names, decode, rows=typed, labels=labels, limit=limit, ids=config.id is not None, strict=cells.strict
     )
-    decode.many = many if cells.strict else _rows_while_complete(many)
-    return decode  # type: ignore[no-any-return]
+    return decode
 
 
-def _slow_decoder(
+def _strict_decoder(
     config: InputConfig,
     labels: LabelParser,
     cells: _Cells,
-    flat: Callable[[Any], dict[str, Any]] = lambda record: _parse(record.value),
+    flat: Callable[[Any], dict[str, Any]],
 ) -> Decoder:
-    """Return a decoder for undeclared features, or for names that no struct can have."""
+    """Return the decoder that says of each record what it is, or what is wrong with it."""
     names = config.feature_names()
 
     def decode(record: RawRecord) -> Event:
@@ -570,11 +504,13 @@ def _slow_decoder(
         if value is None or len(value) > config.max_event_bytes:
             raise _refuse_size(value, config.max_event_bytes)
         data = flat(record)
+        if not data:
+            raise _no_features(config)
         y = data.pop(config.label_field, None)
         identifier = _identifier(data.pop(config.id, None), config) if config.id is not None else None
         if config.time is not None:
             data.pop(config.time, None)
-        if not data:
+        if not data and (names is None or cells.gaps):
             raise _no_features(config)
         for name in names or ():
             if name not in data and not cells.gaps:
@@ -613,24 +549,13 @@ def csv_decoder(
     declared = config.feature_names()
     names = declared if declared is not None else [name for name in columns if name not in taken]
     labels, times = LabelParser(config), _times(config)
+    resolve = labels.resolve
 
     def decode(record: RawRecord) -> Event:
         value = record.value
         if value is None or len(value) > config.max_event_bytes:
             raise _refuse_size(value, config.max_event_bytes)
-        try:
-            cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")], strict=True), [])
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise RecordError(
-                f"the line is not CSV: {error}", fix="write UTF-8 CSV", stage="decode"
-            ) from None
-        if len(cells) != len(columns):
-            raise RecordError(
-                f"the line has {len(cells)} cells, the header {len(columns)}",
-                fix="give every line one cell per column",
-                stage="decode",
-            )
-        row = dict(zip(columns, cells, strict=True))
+        row = _csv_row(value, columns)
         if times is not None:
             row = {name: str(item) for name, item in times(row).items()}
         x: dict[str, Any] = {}
@@ -643,17 +568,36 @@ def csv_decoder(
         # Where labels come later, an unnamed column (the index of a table, perhaps) is none.
         text = "" if config.label is None else row.get(config.label, "")
         identifier = row.get(config.id) if config.id is not None else None
-        return Event(x, labels.resolve_text(text) if text else None, identifier or None)
+        return Event(x, resolve(text) if text else None, identifier or None)
 
-    decode.many = csv_rows(  # type: ignore[attr-defined]  # see `streampair.engine.EventRows`
-        columns,
-        names,
-        label=config.label_field,
-        id_column=config.id,
-        limit=config.max_event_bytes,
-        resolve=labels.resolve_text,
-    )
+    if names:
+        limit, ids = config.max_event_bytes, config.id is not None
+        quick = csv_rows(
+            columns, names, label=config.label_field, id_column=config.id, limit=limit, resolve=resolve
+        )
+        features = list(dict.fromkeys(names))
+        each = EventBatches(features, decode, rows=None, labels=labels, limit=limit, ids=ids, strict=True)
+        decode.many = each if quick is None else _either(quick, each)  # type: ignore[attr-defined]  # see `EventRows`
     return decode
+
+
+def _either(first: Many, second: Many) -> Many:
+    return lambda records: first(records) or second(records)
+
+
+def _csv_row(value: bytes, columns: Sequence[str]) -> dict[str, str]:
+    """The cells of a line."""
+    try:
+        cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")], strict=True), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RecordError(f"the line is not CSV: {error}", fix="write UTF-8 CSV", stage="decode") from None
+    if len(cells) != len(columns):
+        raise RecordError(
+            f"the line has {len(cells)} cells, the header {len(columns)}",
+            fix="give every line one cell per column",
+            stage="decode",
+        )
+    return dict(zip(columns, cells, strict=True))
 
 
 def declared_names(config: InputConfig) -> list[str | None]:
@@ -663,7 +607,6 @@ def declared_names(config: InputConfig) -> list[str | None]:
 
 # The fields of a record: from a name to a value, None where it is missing.
 Fields = Callable[[str], object]
-_decode_fields = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def with_categories(
@@ -707,22 +650,34 @@ def with_categories(
             x[columns[column]] = 1.0
         return Event(x, event.y, event.id)
 
-    def many(records: Sequence[Any]) -> EventRows | None:
-        rows: EventRows | None = base.many(records)
-        if rows is None:
-            return None
-        n, d = rows.values.shape
-        table = np.zeros((n, d + len(columns)))
-        table[:, :d] = rows.values
-        refused = rows.refused or ()
-        for i, record in enumerate(records):
-            if i not in refused:
-                table[i, [d + column for column in active_columns(record)]] = 1.0
-        return rows._replace(names=[*rows.names, *columns], values=table)
-
     if not alone and hasattr(base, "many"):
-        decode.many = many  # type: ignore[attr-defined]
+        decode.many = lambda records: _with_columns(base.many(records), records, columns, active_columns)  # type: ignore[attr-defined]
     return decode
+
+
+def _with_columns(
+    rows: EventRows | None,
+    records: Sequence[Any],
+    columns: Sequence[str],
+    active_columns: Callable[[Any], list[int]],
+) -> EventRows | None:
+    """Rows with the one-hot columns of their records."""
+    if rows is None:
+        return None
+    n, d = rows.values.shape
+    table = np.zeros((n, d + len(columns)))
+    table[:, :d] = rows.values
+    refused = dict(rows.refused or {})
+    for i, record in enumerate(records):
+        if i in refused:
+            continue
+        try:
+            table[i, [d + column for column in active_columns(record)]] = 1.0
+        except RecordError as error:
+            refused[i], rows.labels[i] = error, None
+            if rows.ids is not None:
+                rows.ids[i] = None
+    return rows._replace(names=[*rows.names, *columns], values=table, refused=refused or None)
 
 
 def _spelled(value: object) -> object:
@@ -731,25 +686,6 @@ def _spelled(value: object) -> object:
         return "true" if value else "false"
     # An integer of hundreds of digits is no code, and Python refuses to convert it.
     return str(value) if isinstance(value, int) and abs(value) < 10**300 else value
-
-
-def json_fields(value: bytes) -> Fields:
-    """Return the lookup of the top-level fields of a JSON object."""
-    return json_object(value).get
-
-
-def json_object(value: bytes) -> dict[str, Any]:
-    """Return the fields of a JSON object.
-
-    Raises
-    ------
-    RecordError
-        It is none; the typed decoder passes over bytes of other fields that are not UTF-8.
-    """
-    try:
-        return _decode_fields(value)
-    except Exception:  # NaN, which only the slow path reads
-        return _parse(value)
 
 
 def _times(config: InputConfig) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
@@ -767,46 +703,44 @@ def csv_fields(
     columns = list(header)
 
     def fields(value: bytes) -> Fields:
-        cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")]), [])
-        row: dict[str, Any] = {name: cell for name, cell in zip(columns, cells, strict=False) if cell != ""}
+        row: dict[str, Any] = {name: cell for name, cell in _csv_row(value, columns).items() if cell != ""}
         return (row if find is None else find(row)).get
 
     return fields
 
 
 class LabelParser:
-    """Parser of labels: the two configured ones, or any."""
+    """Parser of labels: the two configured ones, or any.
+
+    A text that spells a number or a truth value is that, as in the library: ``"1"``, ``"1.0"``, ``"+1"``,
+    ``"true"``, 1 and True are one label. Blanks around a text do not count.
+    """
 
     def __init__(self, config: InputConfig) -> None:
         self._any = config.labels == "any"
         self._positive: Label = config.positive
         self._negative: Label = config.negative_label()
+        self._high, self._low = _label_of(self._positive), _label_of(self._negative)
         self._field = config.label_field
         # Booleans are the labels themselves: none needs to be resolved.
         self.boolean = self._positive is True and self._negative is False
-        self._texts: dict[str, Label] = {}
-        for label in (self._negative, self._positive):
-            for text in _spellings(label):
-                self._texts[text] = label
 
     def resolve(self, y: object) -> object:
-        if y == self._positive:
-            return self._positive
-        if y == self._negative:
-            return self._negative
-        if self._any and isinstance(y, bool | int | float | str) and y == y:
-            return y
-        raise self._unknown(y)
+        """Return the configured label that a value is, or with any labels the value.
 
-    def resolve_text(self, text: str) -> object:
-        found: object = self._texts.get(text.strip())
-        if found is None:
-            found = self._texts.get(text.strip().lower())
-        if found is None and self._any:
-            return _plain(text.strip())
-        if found is None:
-            raise self._unknown(text)
-        return found
+        Raises
+        ------
+        RecordError
+            It is none.
+        """
+        value = _label_of(y)
+        if value == self._high:
+            return self._positive
+        if value == self._low:
+            return self._negative
+        if self._any and isinstance(value, bool | int | float | str) and value not in (math.inf, -math.inf):
+            return value
+        raise self._unknown(y)
 
     def _unknown(self, y: object) -> RecordError:
         return RecordError(
@@ -819,21 +753,14 @@ class LabelParser:
         )
 
 
-def _plain(text: str) -> float | str:
-    """Parse the label of a CSV cell: a finite number if possible, else text."""
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return number if math.isfinite(number) else text
-
-
-def _spellings(label: Label) -> list[str]:
-    if isinstance(label, bool):
-        return ["true", "1", "1.0"] if label else ["false", "0", "0.0"]
-    if isinstance(label, int):
-        return [str(label), f"{label}.0"]
-    return [label]
+def _label_of(y: object) -> object:
+    """The number or truth value that a text spells, if it does; else the text without blanks around it."""
+    if not isinstance(y, str):
+        return y
+    found = spelled_label(y)
+    # A text for NaN or infinity is a text: neither is a label.
+    is_label = not isinstance(found, str) and math.isfinite(found)
+    return found if is_label else y.strip()
 
 
 def _shorten(value: object) -> str:
@@ -865,7 +792,7 @@ def _missing(name: str, config: InputConfig) -> RecordError:
 
 def _no_features(config: InputConfig) -> RecordError:
     return RecordError(
-        "the event is empty: it has no feature",
+        "the event has no feature",
         fix="send a JSON object with the features"
         + (f" {', '.join((config.feature_names() or [])[:5])}" if config.features else ""),
         stage="decode",
@@ -902,63 +829,6 @@ def _number(name: str, item: object) -> float:
         fix=f"send a finite number as {name!r}, or name the numeric fields in input.features",
         stage="features",
     )
-
-
-def _parse(value: bytes) -> dict[str, Any]:
-    """Decode a JSON object with Python's parser, which also reads NaN and Infinity."""
-    if not value.strip():
-        raise RecordError(
-            "the event is empty: it has no bytes",
-            fix="send a JSON object with the features",
-            stage="decode",
-        )
-    try:
-        data = json.loads(value)
-    except RecursionError:
-        raise RecordError(
-            "the event is nested too deeply", fix="send a flat JSON object", stage="decode"
-        ) from None
-    except (ValueError, UnicodeDecodeError) as error:
-        if value.startswith(b"\x00"):
-            raise RecordError(
-                "the event is not JSON: it begins with a zero byte, as the messages of a schema registry do "
-                "(Avro, Protobuf or JSON Schema)",
-                fix='set input.format = "avro" or "json-schema"; Protobuf is not read: convert the topic',
-                stage="decode",
-            ) from None
-        reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
-        raise RecordError(
-            f"the event is not JSON: {reason[:100]}",
-            fix="send one JSON object, in UTF-8, as the value of each record",
-            stage="decode",
-        ) from None
-    if not isinstance(data, dict):
-        raise RecordError(
-            "the event is not a JSON object",
-            fix='send an object such as {"feature": 1.5, "label": true}',
-            stage="decode",
-        )
-    return data
-
-
-def _explain(value: bytes, config: InputConfig, cells: _Cells, error: Exception) -> RecordError:
-    """Return the error of an event that the fast decoder has rejected."""
-    try:
-        data = _parse(value)
-        if not data:
-            return _no_features(config)
-        for name in config.feature_names() or ():
-            if name not in data and not cells.gaps:
-                return _missing(name, config)
-            cells.of(name, data.get(name))
-        label = data.get(config.label_field)
-        if isinstance(label, (list, dict)) or label != label:
-            return LabelParser(config)._unknown(label)
-        if config.id is not None:
-            _identifier(data.get(config.id), config)
-    except RecordError as refused:
-        return refused
-    return RecordError(f"the event cannot be decoded: {error}", fix="send standard JSON", stage="decode")
 
 
 class _Reason(msgspec.Struct, gc=False):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 import os
 import re
 import urllib.parse
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -32,6 +34,7 @@ from pydantic import (
 
 from streampair.errors import ConfigError
 from streampair.records.features import Categories
+from streampair.records.features import label as spelled_label
 from streampair_connectors.config.secrets import hex_key, read_secret
 
 __all__ = [
@@ -57,7 +60,17 @@ __all__ = [
 # What Kafka accepts as a topic name.
 _TOPIC = re.compile(r"^[A-Za-z0-9._-]{1,249}$")
 
-Label = bool | int | str
+
+def _checked_label(value: bool | int | float | str) -> bool | int | float | str:
+    """A number without a fraction is an integer: 1.0 and 1 are one label, and one configuration."""
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        raise ValueError("NaN and infinity are no labels")
+    return int(value) if value.is_integer() else value
+
+
+Label = Annotated[bool | int | float | str, AfterValidator(_checked_label)]
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
@@ -394,7 +407,7 @@ class InputConfig(Table):
                 f"positive is {self.positive!r}, so the other label must be named: "
                 'add negative = ... (all other labels go to the dead letters), or labels = "any"'
             )
-        if self.negative is not None and self.negative == self.positive:
+        if self.negative is not None and spelled_label(self.negative) == spelled_label(self.positive):
             raise ValueError("positive and negative are the same label")
         taken = {} if self.label is None else {self.label: "label"}
         for name, what in ((self.id, "id"), (self.time, "time")):

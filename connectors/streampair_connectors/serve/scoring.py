@@ -12,6 +12,7 @@ import msgspec
 from streampair.engine import Event
 from streampair.errors import ConfigError, RecordError
 from streampair.models import Model
+from streampair_connectors.codecs.json_fields import is_json
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, InputConfig
 from streampair_connectors.serve.errors import Refusal
@@ -219,7 +220,7 @@ def refused(error: Exception, value: bytes, number: int | None = None, *, config
     status = 422
     if error.stage == "decode" and "input.max_event_bytes" in error.fix:
         status = 413
-    elif error.stage in ("decode", "label") and not _is_json(value):
+    elif error.stage in ("decode", "label") and not is_json(value):
         status = 400
     fix = error.fix
     if not configured and "input." in fix:
@@ -227,11 +228,3 @@ def refused(error: Exception, value: bytes, number: int | None = None, *, config
         if status == 413:
             fix = "send smaller events"
     return Refusal(status, f"{place}{error.problem}", fix=fix)
-
-
-def _is_json(value: bytes) -> bool:
-    try:
-        json.loads(value)
-    except (ValueError, RecursionError):
-        return False
-    return True

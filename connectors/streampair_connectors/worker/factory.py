@@ -99,7 +99,7 @@ def is_private(config: Config) -> bool:
     return "noise_key" in (_parameters(_import(path, "learner.class", learner.allow_classes)) or ())
 
 
-def taken_cells(config: Config) -> dict[str, bool]:
+def taken_cells(config: Config) -> dict[str, Any]:
     """Whether the learner accepts records with missing values, and texts: options of the decoders."""
     learner = config.learner
     path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
