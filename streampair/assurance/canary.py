@@ -48,9 +48,9 @@ class Impulses:
         self.index, self.size, self.drawn = index, size, 0
 
     def take(self, count: int) -> Floats:
-        out = np.zeros(count)
+        out = np.zeros((2, count))
         if self.drawn <= self.index < self.drawn + count:
-            out[self.index - self.drawn] = self.size
+            out[0, self.index - self.drawn] = self.size
         self.drawn += count
         return out
 

@@ -25,7 +25,7 @@ from streampair.assurance.reference_tasks import Built, Distances, Reference, Re
 from streampair.assurance.simulated_runs import RUNS
 from streampair.base.private import PrivateLearner
 from streampair.errors import ConfigError, PrivacyWarning
-from streampair.privacy.accounting import doubts, mu_from
+from streampair.privacy.accounting import doubts, planned_mu
 from streampair.privacy.mechanism_options import MechanismOptions, PairGradients, SecondMoments
 from streampair.privacy.mechanisms.dp_forest import worthwhile
 from streampair.privacy.mechanisms.ftrl import FTRL
@@ -497,7 +497,7 @@ def plan(
             kind = "whole number" if name in ("n", "d") else "number"
             raise ConfigError(f"{name} is {value!r}", fix=f"give a {kind} from {least:g} to {most:g}")
     chosen = 1.0 / n if delta is None else delta
-    mu = mu_from(epsilon, chosen)
+    mu = planned_mu(epsilon, chosen)
     learners = _FAMILIES[family]
     task = learners.task(d, auc, positive_rate, _checked_columns(one_hot, d))
     search = _Search(learners, task, entity)

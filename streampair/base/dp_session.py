@@ -418,6 +418,10 @@ class PrivateSession:
             self.warmup = Warmup(warmup_plan, len(names), settings.warmup_records)
         if plan is not None and self.written() != plan:
             raise ValueError("the plan has other numbers")
+        limit = base.rounding_limit(self.card(), settings.epsilon, settings.delta, settings.forks)
+        # Slots after which nothing more is learned: the horizon, or before the rounding of noise exceeds its
+        # part of delta.
+        self.end = settings.warmup + limit if settings.horizon is None else settings.horizon
         self._watch: BoundsWatch | None = BoundsWatch(self.design)
         # The record in the design's scratch.
         self._record = [b""]
@@ -579,7 +583,7 @@ class PrivateSession:
     def _take_slot(self, origin: Origin, *, prepared: bool = False) -> None:
         """Take one slot for the record in the design's scratch, `prepared` or raw: the hot path."""
         design, state, settings = self.design, self.state, self.settings
-        if settings.horizon is not None and self.slots >= settings.horizon:
+        if self.slots >= self.end:
             return
         stream = self._open() if self.stream is None else self.stream
         chain = stream if isinstance(stream, ChainedNoise) else None
@@ -691,9 +695,9 @@ class PrivateSession:
         array or None
             Mask of the admitted rows, of those before the horizon; None without entities.
         """
-        design, state, horizon, warmup = self.design, self.state, self.settings.horizon, self.settings.warmup
+        design, state, warmup = self.design, self.state, self.settings.warmup
         n, start = len(raw), 0
-        end = n if horizon is None else min(n, max(horizon - self.slots, 0))
+        end = min(n, max(self.end - self.slots, 0))
         admitted = None if self.admission is None else np.empty(end, dtype=np.bool_)
         while start < end:
             stream = self._open() if self.stream is None else self.stream

@@ -11,7 +11,7 @@ import numpy as np
 
 from streampair.base.targets import Target
 from streampair.errors import ConfigError
-from streampair.privacy.accounting import mu_from
+from streampair.privacy.accounting import planned_mu
 from streampair.privacy.mechanism_options import (
     AnchorGradients,
     DecayedMoments,
@@ -207,7 +207,7 @@ class ValidatedParameters:
         self._forks = check_int("forks", learner.forks, 0)
         self._window = check_int("window", learner.window, 1)
         self._loss = task.checked_loss(self._pairs.loss)
-        self._mu = mu_from(learner.epsilon, learner.delta)
+        self._mu = planned_mu(learner.epsilon, learner.delta)
 
     def with_features(self, features: int | None) -> Settings:
         """Select the mechanism, and fill in the defaults.

@@ -24,7 +24,7 @@ from streampair.engine.snapshot import Snapshot, summary, unreadable
 from streampair.engine.wal import LearnerState
 from streampair.errors import ConfigError, PrivacyError, SnapshotError
 from streampair.evaluation import AUCDifference, ScoreTable
-from streampair.privacy.accounting import epsilon_from
+from streampair.privacy.accounting import promised_epsilon
 
 if TYPE_CHECKING:
     from streampair.engine.lane import ChallengerLane
@@ -658,8 +658,8 @@ def add_accounts(report: Any, accounts: Sequence[tuple[str, Mapping[str, Any]]],
         "delta": delta,
         "mu_spent": spent,
         "mu_budget": budget,
-        "epsilon_spent": epsilon_from(spent, delta),
-        "epsilon_budget": epsilon_from(budget, delta),
+        "epsilon_spent": promised_epsilon(spent, delta),
+        "epsilon_budget": promised_epsilon(budget, delta),
         "releases": report.releases + sum(each["releases"] for each in numbers),
     }
     order = ("holds", "unvouched", "void")

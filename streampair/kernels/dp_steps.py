@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import FULL, RELEASED, RESERVOIR, row_to_replace
+from streampair.kernels.double_double import blt_noise, nearest, normals_from_bits, times_double
 from streampair.kernels.losses import loss_slope
 from streampair.kernels.numerics import sigmoid
-from streampair.kernels.random import blt_noise, normals_from_bits
 from streampair.kernels.symmetric import ROOT2
 from streampair.kernels.vectors import dot, prepare_rows, project_ball
 
@@ -423,7 +423,12 @@ def to_cells(values: Array, gamma: float, cells: NDArray[np.int64]) -> None:
 
 @kernel
 def ftrl_move(
-    noise: Array, eta: float, steps: int, numbers: Array, vectors: Array, total: NDArray[np.int64]
+    noise: NDArray[np.int64],
+    eta: float,
+    steps: int,
+    numbers: Array,
+    vectors: Array,
+    total: NDArray[np.int64],
 ) -> None:
     """Add the rounded gradient `vectors[2]` and the rounded noise to the sum; iterate and average follow."""
     gamma = numbers[GRID]
@@ -433,7 +438,7 @@ def ftrl_move(
     origin = vectors[3]
     share = 2.0 / (steps + 2.0)
     for i in range(w.shape[0]):
-        total[i] += np.int64(g[i]) + np.int64(math.floor(noise[i] / gamma + 0.5))
+        total[i] += np.int64(g[i]) + noise[i]
         w[i] = origin[i] - eta * (gamma * np.float64(total[i]))
     project_ball(w, numbers[RADIUS])
     for i in range(w.shape[0]):
@@ -444,7 +449,7 @@ def ftrl_move(
 def ftrl_steps(
     rows: Array,
     labels: Array,
-    noise: Array,
+    noise: NDArray[np.int64],
     etas: Array,
     start: int,
     numbers: Array,
@@ -455,7 +460,7 @@ def ftrl_steps(
     """Slots `start + 1, ...` of FTRL with correlated noise (docs/privacy 4.3, 7).
 
     For each row: gradient at the current iterate; then, in whole steps of the grid,
-    `T <- T + rnd(g / gamma) + rnd(noise / gamma)`; then the new iterate `Proj_R(w_0 - eta gamma T)`, its
+    `T <- T + rnd(g / gamma) + noise`; then the new iterate `Proj_R(w_0 - eta gamma T)`, its
     t-weighted average, and the record (null ones too) into the buffer.
 
     vectors (4, p): iterate, average, gradient of the last slot, and w_0.
@@ -513,18 +518,19 @@ def ftrl_turn(
 ) -> None:
     """One slot of `ftrl_steps`, row `at`, from the bits of its noise on; its gradient is known.
 
-    The same as `normals_from_bits`, `blt_noise` and `ftrl_steps` one after the other; then `score_and_cells`
-    of the next row, if there is one.
+    The same as `normals_from_bits`, `blt_noise`, `rounded_noise` and `ftrl_steps` one after the other; then
+    `score_and_cells` of the next row, if there is one.
     """
-    p = cells.shape[0]
-    z = np.empty(words.shape[0] // 3 * 2)
+    z = np.empty((2, words.shape[0] // 3 * 2))
     normals_from_bits(words, z)
-    noise = z[:p].reshape(1, p)
-    middle = BLT + memory.shape[0]
-    blt_noise(numbers[BLT:middle], numbers[middle:], memory, numbers[SIGMA], noise)
-    for i in range(p):
+    noise = z.reshape(2, 1, z.shape[1])[:, :, : cells.shape[0]]
+    middle = BLT + memory.shape[1]
+    blt_noise(numbers[BLT:middle], numbers[middle:], memory, numbers[SIGMA] / numbers[GRID], noise)
+    rounded = np.empty_like(cells)
+    for i in range(cells.shape[0]):
         vectors[2, i] = np.float64(cells[i])
-    ftrl_move(noise[0], eta, steps, numbers, vectors, total)
+        rounded[i] = nearest(z[0, i], z[1, i])
+    ftrl_move(rounded, eta, steps, numbers, vectors, total)
     private_store(rows[at], labels[at], steps, numbers, buffer)
     if at + 1 < rows.shape[0]:
         score_and_cells(
@@ -543,9 +549,14 @@ def ftrl_turn(
 
 @kernel
 def noisy_move(
-    cells: NDArray[np.int64], noise: Array, eta: float, steps: int, numbers: Array, vectors: Array
+    cells: NDArray[np.int64],
+    noise: NDArray[np.int64],
+    eta: float,
+    steps: int,
+    numbers: Array,
+    vectors: Array,
 ) -> None:
-    """Step on the noisy gradient of a slot: `w <- Proj_R(w - eta (gamma (g + rnd(noise / gamma)) + l2 w))`.
+    """Step on the noisy gradient of a slot: `w <- Proj_R(w - eta (gamma (g + noise) + l2 w))`.
 
     The average of the iterates is weighted by t. vectors (3, p): iterate, average, gradient; the last one
     becomes the noisy gradient.
@@ -556,8 +567,7 @@ def noisy_move(
     gamma = numbers[GRID]
     share = 2.0 / (steps + 2.0)
     for i in range(w.shape[0]):
-        released = cells[i] + np.int64(math.floor(noise[i] / gamma + 0.5))
-        noisy[i] = gamma * np.float64(released)
+        noisy[i] = gamma * np.float64(cells[i] + noise[i])
         w[i] -= eta * (noisy[i] + numbers[RIDGE] * w[i])
     project_ball(w, numbers[RADIUS])
     for i in range(w.shape[0]):
@@ -581,10 +591,12 @@ def noisy_turn(
     buffer: Array,
 ) -> None:
     """One slot of `noisy_steps`, from the bits of its noise on; then `score_and_cells` of the next row."""
-    noise = np.empty(words.shape[0] // 3 * 2)
-    normals_from_bits(words, noise)
+    z = np.empty((2, words.shape[0] // 3 * 2))
+    normals_from_bits(words, z)
+    noise = np.empty_like(cells)
     for i in range(cells.shape[0]):
-        noise[i] *= sigma
+        high, low = times_double(z[0, i], z[1, i], sigma / numbers[GRID])
+        noise[i] = nearest(high, low)
     noisy_move(cells, noise, eta, steps, numbers, vectors)
     private_store(rows[at], labels[at], steps, numbers, buffer)
     if at + 1 < rows.shape[0]:
@@ -606,7 +618,7 @@ def noisy_turn(
 def noisy_steps(
     rows: Array,
     labels: Array,
-    noise: Array,
+    noise: NDArray[np.int64],
     etas: Array,
     start: int,
     numbers: Array,
@@ -669,8 +681,8 @@ def output_releases(
 ) -> float:
     """Releases of rounded iterates (n, p) under noise into their average, weighted by `1 / sigma^2`.
 
-    Rows with an infinite sigma are not released; z has p normals for each of the others. With `last` the
-    average is the last release alone. Returns the sum of the weights so far.
+    Rows with an infinite sigma are not released; z (2, m) has p normals for each of the others. With `last`
+    the average is the last release alone. Returns the sum of the weights so far.
     """
     d = average.shape[0]
     at = 0
@@ -681,8 +693,8 @@ def output_releases(
         total = weight if last else total + weight
         share = weight / total
         for i in range(d):
-            noise = sigmas[r] * z[at + i]
-            released = cells[r, i] + np.int64(math.floor(noise / gammas[r] + 0.5))
+            high, low = times_double(z[0, at + i], z[1, at + i], sigmas[r] / gammas[r])
+            released = cells[r, i] + nearest(high, low)
             average[i] += share * (gammas[r] * np.float64(released) - average[i])
         at += d
     if at > 0:

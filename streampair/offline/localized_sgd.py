@@ -12,6 +12,7 @@ from streampair.errors import ConfigError
 from streampair.offline.base import PairwiseProblem, TableLearner
 from streampair.offline.dpegd import halves, seeds
 from streampair.offline.pair_sgd import pair_steps
+from streampair.privacy.accounting import ROUNDING_SHARE
 from streampair.privacy.mechanisms.offline import (
     TablePlan,
     VectorGate,
@@ -193,7 +194,8 @@ class LocalizedPairSGD(TableLearner):
             moves = np.minimum(2.0 * times * eta * problem.diameter, 2.0 * problem.radius)
             moves[-1] = plan.sensitivity  # for whatever comes beyond
             moves[1:] += plan.grid * math.sqrt(problem.dim)
-            spent = max(spent, epsilon_of_draws(steps - 1, 1.0 / n, moves.tolist(), plan.sigma, self.delta))
+            delta = (1.0 - ROUNDING_SHARE) * self.delta
+            spent = max(spent, epsilon_of_draws(steps - 1, 1.0 / n, moves.tolist(), plan.sigma, delta))
             gate = VectorGate(plan, seed)
             w = problem.inside(gate.privatize(total / steps))
             plans.append(plan)

@@ -25,6 +25,8 @@ from streampair.privacy._repr_html import report_html
 __all__ = [
     "DOUBTFUL_BY",
     "NOT_COVERED",
+    "OUTWARD",
+    "ROUNDING_SHARE",
     "VOID_BY",
     "PrivacyReport",
     "Spend",
@@ -34,6 +36,8 @@ __all__ = [
     "epsilon_from",
     "epsilon_from_rho",
     "mu_from",
+    "planned_mu",
+    "promised_epsilon",
     "rho_from",
     "warn_if_doubtful",
 ]
@@ -215,6 +219,40 @@ def _solved_epsilon(mu: float, delta: float) -> float:
     return float(scipy.optimize.brentq(gap, 0.0, high, xtol=1e-300, rtol=8.9e-16, maxiter=500))
 
 
+ROUNDING_SHARE = 2.0**-10
+"""Part of a promised delta that is kept for the rounding of the noise (docs/privacy, Lemma 21)."""
+
+OUTWARD = 2.0**-30
+"""Part of mu that is kept for the rounding of sensitivities and standard deviations, which errs by less."""
+
+
+def planned_mu(epsilon: float, delta: float) -> float:
+    """The mu that noise is calibrated to, so that a computed release keeps (epsilon, delta).
+
+    It is smaller than `mu_from(epsilon, delta)`: part of delta is for the rounding of the noise, and the last
+    digits are for the rounding of sensitivities and standard deviations (docs/privacy 7.2).
+
+    Examples
+    --------
+    >>> from streampair.privacy.accounting import mu_from, planned_mu
+    >>> 0.9999 < planned_mu(1.0, 1e-6) / mu_from(1.0, 1e-6) < 1.0
+    True
+    """
+    return mu_from(epsilon, (1.0 - ROUNDING_SHARE) * _check_delta(delta)) * (1.0 - OUTWARD)
+
+
+def promised_epsilon(mu: float, delta: float) -> float:
+    """The epsilon at delta of computed releases whose plans account for mu: the inverse of `planned_mu`.
+
+    Examples
+    --------
+    >>> from streampair.privacy.accounting import planned_mu, promised_epsilon
+    >>> round(promised_epsilon(planned_mu(2.0, 1e-5), 1e-5), 9)
+    2.0
+    """
+    return epsilon_from(mu / (1.0 - OUTWARD), (1.0 - ROUNDING_SHARE) * _check_delta(delta))
+
+
 def compose(mus: Iterable[float]) -> float:
     """The mu of several mu-GDP releases about the same record: `sqrt(sum mu^2)`, exact.
 
@@ -356,15 +394,17 @@ class Spend:
 
         The smallest of these bounds: without zCDP, the exact epsilon of the Gaussian part plus the pure
         epsilon (basic composition); that of zCDP, `rho + mu^2/2 + pure^2/2` (Bun & Steinke 2016, Prop. 1.4);
-        and that of zCDP for the first two parts plus the pure epsilon.
+        and that of zCDP for the first two parts plus the pure epsilon. As in `promised_epsilon`, a part of
+        delta is for the rounding of noise.
         """
         gaussian = self.rho + 0.5 * self.mu**2
+        kept = (1.0 - ROUNDING_SHARE) * _check_delta(delta)
         ways = [
-            epsilon_from_rho(gaussian + 0.5 * self.pure**2, delta),
-            epsilon_from_rho(gaussian, delta) + self.pure,
+            epsilon_from_rho(gaussian + 0.5 * self.pure**2, kept),
+            epsilon_from_rho(gaussian, kept) + self.pure,
         ]
         if self.rho == 0.0:
-            ways.append(epsilon_from(self.mu, delta) + self.pure)
+            ways.append(promised_epsilon(self.mu, delta) + self.pure)
         return min(ways)
 
 
@@ -432,7 +472,8 @@ class PrivacyReport:
         Assumptions, restarts and other remarks, a sentence or two each.
     card
         The mechanism card: for each kind of release its domain, sensitivity, sigma, mu^2, what replacing and
-        blanking a record cost, what floating point may add to delta, and what is assumed of the cipher.
+        blanking a record cost, the part of delta for the rounding of its noise, and what is assumed of the
+        cipher.
     auc
         The private AUC, as the fields of `streampair.privacy.mechanisms.private_auc.PrivateAUC`; None
         without `auc_share`.
@@ -466,9 +507,14 @@ class PrivacyReport:
             return ""
         share = sum(float(line["floating_point_delta"]) for line in self.card)
         most = (
-            " (for the first 100000 releases)" if any(line["releases"] is None for line in self.card) else ""
+            " for the first 1,048,576 releases, and learning ends before it is exceeded"
+            if any(line["releases"] is None for line in self.card)
+            else ""
         )
-        return f" The errors of the noise may add up to {share:.1g} to delta{most}, which is not charged."
+        return (
+            f" The errors of the noise are charged: {ROUNDING_SHARE * self.delta:.1g} of delta is for them, "
+            f"and they need {share:.1g}{most}."
+        )
 
     def _left(self) -> str:
         if self.horizon is None or self.horizon_left is None:
@@ -479,8 +525,8 @@ class PrivacyReport:
 
     def _words(self) -> str:
         return (
-            "Floating point: values are rounded to a grid and summed as integers, and the noise is rounded "
-            "with the sums; this mitigates attacks on the low bits, which is not a proof."
+            "Floating point: values are rounded to a grid and summed as integers, and the noise, computed in "
+            "double-double arithmetic, is rounded with the sums (docs/privacy, Lemma 21)."
             + self._floating_point()
         )
 

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from streampair import kernels
 from streampair.errors import ConfigError, SnapshotError
-from streampair.kernels import hashing, random
+from streampair.kernels import double_double, hashing
 from streampair.privacy.provenance import PackedIdentities
 
 if TYPE_CHECKING:
@@ -201,7 +201,22 @@ class Stream(Protocol):
     """Source of standard normals."""
 
     def take(self, count: int) -> Floats:
-        """The next `count` independent standard normals, shape (count,)."""
+        """The next `count` independent standard normals, high and low parts, shape (2, count)."""
+
+
+def scaled(normals: Floats, scales: Floats | float) -> Floats:
+    """Normals (2, n) times their standard deviations (n,), in steps of the grid that they are rounded to."""
+    normals = np.ascontiguousarray(normals)
+    out = np.empty_like(normals)
+    double_double.scaled_noise(normals, np.broadcast_to(scales, normals.shape[1:]).astype(np.float64), out)
+    return out
+
+
+def rounded(noise: Floats) -> NDArray[np.int64]:
+    """The nearest whole numbers of noise (2, ...): that of the exact sum of both parts."""
+    out = np.empty(noise.shape[1:], dtype=np.int64)
+    double_double.rounded_noise(np.ascontiguousarray(noise).reshape(2, -1), out.reshape(-1))
+    return out
 
 
 class NormalStream:
@@ -221,8 +236,8 @@ class NormalStream:
     Examples
     --------
     >>> from streampair.privacy.noise import NormalStream
-    >>> NormalStream(1).take(2).shape
-    (2,)
+    >>> NormalStream(1).take(3).shape
+    (2, 3)
     """
 
     _PAIRS = 512
@@ -236,27 +251,27 @@ class NormalStream:
     def _key(self, key: bytes | None) -> None:
         cipher = Cipher(algorithms.AES(os.urandom(32) if key is None else key), modes.CTR(bytes(16)))
         self._cipher = cipher.encryptor()
-        self._block = np.empty(0)
+        self._block = np.empty((2, 0))
         self._next = 0
         self._fork = _forks
 
     def take(self, count: int) -> Floats:
-        """The next `count` normals, shape (count,)."""
+        """The next `count` normals, shape (2, count)."""
         if self._fork != _forks:
             self.seeded = False
             self._key(None)
-        out = np.empty(count)
+        out = np.empty((2, count))
         done = 0
         while done < count:
-            if self._next == len(self._block):
+            if self._next == self._block.shape[1]:
                 words = np.frombuffer(self._cipher.update(bytes(24 * self._PAIRS)), dtype="<u8")
-                self._block = np.empty(2 * self._PAIRS)
+                self._block = np.empty((2, 2 * self._PAIRS))
                 self._next = 0
-                random.normals_from_bits(words.astype(np.uint64), self._block)
-            step = min(count - done, len(self._block) - self._next)
-            out[done : done + step] = self._block[self._next : self._next + step]
+                double_double.normals_from_bits(words.astype(np.uint64), self._block)
+            step = min(count - done, self._block.shape[1] - self._next)
+            out[:, done : done + step] = self._block[:, self._next : self._next + step]
             # A used number is erased.
-            self._block[self._next : self._next + step] = 0.0
+            self._block[:, self._next : self._next + step] = 0.0
             self._next += step
             done += step
         return out
@@ -442,11 +457,11 @@ class ChainedNoise:
         return PackedIdentities(inputs)
 
     def take(self, count: int) -> Floats:
-        """The next `count` normals of this step, shape (count,)."""
+        """The next `count` normals of this step, shape (2, count)."""
         words = self.words(count)
-        out = np.empty(len(words) // 3 * 2)
-        random.normals_from_bits(words, out)
-        return out[:count]
+        out = np.empty((2, len(words) // 3 * 2))
+        double_double.normals_from_bits(words, out)
+        return out[:, :count]
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """Bits of the next `count` normals, for `normals_from_bits`; the next call overwrites them."""
@@ -514,8 +529,14 @@ class ChainedNoise:
         return f"<ChainedNoise, {self.steps} steps>"
 
 
+def _even_rows(stream: Stream, count: int, dim: int) -> Floats:
+    """Rows of normals, (2, count, dim): the two of a pair are always in one row (docs/privacy, Lemma 21)."""
+    even = dim + dim % 2
+    return np.ascontiguousarray(stream.take(count * even).reshape(2, count, even)[:, :, :dim])
+
+
 class ToeplitzNoise:
-    """Rows of `sigma C^-1 z` from all z so far; C^-1 is given by its first column.
+    """Rows of `scale C^-1 z` from all z so far; C^-1 is given by its first column.
 
     Parameters
     ----------
@@ -523,30 +544,30 @@ class ToeplitzNoise:
         First column of C^-1, shape (horizon,).
     dim
         Coordinates d.
-    sigma
+    scale
         Standard deviation of z.
     """
 
-    def __init__(self, inverse: Floats, dim: int, sigma: float) -> None:
+    def __init__(self, inverse: Floats, dim: int, scale: float) -> None:
         self._inverse = inverse
-        self._sigma = sigma
+        self._scale = scale
         self._dim = dim
         self._history = np.empty((0, dim))
         self.drawn = 0
 
     def rows(self, count: int, stream: Stream) -> Floats:
-        """The next `count` rows, shape (count, d)."""
+        """The next `count` rows, shape (2, count, d)."""
         end = self.drawn + count
         if end > len(self._history):
             room = min(max(end, 2 * len(self._history), 64), len(self._inverse))
             grown = np.empty((room, self._dim))
             grown[: self.drawn] = self._history[: self.drawn]
             self._history = grown
-        self._history[self.drawn : end] = stream.take(count * self._dim).reshape(count, self._dim)
-        out = np.empty((count, self._dim))
-        random.toeplitz_noise(self._inverse, self._history, self.drawn, self._sigma, out)
+        z = _even_rows(stream, count, self._dim)
+        self._history[self.drawn : end] = z[0]
+        double_double.toeplitz_noise(self._inverse, self._history, self.drawn, self._scale, z)
         self.drawn = end
-        return out
+        return z
 
     def to_state(self) -> Floats:
         """z so far, shape (drawn, d): as sensitive as the data, since the noise can be computed from it."""
@@ -564,7 +585,7 @@ class ToeplitzNoise:
 
 
 class BLTNoise:
-    """Rows of `sigma C^-1 z` for a buffered linear Toeplitz C, in memory (h, d).
+    """Rows of `scale C^-1 z` for a buffered linear Toeplitz C, in memory (2, h, d).
 
     Parameters
     ----------
@@ -572,29 +593,28 @@ class BLTNoise:
         The BLT, shape (h,) each.
     dim
         Coordinates d.
-    sigma
+    scale
         Standard deviation of z.
 
     Attributes
     ----------
-    shape, memory
-        omega and theta, (2, h), and the memory, (h, d), for kernels that draw the noise themselves.
+    memory
+        High and low parts of the memory, (2, h, d), for kernels that draw the noise themselves.
     """
 
-    def __init__(self, omega: Floats, theta: Floats, dim: int, sigma: float) -> None:
+    def __init__(self, omega: Floats, theta: Floats, dim: int, scale: float) -> None:
         self._omega, self._theta = omega, theta
-        self._sigma = sigma
-        self.memory = np.zeros((len(omega), dim))
+        self._scale = scale
+        self.memory = np.zeros((2, len(omega), dim))
 
     def rows(self, count: int, stream: Stream) -> Floats:
-        """The next `count` rows, shape (count, d)."""
-        dim = self.memory.shape[1]
-        z = stream.take(count * dim).reshape(count, dim)
-        random.blt_noise(self._omega, self._theta, self.memory, self._sigma, z)
+        """The next `count` rows, shape (2, count, d)."""
+        z = _even_rows(stream, count, self.memory.shape[2])
+        double_double.blt_noise(self._omega, self._theta, self.memory, self._scale, z)
         return z
 
     def to_state(self) -> Floats:
-        """The memory, shape (h, d): as sensitive as the data, since the noise can be computed from it."""
+        """The memory, shape (2, h, d): as sensitive as the data, since the noise can be computed from it."""
         return self.memory.copy()
 
     def load_state(self, state: Floats) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from streampair.privacy.accounting import Kind, PrivacyReport, compose, epsilon_from
+from streampair.privacy.accounting import Kind, PrivacyReport, compose, promised_epsilon
 from streampair.privacy.mechanisms.base import MechanismState, Release, Settings
 
 __all__ = [
@@ -56,9 +56,9 @@ class StartAccount:
             else ""
         )
         return (
-            f"it includes epsilon {epsilon_from(self.mu, delta):.4g} at delta {delta:.3g} (mu {self.mu:.4g}) "
-            f"of the model of {self.model} that it began with{before}; whether both learned from the same "
-            "people is not known, so it is assumed"
+            f"it includes epsilon {promised_epsilon(self.mu, delta):.4g} at delta {delta:.3g} "
+            f"(mu {self.mu:.4g}) of the model of {self.model} that it began with{before}; whether both "
+            "learned from the same people is not known, so it is assumed"
         )
 
 
@@ -184,10 +184,10 @@ def build_summary(
     epsilon, budget = settings.epsilon, settings.mu
     if standing.start is not None and standing.start.mu is not None:
         mu, budget = (compose([part, standing.start.mu]) for part in (mu, budget))
-        epsilon = epsilon_from(budget, settings.delta)
+        epsilon = promised_epsilon(budget, settings.delta)
     kind, guarantee = standing.vouched(seeded, settings.delta)
     return PrivacySummary(
-        epsilon_spent=epsilon_from(mu, settings.delta),
+        epsilon_spent=promised_epsilon(mu, settings.delta),
         epsilon_budget=epsilon,
         delta=settings.delta,
         mu_spent=mu,

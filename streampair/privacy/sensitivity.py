@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLT",
+    "LONGEST",
     "Influence",
     "Strategy",
     "Toeplitz",
@@ -344,6 +345,13 @@ def square_root_coefficients(length: int) -> tuple[Floats, Floats]:
     return forward, inverse
 
 
+LONGEST = 2**48
+"""Slots of the longest stream."""
+
+_FARTHEST = 12.0
+"""Standard deviations that a normal exceeds with a probability below 2^-107."""
+
+
 @dataclass(frozen=True, eq=False)
 class Toeplitz:
     """A strategy given by the first columns of C and of its inverse, up to a horizon.
@@ -372,6 +380,13 @@ class Toeplitz:
         """The first `length` rows of `C v`, at most the horizon's."""
         return _convolved(pattern, self.column[: max(length, 0)])
 
+    def memory_error(self, rows: int | None, dim: int) -> float:
+        """As of `BLT.memory_error`: what earlier rows add to a row is summed in doubles, the oldest first."""
+        count = len(self.column) if rows is None else min(rows, len(self.column))
+        lags = np.arange(float(count))
+        each = 2.0**-53 * _FARTHEST * float(vectors.dot(lags + 2.0, np.abs(self.inverse[:count])))
+        return 2.0 * float(self.column[:count].sum()) * each * math.sqrt(count * dim)
+
     def error(self, steps: int) -> float:
         """Standard deviation of the noise in the prefix sum of `steps` terms, for unit z."""
         b = np.cumsum(self.inverse[: max(steps, 0)])
@@ -387,8 +402,8 @@ class BLT:
     omega
         At least 0, shape (h,).
     decay
-        `1 - theta`, above 0 and at most 1, shape (h,). theta is close to 1, so the difference has more
-        digits.
+        `1 - theta`, above 0 and at most 1, shape (h,). It is set to the difference from the theta in use, a
+        double, so that the noise is that of this C.
     horizon
         Steps of the run; None: any number.
 
@@ -406,6 +421,7 @@ class BLT:
     horizon: int | None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "decay", 1.0 - (1.0 - self.decay))
         if len(self.omega) != len(self.decay) or np.any(self.omega < 0):
             raise ConfigError(
                 "omega of a BLT must have the shape of theta and be at least 0", fix="use fit_blt"
@@ -417,6 +433,31 @@ class BLT:
     def of(cls, omega: Sequence[float], decay: Sequence[float], horizon: int | None) -> BLT:
         """From plain numbers."""
         return cls(np.array(omega, dtype=np.float64), np.array(decay, dtype=np.float64), horizon)
+
+    def memory_error(self, rows: int | None, dim: int) -> float:
+        """Most that the rounding of the memory moves the mean of the noise (docs/privacy, Lemma 21).
+
+        Parameters
+        ----------
+        rows
+            Rows of noise; None: as many as the longest stream has.
+        dim
+            Coordinates of a row.
+
+        Returns
+        -------
+        float
+            l2 norm, in standard deviations of z; infinite if the sum of omega is not below 1.
+        """
+        total = float(self.omega.sum())
+        if not total < 1.0:
+            return math.inf
+        std = math.sqrt(0.5 + 0.5 * total / (1.0 - total))  # of each memory, times the root of its omega
+        most = _FARTHEST * std * np.sqrt(self.omega)
+        if not (len(self.omega) + 2) * 2.0**-103 * (_FARTHEST + float(most.sum())) < 2.0**-92:
+            return math.inf
+        errors = (2.0**-92 * self.omega + 2.0**-101 * most) / self.decay
+        return 2.0 * float(errors.sum()) * math.sqrt((LONGEST if rows is None else rows) * dim)
 
     @functools.cached_property
     def theta(self) -> Floats:

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 from streampair.engine import OrderedRecord, Record
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import PrivacyError, SnapshotError, StoreError
-from streampair.privacy import epsilon_from, mu_from
+from streampair.privacy.accounting import planned_mu, promised_epsilon
 
 TOML = """
 app = "{app}"
@@ -99,7 +99,7 @@ def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     assert (zero["forks"], zero["forks_planned"]) == (0, 1)
     assert zero["epsilon_spent"] < one["epsilon_spent"] < 1.0
     assert summary["epsilon_spent"] == pytest.approx(one["epsilon_spent"])  # other records: the larger counts
-    assert summary["mu_spent"] == one["mu_spent"] < mu_from(1.0, 1e-4)
+    assert summary["mu_spent"] == one["mu_spent"] < planned_mu(1.0, 1e-4)
     text = call("budget", "show", path)
     assert "fraud: payments[0], PairFTRL" in text
     assert "60, and 7 since the last commit" in text
@@ -132,7 +132,7 @@ def test_what_fades_has_no_running_total(tmp_path: Path) -> None:
     assert early["horizon_left"] is late["horizon_left"] is None
     assert 0.0 < early["mu_spent"] <= late["mu_spent"] < early["mu_spent"] * (1 + 1e-3)
     # Room for the second view is left.
-    assert late["mu_spent"] < 0.9 * mu_from(1.0, 1e-4)
+    assert late["mu_spent"] < 0.9 * planned_mu(1.0, 1e-4)
 
 
 def blocks(text: str) -> list[tuple[str, dict[str, str]]]:
@@ -387,7 +387,7 @@ def test_the_total_of_an_entity(tmp_path: Path) -> None:
     mus = [a["mu_spent"] for a in summary["accounts"]]
     assert summary["mu_spent"] == pytest.approx(math.hypot(*mus))
     assert summary["mu_spent"] > 1.4 * max(mus) > 0.0
-    assert summary["epsilon_spent"] == pytest.approx(epsilon_from(math.hypot(*mus), 1e-4))
+    assert summary["epsilon_spent"] == pytest.approx(promised_epsilon(math.hypot(*mus), 1e-4))
     assert (summary["unit"], summary["over_lanes"]) == ("entity", "root of the sum of squares")
     text = call("budget", "show", path)
     assert "together, for one entity" in text
@@ -429,7 +429,7 @@ def test_check_says_what_an_entity_may_come_to(
     elif keyed:
         assert "the budget above is an entity's" in summary[0]
     else:
-        assert f"epsilon {epsilon_from(worse * privacy.mu_budget, 1e-4):.4g} at delta" in summary[0]
+        assert f"epsilon {promised_epsilon(worse * privacy.mu_budget, 1e-4):.4g} at delta" in summary[0]
 
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:

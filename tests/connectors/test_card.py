@@ -84,7 +84,7 @@ def run(*arguments: object) -> Any:
 def test_the_numbers_are_the_accountants(gauges: LaneGauges) -> None:
     report, card = gauges.privacy, lane_card(LABELS, gauges, public=False)
     loss = card["privacy_loss"]
-    assert (loss["epsilon"], loss["delta"], loss["mu"]) == (30.0, 1e-4, report.mu_budget)
+    assert (loss["epsilon"], loss["delta"], loss["mu"]) == (24.0, 1e-4, report.mu_budget)
     assert (loss["epsilon spent"], loss["mu spent"]) == (report.epsilon_spent, report.mu_spent)
     assert card["accounting"]["kinds of release"] == [dict(line) for line in report.card]
     assert sum(line["mu2"] for line in report.card if "AUC" in line["name"]) == pytest.approx(
@@ -203,7 +203,7 @@ def test_an_audit_is_on_it_if_it_is_of_this_learner(config: Path, tmp_path: Path
     assert card.exit_code == 0, card.output
     parts = json.loads(card.stdout)["audit"]["parts"]
     assert [part["part"] for part in parts] == ["warm-up", "learning", "auc"]
-    file.write_text(audited.stdout.replace('"epsilon": 30.0', '"epsilon": 1.0'))
+    file.write_text(audited.stdout.replace('"epsilon": 24.0', '"epsilon": 1.0'))
     assert run(config, "--audit", file).exit_code == 2
     for text in ("{", "[]", "{}"):
         file.write_text(text)

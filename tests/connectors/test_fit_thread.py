@@ -17,7 +17,7 @@ from streampair.engine.testing import Driver
 
 def forest() -> Any:
     return auc.PrivateForest(
-        40.0, 1e-3, 90, warmup=30, trees=3, depth=2, features=list("abc"), noise_key=bytes(32)
+        24.0, 1e-3, 90, warmup=30, trees=3, depth=2, features=list("abc"), noise_key=bytes(32)
     )
 
 

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from streampair import auc, models, ranking
 from streampair.engine import Record
 from streampair.errors import ConfigError, SnapshotError, StreampairError
-from streampair.privacy import compose, epsilon_from, mu_from
+from streampair.privacy import compose
+from streampair.privacy.accounting import planned_mu, promised_epsilon
 
 PHISHING = [(x, bool(y)) for x, y in datasets.Phishing()]
 NAMES = sorted(PHISHING[0][0])
@@ -283,10 +284,10 @@ def test_a_private_lane_begins_with_a_released_model_and_adds_its_spend(tmp_path
     budget = json.loads(run("budget", "show", str(config), "--json"))
     account = budget["accounts"][0]
     assert (account["mu_spent"], account["epsilon_spent"]) == (spent.mu_spent, spent.epsilon_spent)
-    assert budget["epsilon_spent"] == epsilon_from(spent.mu_spent, 1e-4)
+    assert budget["epsilon_spent"] == promised_epsilon(spent.mu_spent, 1e-4)
     assert "of the model of auc.PairFTRL that it began with" in account["guarantee"]
     card = json.loads(run("budget", "card", str(config), "--json"))
-    assert epsilon_from(total, 1e-4) == pytest.approx(card["privacy_loss"]["epsilon spent"], rel=1e-9)
+    assert promised_epsilon(total, 1e-4) == pytest.approx(card["privacy_loss"]["epsilon spent"], rel=1e-9)
 
 
 def test_a_private_lane_begins_with_a_public_model_where_that_is_declared(tmp_path: Path) -> None:
@@ -327,7 +328,7 @@ def test_check_says_what_is_charged(tmp_path: Path) -> None:
     config = configured(tmp_path, "PairFTRL", PRIVATE, BOUNDS)
     said = check(config)
     assert f"auc.PairFTRL, 500 records, whose mu of {before:.4g} is added to the account" in said
-    promised = epsilon_from(compose([before, mu_from(1.0, 1e-4)]), 1e-4)
+    promised = promised_epsilon(compose([before, planned_mu(1.0, 1e-4)]), 1e-4)
     assert f"ok   privacy: epsilon {promised:g} at delta 0.0001" in said
     config.write_text(config.read_text().replace(PRIVATE, "public_start = true\n" + PRIVATE))
     assert "500 records, declared public), which has" in check(config)

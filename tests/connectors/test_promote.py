@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from streampair.engine import Record
 from streampair.errors import ConfigError, SnapshotError
-from streampair.privacy import epsilon_from
+from streampair.privacy.accounting import promised_epsilon
 
 PRIVATE = """
 [learner]
@@ -174,7 +174,7 @@ def test_each_account_is_shown_and_their_sum(tmp_path: Path) -> None:
         assert budget["mu_spent"] == pytest.approx(math.hypot(*spent))
         assert budget["mu_spent"] == pytest.approx(report.mu_spent)
         assert budget["delta"] == 1e-5
-        assert budget["epsilon_spent"] == pytest.approx(epsilon_from(math.hypot(*spent), 1e-5))
+        assert budget["epsilon_spent"] == pytest.approx(promised_epsilon(math.hypot(*spent), 1e-5))
         (lane,) = asyncio.run(stored_run(load_config(config)))["lanes"]
         assert lane["values"]["privacy_epsilon_spent"] == pytest.approx(report.epsilon_spent)
         card = call("budget", "card", config)
@@ -208,7 +208,7 @@ def test_a_plan_and_a_check_say_what_challengers_add(tmp_path: Path) -> None:
     assert second is not None
     assert added["challengers"] == ["second"]
     assert added["mu"] == pytest.approx(math.hypot(plan["mu"], second.privacy.mu_budget))
-    assert added["epsilon"] == epsilon_from(added["mu"], 1e-5)
+    assert added["epsilon"] == promised_epsilon(added["mu"], 1e-5)
     text = CliRunner().invoke(app, ["check", str(config)]).output
     assert "challengers.second: PairFTRL, epsilon 150 at delta 1e-05, which adds to" in text
     assert "challengers.open: PairOGD, not private" in text

@@ -25,7 +25,7 @@ from harness.tiers import REAL_TIERS, open_cluster
 from harness.worker_process import WorkerProcess, wait_for
 from streampair_connectors.observability.metric_definitions import SERIES
 
-from streampair.privacy import epsilon_from, mu_from
+from streampair.privacy.accounting import planned_mu, promised_epsilon
 
 DEPLOY = support.ROOT / "deploy"
 FILES = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
@@ -268,7 +268,7 @@ def test_the_numbers_are_those_of_the_run(live: Live) -> None:
     assert value(live, 'streampair_dead_letters_total{stage="decode"}') == BAD
     assert value(live, "streampair_lag") == 0
     spent, budget = (value(live, f"streampair_privacy_epsilon_{w}") for w in ("spent", "budget"))
-    assert 0 < spent <= budget == pytest.approx(epsilon_from(math.sqrt(2) * mu_from(4.0, 1e-6), 1e-6))
+    assert 0 < spent <= budget == pytest.approx(promised_epsilon(math.sqrt(2) * planned_mu(4.0, 1e-6), 1e-6))
     assert value(live, "streampair_privacy_releases_total") == 2 * releases_of_any_stream(live.config) > 2
     assert value(live, "streampair_privacy_delta") == 1e-6
     assert value(live, "streampair_regret_stderr") >= 0

@@ -24,7 +24,8 @@ from streampair.engine.challengers import NOT_PRIVATE, REMOVED
 from streampair.engine.recovery import OVERRIDDEN
 from streampair.engine.testing import Died, Driver, decode_json
 from streampair.errors import ConfigError, PrivacyError, SnapshotError
-from streampair.privacy import EntityLimit, NoiseKey, epsilon_from
+from streampair.privacy import EntityLimit, NoiseKey
+from streampair.privacy.accounting import promised_epsilon
 
 WHERE: dict[str, Any] = {"app": "test", "topic": "events", "partition": 0}
 KEY = NoiseKey(bytes(range(32)))
@@ -471,7 +472,7 @@ def test_accounts_of_private_learners_add_up() -> None:
     assert first.mu_spent > 0.0 < other["mu_spent"]
     assert report.mu_spent == pytest.approx(math.hypot(first.mu_spent, other["mu_spent"]))
     assert report.mu_budget == pytest.approx(math.hypot(first.mu_budget, other["mu_budget"]))
-    assert report.epsilon_spent == epsilon_from(report.mu_spent, report.delta) > first.epsilon_spent
+    assert report.epsilon_spent == promised_epsilon(report.mu_spent, report.delta) > first.epsilon_spent
     assert any("from the same records (first, b), so their accounts add up" in note for note in report.notes)
     assert NOT_PRIVATE in report.notes
     assert report.kind == "holds"

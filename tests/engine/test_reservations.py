@@ -19,7 +19,7 @@ from streampair.engine.reservations import Reservations
 from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from streampair.engine.wal import Chain, Digests, LogDamagedError, Register, split_digests
 from streampair.errors import LaneStoppedError, PrivacyError, SnapshotError
-from streampair.privacy import epsilon_from
+from streampair.privacy.accounting import promised_epsilon
 
 KEY = bytes(range(32))
 
@@ -107,7 +107,7 @@ def test_swapped_records_get_other_noise_and_are_charged() -> None:
     assert report.kind == "holds"
     fork = crashing.lane.learner.run.state.plan.fork_mu2(50)
     assert report.mu_spent == pytest.approx((before.mu_spent**2 + fork) ** 0.5)
-    assert report.epsilon_spent == pytest.approx(epsilon_from(report.mu_spent, 1e-4))
+    assert report.epsilon_spent == pytest.approx(promised_epsilon(report.mu_spent, 1e-4))
     assert "1 fork(s) are charged" in report.details
     crashing.commit()
     crashing.crash()

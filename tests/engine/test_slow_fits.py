@@ -43,7 +43,7 @@ def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forest(**options: Any) -> Any:
     parameters: dict[str, Any] = {"features": list("abc"), "noise_key": KEY, **options}
-    return auc.PrivateForest(40.0, 1e-3, HORIZON, warmup=WARMUP, trees=3, depth=2, **parameters)
+    return auc.PrivateForest(24.0, 1e-3, HORIZON, warmup=WARMUP, trees=3, depth=2, **parameters)
 
 
 class Later:

@@ -25,7 +25,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "auc.MulticlassForest-texts": lambda: auc.MulticlassForest(9, 15, positive="high", seed=1),
     "ranking.Forest-texts": lambda: ranking.Forest(9, 15, relevance=(0, 4), seed=1),
     "auc.PrivateForest-categories": lambda: auc.PrivateForest(
-        40.0, 1e-3, 90, warmup=20, trees=3, depth=2, features=["a", *CATEGORIES], noise_key=make.KEY
+        24.0, 1e-3, 90, warmup=20, trees=3, depth=2, features=["a", *CATEGORIES], noise_key=make.KEY
     ),
 }
 

@@ -17,7 +17,8 @@ from streampair import auc, buffers, losses, metric, privacy, ranking
 from streampair.base.dp_session import PrivateSession
 from streampair.base.targets import RelevanceTarget
 from streampair.kernels import dp_steps, random_trees
-from streampair.privacy import EntityLimit, epsilon_from
+from streampair.privacy import EntityLimit
+from streampair.privacy.accounting import promised_epsilon
 from streampair.privacy.mechanisms import (
     decayed_moments,
     dp_forest,
@@ -115,7 +116,7 @@ def no_noise_where_empty(patch: pytest.MonkeyPatch) -> None:
 
     def occupied(self: NoisySums, noise: np.ndarray) -> np.ndarray:
         return privatize(
-            self, noise * (self.to_state() != 0) if noise.shape == (2, private_auc.BINS) else noise
+            self, noise * (self.to_state() != 0) if noise.shape == (2, 2, private_auc.BINS) else noise
         )
 
     patch.setattr(NoisySums, "privatize", occupied)
@@ -136,7 +137,7 @@ def empty_leaves_as_they_are(patch: pytest.MonkeyPatch) -> None:
     privatize = NoisySums.privatize
 
     def occupied(self: NoisySums, noise: np.ndarray) -> np.ndarray:
-        return privatize(self, noise * (self.to_state() != 0) if noise.size == WIDTH else noise)
+        return privatize(self, noise * (self.to_state() != 0) if noise.size == 2 * WIDTH else noise)
 
     patch.setattr(NoisySums, "privatize", occupied)
 
@@ -146,9 +147,9 @@ def counts_as_they_are(patch: pytest.MonkeyPatch) -> None:
     privatize = NoisySums.privatize
 
     def labels_alone(self: NoisySums, noise: np.ndarray) -> np.ndarray:
-        if noise.size == WIDTH:
+        if noise.size == 2 * WIDTH:
             noise = noise.copy()
-            noise[PACKED : PACKED + LEAVES] = 0.0
+            noise[:, PACKED : PACKED + LEAVES] = 0.0
         return privatize(self, noise)
 
     patch.setattr(NoisySums, "privatize", labels_alone)
@@ -178,7 +179,7 @@ class Case:
 
 
 MU, DELTA = 3.0, 1e-3
-BUDGET: dict[str, Any] = {"epsilon": epsilon_from(MU, DELTA), "delta": DELTA}
+BUDGET: dict[str, Any] = {"epsilon": promised_epsilon(MU, DELTA), "delta": DELTA}
 SMALL: dict[str, Any] = {**BUDGET, "buffer": buffers.FIFO(4)}
 FTRL: dict[str, Any] = {**BUDGET, "mechanism": privacy.PairGradients(buffer=buffers.FIFO(4))}
 # A logistic loss is steepest, and flattest, everywhere where its gradients are clipped. Where they are not,

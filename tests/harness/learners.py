@@ -61,7 +61,7 @@ LEARNERS: list[Any] = [
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, positive_rate="released", noise_key=KEY),
     auc.PairFTRL(1.0, 1e-4, warmup=100, mechanism=privacy.DecayedMoments(80), auc_share=0.05, noise_key=KEY),
     # So much budget that its leaves tell more than noise from the first block on.
-    auc.PrivateForest(40.0, 1e-3, warmup=100, trees=5, depth=2, noise_key=KEY),
+    auc.PrivateForest(24.0, 1e-3, warmup=100, trees=5, depth=2, noise_key=KEY),
     ranking.PairFTRL(warmup=20, noise_key=KEY),
     ranking.PairFTRL(warmup=20, mechanism=privacy.PairGradients(), noise_key=KEY),
     ranking.OnPairC(1.0, 1e-4, 5000, releases=500, warmup=100, noise_key=KEY),

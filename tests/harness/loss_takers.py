@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.much_budget import much_budget
 from harness.options import folded
 from streampair import auc, buffers, losses, metric, offline, ranking
 
@@ -37,11 +38,12 @@ def _table(n: int = 60) -> tuple[Any, Any, Any]:
 def _online(module: ModuleType, learner: str, **params: Any) -> Callable[[losses.PairLoss | None], Weights]:
     def weights(loss: losses.PairLoss | None) -> Weights:
         arguments = {**params, "loss": loss}
-        model = getattr(module, learner)(**(folded(arguments) if learner == "PairFTRL" else arguments))
         rows, relevance, classes = _table()
         labels = relevance if module is ranking else classes
-        for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
-            model.learn_one(dict(zip(NAMES, row, strict=True)), label)
+        with much_budget():
+            model = getattr(module, learner)(**(folded(arguments) if learner == "PairFTRL" else arguments))
+            for row, label in zip(rows.tolist(), labels.tolist(), strict=True):
+                model.learn_one(dict(zip(NAMES, row, strict=True)), label)
         if module is metric:
             return np.asarray(model.metric_).ravel()
         rows = rows[:10]
@@ -53,7 +55,8 @@ def _online(module: ModuleType, learner: str, **params: Any) -> Callable[[losses
 def _batch(learner: str, **params: Any) -> Callable[[losses.PairLoss | None], Weights]:
     def weights(loss: losses.PairLoss | None) -> Weights:
         rows, _, classes = _table()
-        model = getattr(offline, learner)(loss=loss, random_state=3, **params).fit(rows, classes)
+        with much_budget():
+            model = getattr(offline, learner)(loss=loss, random_state=3, **params).fit(rows, classes)
         return np.asarray(model.coef_ if model.task == "auc" else model.metric_).ravel()
 
     return weights

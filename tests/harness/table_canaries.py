@@ -100,7 +100,7 @@ def drawn() -> float:
     plan = plan_table(1.0, 1e-6, dim=2, sensitivity=0.1, name="a vector", lemma="")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VectorGate, "privatize", EMIT)
-        patch.setattr(NormalStream, "take", lambda stream, count: np.ones(count))
+        patch.setattr(NormalStream, "take", lambda stream, count: np.stack((np.ones(count), np.zeros(count))))
         return float(VectorGate(plan, None).privatize(np.zeros(2))[0]) / plan.sigma
 
 

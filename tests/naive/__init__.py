@@ -17,6 +17,15 @@ from naive.boosted_trees import (
 )
 from naive.buffers import Buffer, binomial, row_to_replace
 from naive.comparator import descent
+from naive.double_double import (
+    blt_noise,
+    dense,
+    exact_normals,
+    normals,
+    rounded_noise,
+    scaled_noise,
+    toeplitz_noise,
+)
 from naive.dp_steps import (
     Gradient,
     Pair,
@@ -86,17 +95,7 @@ from naive.online_auc import OAM, SPAUC, spauc_gradient
 from naive.pair_graph import components, contrastive_sum, graph_pieces
 from naive.pairs import metric_risk_gradient, pair_descent, pair_sums, pair_sums_logistic, risk_gradient
 from naive.platt import Link, probabilities
-from naive.random import (
-    blt_noise,
-    blt_variances,
-    dense,
-    fourier,
-    laplace_integers,
-    normals,
-    normals_from_seed,
-    normals_in_order,
-    toeplitz_noise,
-)
+from naive.random import blt_variances, fourier, laplace_integers, normals_from_seed
 from naive.rolling_auc import Window
 from naive.sampling import Draw, Thinning, Uniform, kept, woven
 from naive.sensitivity import fifo_influence, moves, pairs, worst
@@ -181,6 +180,7 @@ __all__ = [
     "edges_of",
     "eigenvalues",
     "entropy",
+    "exact_normals",
     "exp_negative",
     "fifo_influence",
     "first_beyond",
@@ -216,7 +216,6 @@ __all__ = [
     "noisy_turns",
     "normals",
     "normals_from_seed",
-    "normals_in_order",
     "null",
     "output",
     "pair_descent",
@@ -243,8 +242,10 @@ __all__ = [
     "ring_rows",
     "risk_gradient",
     "rounded_gradient",
+    "rounded_noise",
     "row_to_replace",
     "rows_of_columns",
+    "scaled_noise",
     "scatter",
     "score",
     "score_and_cells",

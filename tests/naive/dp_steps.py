@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from naive.double_double import blt_noise, normals
 from naive.losses import slope
 from naive.numerics import uniform
-from naive.random import blt_noise, normals
 from naive.symmetric import matrix, vector
 from naive.vectors import Vector, ball, dot
 
@@ -459,7 +459,7 @@ def scores_before(averages: Sequence[Vector], queries: Sequence[Vector]) -> list
 
 def normals_of_slots(words: Sequence[Sequence[int]], dim: int) -> np.ndarray:
     """The first `dim` normals of the bits of each slot."""
-    return np.array([normals(slot)[:dim] for slot in words])
+    return np.array([normals(slot)[0][:dim] for slot in words])
 
 
 def ftrl_turns(

@@ -27,7 +27,7 @@ class Silence:
     """Noise that is none."""
 
     def take(self, count: int) -> np.ndarray:
-        return np.zeros(count)
+        return np.zeros((2, count))
 
 
 def plan(horizon: int, anytime: float | None, **options: Any) -> SecondMomentsPlan:

@@ -19,7 +19,8 @@ from streampair import auc, buffers, losses, privacy
 from streampair.assurance import audit
 from streampair.base import dp_session
 from streampair.errors import ConfigError
-from streampair.privacy import EntityLimit, epsilon_from
+from streampair.privacy import EntityLimit
+from streampair.privacy.accounting import promised_epsilon
 from streampair.privacy.mechanisms import ftrl, gradient_perturbation, second_moments
 from streampair.privacy.mechanisms.base import NoisySums
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
@@ -30,7 +31,7 @@ from streampair.privacy.sensitivity import BLT, pattern_sensitivity
 from streampair.privacy.user_level import EntityInfluence
 
 MU, DELTA = 3.0, 1e-3
-EPSILON = epsilon_from(MU, DELTA)
+EPSILON = promised_epsilon(MU, DELTA)
 STEPS, SIZE, SPOT = 40, 4, 10
 REJECT = 3.719  # one-sided, p = 1e-4
 
@@ -235,7 +236,7 @@ def small_noise(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(NormalStream, "take", lambda self, count: np.zeros(count))
+    monkeypatch.setattr(NormalStream, "take", lambda self, count: np.zeros((2, count)))
     return "the attack saw no noise"
 
 
@@ -301,7 +302,7 @@ def test_what_leaves_without_noise_is_attacked_where_it_has_none(monkeypatch: py
     monkeypatch.setattr(
         NoisySums,
         "privatize",
-        lambda sums, noise: privatize(sums, noise * (np.arange(noise.size) > 0).reshape(noise.shape)),
+        lambda sums, noise: privatize(sums, noise * (np.arange(noise[0].size) > 0).reshape(noise[0].shape)),
     )
     model = CASES["moments"].model
     first = privacy.audit(model, slots=12, runs=4).parts[0]

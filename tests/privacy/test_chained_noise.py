@@ -81,7 +81,7 @@ def test_keyed_by_the_step_alone_it_would_give_the_gradients_away() -> None:
         out = []
         for g in gradients:
             chain.advance(np.array([g]).tobytes() if chained else b"")
-            out.append(g + chain.take(1)[0])
+            out.append(g + chain.take(1)[0, 0])
         return np.array(out)
 
     here, there = [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]
@@ -98,7 +98,7 @@ def test_the_noise_is_standard_normal_and_independent_over_steps() -> None:
     rows = []
     for _ in range(20_000):
         chain.advance(b"")
-        rows.append(chain.take(3))
+        rows.append(chain.take(3)[0])
     sample = np.array(rows)
     assert stats.kstest(sample.ravel(), "norm").pvalue > 1e-6
     n = len(sample)

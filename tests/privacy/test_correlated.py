@@ -33,19 +33,19 @@ def blt(seed: int, terms: int, horizon: int | None = None) -> BLT:
 @pytest.mark.parametrize("terms", [1, 2, 5])
 def test_the_recursion_of_a_blt_inverts_it(terms: int) -> None:
     steps, dim, strategy = 200, 3, blt(terms, terms)
-    z = NormalStream(5).take(steps * dim).reshape(steps, dim)
+    z = NormalStream(5).take(steps * (dim + 1))[0].reshape(steps, dim + 1)[:, :dim]  # a pair is in one row
     noise = BLTNoise(strategy.omega, strategy.theta, dim, 2.5)
     stream = NormalStream(5)
-    n = np.concatenate([noise.rows(count, stream) for count in (1, 99, 100)])
+    n = np.concatenate([noise.rows(count, stream)[0] for count in (1, 99, 100)])
     assert dense(strategy.column(steps)) @ n == pytest.approx(2.5 * z, abs=1e-9)
 
 
 def test_the_recursion_of_the_square_root_inverts_it() -> None:
     steps, dim, strategy = 200, 3, Toeplitz.square_root(200)
-    z = NormalStream(5).take(steps * dim).reshape(steps, dim)
+    z = NormalStream(5).take(steps * (dim + 1))[0].reshape(steps, dim + 1)[:, :dim]  # a pair is in one row
     noise = ToeplitzNoise(strategy.inverse, dim, 2.5)
     stream = NormalStream(5)
-    n = np.concatenate([noise.rows(count, stream) for count in (1, 99, 100)])
+    n = np.concatenate([noise.rows(count, stream)[0] for count in (1, 99, 100)])
     assert dense(strategy.column) @ n == pytest.approx(2.5 * z, abs=1e-9)
 
 

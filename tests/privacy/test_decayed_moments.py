@@ -151,7 +151,7 @@ class Silent:
     """Zeros in place of normals."""
 
     def take(self, count: int) -> np.ndarray:
-        return np.zeros(count)
+        return np.zeros((2, count))
 
 
 def test_what_is_released_fades_and_a_record_moves_its_block_alone() -> None:

@@ -134,7 +134,7 @@ def test_releases_by_brute_force_over_the_place_of_a_record() -> None:
         """Normals that are all 0."""
 
         def take(self, count: int) -> np.ndarray:
-            return np.zeros(count)
+            return np.zeros((2, count))
 
     def seen(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         run, releases = DPForestState(plan), []

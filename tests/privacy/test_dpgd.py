@@ -20,7 +20,8 @@ from streampair import auc, buffers, losses, privacy
 from streampair.errors import ConfigError, PrivacyError
 from streampair.kernels import buffers as buffers_kernels
 from streampair.kernels import dp_steps
-from streampair.privacy import EntityLimit, Influence, epsilon_from
+from streampair.privacy import EntityLimit, Influence
+from streampair.privacy.accounting import promised_epsilon
 from streampair.privacy.mechanisms.buffer import BufferPlan, PairBuffer
 from streampair.privacy.mechanisms.gradient_perturbation import (
     GradientPerturbationState,
@@ -80,8 +81,9 @@ def test_the_kernels(
     def naive_buffer() -> naive.Places:
         return naive.Places(policy, 3, 4, seed=5)
 
-    noise = NormalStream(seed).take(steps * dim).reshape(steps, dim)
+    noise = NormalStream(seed).take(steps * dim)[0].reshape(steps, dim)
     rates, grid = np.linspace(0.5, 0.1, steps), 2.0**-20
+    whole = np.floor(noise / grid + 0.5).astype(np.int64)
     vectors = np.zeros((3, dim))
     one = buffer_of(policy, rows.shape[1], steps, family, loss)
     one.extend([clip, 2.0, grid, 0.1])
@@ -92,7 +94,7 @@ def test_the_kernels(
     for t in range(steps):
         slot_range = slice(t, t + 1)
         dp_steps.noisy_steps(
-            rows[slot_range], labels[slot_range], noise[slot_range], rates[slot_range],
+            rows[slot_range], labels[slot_range], whole[slot_range], rates[slot_range],
             t, one.numbers, vectors, one.places,
         )  # fmt: skip
         assert vectors[0] == pytest.approx(expected["w"][t], abs=1e-4)
@@ -117,7 +119,7 @@ def test_the_kernels(
 
 def test_releases_are_averaged_by_their_precision() -> None:
     cells, gammas = np.array([[4, -8], [9, 9], [16, 0]]), np.array([0.5, 1.0, 0.25])
-    z, sigmas = np.array([0.3, 0.1, -0.4, 0.0]), np.array([1.0, math.inf, 0.5])
+    z, sigmas = np.array([[0.3, 0.1, -0.4, 0.0], [0.0] * 4]), np.array([1.0, math.inf, 0.5])
     average, published = np.zeros(2), np.zeros(2)
     total = dp_steps.output_releases(cells, z, sigmas, gammas, False, 2.0, 0.0, average, published)
     released = np.array([[2.5, -4.0], [4.0 - 0.25, 0.0]])
@@ -342,7 +344,7 @@ def test_the_papers_constants_promise_less_than_they_keep(influence: Influence) 
     t, rho = np.arange(145, 401), (math.sqrt(math.log(1e4) + 1) - math.sqrt(math.log(1e4))) ** 2
     g = loss.lipschitz(1.0, radius) + alpha * radius
     assert plan.sigmas[144:] ** 2 == pytest.approx(32 * g**2 * 256 / (alpha**2 * t**2 * rho))
-    assert 0.05 < epsilon_from(plan.mu_spent(400), 1e-4) < 0.5
+    assert 0.05 < promised_epsilon(plan.mu_spent(400), 1e-4) < 0.5
     with pytest.raises(PrivacyError, match="promise"):
         plan_output_perturbation_paper(
             1.0, 1e-4, dim=3, influence=influence, diameter=100.0, lipschitz=g, radius=50.0, alpha=alpha,
@@ -448,7 +450,7 @@ def test_the_reports_say_what_is_done() -> None:
     note = paper.privacy.details
     assert "constants promise epsilon 1" in note
     assert "144 of 400 outputs are random" in note
-    exact = epsilon_from(paper.run.state.plan.mu_spent(400), 1e-3)  # type: ignore[union-attr]
+    exact = promised_epsilon(paper.run.state.plan.mu_spent(400), 1e-3)  # type: ignore[union-attr]
     assert f"spends epsilon {exact:.6g}" in note
     noisy = auc.NoisyOGD(buffer=buffers.Reservoir(4), warmup=0)
     assert "a reservoir of 4 places, where each record is used at most 4 times" in noisy.privacy.details

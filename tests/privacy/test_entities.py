@@ -85,7 +85,7 @@ def test_the_plan_dominates_every_admissible_pattern(size: int, strategy: str) -
 @pytest.mark.parametrize("size", [1, 4, 32])
 def test_a_longer_union_of_supports_is_rounded_more_often(size: int) -> None:
     """Of records further apart more gradients are rounded, and flat noise forgives the distance."""
-    flat = BLT(np.array([1.0]), np.array([1e-6]), None)
+    flat = BLT(np.array([0.9]), np.array([1e-6]), None)
     single = Influence.fifo(size)
     caught = 0
     for strategy in (flat, fit_blt(fifo_pattern(size)), MEMORY):

@@ -21,7 +21,7 @@ from harness.due_lanes import AFTER, BEGIN, LATENESS, Event, Message, Trace, lab
 from streampair import auc, buffers, privacy
 from streampair.engine.labels import LabelTable
 from streampair.kernels import label_table
-from streampair.privacy import epsilon_from
+from streampair.privacy.accounting import promised_epsilon
 from streampair.privacy.mechanisms import ftrl
 from streampair.privacy.noise import ToeplitzNoise
 
@@ -150,7 +150,7 @@ IN_TIME = ("true", "false", "none", "twice")
 
 def canary_learner(key: bytes) -> auc.PairFTRL:
     return auc.PairFTRL(
-        *(epsilon_from(MU, DELTA), DELTA),
+        *(promised_epsilon(MU, DELTA), DELTA),
         horizon=STEPS,
         warmup=0,
         radius=1e-3,  # no pair is ever satisfied, so each keeps its full gradient
@@ -244,7 +244,7 @@ def test_an_audit_by_labels_stays_below_the_claim(runs: int, absent: object) -> 
     assert 0.9 * MU < audit.exact <= MU
     mu, error = audit.measured(runs)
     assert abs(mu - audit.exact) < 4.5 * error
-    assert epsilon_from(mu - REJECT * error, DELTA) < epsilon_from(MU, DELTA)
+    assert promised_epsilon(mu - REJECT * error, DELTA) < promised_epsilon(MU, DELTA)
     for options in ({"unlabelled": 2}, {"unlabelled": 2, "absent": False}):
         assert Audit(**options).exact <= MU
 

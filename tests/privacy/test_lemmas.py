@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
+import re
+from fractions import Fraction
+from typing import Any
 
+import naive
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,12 +17,12 @@ from hypothesis import strategies as st
 from naive import dense
 from scipy import special
 
-from streampair import losses
-from streampair.privacy import Influence, compose, delta_from, mu_from
-from streampair.privacy.mechanisms.ftrl import plan_ftrl
-from streampair.privacy.mechanisms.second_moments import plan_second_moments
-from streampair.privacy.mechanisms.standardization import plan_warmup
-from streampair.privacy.noise import BLTNoise, NormalStream
+from streampair import auc, losses, offline, privacy
+from streampair.errors import ConfigError
+from streampair.kernels import double_double
+from streampair.privacy import compose, delta_from, mu_from
+from streampair.privacy.accounting import ROUNDING_SHARE
+from streampair.privacy.noise import BLTNoise, NormalStream, ToeplitzNoise, rounded, scaled
 from streampair.privacy.sensitivity import BLT, Toeplitz, fifo_pattern, fit_blt
 
 Array = np.ndarray
@@ -193,49 +198,151 @@ def test_an_error_flips_a_cell_as_often_as_stated() -> None:
     assert np.mean(np.floor(ideal + 0.5) != np.floor(ideal + random + 0.5)) <= 2.0 * error
 
 
-def test_the_computed_noise_is_as_close_as_stated() -> None:
-    """Rows of correlated noise in doubles against extended precision: mean error below 1e-15 of sigma."""
-    if np.finfo(np.longdouble).eps > 2e-19:
-        pytest.skip("this machine has no longer floating-point numbers to compare with")
-    strategy = fit_blt(fifo_pattern(32))
-    z = NormalStream(3).take(20_000).reshape(-1, 4)
-    noise = BLTNoise(strategy.omega, strategy.theta, 4, 1.0)
-    got = noise.rows(len(z), NormalStream(3))
-    omega, theta = strategy.omega.astype(np.longdouble), strategy.theta.astype(np.longdouble)
-    memory, want = np.zeros((len(omega), 4), dtype=np.longdouble), np.zeros(z.shape, dtype=np.longdouble)
-    for t, row in enumerate(z):
-        want[t] = row - omega @ memory
-        memory = theta[:, None] * memory + want[t]
-    assert float(np.abs(got - want).mean()) < 5e-16
-    # The normals themselves: radius and angle are within 3 units in the last place of a double.
-    assert 3 * np.finfo(float).eps < 1e-15
+HALF = Fraction(1, 2)
 
 
-SHARES = {
-    # n, d: of all gradients of PairFTRL, of the moments solver's blocks, of the warm-up
-    (1_000, 9): (5e-6, 2e-7, 5e-9),
-    (100_000, 9): (7e-4, 2e-7, 5e-9),
-}
+def test_noise_near_the_borders_of_cells_is_rounded_as_the_exact_one() -> None:
+    """Standard deviations chosen so that each draw is within some 2^-52 of a border, against 60 digits."""
+    words = np.random.default_rng(1).integers(0, 2**64, 3 * 100, dtype=np.uint64)
+    z = np.empty((2, 200))
+    double_double.normals_from_bits(words, z)
+    normals = [Fraction(value) for value in naive.exact_normals(words.tolist())]
+    wrong = np.zeros(2)
+    for border in (0.5, 1.5, 6.5, 2.0**17 + 0.5):
+        scales = border / np.abs(z[0])
+        exact = [Fraction(s) * n for s, n in zip(scales.tolist(), normals, strict=True)]
+        assert max(abs(abs(n) - Fraction(border)) for n in exact) < 2.0**-51 * border
+        noise = scaled(z, scales)
+        bounds = [Fraction(s) * Fraction(2) ** -95 for s in scales.tolist()]
+        for high, low, true, bound in zip(*noise.tolist(), exact, bounds, strict=True):
+            assert abs(Fraction(high) + Fraction(low) - true) <= bound
+        wanted = np.array([math.floor(n + HALF) for n in exact])
+        assert np.array_equal(rounded(noise), wanted)
+        # The mutants: a double normal, and a product that is a double.
+        wrong[0] += np.mean(rounded(scaled(z * [[1.0], [0.0]], scales)) != wanted)
+        wrong[1] += np.mean(rounded(np.stack((scales * z[0], np.zeros(200)))) != wanted)
+    assert wrong.min() > 0.2
 
 
-@pytest.mark.parametrize(("n", "d"), SHARES)
-def test_the_floating_point_share_of_delta_is_of_the_stated_size(n: int, d: int) -> None:
-    """`(1 + e^eps) N 2 e / gamma` with e = 1e-15 sigma, as docs/privacy 7 prints it."""
-    epsilon, delta = 1.0, 1e-6
-    mu = mu_from(epsilon, delta)
-    ftrl = plan_ftrl(
-        mu, dim=d, influence=Influence.fifo(32), diameter=2.0, clip=1.0, radius=3.0, horizon=n
-    )  # fmt: skip
-    blocks = plan_second_moments(mu, features=d, base=0.1 * n, radius=30.0, horizon=n - n // 10)
-    warm = plan_warmup(mu, dim=d, slots=n // 10, labels=True)
-    each = (1.0 + math.exp(epsilon)) * 2.0 * 1e-15
-    got = (
-        each * n * d * ftrl.sigma / ftrl.grid,
-        each * blocks.releases(n) * blocks.dim * max(blocks.sigma, blocks.sigma_last) / blocks.grid,
-        each * 2 * (d + 1) * warm.sigma_sum * warm.PER_UNIT,
+def test_noise_is_rounded_exactly() -> None:
+    """Halves, and what is less than the last place of a double from them."""
+    tiny = 2.0**-70
+    high = np.array(
+        [
+            2.0**-54 - 0.5,
+            2.0**-54 - 0.5,
+            0.5,
+            0.5,
+            -0.5,
+            -0.5,
+            2.5,
+            -3.5,
+            7.0,
+            1.0 - 2.0**-53,
+            -(2.0**40) - 0.5,
+            0.0,
+        ]
     )
-    for value, stated in zip(got, SHARES[n, d], strict=True):
-        assert 0.3 * stated < value < 1.5 * stated
+    low = np.array([0.0, -(2.0**-56), 0.0, -tiny, 0.0, -tiny, -tiny, tiny, tiny, 2.0**-60, tiny, -tiny])
+    wanted = [math.floor(Fraction(h) + Fraction(e) + HALF) for h, e in zip(high, low, strict=True)]
+    assert rounded(np.stack((high, low))).tolist() == wanted
+
+
+def test_the_memory_of_a_blt_is_as_exact_as_its_normals() -> None:
+    """Rows of correlated noise against whole-number arithmetic on the same normals; mutants are seen."""
+    strategy, steps = fit_blt(fifo_pattern(32), 2000), 300
+    z = NormalStream(3).take(2 * steps).reshape(2, steps, 2)
+    got = BLTNoise(strategy.omega, strategy.theta, 2, 3.0).rows(steps, NormalStream(3))
+    omega, theta = ([Fraction(v) for v in part.tolist()] for part in (strategy.omega, strategy.theta))
+    memory = [Fraction(0)] * len(omega)
+    worst = double = Fraction(0)
+    unit = Fraction(2) ** -200
+    for t in range(steps):
+        n = Fraction(z[0, t, 1]) + Fraction(z[1, t, 1]) - sum(map(operator.mul, omega, memory))
+        memory = [round((q * m + n) / unit) * unit for q, m in zip(theta, memory, strict=True)]
+        worst = max(worst, abs(Fraction(got[0, t, 1]) + Fraction(got[1, t, 1]) - 3 * n))
+        double = max(double, abs(Fraction(got[0, t, 1]) - 3 * n))
+    assert worst < 3 * Fraction(2) ** -92 < Fraction(2) ** -60 < double
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_the_memory_rounds_is_within_its_bound(seed: int) -> None:
+    """`memory_error`: the mean of each row, given the noise of the rows before, against exact arithmetic."""
+    steps, dim = 200, 2
+    strategy = Toeplitz.square_root(steps)
+    z = NormalStream(seed).take(steps * dim).reshape(2, steps, dim)
+    got = ToeplitzNoise(strategy.inverse, dim, 1.0).rows(steps, NormalStream(seed))
+    moved = 0.0
+    for t in range(steps):
+        for i in range(dim):
+            exact = sum(
+                Fraction(strategy.inverse[t - k]) * (Fraction(z[0, k, i]) + Fraction(z[1, k, i]))
+                for k in range(t + 1)
+            )
+            moved += float(Fraction(got[0, t, i]) + Fraction(got[1, t, i]) - exact) ** 2
+    # Both of two runs; how the later rows take it up is the first factor of the bound.
+    assert 0.0 < 2.0 * math.sqrt(moved) * strategy.column.sum() < strategy.memory_error(steps, dim) < 1e-9
+
+
+def test_a_blt_is_that_of_the_factors_in_use() -> None:
+    """1 - 1e-9 is no double: the sensitivity is of the memory as it decays, not as it was fitted."""
+    strategy = BLT(np.array([0.4]), np.array([1e-9]), None)
+    assert strategy.decay[0] == 1.0 - strategy.theta[0] != 1e-9
+    again = BLT.of(strategy.omega.tolist(), strategy.decay.tolist(), None)
+    assert again.decay[0] == strategy.decay[0]
+
+
+def plans(delta: float) -> list[Any]:
+    return [
+        auc.PairFTRL(1.0, delta, 100_000, mechanism=privacy.PairGradients(), features=[*"abc"]),
+        auc.PairFTRL(1.0, delta, 100_000, mechanism=privacy.SecondMoments(), features=[*"abc"]),
+        auc.PairFTRL(1.0, delta, None, mechanism=privacy.PairGradients(), features=[*"abc"]),
+    ]
+
+
+def test_the_part_of_delta_of_floating_point_is_charged() -> None:
+    """The delta of the ideal noise and the part for its rounding are within the delta that is printed."""
+    for model in plans(1e-6):
+        report = model.privacy
+        share = math.fsum(line["floating_point_delta"] for line in report.card)
+        mu = model.run.settings.mu
+        assert 0.0 < share <= ROUNDING_SHARE * report.delta
+        assert delta_from(1.0, mu) + share < report.delta
+        assert report.mu_budget == mu
+        # Room for the rounding of sensitivities, too.
+        assert (1.0 + 2.0**-31) * mu < mu_from(1.0, (1.0 - ROUNDING_SHARE) * 1e-6)
+        assert (
+            f"{ROUNDING_SHARE * 1e-6:.1g} of delta is for them, and they need {share:.1g}" in report.details
+        )
+
+
+def test_a_delta_that_rounding_cannot_keep_is_refused() -> None:
+    """The counter-example: at a delta of 1e-300 the report said that the promise holds."""
+    with pytest.raises(ConfigError, match="the rounding of noise alone needs") as caught:
+        auc.PairFTRL(1.0, 1e-300, 100_000, mechanism=privacy.SecondMoments(), features=[*"abc"])
+    least = float(re.search(r"at least ([0-9.e-]+[0-9])", str(caught.value)).group(1))  # type: ignore[union-attr]
+    assert 1e-20 < least < 1e-12
+    auc.PairFTRL(1.0, least, 100_000, mechanism=privacy.SecondMoments(), features=[*"abc"])
+    with pytest.raises(ConfigError, match="no delta can be kept at 100"):
+        auc.PairFTRL(100.0, 1e-6, 100_000, mechanism=privacy.SecondMoments(), features=[*"abc"])
+    with pytest.raises(ConfigError, match="the rounding of noise alone needs"):
+        offline.DPGDSC(epsilon=1.0, delta=1e-30, bounds=(-1.0, 1.0)).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_a_stream_without_end_stops_before_rounding_exceeds_its_part() -> None:
+    model = plans(1e-6)[2]
+    run = model.run
+    card = model.privacy.card
+    (line,) = (line for line in card if line["releases"] is None)
+    each = line["floating_point_delta"] / 2**20
+    learned = run.end - run.settings.warmup
+    others = math.fsum(other["floating_point_delta"] for other in card if other is not line)
+    assert 0.999 * ROUNDING_SHARE * 1e-6 < others + learned * each <= ROUNDING_SHARE * 1e-6
+    assert learned > 1e9
+    run.end = 3
+    for i in range(5):
+        model.learn_one({"a": 0.1 * i, "b": 0.2, "c": -0.1}, bool(i % 2))
+    assert run.slots == 3
 
 
 def test_the_normals_end_where_it_is_said() -> None:
@@ -243,4 +350,4 @@ def test_the_normals_end_where_it_is_said() -> None:
     largest = math.sqrt(2.0 * 97.0 * math.log(2.0))
     assert largest == pytest.approx(11.6, abs=0.01)
     assert 2.0 * special.ndtr(-largest) < 1e-30
-    assert np.abs(NormalStream(0).take(100_000)).max() < largest
+    assert np.abs(NormalStream(0).take(100_000)[0]).max() < largest

@@ -16,7 +16,7 @@ from harness.table_canaries import Secrets, bare_gate
 from streampair import offline as batch
 from streampair.kernels import pair_graph
 from streampair.offline import dpp_metric
-from streampair.privacy import epsilon_from
+from streampair.privacy.accounting import promised_epsilon
 from streampair.privacy.mechanisms import offline
 from streampair.privacy.mechanisms.offline import LaplaceStream, VectorGate
 from streampair.privacy.mechanisms.pair_graph import (
@@ -177,7 +177,7 @@ def test_plans_spend_what_is_asked() -> None:
     for pairs in (1, 4, 25):
         relation = PairRelation(pairs=pairs)
         plan = plan_pairs(2.0, 1e-5, relation=relation, **options)
-        assert epsilon_from(plan.mu, 1e-5) == pytest.approx(2.0)
+        assert promised_epsilon(plan.mu, 1e-5) == pytest.approx(2.0)
         assert plan.mu <= plan.release.replace <= 2.03 * plan.release.blank
         assert plan.releases == 21
         pure = plan_pairs(2.0, 0.0, relation=relation, **options)

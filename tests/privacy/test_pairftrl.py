@@ -14,13 +14,15 @@ import pandas as pd
 import polars as pl
 import pytest
 from harness.learners import through_state
+from harness.much_budget import much_budget
 from harness.options import folded
 from river import datasets, evaluate, metrics
 from sklearn.metrics import roc_auc_score
 
 from streampair import auc, buffers, losses, privacy
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.privacy import Influence, epsilon_from, mu_from
+from streampair.privacy import Influence
+from streampair.privacy.accounting import planned_mu, promised_epsilon
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
 from streampair.privacy.report import AccountStatus, build_report
 
@@ -93,6 +95,7 @@ def test_the_warm_up_ends_and_the_scores_start() -> None:
     assert model.score_one({"a": 0.5, "b": 0.0}) != 0.0
 
 
+@much_budget()
 def test_the_moments_are_those_of_the_prefix() -> None:
     model = auc.PairFTRL(
         epsilon=1e4,
@@ -249,9 +252,9 @@ def test_the_spend_is_the_accountants_and_rises_with_the_releases() -> None:
     model = auc.PairFTRL(**SMALL)
     report = model.privacy
     assert (report.epsilon_spent, report.mu_spent, report.releases) == (0.0, 0.0, 0)
-    assert report.mu_budget == mu_from(1.0, 1e-3)
+    assert report.mu_budget == planned_mu(1.0, 1e-3)
     plan = plan_ftrl(
-        mu_from(1.0, 1e-3),
+        planned_mu(1.0, 1e-3),
         dim=2,
         influence=Influence.fifo(32),
         diameter=2.0,
@@ -266,7 +269,7 @@ def test_the_spend_is_the_accountants_and_rises_with_the_releases() -> None:
         report = model.privacy
         assert report.releases == k
         assert report.mu_spent == pytest.approx(plan.mu_spent(k), rel=1e-12)
-        assert report.epsilon_spent == pytest.approx(epsilon_from(plan.mu_spent(k), 1e-3), rel=1e-9)
+        assert report.epsilon_spent == pytest.approx(promised_epsilon(plan.mu_spent(k), 1e-3), rel=1e-9)
         assert report.epsilon_spent >= last
         last = report.epsilon_spent
     endless = auc.PairFTRL(**{**SMALL, "horizon": None}, warmup=0)
@@ -284,7 +287,8 @@ def test_the_report_says_who_is_protected_and_what_is_not() -> None:
         "whether a record exists",
         "own features",
         "metadata",
-        "not a proof",
+        "docs/privacy, Lemma 21",
+        "The errors of the noise are charged",
         "FIFO buffer of 32",
     ):
         assert phrase in text, phrase
@@ -383,13 +387,13 @@ def test_an_overspent_account_is_reported_and_never_cut_to_the_budget() -> None:
     spent = run.state.plan.mu_spent(100)
 
     def report_of(promised: float) -> Any:
-        settings = dataclasses.replace(run.settings, mu=promised, epsilon=epsilon_from(promised, 1e-5))
+        settings = dataclasses.replace(run.settings, mu=promised, epsilon=promised_epsilon(promised, 1e-5))
         rest: dict[str, Any] = {"warmed": False, "mu_warmup": 0.0, "card": (), "horizon_left": 0}
         return build_report(settings, run.state, AccountStatus(), declared=True, seeded=False, **rest)
 
     report = report_of(spent / 1.1)
     assert report.mu_spent == spent
-    assert report.epsilon_spent == epsilon_from(spent, 1e-5) > report.epsilon_budget
+    assert report.epsilon_spent == promised_epsilon(spent, 1e-5) > report.epsilon_budget
     rounded = report_of(spent * (1 - 1e-15))
     assert rounded.epsilon_spent <= rounded.epsilon_budget
 

@@ -23,6 +23,7 @@ from streampair.privacy.mechanisms.gradient_perturbation import NoisyGradients
 from streampair.privacy.mechanisms.output_perturbation import SecretIterate
 from streampair.privacy.mechanisms.private_auc import WithPrivateAUCState
 from streampair.privacy.mechanisms.standardization import Warmup
+from streampair.privacy.noise import rounded, scaled
 
 NAMES = ["a", "b", "c"]
 SLOTS, PREFIX = 120, 30
@@ -128,25 +129,24 @@ def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
     def privatize_summed(
         self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
     ) -> None:
-        grid, cells = self.release.grid, self.cells(rows, labels, t).copy()
-        value = self.total + cells + np.floor(noise[0] / grid + 0.5).astype(np.int64)
-        wanted = tape.next(value)
-        summed(self, rows, labels, grid * (wanted - self.total - cells)[None, :].astype(float), rates, t)
+        cells = self.cells(rows, labels, t).copy()
+        wanted = tape.next(self.total + cells + noise[0])
+        summed(self, rows, labels, (wanted - self.total - cells)[None, :], rates, t)
         assert np.array_equal(self.total, wanted)
 
     def privatize_noisy(
         self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
     ) -> None:
         grid, cells = self.release.grid, self.cells(rows, labels, t).copy()
-        wanted = tape.next(cells + np.floor(noise[0] / grid + 0.5).astype(np.int64))
-        noisy(self, rows, labels, grid * (wanted - cells)[None, :].astype(float), rates, t)
+        wanted = tape.next(cells + noise[0])
+        noisy(self, rows, labels, (wanted - cells)[None, :], rates, t)
         assert np.array_equal(self.last, grid * wanted)
 
     def privatize_output(self: Any, normals: np.ndarray, t: int) -> None:
         plan, cells = self._plan, np.frombuffer(self.cells(), dtype=np.int64)
         scale = plan.sigmas[t] / plan.grids[t]
-        wanted = tape.next(cells + np.floor(scale * normals + 0.5).astype(np.int64))
-        output(self, (wanted - cells) / scale, t)
+        wanted = tape.next(cells + rounded(scaled(normals, scale)))
+        output(self, np.stack(((wanted - cells) / scale, np.zeros(len(cells)))), t)
 
     monkeypatch.setattr(NoisySums, "privatize", privatize_sums)
     monkeypatch.setattr(SummedGradients, "privatize", privatize_summed)

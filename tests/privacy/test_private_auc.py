@@ -239,7 +239,7 @@ class Same:
         self._rng = np.random.default_rng(4)
 
     def take(self, count: int) -> np.ndarray:
-        return self._rng.normal(size=count)
+        return self._rng.normal(size=count) * [[1.0], [0.0]]
 
 
 def public_values(slot: int, content: tuple[dict[str, float], Any] | None) -> list[Any]:

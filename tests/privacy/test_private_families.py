@@ -11,6 +11,7 @@ import naive
 import numpy as np
 import pandas as pd
 import pytest
+from harness.much_budget import much_budget
 from river import base, datasets
 from scipy import stats
 
@@ -143,6 +144,7 @@ def test_ranking_learns(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["PairFTRL", "OnPairC"])
+@much_budget()
 def test_metrics_learn(name: str) -> None:
     # One feature tells the classes apart, the other is loud and says nothing.
     rng = np.random.default_rng(0)

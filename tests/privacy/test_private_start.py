@@ -16,7 +16,8 @@ from sklearn.metrics import roc_auc_score
 
 from streampair import auc, buffers, losses, metric, models, privacy, ranking
 from streampair.errors import ConfigError, SnapshotError
-from streampair.privacy import EntityLimit, compose, epsilon_from
+from streampair.privacy import EntityLimit, compose
+from streampair.privacy.accounting import promised_epsilon
 from streampair.privacy.mechanisms.second_moments import ridge_of, solve_towards
 
 NAMES = ["a", "b", "c", "d"]
@@ -238,17 +239,17 @@ def test_budgets_add(released: models.Model) -> None:
     alone = auc.PairFTRL(1.0, 1e-5, horizon=200, warmup=WARM, noise_key=KEY)
     report = learner.privacy
     assert report.mu_spent == before
-    assert report.epsilon_spent == epsilon_from(before, 1e-5)
+    assert report.epsilon_spent == promised_epsilon(before, 1e-5)
     assert report.mu_budget == compose([before, alone.privacy.mu_budget])
-    assert report.epsilon_budget == epsilon_from(report.mu_budget, 1e-5)
+    assert report.epsilon_budget == promised_epsilon(report.mu_budget, 1e-5)
     for x, y in stream(200, seed=5):
         learner.learn_one(x, y)
         alone.learn_one(x, y)
     report = learner.privacy
     assert report.mu_spent == compose([before, alone.privacy.mu_spent])
-    assert report.epsilon_spent == epsilon_from(report.mu_spent, 1e-5) <= report.epsilon_budget
+    assert report.epsilon_spent == promised_epsilon(report.mu_spent, 1e-5) <= report.epsilon_budget
     assert report.kind == "holds"
-    assert f"it includes epsilon {epsilon_from(before, 1e-5):.4g}" in report.guarantee
+    assert f"it includes epsilon {promised_epsilon(before, 1e-5):.4g}" in report.guarantee
     assert "is not known, so it is assumed" in report.guarantee
     # It travels on.
     last = model_of(learner).to_online(auc.NoisyOGD(1.0, 1e-5, warmup=0, noise_key=KEY))

@@ -16,7 +16,7 @@ from streampair import auc, losses, privacy, ranking
 from streampair.base.targets import RelevanceTarget
 from streampair.errors import ConfigError, SnapshotError
 from streampair.kernels import dp_steps
-from streampair.privacy import mu_from
+from streampair.privacy.accounting import planned_mu
 from streampair.privacy.mechanisms.second_moments import (
     MomentsState,
     RankingMomentsState,
@@ -39,7 +39,7 @@ class Silent:
     """No noise at all."""
 
     def take(self, count: int) -> np.ndarray:
-        return np.zeros(count)
+        return np.zeros((2, count))
 
 
 def summed(x: np.ndarray, y: float, mean: float, weight: float) -> np.ndarray:
@@ -153,7 +153,7 @@ def test_the_solver_follows_the_parameters() -> None:
     model = ranking.PairFTRL(horizon=1000, features=["a", "b"])
     assert isinstance(model.run.state, RankingMomentsState)
     assert model.pair_loss == losses.Square()
-    assert model.settings.warmup == int(18 * (math.sqrt(2) + 1) / mu_from(1.0, 1e-6))
+    assert model.settings.warmup == int(18 * (math.sqrt(2) + 1) / planned_mu(1.0, 1e-6))
     assert "the mean relevance" in model.privacy.mechanism
     assert "the share of labels" in auc.PairFTRL(features=["a"]).privacy.mechanism
     for options in (

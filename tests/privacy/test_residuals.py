@@ -86,7 +86,7 @@ def test_noise_that_is_not_correlated_is_rejected(monkeypatch: pytest.MonkeyPatc
 
     def rows(self: Any, count: int, stream: Any) -> np.ndarray:
         self.drawn += count
-        return np.asarray(self._sigma * stream.take(count * self._dim).reshape(count, self._dim))
+        return np.asarray(self._scale * stream.take(count * self._dim).reshape(2, count, self._dim))
 
     monkeypatch.setattr(ToeplitzNoise, "rows", rows)
     model = auc.PairFTRL(features=[*"abcdef"], warmup=0, horizon=300)

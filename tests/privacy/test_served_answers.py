@@ -20,7 +20,7 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "PairFTRL": lambda: auc.PairFTRL(**settings(horizon=SLOTS)),
     "PairFTRL, evaluated": lambda: auc.PairFTRL(**settings(horizon=SLOTS, auc_share=0.4)),
     # So much budget that its leaves tell more than noise.
-    "PrivateForest": lambda: auc.PrivateForest(**{**settings(trees=3, depth=2), "epsilon": 40.0}),
+    "PrivateForest": lambda: auc.PrivateForest(**{**settings(trees=3, depth=2), "epsilon": 24.0}),
 }
 # In the warm-up and after it; a number, a label, a gap, and what is no record.
 OTHERS: list[tuple[int, tuple[Any, Any]]] = [

@@ -32,7 +32,7 @@ def privacy_warnings(call: Callable[[], Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"epsilon": 50.0}, "epsilon is 50"),
+        ({"epsilon": 21.0}, "epsilon is 21"),
         ({"delta": 0.01, "horizon": 5000}, "delta is 0.01, and there are 5,000 records"),
         ({"delta": 0.3}, "delta is 0.3, and no stream is shorter than 100"),
         ({"horizon": 5, "delta": 1e-3, "mechanism": privacy.PairGradients()}, "the horizon is 5"),
@@ -45,7 +45,7 @@ def test_numbers_that_protect_nobody(module: Any, options: dict[str, Any], words
 
 def test_a_warning_points_at_the_line_that_makes_the_learner() -> None:
     with pytest.warns(PrivacyWarning, match="protects nobody") as caught:
-        auc.NoisyOGD(epsilon=50.0)
+        auc.NoisyOGD(epsilon=21.0)
     assert caught[0].filename == __file__
 
 

@@ -94,6 +94,17 @@ def against(reference: Any, *names: str) -> Callable[[Check], Check]:
     return register
 
 
+def double_doubles(rng: Rng, *shape: int) -> np.ndarray:
+    """Sums of two doubles, (2, *shape), the first of them halves."""
+    high = 100.0 * rng.normal(size=shape or 9)
+    high.flat[:2] = -3.5, 4.5
+    return np.stack((high, rng.uniform(-0.4, 0.4, high.shape) * np.spacing(np.abs(high))))
+
+
+def whole_steps(noise: np.ndarray) -> np.ndarray:
+    return np.floor(noise / GRID + 0.5).astype(np.int64)
+
+
 def close(value: Any, wanted: Any, tolerance: float = 1e-9) -> None:
     assert value == pytest.approx(wanted, rel=tolerance, abs=tolerance)
 
@@ -195,7 +206,11 @@ CASES = {
     ),
     "project_psd": Case(naive.project_psd, lambda rng: (symmetric(rng),), 1e-9, "first"),
     "normals_from_bits": Case(
-        naive.normals, lambda rng: (rng.integers(0, 2**64, 9, dtype=np.uint64),), 1e-13, floats(6)
+        naive.normals, lambda rng: (rng.integers(0, 2**64, 9, dtype=np.uint64),), 1e-13, floats(2, 6)
+    ),
+    "rounded_noise": Case(naive.rounded_noise, lambda rng: (double_doubles(rng),), out=whole(9)),
+    "scaled_noise": Case(
+        naive.scaled_noise, lambda rng: (double_doubles(rng), rng.uniform(0, 9, 9)), 1e-27, floats(2, 9)
     ),
     "cross_sums": Case(
         naive.cross_sums, lambda rng: (rng.uniform(-1, 1, (5, 3)), LABELS[0], 64.0), out=whole(3)
@@ -963,18 +978,19 @@ def clip_rows(kernel: Any, rng: Rng) -> None:
 
 @against(naive.blt_noise)
 def blt_noise(kernel: Any, rng: Rng) -> None:
-    z, memory = rng.normal(size=(8, 3)), np.zeros((2, 3))
+    z, memory = double_doubles(rng, 8, 3), np.zeros((2, 2, 3))
     omega, theta = rng.uniform(0.1, 0.5, 2), rng.uniform(0.1, 0.9, 2)
-    wanted = naive.blt_noise(omega, theta, 1.5, z)
+    wanted = naive.blt_noise(omega, theta, 1.5, z[0])
     kernel(omega, theta, memory, 1.5, z)
-    close(z, wanted)
+    close(z[0], wanted)
 
 
 @against(naive.toeplitz_noise)
 def toeplitz_noise(kernel: Any, rng: Rng) -> None:
-    inverse, z, out = rng.normal(size=8), rng.normal(size=(8, 3)), np.empty((3, 3))
-    kernel(inverse, z, 5, 1.5, out)
-    close(out, naive.toeplitz_noise(inverse, z, 5, 1.5))
+    inverse, z = rng.normal(size=8), double_doubles(rng, 8, 3)
+    out = z[:, 5:].copy()
+    kernel(inverse, z[0].copy(), 5, 1.5, out)
+    close(out[0], naive.toeplitz_noise(inverse, z[0], 5, 1.5))
 
 
 @against(naive.moment_sums)
@@ -1160,7 +1176,8 @@ def ftrl_steps(kernel: Any, rng: Rng) -> None:
     noise, etas = rng.normal(size=(N, D)), np.linspace(0.5, 0.1, N)
     vectors = start(buffer)
     vectors[:2] = vectors[3] = np.linspace(-0.3, 0.2, D)
-    kernel(rows, labels, noise, etas, 0, buffer.numbers, vectors, np.zeros(D, dtype=np.int64), buffer.places)
+    total = np.zeros(D, dtype=np.int64)
+    kernel(rows, labels, whole_steps(noise), etas, 0, buffer.numbers, vectors, total, buffer.places)
     wanted = ftrl_reference(rows, labels, noise, etas, vectors[3])
     close(vectors[0], wanted["w"][-1], 1e-3)
     close(vectors[1], wanted["average"][-1], 1e-3)
@@ -1188,7 +1205,7 @@ def score_and_cells(kernel: Any, rng: Rng) -> None:
 def ftrl_turn(kernel: Any, rng: Rng) -> None:
     buffer, (rows, labels) = PrivateBuffer("window"), slots(rng)
     words, etas = rng.integers(0, 2**64, (N, 3), dtype=np.uint64), np.linspace(0.5, 0.1, N)
-    shape, memory = np.array([[0.3, 0.2], [0.5, 0.8]]), np.zeros((2, D))
+    shape, memory = np.array([[0.3, 0.2], [0.5, 0.8]]), np.zeros((2, 2, D))
     buffer.numbers = np.concatenate([buffer.numbers, *shape])
     vectors = start(buffer)
     batch = rows, labels, rng.normal(size=(N, D)), np.full(N, 7.0)
@@ -1234,7 +1251,7 @@ def noisy_steps(kernel: Any, rng: Rng) -> None:
     for buffer in runs():
         noise, etas = rng.normal(size=(N, size_of(buffer))), np.linspace(0.5, 0.1, N)
         vectors = start(buffer)
-        kernel(rows, labels, noise, etas, 0, buffer.numbers, vectors, buffer.places)
+        kernel(rows, labels, whole_steps(noise), etas, 0, buffer.numbers, vectors, buffer.places)
         wanted = naive.noisy(
             rows.tolist(), labels.tolist(), noise, etas.tolist(), buffer.reference,
             radius=1.5, grid=GRID, l2=0.1, gradient=buffer.gradient,
@@ -1263,7 +1280,8 @@ def output_releases(kernel: Any, rng: Rng) -> None:
     cells, z = rng.integers(-50, 50, (4, D)), rng.normal(size=(4, D))
     sigmas, gammas = rng.uniform(0.5, 2, 4), np.full(4, 0.25)
     average, published = np.zeros(D), np.zeros(D)
-    total = kernel(cells, z.ravel(), sigmas, gammas, False, 2.0, 0.0, average, published)
+    normals = np.stack((z.ravel(), np.zeros(z.size)))
+    total = kernel(cells, normals, sigmas, gammas, False, 2.0, 0.0, average, published)
     wanted, weight = naive.released(cells, z, sigmas.tolist(), gammas.tolist())
     close(total, weight)
     close(average, wanted)

@@ -283,7 +283,7 @@ def test_a_forest_keeps_no_record() -> None:
 def test_a_private_forest_of_categories() -> None:
     """Its trees are those of the file: categories of one field, gaps, and values beyond their bounds."""
     names = ["amount", *(f"country={c}" for c in ("BE", "DE", "NL"))]
-    learner = auc.PrivateForest(40.0, 1e-3, warmup=100, trees=5, depth=3, features=names, noise_key=KEY)
+    learner = auc.PrivateForest(24.0, 1e-3, warmup=100, trees=5, depth=3, features=names, noise_key=KEY)
     rng = random.Random(0)
     rows = []
     for _ in range(2000):
@@ -458,7 +458,7 @@ SAMPLES: dict[str, Any] = {
     "auc.MulticlassForest": taught(auc.MulticlassForest(3, 31, positive=2, seed=1), 40),
     "ranking.Forest": taught(ranking.Forest(3, 31, seed=1), 40),
     "auc.PrivateForest": taught(
-        auc.PrivateForest(40.0, 1e-3, warmup=20, trees=3, depth=2, noise_key=KEY), 40
+        auc.PrivateForest(24.0, 1e-3, warmup=20, trees=3, depth=2, noise_key=KEY), 40
     ),
 }
 LOADED = {name: models.loads(models.dumps(learner)) for name, learner in SAMPLES.items()}

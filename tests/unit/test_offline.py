@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.much_budget import much_budget
 from sklearn.base import clone
 from sklearn.metrics import log_loss
 from sklearn.model_selection import cross_val_score
@@ -139,6 +140,7 @@ def unscaled(n: int = 4000) -> tuple[Any, Any, tuple[Any, Any]]:
     return (X + centre) * size, y, ((centre - 8.0) * size, (centre + 8.0) * size)
 
 
+@much_budget()
 def test_an_unscaled_table_needs_bounds_and_the_error_says_so() -> None:
     X, y, bounds = unscaled()
     with pytest.warns(
@@ -169,6 +171,7 @@ def test_other_scales_that_leave_little_are_reported() -> None:
         offline.DPPMetricLearner().fit(X, y)
 
 
+@much_budget()
 def test_standardised_weights_are_of_the_features_as_they_came() -> None:
     X, y, bounds = unscaled()
     model = offline.DPGDSC(50.0, 1e-6, bounds=bounds, standardise_share=0.3, l2=1.0, radius=3.0).fit(X, y)

@@ -113,7 +113,7 @@ def test_a_forest_of_texts_and_gaps(name: str, count: int) -> None:
 @pytest.mark.parametrize("depth", [2, 4])
 def test_a_private_forest_of_categories(depth: int) -> None:
     names = ["amount", *(f"country={c}" for c in ("BE", "DE", "NL")), "hour"]
-    learner = auc.PrivateForest(40.0, 1e-3, warmup=100, trees=7, depth=depth, features=names, noise_key=KEY)
+    learner = auc.PrivateForest(24.0, 1e-3, warmup=100, trees=7, depth=depth, features=names, noise_key=KEY)
     coin = random.Random(0)
     xs = []
     for _ in range(RECORDS):

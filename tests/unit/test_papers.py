@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.much_budget import much_budget
 
 from benchmarks.papers import curves, manifest, measuring, pages, pair_graph, protocol, results
 from streampair import losses, offline
@@ -239,6 +240,7 @@ def test_a_learner_that_refuses_gives_its_reason() -> None:
     assert measuring.measure({**cell.job("paper"), "measure": "beauty"}, made(), 1).reason
 
 
+@much_budget()
 def test_the_objective_is_the_mean_over_all_pairs() -> None:
     data = made(20)
     for task in ("auc", "metric"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from harness.much_budget import much_budget
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
@@ -66,6 +67,7 @@ def test_a_start_helps_on_a_short_stream() -> None:
     assert np.mean(gains) > 2.0 * np.std(gains) / math.sqrt(len(gains))
 
 
+@much_budget()
 def test_a_metric_goes_on_and_back() -> None:
     X, y = table(400)
     model = offline.DPGDC(50.0, 1e-5, task="metric", bounds=BOUNDS, radius=4.0).fit(X, y)
@@ -113,6 +115,7 @@ def private(**more: Any) -> Any:
 @pytest.mark.parametrize(
     "learner", [offline.DPGDSC, offline.DPGDC, offline.DPGDC2, offline.DPEGD, offline.GradientPerturbation]
 )
+@much_budget()
 def test_a_fit_begins_where_it_is_told(learner: Any) -> None:
     """With steps of no size, it stays there: by name, by place, and from learners."""
     X, y = table(100)

@@ -92,7 +92,8 @@ def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
 
 def with_challengers(settings: Config, found: PrivacyPlan) -> dict[str, Any] | None:
     """What a plan promises together with the private challengers of a configuration; None: it has none."""
-    from streampair.privacy import NoiseKey, epsilon_from
+    from streampair.privacy import NoiseKey
+    from streampair.privacy.accounting import promised_epsilon
     from streampair_connectors.worker.factory import challenger_reports
 
     reports = challenger_reports(settings, NoiseKey(secrets.token_bytes(32)))
@@ -100,7 +101,7 @@ def with_challengers(settings: Config, found: PrivacyPlan) -> dict[str, Any] | N
         return None
     mu = math.hypot(found.mu, *(report.mu_budget for report in reports.values()))
     delta = min(found.delta, *(report.delta for report in reports.values()))
-    return {"challengers": list(reports), "mu": mu, "epsilon": epsilon_from(mu, delta), "delta": delta}
+    return {"challengers": list(reports), "mu": mu, "epsilon": promised_epsilon(mu, delta), "delta": delta}
 
 
 def show_plan(

@@ -142,7 +142,7 @@ def card_of(
             "kinds of release": [dict(line) for line in report.card],
             "post-processing": "models, probabilities, scores of other records and a private AUC are "
             "computed from releases, and cost nothing more",
-            "floating point, added to delta and not charged": sum(
+            "part of delta for floating point, charged": sum(
                 float(line["floating_point_delta"]) for line in report.card
             ),
         },

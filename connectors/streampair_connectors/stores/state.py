@@ -26,7 +26,8 @@ from streampair.engine.source import lane_title, partition_key
 from streampair.engine.wal import WHOLE_TOPIC, Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
 from streampair.evaluation import AUCDifference
-from streampair.privacy import NoiseKey, epsilon_from
+from streampair.privacy import NoiseKey
+from streampair.privacy.accounting import promised_epsilon
 from streampair_connectors import kafka
 from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.config import Config
@@ -163,7 +164,7 @@ class OverridePlan:
             "report": f"vouched by the operator on {self.accepted.statement}" if delta is not None else None,
         }
         if mu is not None and delta is not None:
-            fields |= {"mu": list(mu), "epsilon": [epsilon_from(m, delta) for m in mu], "delta": delta}
+            fields |= {"mu": list(mu), "epsilon": [promised_epsilon(m, delta) for m in mu], "delta": delta}
         return fields
 
 

@@ -14,7 +14,9 @@ import numpy as np
 from streampair import losses
 from streampair.errors import ConfigError
 from streampair.kernels import numerics, platt, vectors
-from streampair.privacy.sensitivity import BLT, Toeplitz
+from streampair.privacy.accounting import OUTWARD, ROUNDING_SHARE
+from streampair.privacy.noise import rounded, scaled
+from streampair.privacy.sensitivity import BLT, LONGEST, Toeplitz
 from streampair.privacy.user_level import EntityLimit
 from streampair.records.features import Design
 
@@ -46,9 +48,12 @@ __all__ = [
     "SlotBatch",
     "StateWrapper",
     "check_close",
+    "check_memory",
+    "check_overflow",
     "fitted_numbers",
     "normal_link",
     "rate_link",
+    "rounding_limit",
     "strategy_from",
     "unit_link",
     "with_numbers",
@@ -343,8 +348,12 @@ _PLAIN = (
 # Sums of rounded noise must stay far inside 64-bit integers.
 _MOST_CELLS = 2.0**44
 
-# Error of a normal times its std, in units of that std: above the mean error that is measured.
-_NORMAL_ERROR = 1e-15
+# A computed normal of s steps of the grid is rounded to another step than the ideal one with a probability of
+# at most this, times s + 1 (docs/privacy, Lemma 21).
+_FLIP = 2.0**-89
+
+# A stream without end must have room for so many releases at least.
+_LEAST_RELEASES = 2**20
 
 
 def check_overflow(cells: Any, what: str) -> None:
@@ -353,6 +362,46 @@ def check_overflow(cells: Any, what: str) -> None:
         raise ConfigError(
             f"the {what} would be {float(np.max(cells)):.3g} steps of the grid, beyond what 64-bit sums can "
             "hold",
+            fix="raise epsilon: nothing can be learned under this much noise",
+        )
+
+
+def rounding_limit(
+    kinds: Sequence[Release], epsilon: float, delta: float, forks: int = 0, part: float = 1.0
+) -> int:
+    """Learning slots for which the rounding of noise stays within its part of delta: at most `LONGEST`.
+
+    `part`: how much of that is for these releases.
+
+    Raises
+    ------
+    ConfigError
+        If it does not for the planned releases, or for 2^20 releases of a stream without end.
+    """
+    shares = [(1 + forks) * kind.floating_point(epsilon) for kind in kinds]
+    room, needed = part * ROUNDING_SHARE * delta, math.fsum(shares)
+    if needed > room:
+        least = needed / (part * ROUNDING_SHARE)
+        raise ConfigError(
+            f"delta is {delta:g}, and the rounding of noise alone needs a delta of {least:.2g}",
+            fix=f"give a delta of at least {1.01 * least:.2g}"
+            if 1.01 * least < 1.0
+            else f"lower epsilon: no delta can be kept at {epsilon:g}",
+        )
+    endless = [(kind.every, share) for kind, share in zip(kinds, shares, strict=True) if kind.endless]
+    left = room * (1.0 - 2.0**-30) - needed + math.fsum(share for _, share in endless)
+    # They have equal parts of what is left.
+    counts = (math.floor(_LEAST_RELEASES * left / (len(endless) * share)) for _, share in endless)
+    ends = (every * count for (every, _), count in zip(endless, counts, strict=True))
+    return min([LONGEST, *ends])
+
+
+def check_memory(strategy: BLT, dim: int, mu: float) -> None:
+    """Refuse correlated noise whose memory rounds more than the last digits of sigma make up for."""
+    error = strategy.memory_error(None, dim)
+    if not error < OUTWARD * mu / 2.0:
+        raise ConfigError(
+            f"the rounding of the noise's memory alone costs a mu of {error:.2g}, of {mu:.2g}",
             fix="raise epsilon: nothing can be learned under this much noise",
         )
 
@@ -429,13 +478,18 @@ class Release:
         Number of planned releases; None: no end.
     coordinates, grid
         Number of coordinates of a release, and the step that it is rounded to.
+    draws
+        Sum over the normals of all releases that a record can move of `s + 1`, s being the standard deviation
+        in steps of the grid. None: of `coordinates` equal ones in each release.
+    every
+        Of releases without end, each of which depends on the noise of the ones before: the fewest slots from
+        one to the next.
 
     Notes
     -----
-    `floating_point` is what floating point may add to delta, by Lemma 21 of docs/privacy: the normal is
-    computed with an error e, which moves a cell of the grid with a probability of 2 e / grid, in one of
-    `coordinates` times `releases` cells. It is stated, not charged. The guarantee is computational: it
-    holds as far as the cipher's output is computationally indistinguishable from random bits.
+    `floating_point` is the part of delta that the rounding of computed noise has, by Lemma 21 of
+    docs/privacy: noise is calibrated to what it leaves. The guarantee is computational: it holds as far as
+    the cipher's output is computationally indistinguishable from random bits.
     """
 
     name: str
@@ -449,24 +503,31 @@ class Release:
     releases: int | None
     coordinates: int
     grid: float
+    draws: float | None = None
+    every: int = 1
 
     CIPHER: ClassVar[str] = (
         "AES in counter mode, keyed by the operating system or the noise key: the guarantee holds as far as "
         "its output is indistinguishable from random bits (computational differential privacy)"
     )
-    #: Number of releases for which `floating_point` is stated when there is no horizon.
-    OPEN: ClassVar[int] = 100_000
 
     @property
     def mu2(self) -> float:
         """Share of mu^2 that replacing a record costs."""
         return self.replace**2
 
+    @property
+    def endless(self) -> bool:
+        """Whether the part of delta grows with the stream."""
+        return self.releases is None and self.draws is None
+
     def floating_point(self, epsilon: float) -> float:
-        """Approximate bound of what floating-point errors may add to delta."""
-        count = self.OPEN if self.releases is None else self.releases
-        flips = 2.0 * _NORMAL_ERROR * self.sigma / self.grid if count else 0.0
-        return min((1.0 + math.exp(min(epsilon, 700.0))) * count * self.coordinates * flips, 1.0)
+        """Part of delta that the rounding of noise has; of releases without end, of the first 2^20."""
+        draws = self.draws
+        if draws is None:
+            count = _LEAST_RELEASES if self.releases is None else self.releases
+            draws = count * self.coordinates * (self.sigma / self.grid + 1.0) if count else 0.0
+        return min((1.0 + math.exp(min(epsilon, 700.0))) * draws * _FLIP, 1.0)
 
     def line(self, epsilon: float) -> dict[str, Any]:
         """The line of the mechanism card, as plain values."""
@@ -504,7 +565,7 @@ class NoisySums:
     >>> kind = Release("a sum", "x in [-1, 1]", Relation(), "", 2.0, 4.0, 0.5, 0.25, 1, 1, 0.5)
     >>> sums = NoisySums(kind, (1,))
     >>> sums.add(lambda cells: cells.__iadd__(3))
-    >>> sums.privatize(np.array([0.7]))
+    >>> sums.privatize(np.array([[1.4], [0.0]]))
     array([2.])
     """
 
@@ -529,10 +590,20 @@ class NoisySums:
         Parameters
         ----------
         noise
-            As large as the sums, in units of the records.
+            High and low parts, in steps of the grid: see `noise`; (2, ...), as large as the sums.
         """
-        grid = self.__grid
-        return np.asarray(grid * (self.__cells + np.floor(noise / grid + 0.5).astype(np.int64)))
+        return np.asarray(self.__grid * (self.__cells + rounded(noise)))
+
+    def noise(self, normals: Floats, sigmas: Any) -> Floats:
+        """Noise for `privatize` from as many normals (2, n) as there are sums, by standard deviation.
+
+        Parameters
+        ----------
+        sigmas
+            In units of the records, of all sums, or of each.
+        """
+        steps = np.broadcast_to(sigmas / self.__grid, self.__cells.shape).ravel()
+        return scaled(normals, steps).reshape(2, *self.__cells.shape)
 
     def clear(self) -> None:
         """Begin a new block."""

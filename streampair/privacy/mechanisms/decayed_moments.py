@@ -15,6 +15,7 @@ from streampair.privacy.mechanisms.base import (
     Relation,
     Release,
     Settings,
+    check_memory,
     check_overflow,
     with_numbers,
 )
@@ -163,6 +164,7 @@ class DecayedMomentsPlan:
         # In units of sigma: the releases, and each fork.
         spent = self._rows_mu2(None) + self.forks * self.fork_mu2(self.window)
         put(sigma=math.sqrt(spent) / self.mu)
+        check_memory(self.strategy, self.dim, self.mu)
         check_overflow(20.0 * self.sigma / self.grid, "noise")
         noise = math.sqrt(2.0 * self.features**3 / self.information(_ROWS * self.length))
         put(spread=min(1.0 + 1.25 * math.sqrt(noise), 2.0))
@@ -245,6 +247,7 @@ class DecayedMomentsPlan:
                 releases=None,
                 coordinates=self.dim,
                 grid=self.grid,
+                every=self.length,
             ),
         )
 
@@ -294,7 +297,7 @@ class DecayedMomentsState(MomentsState):
     def _release(self, stream: Stream) -> None:
         """Release one noisy sum of a block; the model is that of the decayed sum of all blocks so far."""
         plan, numbers = self.plan, self._numbers
-        noisy = self.block.privatize(self._noise.rows(1, stream)[0])
+        noisy = self.block.privatize(self.block.noise(self._noise.rows(1, stream)[:, 0], plan.sigma))
         self._running *= plan.keep
         self._running += noisy
         numbers[0] = slots = plan.keep * numbers[0] + plan.length

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from streampair.kernels import dp_steps, random_trees, vectors
-from streampair.privacy.accounting import mu_from
+from streampair.privacy.accounting import planned_mu
 from streampair.privacy.mechanisms.base import Link, Settings, with_numbers
 from streampair.privacy.mechanisms.leaf_weights import leaf_weights
 from streampair.privacy.mechanisms.second_moments import (
@@ -181,7 +181,7 @@ def worthwhile(
     records, with many features less in proportion to the leaves' share of the budget. Otherwise the linear
     score has the whole budget, since it would lose more than the leaves gain.
     """
-    sigma = 2.0 * math.sqrt(TREES) / (mu_from(epsilon, delta) * math.sqrt(shares(features)[1]))
+    sigma = 2.0 * math.sqrt(TREES) / (planned_mu(epsilon, delta) * math.sqrt(shares(features)[1]))
     most = _MOST_NOISE * shares(features)[1] / shares(1)[1]
     return sigma * math.sqrt(2.0**depth) <= most * horizon
 

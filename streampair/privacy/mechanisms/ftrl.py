@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from streampair.privacy.mechanisms.base import (
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.second_moments import MOST_CENTRE, Moments
-from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise
+from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise, rounded
 from streampair.privacy.sensitivity import (
     BLT,
     Influence,
@@ -207,13 +208,22 @@ class GradientPlan(abc.ABC):
     def _window_norm(self, window: int) -> float:
         """Largest norm of what one record moves in `window` consecutive releases."""
 
+    @property
+    def memory(self) -> float:
+        """mu that the rounding of the memory of correlated noise costs (docs/privacy, Lemma 21)."""
+        return 0.0
+
     def fork_mu2(self, window: int) -> float:
         """Upper bound of what a fork of `window` consecutive releases adds to mu^2."""
-        return (self._window_norm(window) / self.sigma) ** 2
+        return (self._window_norm(window) / self.sigma + self.memory) ** 2
+
+    def draws(self) -> float | None:
+        """As of `Release`."""
+        return None
 
     def release(self) -> Release:
         """The release with its sensitivity, noise and cost, for the card."""
-        replace = self.sensitivity / self.sigma
+        replace = self.sensitivity / self.sigma + self.memory
         # Blanking takes away gradients of at most the clip, which moves by less than the diameter.
         share = 1.0 if self.tangent else min(self.clip / self.diameter, 1.0)
         return Release(
@@ -228,6 +238,7 @@ class GradientPlan(abc.ABC):
             releases=self.horizon,
             coordinates=self.dim,
             grid=self.grid,
+            draws=self.draws(),
         )
 
 
@@ -331,14 +342,25 @@ class FTRLPlan(GradientPlan):
         total = self.sensitivity
         if self.forks:
             total = math.hypot(total, math.sqrt(self.forks) * self._window_norm(self.window))
-        object.__setattr__(self, "sigma", total / self.mu)
+        left = self.mu - math.sqrt(1.0 + self.forks) * self.memory
+        if not left > 0.5 * self.mu:
+            raise ConfigError(
+                f"the rounding of the noise's memory alone costs a mu of {self.memory:.2g}, of {self.mu:.2g}",
+                fix="use strategy='blt' or raise epsilon",
+            )
+        object.__setattr__(self, "sigma", total / left)
         check_overflow(20.0 * self.sigma / self.grid, "noise")
 
     def mu_spent(self, steps: int) -> float:
         """mu of the first `steps` releases: that of the record that is in most of them."""
         if steps <= 0:
             return 0.0
-        return pattern_sensitivity(self.strategy, self._moves(), steps=steps) / self.sigma
+        return pattern_sensitivity(self.strategy, self._moves(), steps=steps) / self.sigma + self.memory
+
+    @functools.cached_property
+    def memory(self) -> float:
+        """mu that the rounding of the memory of correlated noise costs (docs/privacy, Lemma 21)."""
+        return self.strategy.memory_error(self.horizon, self.dim)
 
     def _window_norm(self, window: int) -> float:
         if self.influence.together:
@@ -465,8 +487,10 @@ class SummedGradients(ExactGradients):
         super().__init__(release, buffer, numbers, dim)
         self.total = np.zeros(dim, dtype=np.int64)
 
-    def privatize(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
-        """For each row release the noisy sum and take a step; `noise`: its increments, (n, dim)."""
+    def privatize(
+        self, rows: Floats, labels: Floats, noise: NDArray[np.int64], rates: Floats, steps: int
+    ) -> None:
+        """For each row release the noisy sum and take a step; `noise`: its increments in steps, (n, dim)."""
         b = self.buffer
         dp_steps.ftrl_steps(
             rows, labels, noise, rates, steps, b.numbers, self._scratch, self.total, b.places,
@@ -513,9 +537,9 @@ class FTRLState(GradientState):
         self._noise: BLTNoise | ToeplitzNoise
         if isinstance(strategy, BLT):
             numbers += [*strategy.omega.tolist(), *strategy.theta.tolist()]
-            self._noise = BLTNoise(strategy.omega.copy(), strategy.theta, plan.dim, plan.sigma)
+            self._noise = BLTNoise(strategy.omega.copy(), strategy.theta, plan.dim, plan.sigma / plan.grid)
         else:
-            self._noise = ToeplitzNoise(strategy.inverse, plan.dim, plan.sigma)
+            self._noise = ToeplitzNoise(strategy.inverse, plan.dim, plan.sigma / plan.grid)
             self._keyed_in_one_call = False
         self.gate = SummedGradients(plan.release(), buffer, numbers, plan.dim)
         self._rates = np.empty(0)
@@ -548,7 +572,7 @@ class FTRLState(GradientState):
         for start in range(0, len(rows), _CHUNK):
             part = rows[start : start + _CHUNK]
             count = len(part)
-            noise = self._noise.rows(count, stream)
+            noise = rounded(self._noise.rows(count, stream))
             self.gate.privatize(part, labels[start : start + count], noise, self._eta(count), self.steps)
             self.steps += count
 

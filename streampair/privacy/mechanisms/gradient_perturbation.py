@@ -27,7 +27,7 @@ from streampair.privacy.mechanisms.ftrl import (
     GradientState,
     empty_buffer,
 )
-from streampair.privacy.noise import ChainedNoise
+from streampair.privacy.noise import ChainedNoise, rounded, scaled
 from streampair.privacy.sensitivity import Influence
 
 if TYPE_CHECKING:
@@ -78,6 +78,13 @@ class GradientPerturbationPlan(GradientPlan):
             len(sums) - 1 if self.influence.together and window > 0 else min(max(window, 0), len(sums) - 1)
         )
         return math.sqrt(float((sums[width:] - sums[: len(sums) - width]).max()))
+
+    def draws(self) -> float | None:
+        """Of the releases that a record moves: the noise of the others is independent of theirs."""
+        if self.horizon is not None:
+            return None
+        records = 1 if self.relation.entity is None else self.relation.entity.records
+        return records * len(self._moves()) * self.dim * (self.sigma / self.grid + 1.0)
 
     def mu_spent(self, steps: int) -> float:
         """mu of the first `steps` releases: that of the record that is in most of them."""
@@ -143,8 +150,10 @@ class NoisyGradients(ExactGradients):
         noisy: Floats = self._scratch[2].copy()
         return noisy
 
-    def privatize(self, rows: Floats, labels: Floats, noise: Floats, rates: Floats, steps: int) -> None:
-        """For each row release the noisy gradient and take a step; `noise`: (n, dim)."""
+    def privatize(
+        self, rows: Floats, labels: Floats, noise: NDArray[np.int64], rates: Floats, steps: int
+    ) -> None:
+        """For each row release the noisy gradient and take a step; `noise`: in grid steps, (n, dim)."""
         b = self.buffer
         dp_steps.noisy_steps(rows, labels, noise, rates, steps, b.numbers, self._scratch, b.places)
 
@@ -216,8 +225,8 @@ class GradientPerturbationState(GradientState):
         for start in range(0, len(rows), _CHUNK):
             part, y = rows[start : start + _CHUNK], labels[start : start + _CHUNK]
             rates = self.plan.rates(self.steps, len(part))
-            noise = self.plan.sigma * stream.take(len(part) * dim).reshape(len(part), dim)
-            self.gate.privatize(part, y, noise, rates, self.steps)
+            noise = scaled(stream.take(len(part) * dim), self.plan.sigma / self.plan.grid)
+            self.gate.privatize(part, y, rounded(noise).reshape(len(part), dim), rates, self.steps)
             self.steps += len(part)
 
     def to_state(self) -> dict[str, Any]:

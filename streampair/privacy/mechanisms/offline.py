@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from streampair.errors import ConfigError
 from streampair.kernels import random
-from streampair.privacy.accounting import PrivacyReport, delta_from, epsilon_from, mu_from
+from streampair.privacy.accounting import PrivacyReport, delta_from, mu_from, planned_mu, promised_epsilon
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     NoisySums,
@@ -24,6 +24,7 @@ from streampair.privacy.mechanisms.base import (
     Release,
     check_overflow,
     power_of_two_below,
+    rounding_limit,
 )
 from streampair.privacy.noise import NormalStream
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 __all__ = [
+    "ROUNDING_PART",
     "ExactRelease",
     "LaplaceStream",
     "TablePlan",
@@ -448,8 +450,14 @@ def plan_table(
         return TablePlan(name, lemma, dim, sensitivity, blank, releases, grid, 0.0, max(steps, 1))
     if noise is None:
         moved = sensitivity + grid * math.sqrt(dim)
-        noise = moved * math.sqrt(releases) / (math.sqrt(share) * mu_from(epsilon, delta))
-    return TablePlan(name, lemma, dim, sensitivity, blank, releases, grid, noise, 0)
+        noise = moved * math.sqrt(releases) / (math.sqrt(share) * planned_mu(epsilon, delta))
+    plan = TablePlan(name, lemma, dim, sensitivity, blank, releases, grid, noise, 0)
+    rounding_limit((plan.release,), epsilon, delta, part=ROUNDING_PART)
+    return plan
+
+
+ROUNDING_PART = 1.0 / 16.0
+"""Of the part of delta for rounding, for each plan: no record is in the releases of more plans than that."""
 
 
 def _rounded(vector: Floats, inverse: float, cells: NDArray[np.int64]) -> None:
@@ -496,9 +504,9 @@ class VectorGate:
         self._sums.clear()
         self._sums.add(_rounded, vector, 1.0 / plan.grid)
         if plan.pure:
-            cells = plan.pure_noise(self._laplace)
-            return self._sums.privatize(plan.grid * cells.astype(np.float64))
-        return self._sums.privatize(plan.sigma * self._normals.take(plan.dim))
+            cells = plan.pure_noise(self._laplace).astype(np.float64)
+            return self._sums.privatize(np.stack((cells, np.zeros(plan.dim))))
+        return self._sums.privatize(self._sums.noise(self._normals.take(plan.dim), plan.sigma))
 
 
 class TableReport(PrivacyReport):
@@ -562,8 +570,8 @@ def report_of(
     if around:
         mu = math.sqrt(mu**2 + sum(plan.mu**2 for plan in around))
     if delta:
-        spent = epsilon_from(mu, delta) if spent is None else spent
-        budget = mu_from(epsilon, delta)
+        spent = promised_epsilon(mu, delta) if spent is None else spent
+        budget = planned_mu(epsilon, delta)
     else:
         costs = [plan.epsilon for plan in plans]
         spent = (max(costs) if parallel else sum(costs)) + sum(plan.epsilon for plan in around)

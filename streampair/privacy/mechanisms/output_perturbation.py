@@ -14,7 +14,7 @@ from streampair import losses
 from streampair.errors import ConfigError, PrivacyError
 from streampair.kernels import dp_steps, numerics, sensitivity
 from streampair.kernels import vectors as vectors_kernels
-from streampair.privacy.accounting import epsilon_from, mu_from, rho_from
+from streampair.privacy.accounting import planned_mu, promised_epsilon, rho_from
 from streampair.privacy.contraction import (
     giga_steps,
     output_sensitivities,
@@ -203,6 +203,7 @@ class OutputPerturbationPlan:
             releases=int(released.sum()),
             coordinates=self.dim,
             grid=float(self.grids[last]),
+            draws=self.dim * float((self.sigmas[released] / self.grids[released] + 1.0).sum()),
         )
 
     def fork_mu2(self, window: int, start: int | None = None) -> float:
@@ -388,7 +389,7 @@ def plan_output_perturbation_paper(
     sigmas[first:] = fitted / t[first:]
     grids = np.ones(horizon)
     grids[first:] = power_of_two_below(0.01 * sensitivities[first:] / math.sqrt(dim))
-    mu = mu_from(epsilon, delta)
+    mu = planned_mu(epsilon, delta)
     plan = OutputPerturbationPlan(
         mu, dim, influence, diameter, math.inf, radius, alpha, smoothness, first, etas, factors,
         sensitivities, grids, sigmas, scale=fitted,
@@ -664,7 +665,7 @@ class OutputPerturbationState(MechanismState):
 
     def _scatter(self, stream: Stream) -> Floats:
         """A uniform point of the ball: d coordinates of one on the sphere in d + 2 dimensions."""
-        z = stream.take(self.plan.dim + 2)
+        z = stream.take(self.plan.dim + 2)[0]
         point: Floats = z[: self.plan.dim] * (self.plan.radius / math.sqrt(float(vectors_kernels.dot(z, z))))
         return point
 
@@ -883,7 +884,7 @@ class OutputPerturbation(Mechanism):
         if not self.paper:
             return []
         plan: OutputPerturbationPlan = run.plan
-        exact = epsilon_from(plan.mu_spent(plan.horizon), settings.delta)
+        exact = promised_epsilon(plan.mu_spent(plan.horizon), settings.delta)
         return [
             f"Noise and steps are those of Huai et al. (2020), whose constants promise epsilon "
             f"{settings.epsilon:g}; by the exact account the whole run spends epsilon {exact:.6g}.",

@@ -10,9 +10,16 @@ import numpy as np
 import scipy
 
 from streampair.errors import ConfigError
-from streampair.privacy.accounting import mu_from
-from streampair.privacy.mechanisms.base import Relation, Release, check_overflow, power_of_two_below
+from streampair.privacy.accounting import mu_from, planned_mu
+from streampair.privacy.mechanisms.base import (
+    Relation,
+    Release,
+    check_overflow,
+    power_of_two_below,
+    rounding_limit,
+)
 from streampair.privacy.mechanisms.offline import (
+    ROUNDING_PART,
     ExactRelease,
     LaplaceStream,
     TablePlan,
@@ -181,7 +188,7 @@ def plan_pairs(
     >>> plan.releases, round(plan.mu, 3)
     (10, 0.237)
     """
-    mu = mu_from(epsilon, delta or 1e-6)  # the checks of both
+    mu = planned_mu(epsilon, delta or 1e-6)  # the checks of both
     reach = math.sqrt(dim) if delta else float(dim)
     grid = float(power_of_two_below(0.01 * sensitivity / reach))
     sigma, scale = 0.0, 0
@@ -195,7 +202,7 @@ def plan_pairs(
     else:
         check_overflow(noise / grid, "noise")
         scale = max(math.ceil(noise / grid), 1)
-    return PairsPlan(
+    plan = PairsPlan(
         name=name,
         lemma=lemma,
         dim=dim,
@@ -209,6 +216,9 @@ def plan_pairs(
         batch=batch,
         epochs=epochs,
     )
+    if delta:
+        rounding_limit((plan.release,), epsilon, delta, part=ROUNDING_PART)
+    return plan
 
 
 # A coin of this many bits.
@@ -507,7 +517,7 @@ def plan_inputs(
     >>> round(labels.epsilon, 6), persons.epsilon <= 1.0
     (1.0, True)
     """
-    mu, each = mu_from(epsilon, delta or 1e-6), epsilon / (2.0 * relation.pairs)
+    mu, each = planned_mu(epsilon, delta or 1e-6), epsilon / (2.0 * relation.pairs)
     noise = None
     if delta:
         half = 0.5 * mu / math.sqrt(2.0 * relation.pairs)

@@ -110,6 +110,7 @@ class PrevalencePlan(CompanionPlan):
             releases=None if self.horizon is None else self._blocks(self.horizon),
             coordinates=self.cells,
             grid=GRID,
+            draws=self.records * self.cells * (self.sigma / GRID + 1.0),
         )
 
     def _blocks(self, horizon: int) -> int:
@@ -220,7 +221,7 @@ class WithPrevalenceState(StateWrapper):
         assert rate is not None
         if self.steps != self._due:
             return
-        out = self.sums.privatize(rate.sigma * stream.take(rate.cells))
+        out = self.sums.privatize(self.sums.noise(stream.take(rate.cells), rate.sigma))
         self.sums.clear()
         self._sums += out
         if self._w.any():

@@ -228,6 +228,7 @@ class AucPlan(CompanionPlan):
             releases=None if self.horizon is None else self.windows(self.horizon),
             coordinates=2 * BINS,
             grid=1.0,
+            draws=self.records * 2 * BINS * (self.sigma + 1.0),
         )
 
 
@@ -369,8 +370,8 @@ class WithPrivateAUCState(StateWrapper):
         self.steps = self.inner.steps
         if self.steps != self._due:
             return
-        noise = self._auc_plan.sigma * stream.take(2 * BINS)
-        keep(self._sums, self._sizes, self.sums.privatize(noise.reshape(2, BINS)))
+        noise = self.sums.noise(stream.take(2 * BINS), self._auc_plan.sigma)
+        keep(self._sums, self._sizes, self.sums.privatize(noise))
         self.sums.clear()
         self._due = self._auc_plan.end(self.steps)
 

@@ -26,6 +26,7 @@ from streampair.privacy.mechanisms.base import (
     Release,
     Settings,
     SlotBatch,
+    check_memory,
     check_overflow,
     normal_link,
     rate_link,
@@ -33,7 +34,7 @@ from streampair.privacy.mechanisms.base import (
     with_numbers,
 )
 from streampair.privacy.noise import BLTNoise, ChainedNoise
-from streampair.privacy.sensitivity import BLT, grid_step, pattern_sensitivity
+from streampair.privacy.sensitivity import BLT, LONGEST, grid_step, pattern_sensitivity
 from streampair.privacy.user_level import EntityLimit, pairs_apart
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ class SecondMomentsPlan:
             put("sigma", factor * self.sigma)
             put("sigma_last", factor * self.sigma_last)
         put("spread", self._spread())
+        check_memory(strategy, self.dim, self.mu)
         check_overflow(20.0 * max(self.sigma, self.sigma_last * self.units) / self.grid, "noise")
 
     @functools.cached_property
@@ -400,6 +402,7 @@ class SecondMomentsPlan:
         """Releases and their cost: the sums of blocks, and that of all records at the horizon."""
         horizon, dim = self.horizon, self.dim
         running = None if horizon is None else len(self._ends_before(horizon))
+        ends = len(_block_ends(self.base, LONGEST)) if horizon is None else 0
 
         def kind(name: str, move: float, sigma: float, releases: int | None, units: int = 1) -> Release:
             moved = move / sigma
@@ -419,6 +422,9 @@ class SecondMomentsPlan:
                 releases=releases,
                 coordinates=dim,
                 grid=self._mean_grid / units,
+                draws=(ends if releases is None else releases)
+                * dim
+                * (sigma / (self._mean_grid / units) + 1.0),
             )
 
         kinds = []
@@ -854,7 +860,7 @@ class MomentsState(MechanismState):
         self._weighted = np.zeros(plan.dim)  # best unbiased combination of all releases, times `_known`
         self._last = np.zeros(plan.dim if plan.horizon is not None else 0)
         self._numbers = np.zeros(3)  # running slots, `_known`, start of the open block
-        self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, plan.sigma)
+        self._noise = BLTNoise(plan.strategy.omega.copy(), plan.strategy.theta, plan.dim, 1.0)
         self._w = np.zeros(plan.features)
         self._origin: Floats | None = None  # weights of the start model
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
@@ -1002,10 +1008,11 @@ class MomentsState(MechanismState):
         plan = self.plan
         if self._at_horizon():
             value = self._last
-            value[:] = self.total.privatize(plan.sigma_last * stream.take(plan.dim))
+            value[:] = self.total.privatize(self.total.noise(stream.take(plan.dim), plan.sigma_last))
             slots, std = plan.weighed(self.steps), plan.sigma_last
         else:
-            noisy = self.block.privatize(self._noise.rows(1, stream)[0])
+            rows = self._noise.rows(1, stream)[:, 0]  # of std 1: the coordinates have steps of their own
+            noisy = self.block.privatize(self.block.noise(rows, plan.sigma))
             keep = float(plan.strategy.theta[0])
             value = self._running
             value *= keep

@@ -129,6 +129,7 @@ class WarmupPlan:
             releases=1,
             coordinates=(2 + cross) * (dim + labels),
             grid=grid,
+            draws=(dim + labels) * sum(sigma / grid + 1.0 for sigma in self.sigmas),
         )
 
 
@@ -240,7 +241,7 @@ class Warmup:
         d, slots = self._dim, self.plan.slots
         std = np.array(self.plan.sigmas)
         shape = (len(std), d + self.plan.labels)
-        noise = stream.take(shape[0] * shape[1]).reshape(shape) * std[:, None]
+        noise = self.sums.noise(stream.take(shape[0] * shape[1]), std[:, None])
         released = self.sums.privatize(noise) / slots
         mean, square = released[:2]
         self.sums.clear()
