@@ -554,6 +554,8 @@ class TopicLane:
     async def _until_give_up(self, work: Coroutine[Any, Any, _R]) -> _R:
         """Await `work` until `give_up` is set: a broker may never answer."""
         task, give_up = asyncio.ensure_future(work), asyncio.ensure_future(self.give_up.wait())
+        # After a cancellation nobody reads it, and `close` waits for its end.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.wait({task, give_up}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
