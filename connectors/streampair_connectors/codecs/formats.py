@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from streampair_connectors.codecs.records import (
     dict_decoder,
     json_decoder,
 )
-from streampair_connectors.codecs.registry import SchemaRegistry
+from streampair_connectors.codecs.registry import MOST_IDS, SchemaRegistry
 from streampair_connectors.config import Config
 
 __all__ = ["FRAME", "avro_parser", "avro_reader", "event_decoder", "field_decoder", "schema_registry"]
@@ -172,39 +171,45 @@ def avro_parser(config: Config, keep: Callable[[bytes, Any], None] | None = None
     """
     registry = schema_registry(config)
     assert registry is not None
-    known: dict[bytes, tuple[_Parse | RecordError, float]] = {}  # with the time until when it holds
+    known: dict[bytes, _Parse | RecordError] = {}
+
+    def read(head: bytes) -> _Parse | RecordError:
+        """The reader of a schema, or why none of its messages can be read: that never changes."""
+        number = int.from_bytes(head[1:], "big")
+        if number >= MOST_IDS:
+            return RecordError(
+                f"the id of a schema is {number}, and no registry gives ids from {MOST_IDS} on",
+                fix="write the message with a serializer of the schema registry",
+                stage="decode",
+            )
+        try:
+            # An answer that there is no such schema is not kept: it may be registered meanwhile.
+            schema = _compiled(*registry.schema(number))
+        except _SchemaError as error:
+            return RecordError(
+                f"the schema with id {number} cannot be used: {error}",
+                fix="register a record as the schema of the topic's values",
+                stage="decode",
+            )
+        if keep is not None and len(known) < _MOST_SCHEMAS:
+            keep(head, schema)
+        return avro_reader(schema, FRAME)
 
     def parse(value: bytes) -> dict[str, Any]:
-        head = value[:FRAME]
-        read, until = known.get(head, (None, 0.0))
-        if read is None or (until < math.inf and time.monotonic() >= until):
-            _frame(value)
-            number, until = int.from_bytes(head[1:], "big"), math.inf
-            try:
-                schema = _compiled(*registry.schema(number))
-                read = avro_reader(schema, FRAME)
-                if keep is not None and len(known) < _MOST_SCHEMAS:
-                    keep(head, schema)
-            except RecordError as error:
-                # Not asked for again at once: each such event would cost a request.
-                read, until = error, time.monotonic() + _ASK_AGAIN_SECONDS
-            except _SchemaError as error:
-                read = RecordError(
-                    f"the schema with id {number} cannot be used: {error}",
-                    fix="register a record as the schema of the topic's values",
-                    stage="decode",
-                )
-            if head in known or len(known) < _MOST_SCHEMAS:
-                known[head] = read, until
-        if isinstance(read, RecordError):
-            raise RecordError(read.problem, fix=read.fix, stage="decode")
-        return read(value)
+        found = known.get(value[:FRAME])
+        if found is None:
+            head = value[: _frame(value)]
+            found = read(head)
+            if len(known) < _MOST_SCHEMAS:
+                known[head] = found
+        if isinstance(found, RecordError):
+            raise RecordError(found.problem, fix=found.fix, stage="decode")
+        return found(value)
 
     return parse
 
 
 _MOST_SCHEMAS = 10_000
-_ASK_AGAIN_SECONDS = 60.0  # for an id that the registry did not know
 
 
 class _SchemaError(Exception):

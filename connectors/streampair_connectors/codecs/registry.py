@@ -17,12 +17,15 @@ import msgspec
 from streampair.errors import ConfigError, RecordError, SourceError
 from streampair_connectors.config import SchemaRegistryConfig
 
-__all__ = ["SchemaRegistry"]
+__all__ = ["MOST_IDS", "SchemaRegistry"]
 
 _T = TypeVar("_T")
 
 _MAX_BYTES = 10_000_000
 _MAX_REFERENCES = 100
+_OF_THE_CLIENT = (401, 407, 429)  # statuses that say nothing of what was asked for
+MOST_IDS = 2**31
+"""Ids are positive integers of 32 bits with a sign: some registries refuse to be asked for others."""
 _CONFLICT = "conflict"  # the answer to a schema that may not follow the one before
 
 
@@ -40,7 +43,11 @@ class _SchemaAnswer(msgspec.Struct):
 
 
 class _Registered(msgspec.Struct):
-    id: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]  # a frame has four bytes for it
+    id: Annotated[int, msgspec.Meta(ge=0, lt=MOST_IDS)]
+
+
+class _RefusedError(SourceError):
+    """An answer that says nothing of the registry, if it answers other questions."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -102,10 +109,22 @@ class SchemaRegistry:
         Raises
         ------
         RecordError
-            The registry has no schema with this id, or one that is not Avro.
+            The registry has no schema with this id, refuses it, or has one that is not Avro.
         SourceError
-            The registry does not answer, or refuses.
+            The registry does not answer, or refuses everything.
         """
+        try:
+            return self._schema(number)
+        except _RefusedError as error:
+            # A registry that refuses one id answers other questions. A proxy in front of none does not.
+            self.check()
+            raise RecordError(
+                f"the schema registry has no usable schema with id {number}: {error}",
+                fix="register it, or name the registry of the producers in [schema_registry]",
+                stage="decode",
+            ) from None
+
+    def _schema(self, number: int) -> tuple[Any, list[Any]]:
         answer = self._ask(f"/schemas/ids/{number}")
         if answer is None:
             raise RecordError(
@@ -167,13 +186,13 @@ class SchemaRegistry:
         try:
             return msgspec.convert(answer, kind)
         except (msgspec.ValidationError, ValueError):  # half of a surrogate pair is no text
-            raise self._unusable(f"its answer has no {what}") from None
+            raise self._unusable(f"its answer has no {what}", _RefusedError) from None
 
     def _parsed(self, found: _SchemaAnswer) -> Any:
         try:
             return json.loads(found.schema)
         except (ValueError, RecursionError):
-            raise self._unusable("its answer has no schema") from None
+            raise self._unusable("its answer has no schema", _RefusedError) from None
 
     def _ask(self, path: str, posted: Any = None) -> Any:
         """Return an answer; None: there is no such thing; `_CONFLICT`: what is posted may not be there."""
@@ -186,10 +205,10 @@ class SchemaRegistry:
             with self._open(request, timeout=self._timeout) as answer:
                 body = answer.read(_MAX_BYTES + 1)
             if len(body) > _MAX_BYTES:
-                raise self._unusable(f"its answer has more than {_MAX_BYTES} bytes")
+                raise self._unusable(f"its answer has more than {_MAX_BYTES} bytes", _RefusedError)
             found = json.loads(body)
             if found is None:  # not the same as that there is no such thing
-                raise self._unusable("its answer has no schema")
+                raise self._unusable("its answer has no schema", _RefusedError)
             return found
         except urllib.error.HTTPError as error:
             with error:
@@ -198,17 +217,19 @@ class SchemaRegistry:
                 return None
             if status == 409 and posted is not None:
                 return _CONFLICT
-            raise self._unusable(f"it answers with status {status}") from None
+            refused = 400 <= status < 500 and status not in _OF_THE_CLIENT
+            kind = _RefusedError if refused else SourceError
+            raise self._unusable(f"it answers with status {status}", kind) from None
         except urllib.error.URLError as error:
             reason = type(error.reason).__name__ if isinstance(error.reason, Exception) else error.reason
             raise self._unusable(f"it cannot be reached ({reason})") from None
         except (OSError, http.client.HTTPException) as error:
             raise self._unusable(f"it does not answer ({type(error).__name__})") from None
         except (ValueError, RecursionError):
-            raise self._unusable("its answer is not JSON") from None
+            raise self._unusable("its answer is not JSON", _RefusedError) from None
 
-    def _unusable(self, what: str) -> SourceError:
-        return SourceError(
+    def _unusable(self, what: str, kind: type[SourceError] = SourceError) -> SourceError:
+        return kind(
             f"the schema registry {self._url}: {what}",
             fix="check that it runs, and url, username, password and ssl_cafile of [schema_registry]",
         )

@@ -303,7 +303,7 @@ def _failed() -> asyncio.Future[Any]:
 
 def headers_size(headers: Headers | None) -> int:
     """Upper bound of the bytes that headers take. A header may have no value."""
-    return sum(4 * len(name) + len(value or b"") + 10 for name, value in headers or ())
+    return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers or ())
 
 
 @functools.lru_cache(maxsize=65_536)
