@@ -437,6 +437,8 @@ class Opener:
             # 2 read the register, then the log: both only after the fence
             committed = await self._store.committed(partitions)
             frames = await store.read()
+            # An owner that was fenced only now may have read on: the ends from before are those of a past.
+            spans = await self._lookup.spans(partitions)
             if not frames:
                 refuse_other_state(self._config, partition)
             # 3 verify

@@ -594,6 +594,8 @@ class LateLabelSource(TopicSource):
         if self._open is None:
             return
         await self._label_reader.poll()
+        if self._open is None:  # closed meanwhile, by a rebalance
+            return
         logged = self._open.logged_lane
         if self._scores is not None and logged.score_sample is not None and logged.source is not None:
             await self._scores.poll(logged.score_sample, logged.source.due)
