@@ -442,6 +442,7 @@ class Network:
         self.down = False
         self._up_at = 0.0
         self._cut: tuple[str, float] | None = None
+        self.latency = 0.003  # seconds, at most, there and back again
         self.loss = 0.0  # probability that a request, or its answer, is lost or late
 
     async def ask(
@@ -458,7 +459,7 @@ class Network:
         """
         loop, coin = self._loop, self._coin
         answer: asyncio.Future[_R] = loop.create_future()
-        there, fate = waits + coin.uniform(0.0, 0.003), coin.random() / (self.loss or 1e-9)
+        there, fate = waits + coin.uniform(0.0, self.latency), coin.random() / (self.loss or 1e-9)
         lost_there, late, lost_back = fate < 1 / 3, 1 / 3 <= fate < 2 / 3, 2 / 3 <= fate < 1
         if late:
             there = patience * coin.uniform(0.9, 3.0)
@@ -480,7 +481,8 @@ class Network:
             if lost_back or late or cut:
                 self._note(f"network: {what} has landed {'late' if late else 'and its answer is lost'}")
             else:
-                loop.call_later(coin.uniform(0.0, 0.003), _tell, answer, error, result, context=_BROKER)
+                back = coin.uniform(0.0, self.latency)
+                loop.call_later(back, _tell, answer, error, result, context=_BROKER)
 
         loop.call_later(there, land, context=_BROKER)
         return await answer

@@ -72,7 +72,7 @@ class Connection:
     async def pause(self) -> None:
         """Suspend the caller, perhaps for long enough that a rebalance comes and goes."""
         coin = self.loop.coin.random()
-        if coin < 0.03:
+        if coin < 0.05:
             await asyncio.sleep(self.loop.coin.uniform(0.0, 1.5))
         elif coin < 0.3:
             await asyncio.sleep(self.loop.coin.choice((0.0, 0.0, 0.002, 0.02)))
@@ -141,12 +141,16 @@ class Fetcher:
                 if position is not None and partition not in self.paused and partition not in self._fetched
             }
             if wanted:
+                # An answer waits until it has many records, or for so long.
+                logs = connection.broker.log
+                full = any(logs(p).stable_end > offset for p, offset in wanted.items())
+                full = full and connection.loop.coin.random() < 0.5
                 sent, assignment = connection.process.host.now_ms, self._assignment
                 try:
                     answers = await connection.network.ask(
                         f"{connection.process.name}: a fetch",
                         functools.partial(self._answer, wanted),
-                        waits=_FETCH_SECONDS,
+                        waits=0.0 if full else _FETCH_SECONDS,
                     )
                 except NoAnswerError:
                     answers = {}
@@ -281,9 +285,8 @@ class SimulatedConsumer:
     async def _membership(self) -> None:
         owned: list[Partition] = []
         while True:
-            revoked = owned
-            self._fetcher.assign({})
-            await self._guard(self._on_revoked, revoked)
+            # The client goes on with the partitions until it has others.
+            await self._guard(self._on_revoked, owned)
             await self._end_beats()
             try:
                 self._generation, numbers = await self._join()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import heapq
 import random
 import sys
+import warnings
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from typing import Any, TypeVar
@@ -163,12 +163,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         self.set_exception_handler(lambda loop, context: None)
         try:
-            for task in self._tasks:
-                if not task.done():
-                    with contextlib.suppress(BaseException):
-                        task.get_coro().close()  # type: ignore[union-attr]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what was handed to a task that never ran
+                for task in self._tasks:
+                    if not task.done():
+                        with contextlib.suppress(BaseException):
+                            task.get_coro().close()  # type: ignore[union-attr]
             self._tasks = []
             super().close()
-            gc.collect(0)
         finally:
             sys.unraisablehook = hook

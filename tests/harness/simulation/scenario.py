@@ -33,6 +33,7 @@ from streampair.engine.wal import (
     WHOLE_TOPIC,
     Chain,
     CommitEntry,
+    Position,
     Range,
     RangesEntry,
     SnapshotEntry,
@@ -43,6 +44,7 @@ from streampair.errors import StreampairError
 __all__ = ["FaultError", "Plan", "Run", "simulate"]
 
 INPUT, SCORES, DEAD, LOG = "events", "scores", "dead-letters", "log"
+LABELS, LATE = "labels", "late-labels"
 _HEALED = 4.0  # seconds, from which on nothing fails any more
 _PATIENCE = 90.0  # seconds from then until all is scored
 _KEY = "STREAMPAIR_SIMULATION_KEY"
@@ -69,9 +71,11 @@ class Plan:
     partitions: int = 1
     append_time: bool = True
     compacted: bool = False
+    late: bool = False  # labels come later, on a topic of their own
     session: float = 2.0
     disorder: float = 0.0
     loss: float = 0.0
+    latency: float = 0.003
     skews: list[float] = field(default_factory=list)
     schedule: list[tuple[float, str, tuple[Any, ...]]] = field(default_factory=list)
 
@@ -85,13 +89,16 @@ class Plan:
             partitions=coin.choice((1, 2, 3)),
             append_time=coin.random() < 0.7,
             compacted=coin.random() < 0.1,
+            late=coin.random() < 0.25,
             session=coin.choice((1.0, 2.0, 3.0)),
             disorder=coin.choice((0.0, 0.1, 0.5)),
             loss=coin.choice((0.0, 0.0, 0.01, 0.05)),
+            latency=coin.choice((0.003, 0.003, 0.1)),
             skews=[coin.choice((0.0, 0.0, 0.0, -0.2, 0.2, 3.0)) for _ in range(3)],
         )
-        # Of a private lane each crash is charged then, and there is no budget for it.
-        plan.compacted &= plan.learner != "PairFTRL"
+        # Of a private lane each crash is charged then, and there is no budget for it. An event whose label
+        # comes later is read twice.
+        plan.compacted &= plan.learner != "PairFTRL" and not plan.late
         plan._draw_schedule(coin)
         return plan
 
@@ -100,6 +107,8 @@ class Plan:
         add((0.0, "start", (0,)))
         if coin.random() < 0.8:
             add((coin.uniform(0.0, 2.5), "start", (1,)))
+        if coin.random() < 0.5:  # while the first one opens its lane
+            add((coin.uniform(0.1, 1.5), "rebalance", ()))
         for _ in range(coin.randint(3, 9)):
             kind = coin.choice(("plain", "plain", "plain", "committed", "aborted"))
             number, count = coin.randrange(self.partitions), coin.randint(1, 8)
@@ -138,7 +147,15 @@ class Plan:
 
 
 @functools.cache
-def config_of(learner: str, session: float, compacted: bool) -> Config:
+def config_of(learner: str, session: float, late: bool) -> Config:
+    label: dict[str, Any] = {"input": {"topic": INPUT, "features": ["a", "b"], "id": "id"}}
+    if late:
+        label["labels"] = {
+            **{"topic": LABELS, "late_topic": LATE, "id": "key", "label": "y"},
+            **{"absent": False, "after": "500ms", "lateness": "200ms"},
+        }
+    else:
+        label["input"]["label"] = "y"
     return parse_config(
         {
             "app": "simulated",
@@ -147,7 +164,7 @@ def config_of(learner: str, session: float, compacted: bool) -> Config:
                 "session_timeout_seconds": session,
                 "connect_timeout_seconds": 4.0,
             },
-            "input": {"topic": INPUT, "label": "y", "features": ["a", "b"], "id": "id"},
+            **label,
             "output": {"topic": SCORES, "dead_letter_topic": DEAD},
             "learner": {"scope": "application", **_LEARNERS[learner]},
             "store": {"kind": "kafka", "log_topic": LOG, "transaction_timeout_seconds": 5.0},
@@ -174,11 +191,11 @@ class Run:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.trace: list[str] = []
-        self.config = config_of(plan.learner, plan.session, plan.compacted)
+        self.config = config_of(plan.learner, plan.session, plan.late)
         self.loop = SimulatedLoop(random.Random(f"loop {plan.seed}"), plan.disorder)
         self.broker = Broker(self.loop, self.note)
         self.network = Network(self.loop, random.Random(f"network {plan.seed}"), self.note)
-        self.network.loss = plan.loss
+        self.network.loss, self.network.latency = plan.loss, plan.latency
         self._coin = random.Random(f"events {plan.seed}")
         self._members: dict[int, tuple[Process, Worker, asyncio.Task[None]]] = {}
         self._stopping: set[int] = set()
@@ -213,6 +230,9 @@ class Run:
         broker.create(INPUT, plan.partitions, append_time=plan.append_time)
         broker.create(SCORES, 1, append_time=False)
         broker.create(DEAD, 1, append_time=False)
+        if plan.late:
+            broker.create(LABELS, 2, append_time=plan.append_time)
+            broker.create(LATE, 1, append_time=False)
         for when, action, more in plan.schedule:
             await self._until(when)
             self.note(f"schedule: {action} {' '.join(map(str, more))}")
@@ -307,7 +327,10 @@ class Run:
             return []
         entries = Chain.peek(b"".join(self._frames()))
         saved = [entry.tip.source for entry in entries if isinstance(entry, SnapshotEntry)]
-        positions = saved[-1].positions if saved and saved[-1] is not None else []
+        source = saved[-1] if saved else None
+        if source is None:
+            return []
+        positions = source.due if self.plan.late else source.positions
         return [(each.partition, each.next_offset) for each in positions]
 
     def _produce(self, number: int, count: int, kind: str) -> None:
@@ -329,10 +352,25 @@ class Run:
         self._events += 1
         y = self._coin.random() < 0.4
         x = {name: round(self._coin.gauss(0.5 if y else -0.5, 0.5), 3) for name in ("a", "b")}
-        value = json.dumps({**x, "y": y, "id": f"e{self._events}"}).encode()
+        name = f"e{self._events}"
+        value = json.dumps({**x, "y": y, "id": name}).encode()
         key = b"k%d" % self._coin.randrange(5) if self.plan.compacted or self._coin.random() < 0.3 else None
+        if self.plan.late:
+            key = name.encode()
+            self._label(key, y)
         ago = 0 if self._coin.random() < 0.7 else self._coin.randrange(-2000, 2000)
         return Message(key, value, timestamp=self.broker.now_ms - ago)
+
+    def _label(self, key: bytes, y: bool) -> None:
+        """The label of an event comes later, too late, or never."""
+        if self._coin.random() < 0.7:
+            log = self.broker.topics[LABELS][self._coin.randrange(2)]
+            message = Message(key, json.dumps({"y": y}).encode())
+            self.loop.call_later(
+                self._coin.uniform(0.0, 0.8),
+                lambda: log.append([message], self.broker.now_ms),
+                context=Context(),
+            )
 
     async def _heal(self) -> None:
         """Nothing fails from now on: all events must be scored soon."""
@@ -345,11 +383,22 @@ class Run:
         for number in range(self.plan.partitions):
             self._produce(number, 1, "plain")
         deadline = self.loop.time() + _PATIENCE
-        while self._missing():
+        while self._missing() or self._unlearned():
             if self.loop.time() >= deadline:
-                raise FaultError(f"not scored within {_PATIENCE:g} s: {sorted(self._missing())[:10]}")
+                raise FaultError(
+                    f"not scored within {_PATIENCE:g} s: {sorted(self._missing())[:10]}; "
+                    f"{self._unlearned()} not learned"
+                )
             self._look()
             await asyncio.sleep(0.25)
+
+    def _unlearned(self) -> int:
+        """Where labels come later: how many events the last commit has not learned."""
+        if not self.plan.late:
+            return 0
+        tips = [getattr(entry, "tip", entry) for entry in Chain.peek(b"".join(self._frames()))]
+        seen = [tip.seen for tip in tips if isinstance(tip, CommitEntry)]
+        return len(self._visible()) + len(self._scores()) - (seen[-1] if seen else 0)
 
     async def _stop_all(self) -> None:
         await asyncio.sleep(0.5)
@@ -399,7 +448,8 @@ class Run:
             raise FaultError(f"never scored: {missing[:10]}")
         order = [place for place, _ in scores]  # their topic has one partition
         self._check_log(order)
-        self._check_scores(order, dict(scores))
+        if not self.plan.late:  # there the scores depend on what was learned between them
+            self._check_scores(order, dict(scores))
         if self.loop.errors:
             raise FaultError(f"errors that nobody handles: {self.loop.errors[:3]}")
 
@@ -411,22 +461,23 @@ class Run:
             if number != last + 1 or frame[12:44] != before[-32:]:
                 raise FaultError(f"the log forks: entry {number} does not follow entry {last}")
         place_in_order = {place: index for index, place in enumerate(order)}
-        taken = announced = 0
+        taken = announced = learned = 0
         for entry in Chain.peek(b"".join(frames)):
             if isinstance(entry, RangesEntry):
-                announced = self._check_ranges(entry.ranges, place_in_order, announced)
+                new = [each for each in entry.ranges if not each.labels]
+                announced = self._check_ranges(new, place_in_order, announced)
             elif isinstance(entry, StartEntry):
                 announced = taken  # what an attempt before has announced comes first, and is announced again
             elif (tip := getattr(entry, "tip", entry)) and isinstance(tip, CommitEntry):
                 assert tip.source is not None
-                taken = tip.seen
-                announced = taken
-                ends = {number: offset + 1 for number, offset in order[:taken]}
-                known = {each.partition: each.next_offset for each in tip.source.positions}
-                if known != ends:
-                    raise FaultError(f"a commit has {taken} events up to {known}, and the scores {ends}")
-        if taken != len(order):
-            raise FaultError(f"the last commit has {taken} events, and {len(order)} were scored")
+                taken = announced = _check_positions(tip.source.positions, order)
+                learned = len(_below(tip.source.due, order)) if self.plan.late else taken
+                if tip.seen != taken + (learned if self.plan.late else 0):
+                    raise FaultError(f"a commit has seen {tip.seen} events: {taken} new, {learned} learned")
+        if taken != len(order) or learned != len(order):
+            raise FaultError(
+                f"the last commit has {taken} events, {learned} learned; {len(order)} were scored"
+            )
 
     def _check_ranges(
         self, ranges: list[Range], place_in_order: dict[tuple[int, int], int], taken: int
@@ -488,6 +539,21 @@ class Run:
         for place, each in zip(order, found, strict=True):
             if scores[place] != each.score:
                 raise FaultError(f"the score of {place} is {scores[place]}, and {each.score} without a fault")
+
+
+def _below(positions: list[Position], places: list[tuple[int, int]]) -> set[tuple[int, int]]:
+    """The places before these positions."""
+    ends = {each.partition: each.next_offset for each in positions}
+    return {place for place in places if place[1] < ends.get(place[0], 0)}
+
+
+def _check_positions(positions: list[Position], order: list[tuple[int, int]]) -> int:
+    """The events before the positions of a commit are the first that were scored; returns their number."""
+    below = _below(positions, order)
+    if below != set(order[: len(below)]):
+        wrong = sorted(below ^ set(order[: len(below)]))
+        raise FaultError(f"a commit is at {positions}, which are not the first {len(below)} events: {wrong}")
+    return len(below)
 
 
 def simulate(seed: int, on_run: Callable[[Run], None] = lambda run: None) -> Run:
