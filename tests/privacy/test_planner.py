@@ -203,14 +203,17 @@ def of_others() -> dict[str, tuple[np.ndarray, np.ndarray, float, tuple[int, ...
 @pytest.mark.parametrize("name", of_others())
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0])
 def test_runs_on_data_of_other_packages_are_in_the_band(name: str, epsilon: float) -> None:
-    """Bounds are the ends of each column. Real signal is in fewer directions: runs may do a little better."""
+    """Bounds are the ends of each column. Real signal is in fewer directions: runs may do a little better.
+
+    At epsilon .1 runs on breast cancer have a standard deviation of .14.
+    """
     x, y, best, one_hot = of_others()[name]
     low, high = x.min(axis=0), x.max(axis=0)
     x = 2.0 * (x - low) / (high - low) - 1.0
     n, d = 7 * len(x) // 10, x.shape[1]
     names = list(range(d))
     reached = []
-    for seed in range(16):
+    for seed in range(64):
         order = np.random.default_rng(seed).permutation(len(x))
         model = auc.PairFTRL(
             epsilon, 1 / n, n, features=names, bounds=dict.fromkeys(names, (-1, 1)), seed=seed
@@ -225,7 +228,8 @@ def test_runs_on_data_of_other_packages_are_in_the_band(name: str, epsilon: floa
         if f.mechanism == "PairFTRL" and set(f.settings) == {"epsilon", "delta", "horizon"}
     ]
     least, most = forecast.auc_band
-    assert least - 0.03 <= np.mean(reached) <= most + 0.03
+    room = 0.03 + 3 * np.std(reached) / math.sqrt(len(reached))
+    assert least - room <= np.mean(reached) <= most + room
 
 
 def test_columns_of_a_text_field_exclude_each_other() -> None:
