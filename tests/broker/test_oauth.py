@@ -161,9 +161,9 @@ def test_a_token_of_an_endpoint_is_used_until_shortly_before_it_expires(
     assert endpoint.requests[0] == form
 
 
-@pytest.mark.parametrize(("expires_in", "asked"), [("3599", 1), (3599, 1), ("0", 2), ("nan", 2)])
+@pytest.mark.parametrize(("expires_in", "requests"), [("3599", 1), (3599, 1), ("0", 2), ("nan", 2)])
 def test_the_lifetime_of_a_token_may_be_text(
-    monkeypatch: pytest.MonkeyPatch, expires_in: Any, asked: int
+    monkeypatch: pytest.MonkeyPatch, expires_in: Any, requests: int
 ) -> None:
     """A token whose lifetime makes no sense is used once."""
     monkeypatch.setenv("OAUTH_SECRET", SECRET)
@@ -181,7 +181,7 @@ def test_the_lifetime_of_a_token_may_be_text(
             await endpoint.stop()
 
     asyncio.run(body())
-    assert len(endpoint.requests) == asked
+    assert len(endpoint.requests) == requests
 
 
 @pytest.mark.parametrize(("status", "again"), [(429, True), (503, True), (400, False), (401, False)])

@@ -292,8 +292,8 @@ def test_data_may_be_nested_as_the_shape_says(linear: models.Model) -> None:
     x = rows(3)
     data = [list(row.values()) for row in x]
     with Serving.of(linear) as serving:
-        for given in (data, [value for row in data for value in row]):
-            answer = serving.post("/v2/models/fraud/infer", {"inputs": [tensor(shape=[3, 5], data=given)]})
+        for content in (data, [value for row in data for value in row]):
+            answer = serving.post("/v2/models/fraud/infer", {"inputs": [tensor(shape=[3, 5], data=content)]})
             assert answer.json["outputs"][0]["data"] == [linear.score_one(row) for row in x]
 
 
