@@ -189,7 +189,9 @@ def _parsed(decode: Callable[[bytes], Any], value: bytes | None) -> Any:
     try:
         return decode(value)
     except RecordError as error:
-        raise RecordError(error.problem, fix=error.fix, stage="label") from None
+        # Events and labels have one reader, which speaks of events.
+        problem = error.problem.replace("the event", "it", 1)
+        raise RecordError(f"the message is no label: {problem}", fix=error.fix, stage="label") from None
     except msgspec.ValidationError as error:
         raise RecordError(
             f"the message is no label: {error}", fix="send an object with id and label", stage="label"
