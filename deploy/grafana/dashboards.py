@@ -81,10 +81,10 @@ def share(name: str, of: str) -> str:
     return f"sum({rate(name, of)}) / sum({rate(name)})"
 
 
-def quantiles(name: str, what: str, select: str = LANE) -> list[tuple[str, str]]:
-    """Median and 95th percentile of a histogram."""
+def quantiles(name: str, what: str, select: str = LANE, high: float = 0.95) -> list[tuple[str, str]]:
+    """Median and a high percentile of a histogram."""
     buckets = f"sum by (le) (rate(streampair_{name}_bucket{select}[$__rate_interval]))"
-    return [(f"histogram_quantile({q}, {buckets})", f"{what} p{round(100 * q)}") for q in (0.5, 0.95)]
+    return [(f"histogram_quantile({q}, {buckets})", f"{what} p{round(100 * q)}") for q in (0.5, high)]
 
 
 def band(middle: str, error: str, name: str) -> list[tuple[str, str]]:
@@ -325,6 +325,55 @@ SCORING = Row(
     ],
 )
 
+ANSWERED = '{route!~"live|.*ready|metrics"}'
+SERVERS = Row(
+    "Scores over HTTP",
+    [
+        Panel(
+            "Requests and scored events",
+            "Requests to all servers by status, without probes and scrapes; scored events on the right.",
+            [
+                (
+                    f"sum by (status) (rate(streampair_serve_requests_total{ANSWERED}[$__rate_interval]))",
+                    "{{status}}",
+                ),
+                ("sum(rate(streampair_serve_events_total[$__rate_interval]))", "scored events"),
+            ],
+            unit="cps",
+            width=6,
+            right=[("events", "cps")],
+        ),
+        Panel(
+            "Time to answer",
+            "Of requests to all servers, without probes and scrapes.",
+            quantiles("serve_request_seconds", "request", ANSWERED, 0.99),
+            unit="s",
+            width=6,
+        ),
+        Panel(
+            "Served model",
+            "Time since the newest record that it has learned; records that it has learned on the right. The "
+            "age grows also while there are no new events.",
+            [
+                ("time() - streampair_serve_model_timestamp_seconds", "{{instance}} age"),
+                ("streampair_serve_model_slots", "{{instance}} records"),
+            ],
+            unit="s",
+            width=6,
+            right=[("records", "short")],
+        ),
+        Panel(
+            "Servers that are ready",
+            "1 if every process of a server is ready; requests that are being answered, the scrape included.",
+            [
+                ("streampair_serve_ready", "{{instance}} ready"),
+                ("streampair_serve_requests_in_flight", "{{instance}} requests"),
+            ],
+            width=6,
+        ),
+    ],
+)
+
 LABELS = Row(
     "Labels that come later",
     [
@@ -455,7 +504,7 @@ DASHBOARDS: dict[str, Dashboard] = {
         "streampair: learning and operation",
         "For operators: it shows functions of raw data.",
         "events_total",
-        [OPERATION, SCORING, LABELS, LEARNING],
+        [OPERATION, SCORING, SERVERS, LABELS, LEARNING],
     ),
     "streampair-privacy.json": Dashboard(
         "streampair-privacy",

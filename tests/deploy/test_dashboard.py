@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes real workers: every query of the dashboards has an answer, every alert fires."""
+"""A real Prometheus scrapes real workers and a server: every query has an answer, every alert fires."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import yaml
 from harness import support
 from harness.prometheus import HURRIED, INTERVAL, Prometheus, hurried
-from harness.promql import series_of, uses
+from harness.promql import EVERY_SERIES, series_of, uses
 from harness.provoked import Provoked
 from harness.tiers import REAL_TIERS, open_cluster
 from harness.worker_process import WorkerProcess, wait_for
@@ -48,6 +48,7 @@ STILL = {
     *("Challenger ended", "Events compared", "Epsilon spent by a challenger", "Private AUC of a challenger"),
     *("Labels are read again", "Events without an id", "Messages of the labels topic"),
     *("Age of the newest label, and what is usual", "Sample of scores that wait for labels"),
+    *("Servers that are ready", "Reads repeated and count differences"),
 }
 
 
@@ -68,12 +69,13 @@ IN_STEPS = {
     "Age of the lag",
     *("Events to score", "Events behind", "Age of the model"),
     *("Share of events with a label", "Share of labels that come late", "Delay of labels"),
+    *("Time to answer", "Served model"),
 }
 # Of one series, and yet something else: a rate, or a time from a rate.
 DERIVED = {
     *("Time to catch up", "Events committed", "Time until the horizon"),
     *("Share of events with a label", "Share of labels that come late"),
-    "Age of the newest event that was due",
+    *("Age of the newest event that was due", "Time to answer"),
 }
 # Of ranges, in seconds. What one scrape has seen lasts until the next, for INTERVAL or a little less.
 STEP = 0.1
@@ -181,7 +183,7 @@ def filled_in(expression: str, window: str = "1m") -> str:
 def test_every_query_gives_finite_values_and_moves(
     live: Live, file: str, title: str, expression: str
 ) -> None:
-    """Over all scrapes of all workers."""
+    """Over all scrapes of all workers and the server."""
     found = live.server.range(filled_in(expression, "3s"), live.began, live.over, STEP)
     assert found, f"{title}: no data"
     values = [[float(value) for _, value in line["values"]] for line in found]
@@ -367,6 +369,6 @@ def test_officers_are_shown_public_series_alone() -> None:
 
 
 def test_both_together_show_every_series() -> None:
-    """But for bounds and parts: nothing that the worker says is lost between the two."""
+    """But for bounds and parts: nothing that workers and servers say is lost between the two."""
     drawn = {series_of(use.name) for _, _, expression in queries() for use in uses(expression)}
-    assert {series.name for series in set(SERIES) - drawn} == set()
+    assert {series.name for series in set(EVERY_SERIES) - drawn} == set()

@@ -6,13 +6,37 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.observability.metric_definitions import SERIES, MetricDefinition
+from streampair_connectors.serve.series import ServerMetrics
 
 # Labels that Prometheus adds to what it scrapes, and that of a histogram's buckets.
 ADDED = frozenset({"instance", "job"})
 PARTS = ("_bucket", "_sum", "_count")
 FOR_COUNTERS = frozenset({"rate", "irate", "increase", "resets"})
 FOR_GAUGES = frozenset({"delta", "idelta", "deriv", "predict_linear"})
+
+
+def _of_server() -> tuple[MetricDefinition, ...]:
+    """The series of `streampair serve`, as it shows them once it has answered a request."""
+    metrics = ServerMetrics(["score"])
+    metrics.request(0, 200, 0.01)
+    return tuple(
+        MetricDefinition(
+            family.name + ("_total" if family.type == "counter" else ""),
+            family.type,
+            public=False,
+            title="",
+            unit="",
+            help=family.documentation,
+            labels=tuple({label for sample in family.samples for label in sample.labels} - {"le"}),
+        )
+        for family in text_string_to_metric_families(metrics.render().decode())
+    )
+
+
+EVERY_SERIES = (*SERIES, *_of_server())
+"""Those of workers, and those of servers."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +62,7 @@ def uses(expression: str) -> list[Use]:
     ]
 
 
-def series_of(name: str, table: Collection[MetricDefinition] = SERIES) -> MetricDefinition | None:
+def series_of(name: str, table: Collection[MetricDefinition] = EVERY_SERIES) -> MetricDefinition | None:
     """The row of the table behind a name, which may be that of a histogram's part; None without one."""
     for series in table:
         if name == series.name and series.kind != "histogram":

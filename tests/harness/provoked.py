@@ -22,7 +22,8 @@ from harness.applications import PAIR_OGD, App, Running, events, read_until
 from harness.kafka import Cluster
 from harness.late_labels import Event, Label, create, late_app, send_events, send_labels, stream
 from harness.prometheus import Prometheus
-from harness.worker_process import fetch, wait_for
+from harness.serving import ask
+from harness.worker_process import WorkerProcess, fetch, wait_for
 
 PRIVATE = (
     'class = "streampair.auc.PairFTRL"\n'
@@ -169,8 +170,16 @@ class Provoked:
             assert worker.stop() == 1
         self._server.forget(target)
 
+    def _request(self, address: str, server: WorkerProcess, before: int) -> None:
+        """Requests to a server: an event, one without its fields, and many, each in a scrape of its own."""
+        many = b"[" + b",".join(events(5000)) + b"]"
+        for number, (body, status) in enumerate([(events(1)[0], 200), (b"{}", 422), (many, 200)], before + 1):
+            answer = ask(address, "POST", "/score", body)
+            assert answer.status == status, answer.body
+            self._value(f'sum(streampair_serve_requests_total{{route="score"}}) == {number}', server.log)
+
     def parallel(self) -> None:
-        """A scorer before there is a model; then its learner is killed, and later a backlog comes."""
+        """A scorer and a server before there is a model; the learner is killed, and later a backlog comes."""
         app = self._app(
             "parallel", self._apache, learner=f'scoring = "parallel"\n{PAIR_OGD}', scope="application"
         )
@@ -179,11 +188,18 @@ class Provoked:
             url = scorer.metrics_url()
             target = self._server.scrape(url)
             self._await("StreampairNoModel", scorer.log, app="parallel.scorers")
-            with Running(app.role("learn")) as learner:
+            with (
+                WorkerProcess(app.path, "--port", "0", command="serve") as server,
+                Running(app.role("learn")) as learner,
+            ):
+                served = self._server.scrape(server.await_log("serving")["url"])
                 for number in range(3):
                     app.produce(events(300, seed=number), timestamp_ms=begun + number)
                     learned = f'streampair_model_slots{{app="parallel"}} == {300 * (number + 1)}'
                     self._value(learned, lambda: scorer.log() + learner.log())
+                    self._value(f"streampair_serve_model_slots == {300 * (number + 1)}", server.log)
+                    self._request(served, server, 3 * number)
+                self._server.forget(served)
                 # One that scores alone is ready, though it has no lane.
                 assert fetch(url.replace("/metrics", "/readyz")), scorer.log()
                 learner.kill()

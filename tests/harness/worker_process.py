@@ -45,14 +45,17 @@ def fetch(url: str) -> str:
 
 
 class WorkerProcess:
-    """A running ``streampair run CONFIG``; leaving the ``with`` block interrupts it and awaits its end."""
+    """A running ``streampair run CONFIG``; leaving the ``with`` block interrupts it and awaits its end.
 
-    def __init__(self, config: Path, *arguments: str) -> None:
+    ``command`` is another one than ``run`` that goes on until it is interrupted.
+    """
+
+    def __init__(self, config: Path, *arguments: str, command: str = "run") -> None:
         self.lines: list[str] = []
         self._records: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._killed = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "streampair_connectors", "run", str(config), *arguments],
+            [sys.executable, "-m", "streampair_connectors", command, str(config), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
