@@ -277,12 +277,12 @@ def test_replay_sets_bad_events_aside(config: Path) -> None:
     )
     result = call("replay", config, file, "--json")
     summary = json.loads(result.stdout.splitlines()[-1])["summary"]
-    assert summary["dead_letters"] == {"decode": 2, "features": 1}
+    assert summary["dead_letters"] == {"decode": 3}
     assert summary["learned"] == 4
     letters = [
         json.loads(line) for line in (config.parent / "fraud-dead-letters.jsonl").read_text().splitlines()
     ]
-    assert [(x["offset"], x["stage"]) for x in letters] == [(1, "decode"), (3, "decode"), (4, "features")]
+    assert [(x["offset"], x["stage"]) for x in letters] == [(1, "decode"), (3, "decode"), (4, "decode")]
     assert letters[0]["value_base64"] == "/wA="
     assert letters[2]["value"] == '{"a": NaN, "b": 1, "y": true}'
     chosen = config.with_name("aside.jsonl")

@@ -37,23 +37,38 @@ ANSWERS: list[tuple[int, Any]] = [
     *((200, body) for body in ([], 3, "text", None, {}, {"schema": 5}, {"schema": "{}", "references": 3})),
     *((200, {"schema": '"int"', "references": [each]}) for each in (3, {}, {"subject": "a", "version": []})),
     (200, {"schema": "[" * 100_000}),
-    (500, {}),
+    (404, {}),
 ]
+SUBJECTS = {"/subjects": (200, b"[]")}
 
 
 @pytest.mark.parametrize(("status", "answer"), ANSWERS)
 def test_an_answer_of_a_registry_that_is_no_schema_is_refused(status: int, answer: Any) -> None:
+    """It is about the events with this id: the registry answers another question."""
     client, answers = fuzz.registry()
-    answers.answers = {"/schemas/ids/7": (status, json.dumps(answer).encode())}
-    with pytest.raises(SourceError, match=r"its answer has no schema|it answers with status 500"):
+    answers.answers = {**SUBJECTS, "/schemas/ids/7": (status, json.dumps(answer).encode())}
+    with pytest.raises(
+        RecordError, match=r"with id 7: .*: (its answer has no schema|.* status 404)"
+    ) as caught:
         client.schema(7)
+    assert str(caught.value).count("Fix: ") == 1
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"[" * 100_000), (404, b"[" * 9_000)])
 def test_an_answer_that_is_nested_too_deeply_is_refused(status: int, body: bytes) -> None:
     client, answers = fuzz.registry()
-    answers.answers = {"/schemas/ids/7": (status, body)}
-    with pytest.raises(SourceError, match=r"not JSON|status 404"):
+    answers.answers = {**SUBJECTS, "/schemas/ids/7": (status, body)}
+    with pytest.raises(RecordError, match=r"with id 7: .*: (its answer is not JSON|.* status 404)"):
+        client.schema(7)
+    answers.answers = dict.fromkeys(answers.answers, (status, body))
+    with pytest.raises(SourceError, match=r"not JSON|status 404"):  # it answers nothing else
+        client.schema(7)
+
+
+def test_an_error_of_a_registry_says_nothing_of_an_id() -> None:
+    client, answers = fuzz.registry()
+    answers.answers = {**SUBJECTS, "/schemas/ids/7": (500, b"{}")}
+    with pytest.raises(SourceError, match="status 500"):
         client.schema(7)
 
 

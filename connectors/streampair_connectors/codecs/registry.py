@@ -119,7 +119,7 @@ class SchemaRegistry:
             # A registry that refuses one id answers other questions. A proxy in front of none does not.
             self.check()
             raise RecordError(
-                f"the schema registry has no usable schema with id {number}: {error}",
+                f"the schema registry has no usable schema with id {number}: {error.problem}",
                 fix="register it, or name the registry of the producers in [schema_registry]",
                 stage="decode",
             ) from None
