@@ -172,22 +172,22 @@ PRIVATE = TOML.replace("PairOGD", "PairFTRL").replace('["a", "b"]', "{ a = [0, 1
 
 def test_check_and_plan_warn_of_a_promise_that_protects_nobody(config: Path) -> None:
     """What is doubtful is no failure: it is said, and the run may start."""
-    options = 'options = { epsilon = 50.0, delta = 0.01, horizon = 2000 }\n[store]\ndirectory = "state"\n'
+    options = 'options = { epsilon = 21.0, delta = 0.01, horizon = 2000 }\n[store]\ndirectory = "state"\n'
     config.write_text(PRIVATE + options)
     report = json.loads(call("check", config, "--json", code=1).stdout)  # there is no Kafka
     doubtful = [f for f in report["findings"] if f.get("warning")]
     assert [f["text"].partition(":")[0] for f in doubtful] == [
-        "epsilon is 50",
+        "epsilon is 21",
         "delta is 0.01, and there are 2,000 records",
     ]
     assert all(f["ok"] for f in doubtful)
-    assert "WARN privacy: epsilon is 50" in call("check", config, code=1).stdout
-    config.write_text(PRIVATE + options.replace("50.0", "1.0").replace("0.01", "1e-4"))
+    assert "WARN privacy: epsilon is 21" in call("check", config, code=1).stdout
+    config.write_text(PRIVATE + options.replace("21.0", "1.0").replace("0.01", "1e-4"))
     assert "WARN" not in call("check", config, code=1).stdout
     config.write_text(PRIVATE + options.replace("2000", "1"))
     assert "one record makes no pair" in call("check", config, code=1).stdout
-    output = call("budget", "plan", "--n", 2000, "--d", 2, "--epsilon", 50, "--delta", 0.01).stdout
-    assert "warning: epsilon is 50" in output
+    output = call("budget", "plan", "--n", 2000, "--d", 2, "--epsilon", 21, "--delta", 0.01).stdout
+    assert "warning: epsilon is 21" in output
     assert "warning: delta is 0.01" in output
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from harness.lane_on_disk import LaneOnDisk
+from harness.much_budget import much_budget
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.report import stored_run
 from streampair_connectors.config import load_config
@@ -25,11 +26,11 @@ PRIVATE = """
 scope = "partition"
 name = "first"
 class = "streampair.auc.PairFTRL"
-options = { epsilon = 200.0, delta = 1e-4, horizon = 400, warmup = 20, auc_share = 0.5 }
+options = { epsilon = 24.0, delta = 1e-4, horizon = 400, warmup = 20, auc_share = 0.5 }
 [[challengers]]
 name = "second"
 class = "streampair.auc.PairFTRL"
-options = { epsilon = 150.0, delta = 1e-5, horizon = 400, warmup = 20, auc_share = 0.5 }
+options = { epsilon = 20.0, delta = 1e-5, horizon = 400, warmup = 20, auc_share = 0.5 }
 [[challengers]]
 name = "open"
 class = "streampair.auc.PairOGD"
@@ -139,8 +140,9 @@ def test_a_promotion_that_is_not_certain_is_refused(tmp_path: Path) -> None:
         LaneOnDisk(config, RECORDS, 0)
 
 
+@much_budget()
 def test_a_private_choice_is_made_by_private_aucs_or_the_report_says_void(tmp_path: Path) -> None:
-    config = written(tmp_path, PRIVATE)
+    config = written(tmp_path, PRIVATE.replace("24.0", "200.0").replace("20.0", "150.0"))  # enough for AUCs
     gauges = work(config, 200)
     first, second = gauges.privacy.auc["value"], gauges.challengers[0].private_auc["value"]
     champion = "first"
@@ -210,5 +212,5 @@ def test_a_plan_and_a_check_say_what_challengers_add(tmp_path: Path) -> None:
     assert added["mu"] == pytest.approx(math.hypot(plan["mu"], second.privacy.mu_budget))
     assert added["epsilon"] == promised_epsilon(added["mu"], 1e-5)
     text = CliRunner().invoke(app, ["check", str(config)]).output
-    assert "challengers.second: PairFTRL, epsilon 150 at delta 1e-05, which adds to" in text
+    assert "challengers.second: PairFTRL, epsilon 20 at delta 1e-05, which adds to" in text
     assert "challengers.open: PairOGD, not private" in text
