@@ -37,7 +37,8 @@ POSITIVE = {
 }
 _LETTERS = frozenset("NOPQRSTUVWXYZ")
 
-#: Of a risk that nobody perturbs: so large that what noise there is vanishes.
+#: Of a risk that nobody perturbs: so large that what noise there is vanishes. Its delta is 0, since the
+#: rounding of Gaussian noise would need more than any other.
 _WITHOUT_NOISE = 1e6
 _NEIGHBOURS = 3
 
@@ -248,6 +249,7 @@ def _of_paper(job: Mapping[str, Any], known: Sample, delta: float, seed: int) ->
         made = learner_of(job["learner"])
         # Without noise there is no need for the random first iterates, which are there for its proof.
         calibration = job["variant"] if job["epsilon"] else "tight"
+        delta = delta if job["epsilon"] else 0.0
         model = made(epsilon, delta, task=job["task"], calibration=calibration, random_state=seed, **options)
         return model.fit(known.rows, known.positive)
     made = getattr(auc if job["task"] == "auc" else metric, name)

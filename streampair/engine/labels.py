@@ -99,7 +99,7 @@ def table_bytes(labels: int) -> int:
     --------
     >>> from streampair.engine.labels import table_bytes
     >>> [round(table_bytes(labels) / 1e6) for labels in (100, 1_000_000, 10_000_000)]
-    [1, 60, 530]
+    [1, 60, 531]
     """
     most = LabelTable.segment_rows
     if labels > most:  # in the oldest one labels may have expired

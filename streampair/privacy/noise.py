@@ -207,8 +207,9 @@ class Stream(Protocol):
 def scaled(normals: Floats, scales: Floats | float) -> Floats:
     """Normals (2, n) times their standard deviations (n,), in steps of the grid that they are rounded to."""
     normals = np.ascontiguousarray(normals)
-    out = np.empty_like(normals)
-    double_double.scaled_noise(normals, np.broadcast_to(scales, normals.shape[1:]).astype(np.float64), out)
+    out, each = np.empty(normals.shape), np.empty(normals.shape[1:])
+    each[...] = scales
+    double_double.scaled_noise(normals, each, out)
     return out
 
 

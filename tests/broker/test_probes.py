@@ -93,7 +93,7 @@ def test_a_broker_that_stands_still(stoppable_kafka: KafkaBroker, unique: Unique
         app.await_scores({0: 40}, worker)
         stoppable_kafka.freeze()
         try:
-            both_say(probes, "no broker answers", "start the broker")
+            both_say(probes, "no Kafka broker answers", "start the broker")
         finally:
             stoppable_kafka.thaw()
         app.produce(events(40))

@@ -254,7 +254,7 @@ PRIVATE: dict[str, Any] = {
     "moments": partial(auc.PairFTRL, 1.0, 1e-3, warmup=30),
     "moments that fade": partial(auc.PairFTRL, 1.0, 1e-3, warmup=30, mechanism=privacy.DecayedMoments(40)),
     # So much budget that its leaves tell more than noise.
-    "forest": partial(auc.PrivateForest, 40.0, 1e-3, warmup=30, trees=3, depth=2),
+    "forest": partial(auc.PrivateForest, 24.0, 1e-3, warmup=30, trees=3, depth=2),
     "gradients": partial(auc.PairFTRL, 1.0, 1e-3, 200, warmup=30, mechanism=privacy.PairGradients()),
     "noisy": partial(ranking.NoisyOGD, 1.0, 1e-3, warmup=0),
     "entities": partial(

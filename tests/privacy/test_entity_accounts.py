@@ -174,7 +174,7 @@ def test_the_records_of_an_entity_move_the_releases_by_no_more_than_planned() ->
         model.run.skip_warmup()
         released = []
         for slot in range(60):
-            mine = slot in (3, 7, 11)
+            mine = "mine" if slot in (3, 7, 11) else ""
             model.learn_one(content if mine else {"a": 0.0, "b": 0.0}, True, Origin(entity=mine or f"{slot}"))
             released.append(model.run.released)
         releases.append(np.array(released))

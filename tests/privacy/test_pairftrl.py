@@ -388,7 +388,13 @@ def test_an_overspent_account_is_reported_and_never_cut_to_the_budget() -> None:
 
     def report_of(promised: float) -> Any:
         settings = dataclasses.replace(run.settings, mu=promised, epsilon=promised_epsilon(promised, 1e-5))
-        rest: dict[str, Any] = {"warmed": False, "mu_warmup": 0.0, "card": (), "horizon_left": 0}
+        rest: dict[str, Any] = {
+            "warmed": False,
+            "mu_warmup": 0.0,
+            "card": (),
+            "horizon_left": 0,
+            "product": "a model",
+        }
         return build_report(settings, run.state, AccountStatus(), declared=True, seeded=False, **rest)
 
     report = report_of(spent / 1.1)

@@ -27,7 +27,7 @@ MAKES = {
     # So that classes stand out of the noise: else there is no metric, and nothing to tell runs apart by.
     "metric-moments": partial(
         metric.PairFTRL,
-        100.0,
+        24.0,
         1e-3,
         60,
         warmup=10,
@@ -72,7 +72,7 @@ def elsewhere(patch: pytest.MonkeyPatch) -> None:
         true = getattr(target, name)
         patch.setattr(target, name, lambda *args, **options: true(*args, **options) * (1.0 + by))
 
-    off(validation, "mu_from", 3e-15)
+    off(validation, "planned_mu", 3e-15)
     off(ftrl, "pattern_sensitivity", 1e-14)
     off(second_moments, "pattern_sensitivity", 1e-14)
     off(second_moments, "placed", 1e-14)

@@ -64,6 +64,7 @@ def test_relevance_zero_is_a_label_and_not_a_null_record(make: Learner) -> None:
     assert float(released(declared)[0]) == outs[0][0]
 
 
+@much_budget()
 def test_classes_are_distinguished_by_any_label() -> None:
     outs = []
     for labels in (("a", "b", "c"), (1, 2, 3), (True, False, "x")):

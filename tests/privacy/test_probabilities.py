@@ -113,12 +113,16 @@ def beyond_a_coin(seed: int) -> float:
 def test_noise_that_weights_follow_is_no_difference_of_the_classes(
     mutant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where all is noise the weights agree with it: the mutant takes that for knowledge and is sure of it."""
+    """Where all is noise the weights agree with it: the mutant takes that for knowledge and is sure of it.
+
+    Losses of the mutant have no mean: .02 is usual, and a few of a hundred have no bound.
+    """
     if mutant:
         true = second_moments.ridge_of
         monkeypatch.setattr(second_moments, "ridge_of", lambda *args: (true(*args)[0], 0.0))
-    loss = float(np.mean([beyond_a_coin(seed) for seed in range(20)]))
-    assert (loss < 0.1) is not mutant
+    losses = [beyond_a_coin(seed) for seed in range(40)]
+    assert (np.median(losses) < 0.008) is not mutant
+    assert mutant or np.mean(losses) < 0.1
 
 
 def test_from_the_warm_up_on_probabilities_are_around_the_released_rate() -> None:

@@ -95,9 +95,10 @@ def test_the_infinite_sum_is_the_limit_of_finite_ones(
 
 
 def test_decay_close_to_one_is_stable() -> None:
-    # One memory: ||C e_1||^2 = 1 + omega^2 / (1 - theta^2), with theta one part in 1e13 below 1.
-    strategy = BLT(np.array([1e-7]), np.array([1e-13]), None)
-    assert strategy.norm(np.ones(1), None) == pytest.approx(math.sqrt(1 + 1e-14 / 2e-13), rel=1e-9)
+    # One memory: ||C e_1||^2 = 1 + omega^2 / (1 - theta^2), with theta some 2^-43 below 1: a double.
+    decay = 2.0**-43
+    strategy = BLT(np.array([1e-7]), np.array([decay]), None)
+    assert strategy.norm(np.ones(1), None) == pytest.approx(math.sqrt(1 + 1e-14 / (2 * decay)), rel=1e-9)
 
 
 @pytest.mark.parametrize("size", [600, 2000])

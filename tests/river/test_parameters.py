@@ -106,7 +106,7 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"mechanism": privacy.PairGradients(strategy="magic")}, "magic"),  # type: ignore[arg-type]
         ({"mechanism": privacy.AnchorGradients(strategy=None)}, "strategy"),  # type: ignore[arg-type]
         ({"positive": None}, "positive"),
-        ({"epsilon": 1e-30, "delta": 1e-40, "features": ["a"]}, "grid"),
+        ({"epsilon": 1e-30, "delta": 1e-40, "features": ["a"]}, "memory"),
         ({"mechanism": privacy.PairGradients(buffer=buffers.FullHistory())}, "full history"),
     ],
     auc.NoisyOGD: [({"buffer": buffers.FullHistory()}, "full history"), ({"l2": -1.0}, "l2")],

@@ -602,8 +602,9 @@ class NoisySums:
         sigmas
             In units of the records, of all sums, or of each.
         """
-        steps = np.broadcast_to(sigmas / self.__grid, self.__cells.shape).ravel()
-        return scaled(normals, steps).reshape(2, *self.__cells.shape)
+        each = np.empty(self.__cells.shape)
+        each[...] = sigmas / self.__grid
+        return scaled(normals, each.ravel()).reshape(2, *each.shape)
 
     def clear(self) -> None:
         """Begin a new block."""
