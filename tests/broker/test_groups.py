@@ -21,10 +21,16 @@ from harness.kafka import Cluster
 from harness.stalls import Stalls
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka import Consumer, Partition, StaticMemberConflicts, ended, read_register
+from streampair_connectors.kafka import (
+    KAFKA,
+    Consumer,
+    Partition,
+    StaticMemberConflicts,
+    ended,
+    read_register,
+)
 from streampair_connectors.kafka.membership import describe_group, member_of, rejoin
 from streampair_connectors.stores import TopicLane
-from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.flow_control import Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.worker import Worker
@@ -279,7 +285,7 @@ def test_a_worker_goes_on_when_partitions_are_added(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     """The new partition gets a lane and, with the store in Kafka, a partition of the log topic."""
-    monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
+    monkeypatch.setitem(vars(KAFKA), "consumer", functools.partial(Consumer, watch_seconds=0.5))
     app = App(apache_kafka, tmp_path, unique("app"), scope="partition", partitions=2, store=store)
     app.create_topics()
     values = {p: events(60, seed=p + 1) for p in range(3)}
@@ -304,7 +310,7 @@ def test_a_worker_goes_on_when_partitions_are_added(
 def test_two_workers_go_on_when_partitions_are_added(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
+    monkeypatch.setitem(vars(KAFKA), "consumer", functools.partial(Consumer, watch_seconds=0.5))
     app = App(apache_kafka, tmp_path, unique("app"), scope="partition", partitions=2, store="kafka")
     app.create_topics()
     values = {p: events(60, seed=p + 1) for p in range(4)}
@@ -329,7 +335,7 @@ def test_a_lane_of_entities_is_refused_when_partitions_are_added(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
 ) -> None:
     """While the worker runs, too: the records of an entity may be in two lanes from then on."""
-    monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
+    monkeypatch.setitem(vars(KAFKA), "consumer", functools.partial(Consumer, watch_seconds=0.5))
     gradients = '{ class = "streampair.privacy.PairGradients" }'
     limit = '{ class = "streampair.privacy.EntityLimit", records = 50, separation = 1 }'
     learner = PAIR_FTRL.replace("warmup = 0", f"warmup = 0, mechanism = {gradients}, entity = {limit}")

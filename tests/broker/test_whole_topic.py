@@ -20,9 +20,8 @@ from harness.worker_process import WorkerProcess, wait_for
 from streampair_connectors.cli import app as cli
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import Consumer, group_members, topic_origin
+from streampair_connectors.kafka import KAFKA, Consumer, group_members, topic_origin
 from streampair_connectors.stores.spending import read_stored
-from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
@@ -150,7 +149,7 @@ def test_added_partitions_are_read_by_the_same_lane(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entities are bounded over all partitions, so that their learner goes on too."""
-    monkeypatch.setattr(worker_module, "Consumer", functools.partial(Consumer, watch_seconds=0.5))
+    monkeypatch.setitem(vars(KAFKA), "consumer", functools.partial(Consumer, watch_seconds=0.5))
     limit = '{ class = "streampair.privacy.EntityLimit", records = 50, separation = 1 }'
     gradients = '{ class = "streampair.privacy.PairGradients" }'
     learner = PAIR_FTRL.replace("warmup = 0", f"warmup = 0, mechanism = {gradients}, entity = {limit}")

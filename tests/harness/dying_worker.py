@@ -492,7 +492,7 @@ def _work(order: dict[str, Any]) -> None:
             found(f"{_HERE}.worker.lane_manager")._REPLAY_SECONDS = math.inf
     if order.get("watch_seconds") is not None:
         watched = functools.partial(found(f"{_HERE}.kafka").Consumer, watch_seconds=order["watch_seconds"])
-        found(f"{_HERE}.worker.worker").Consumer = watched
+        vars(found(f"{_HERE}.kafka").KAFKA)["consumer"] = watched
     if order.get("clock"):
         _set_clock(order["clock"])
     if order.get("release"):

@@ -331,11 +331,12 @@ def test_many_records_are_one_call_of_a_kernel(model: Any) -> None:
         once.learn_many(X[part], y[part])
     few = _python_calls(lambda: fresh.learn_many(*short))
     many = _python_calls(lambda: fresh.learn_many(*long))
-    assert many <= few + 200
+    room = 250  # the long part has up to three releases more
+    assert many <= few + room
     # A loop over the records is caught.
     records = list(zip(X[350:].to_dict("records"), y[350:].tolist(), strict=True))
     looped = _python_calls(lambda: [fresh.learn_one(x, target) for x, target in records] and None)
-    assert looped > few + 200
+    assert looped > few + room
 
 
 # ---- Python's global lock ----------------------------------------------------------------------------------
