@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.producer import message_accumulator, producer
+from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from harness import support
 from harness.apache_kafka import KafkaBroker
 from harness.applications import App, Inside, events, read_until, same, scores_by_offset
@@ -124,6 +126,29 @@ def test_headers_without_a_value_and_large_ones_stop_no_worker(app: App) -> None
     assert ("traceparent", None) in letters[0].headers
     found = dict(letters[1].headers)
     assert (found["trace"], found["streampair.headers_dropped"]) == (b"t", b"1")
+
+
+class Latin1(str):
+    """The name of a header, in an encoding that is not UTF-8."""
+
+    def encode(self, encoding: str = "", errors: str = "") -> bytes:
+        return super().encode("latin-1")
+
+
+def test_a_header_name_that_is_not_utf_8_stops_no_worker(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [events(1)[0], b"{oops"]
+    with monkeypatch.context() as written_in_python:
+        for module in (producer, message_accumulator):
+            written_in_python.setattr(module, "DefaultRecordBatchBuilder", _DefaultRecordBatchBuilderPy)
+        app.produce(values, headers=[(Latin1("Größe"), b"\xff")])
+    app.produce(events(1))
+    with Inside(app) as worker:
+        rows = app.await_scores({0: 3}, worker)
+        (letter,) = app.await_dead_letters(1)
+        assert worker.stop() is None
+    assert [row["outcome"] for row in rows] == ["learned", "dead_letter", "learned"]
+    assert letter.value == values[1]
+    assert (r"Gr\xf6\xdfe", b"\xff") in letter.headers
 
 
 def test_a_tombstone_is_counted_and_is_no_dead_letter(app: App) -> None:

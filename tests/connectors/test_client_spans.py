@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.consumer.fetcher import Fetcher
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder, _DefaultRecordBatchBuilderPy
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from streampair_connectors.config import KafkaConfig
@@ -45,6 +45,24 @@ def batch(base: int, offsets: list[int], *, producer: int = -1, marker: bytes | 
     if marker is not None:
         data[22] |= 0x20  # a control batch
         data[17:21] = calc_crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
+
+
+class Latin1(str):
+    """The name of a header, in an encoding that is not UTF-8."""
+
+    def encode(self, encoding: str = "", errors: str = "") -> bytes:
+        return super().encode("latin-1")
+
+
+def latin1_batch(base: int, offsets: list[int], codec: int = 0) -> bytes:
+    """A batch whose last record has a header with such a name."""
+    builder = _DefaultRecordBatchBuilderPy(2, codec, 0, -1, 0, 0, 1 << 20)
+    for offset in offsets:
+        headers = [("id", b"\xff"), (Latin1("Größe"), None)] if offset == offsets[-1] else []
+        builder.append(offset - base, 1_000 + 100 * offset, b"\xfe", b"\xfd" * 300, headers)
+    data = bytearray(builder.build())
+    data[0:8] = base.to_bytes(8, "big")
     return bytes(data)
 
 
@@ -168,6 +186,14 @@ LOGS: dict[str, tuple[list[int], Log]] = {
     "format 0": ([0, 1, 2], Log((old_batch(0, [0]) + old_batch(0, [1]), 2), (old_batch(0, [2]), 3))),
     "format 1": ([0, 1, 2, 3], Log((old_batch(1, [0]) + old_batch(1, [1]), 2), (old_batch(1, [2, 3]), 4))),
     "format 1, compressed": ([0, 1, 2, 3], Log((old_batch(1, [0, 1, 2, 3], compressed=True), 4))),
+    "all formats": (
+        [0, 1, 2, 3, 4, 5],
+        Log((old_batch(0, [0]), 1), (old_batch(1, [1, 2]), 3), (batch(3, [3, 4]), 5), (old_batch(1, [5]), 6)),
+    ),
+    "header names in Latin-1": (
+        [0, 1, 2, 3],
+        Log((latin1_batch(0, [0, 1]), 2), (latin1_batch(2, [2], codec=1), 3), (batch(3, [3]), 4)),
+    ),
 }
 
 
@@ -192,6 +218,28 @@ def test_spans_follow_each_other_whatever_a_log_has(name: str, whole_topic: bool
                             assert all(span.start <= record.offset < span.end for record in span.records)
                 assert found == [offset for offset in wanted if offset >= start]
                 assert positions.dropped == 0
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("whole_topic", [True, False])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_header_name_that_is_not_utf_8_is_escaped(codec: int, whole_topic: bool) -> None:
+    place = Partition(TOPIC, 0)
+
+    async def body() -> None:
+        log = Log((latin1_batch(0, [0, 1], codec), 2))
+        async with scripted({0: log}, whole_topic=whole_topic) as consumer, asyncio.timeout(20):
+            consumer.seek(place, 0)
+            while not (found := await consumer.poll(None, 0.01)):
+                pass
+        first, second = found[place].records
+        assert [record.headers for record in (first, second)] == [
+            (),
+            (("id", b"\xff"), (r"Gr\xf6\xdfe", None)),
+        ]
+        assert [record.timestamp for record in (first, second)] == [1_000, 1_100]
+        assert {(record.key, record.value) for record in (first, second)} == {(b"\xfe", b"\xfd" * 300)}
 
     asyncio.run(body())
 

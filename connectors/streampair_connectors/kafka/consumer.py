@@ -15,6 +15,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from streampair.errors import FencedError, SourceError
 from streampair_connectors.config import KafkaConfig
+from streampair_connectors.kafka.batches import Batch
 from streampair_connectors.kafka.client import (
     FATAL,
     Partition,
@@ -498,51 +499,38 @@ def _use_batches(records: Any) -> None:
 
     The client unpacks one record after the other, which takes longer than to make them.
     """
-    records._records = _FetchedBatches(records._records)
+    records._records.kind = _ProducerBatch
     start = records.next_fetch_offset  # the first batch may begin before it
     records._consumer_record = lambda _, batch: batch.unpack(start)
 
 
-class _ProducerBatch:
+class _ProducerBatch(Batch):
     """A batch of a producer, which the client takes for a batch of one record: its last one."""
 
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
+    def __init__(self, batch: Any, data: memoryview) -> None:
+        super().__init__(batch, data)
         self.offset = batch.next_offset - 1
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batch, name)
 
     def __iter__(self) -> Iterator[_ProducerBatch]:
         yield self
 
-    def __next__(self) -> Any:
-        return next(self._batch)  # the record of a control batch
-
     def unpack(self, start: int) -> list[_FetchedRecord]:
         """The records from an offset on."""
+        try:
+            return self._unpack(self._batch, start)
+        except UnicodeDecodeError:
+            return self._unpack(self.escaped(), start)
+
+    def _unpack(self, records: Iterable[Any], start: int) -> list[_FetchedRecord]:
         kind = getattr(self._batch, "timestamp_type", None)
         if kind is None:  # before format 2 a batch is one message, or a compressed set of them
-            records = (_fetched_record(None, each) for each in self._batch)
-            return [record for record in records if record.offset >= start]
+            found = (_fetched_record(None, each) for each in records)
+            return [record for record in found if record.offset >= start]
         return [
             _FetchedRecord(offset, each.value, each.key, each.timestamp, tuple(each.headers), kind)
-            for each in self._batch
+            for each in records
             if (offset := each.offset) >= start
         ]
-
-
-class _FetchedBatches:
-    """The batches of a fetch, as the client reads them."""
-
-    def __init__(self, records: Any) -> None:
-        self._records = records
-
-    def has_next(self) -> bool:
-        return bool(self._records.has_next())
-
-    def next_batch(self) -> _ProducerBatch:
-        return _ProducerBatch(self._records.next_batch())
 
 
 class FetchClock:

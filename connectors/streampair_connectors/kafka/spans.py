@@ -15,9 +15,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.consumer import fetcher as client_fetcher
 from aiokafka.consumer.fetcher import FetchResult
 
 from streampair.errors import FencedError, SourceError
+from streampair_connectors.kafka.batches import FetchedBatches
 from streampair_connectors.kafka.client import Partition, RecordLike, log
 
 __all__ = ["ReadPositions", "Span", "fetched_spans", "note_spans"]
@@ -174,6 +176,8 @@ class ReadPositions:
 
 
 # The client, from here on
+
+client_fetcher.MemoryRecords = FetchedBatches  # in all consumers, before the first of them fetches
 
 
 def note_spans(consumer: AIOKafkaConsumer, prepare: Callable[[Any], None] = lambda records: None) -> None:
