@@ -202,11 +202,23 @@ class Worker:
 # ---- streams and references ----------------------------------------------------------------------
 
 
+# What an event begins with that no reader may take, or of which two readers may differ.
+_BEGINNINGS = (
+    b"not JSON {",
+    b'{"note": "\xff", ',
+    b'{"note": "\\ud800", ',
+    b'{"note": %s, ' % (b"9" * 5000),
+    b'{"note": %s%s, ' % (b"[" * 200, b"]" * 200),
+    b"\xef\xbb\xbf{",
+    b"{" + b"\0",
+)
+
+
 def stream(count: int, seed: int) -> list[bytes]:
-    """Events of which every 17th is bad: dead letters are outputs, too."""
+    """Events of which every 17th is bad, or odd: dead letters are outputs, too."""
     values = events(count, seed)
-    for index in range(16, count, 17):
-        values[index] = b"not JSON %d" % index
+    for place, index in enumerate(range(16, count, 17), seed):
+        values[index] = _BEGINNINGS[place % len(_BEGINNINGS)] + values[index][1:]
     return values
 
 
