@@ -44,7 +44,7 @@ LEARNERS = {
 
 @pytest.fixture(autouse=True)
 def accountant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_module, "epsilon_from", lambda mu, delta: ANSWER)
+    monkeypatch.setattr(report_module, "promised_epsilon", lambda mu, delta: ANSWER)
 
 
 def wrong(text: str) -> list[float]:
