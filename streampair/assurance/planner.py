@@ -12,7 +12,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -286,6 +286,7 @@ class _Search:
     family: _Family
     task: Reference
     entity: EntityLimit | None
+    refusals: dict[float, ConfigError] = field(default_factory=dict, compare=False)  # by epsilon
 
     def rows(self) -> list[_Row]:
         """The rows whose class has all of their parameters."""
@@ -312,23 +313,24 @@ class _Search:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # these horizons are only tried
-            return self._built(made, params, names, n)
+            try:
+                return self._built(made, params, names, n)
+            except ConfigError as error:
+                self.refusals[eps] = error
+                return None
 
     def _built(
         self, made: Callable[..., PrivateLearner], params: dict[str, Any], names: list[str], n: int
     ) -> Built | None:
-        try:
-            if n > _LONGEST_FIT and "horizon" in params:
-                # Without features a learner fits no plan, and its settings are complete.
-                empty = made(entity=None)
-                empty.features, empty.entity = names, self.entity
-                settings = empty._validate().with_features(self.task.d)
-                if isinstance(settings.mechanism, FTRL):
-                    params["warmup"] = settings.warmup
-                    del params["horizon"]
-            model = made(features=names)
-        except ConfigError:
-            return None
+        if n > _LONGEST_FIT and "horizon" in params:
+            # Without features a learner fits no plan, and its settings are complete.
+            empty = made(entity=None)
+            empty.features, empty.entity = names, self.entity
+            settings = empty._validate().with_features(self.task.d)
+            if isinstance(settings.mechanism, FTRL):
+                params["warmup"] = settings.warmup
+                del params["horizon"]
+        model = made(features=names)
         run = model.run
         assert run is not None
         warmup = run.settings.warmup
@@ -471,7 +473,7 @@ def plan(
     Raises
     ------
     ConfigError
-        If a number is out of range, or there is no such family.
+        If a number is out of range, there is no such family, or no learner of it can keep this budget.
 
     Examples
     --------
@@ -502,7 +504,7 @@ def plan(
     task = learners.task(d, auc, positive_rate, _checked_columns(one_hot, d))
     search = _Search(learners, task, entity)
     reachable = search.best(n)
-    forecasts = []
+    forecasts, runs = [], False
     for row in search.rows():
         settings = row.settings(n, task)
         found = {e: search.built(row, settings, n, e, chosen) for e in {*EPSILONS, epsilon}}
@@ -512,6 +514,7 @@ def plan(
             params["entity"] = entity
         low, high = np.quantile(levels[epsilon], BAND).tolist()
         built = found[epsilon]
+        runs = runs or built is not None
         forecasts.append(
             Forecast(
                 row.mechanism,
@@ -526,6 +529,8 @@ def plan(
                 family,
             )
         )
+    if not runs and epsilon in search.refusals:
+        raise search.refusals[epsilon]  # no forecast of learners that all refuse this budget
     forecasts.sort(key=lambda f: -f.auc)
     bent = family == "auc" and entity is None
     return PrivacyPlan(

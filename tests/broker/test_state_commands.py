@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from harness import support
 from harness.applications import PAIR_OGD, App, Inside, Running, events, same, scores_by_offset
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
@@ -640,6 +641,9 @@ def test_a_state_is_exported_without_its_input(
     (before,) = call("state", "show", app.path)["lanes"]
     delete_topic(app, app.input)
     file = tmp_path / "moved.state"
+    with support.full_disk(100):
+        assert "moved.state cannot be written" in call("state", "export", app.path, file, code=1)["error"]
+    assert not file.exists()
     assert call("state", "export", app.path, file)["partitions"] == ["all"]
     (lane,) = call("state", "show", app.path)["lanes"]
     assert (lane["sequence"], lane["register"]) == (before["sequence"], "not asked")

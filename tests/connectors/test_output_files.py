@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from harness import support
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.output_files import OutputFile, write_file
 from typer.testing import CliRunner
@@ -199,16 +199,10 @@ def test_an_output_of_a_replay_that_is_interrupted(folder: Path, number: int) ->
 def test_a_disk_that_is_full_leaves_the_old_file(folder: Path) -> None:
     path = folder / "s.jsonl"
     path.write_text("of yesterday\n")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
+    with support.full_disk(1000):
         failed = call("replay", "c.toml", "e.jsonl", "--output", path, code=1)
         with pytest.raises(SourceError, match="cannot be written: File too large"):
             write_file(path, b"x" * 2000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
     assert "s.jsonl cannot be written: File too large" in failed.stderr
     assert "make room on its disk" in failed.stderr
     assert path.read_text() == "of yesterday\n"

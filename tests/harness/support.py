@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,6 +48,19 @@ def unavailable(what: str, hint: str, *, made: bool = False) -> NoReturn:
         if os.environ.get(name, "") not in ("", "0"):
             pytest.fail(f"{what} is required ({name}=1) and missing: {hint}", pytrace=False)
     pytest.skip(f"{what} is missing: {hint}")
+
+
+@contextlib.contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """Writes fail where a file would have more than so many bytes, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def note_fault(fault: str, counts: dict[str, int]) -> None:

@@ -113,6 +113,7 @@ def test_long_streams_of_gradients_have_the_warm_up_of_their_horizon() -> None:
         ({"positive_rate": 0.0}, "positive_rate"),
         ({"auc": 0.4}, "auc is"),
         ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": 1000.0}, "lower epsilon: no delta can be kept at 1000"),
         ({"family": "forest"}, "family"),
         ({"family": "metric", "d": 300}, "d is 300"),
         ({"level": 0.9}, "level is 0.9"),

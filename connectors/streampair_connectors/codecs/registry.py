@@ -101,7 +101,8 @@ class SchemaRegistry:
         SourceError
             The registry does not answer, or refuses.
         """
-        self._ask("/subjects")
+        if not isinstance(self._ask("/subjects"), list):
+            raise self._unusable("its answer is no list of subjects")
 
     def schema(self, number: int) -> tuple[Any, list[Any]]:
         """Return a schema and those that it refers to, which come before the ones that need them.
