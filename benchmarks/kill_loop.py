@@ -187,7 +187,7 @@ class Score(msgspec.Struct):
 
 async def lane(config: Config, partitions: int) -> tuple[int, int, int]:
     """Records that the lane has taken, those that were due, and forks charged; nobody may be running."""
-    store = TopicStore(config, partitions=1, private=True)
+    store = TopicStore(config, partitions=1)
     topic = config.input.topic
     opened = await store.open(Partition(topic, WHOLE_TOPIC), dict.fromkeys(range(partitions), 0))
     known = RecoveredState.of(Chain.peek(await opened.read()))

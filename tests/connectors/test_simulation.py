@@ -35,6 +35,12 @@ def test_workers_lose_and_double_nothing(first: int) -> None:
         simulate(seed)
 
 
+@pytest.mark.parametrize("seed", [3827])
+def test_seeds_that_have_found_a_fault(seed: int) -> None:
+    """3827: a lane that is opened twice at once is checked against ends from before its fence."""
+    simulate(seed)
+
+
 def first_fault() -> str:
     """What the first seed says that finds a fault."""
     for seed in range(SEEDS):
