@@ -14,6 +14,7 @@ import pytest
 from harness.simulation.scenario import FaultError, Run, simulate
 from streampair_connectors.kafka import ReadPositions, ordering
 from streampair_connectors.stores.topic import TopicLane
+from streampair_connectors.worker.lane_manager import Opener
 from streampair_connectors.worker.sources import TopicSource
 
 from streampair.errors import CommitOutcomeUnknownError, FencedError
@@ -35,10 +36,35 @@ def test_workers_lose_and_double_nothing(first: int) -> None:
         simulate(seed)
 
 
-@pytest.mark.parametrize("seed", [3827])
-def test_seeds_that_have_found_a_fault(seed: int) -> None:
-    """3827: a lane that is opened twice at once is checked against ends from before its fence."""
-    simulate(seed)
+class EarlierEnds:
+    """Where partitions begin and end; the first answer is from a time when they were empty."""
+
+    def __init__(self, lookup: Any) -> None:
+        self._lookup, self._first = lookup, True
+
+    async def spans(self, partitions: list[int]) -> dict[int, tuple[int, int]]:
+        spans: dict[int, tuple[int, int]] = await self._lookup.spans(partitions)
+        first, self._first = self._first, False
+        return {number: (start, start if first else end) for number, (start, end) in spans.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lookup, name)
+
+
+def test_a_lane_is_opened_whose_owner_read_on_until_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then its state is behind the ends that the input had before the fence."""
+    opens = Opener.open
+
+    async def opened(self: Opener, *arguments: Any, **named: Any) -> Any:
+        lookup, self._lookup = self._lookup, EarlierEnds(self._lookup)  # type: ignore[assignment]
+        try:
+            return await opens(self, *arguments, **named)
+        finally:
+            self._lookup = lookup
+
+    monkeypatch.setattr(Opener, "open", opened)
+    for seed in range(20):
+        simulate(seed)
 
 
 def first_fault() -> str:

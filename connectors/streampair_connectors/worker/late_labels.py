@@ -58,6 +58,7 @@ log = get_logger(__name__)
 
 _QUEUE_BYTES = 1024 * 1024  # of one partition that is read a second time; then it is paused
 _QUIET_SECONDS = 60.0  # between two warnings
+_NEVER = -(2**63)  # before all times
 _EXPIRIES = 1024  # while a label waits: each looks at all labels
 _REASON = "streampair.reason"  # header of a label that was sent on
 
@@ -628,8 +629,7 @@ class LateLabelSource(TopicSource):
         if not self._learns_only:
             begin = len(self._ready)
             super()._take(order, room - due)
-            if self._early is not None:
-                self._note_scored(self._ready[begin:])
+            self._note_scored(self._ready[begin:])
 
     def _note_scored(self, records: Sequence[OrderedRecord]) -> None:
         for record in records:
@@ -677,11 +677,15 @@ class LateLabelSource(TopicSource):
         return next(wait for wait in self._waits if not wait.until or offset < wait.until.get(partition, 0))
 
     def _before(self, read: float, partition: int, offset: int) -> tuple[int, float]:
-        if len(self._waits) == 1:
-            (wait,) = self._waits
-            return int(read) - wait.after - wait.lateness, math.inf
-        wait = self._wait_of(partition, offset)
-        return int(read) - wait.after - wait.lateness, wait.until.get(partition, math.inf)
+        """What may be learned from an offset on: events before this time, and before this offset.
+
+        In a backlog events are due before they are scored, and wait until they are.
+        """
+        scored = math.inf if self._learns_only else self._scored.get(partition, 0)
+        if offset >= scored:
+            return _NEVER, math.inf
+        wait = self._waits[0] if len(self._waits) == 1 else self._wait_of(partition, offset)
+        return int(read) - wait.after - wait.lateness, min(wait.until.get(partition, math.inf), scored)
 
     def _broker_time(self, host_ms: int) -> int:
         """The brokers' time at a time of the host: never later than it was.

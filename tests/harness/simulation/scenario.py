@@ -464,8 +464,7 @@ class Run:
         taken = announced = learned = 0
         for entry in Chain.peek(b"".join(frames)):
             if isinstance(entry, RangesEntry):
-                new = [each for each in entry.ranges if not each.labels]
-                announced = self._check_ranges(new, place_in_order, announced)
+                announced = self._check_ranges(entry.ranges, place_in_order, announced)
             elif isinstance(entry, StartEntry):
                 announced = taken  # what an attempt before has announced comes first, and is announced again
             elif (tip := getattr(entry, "tip", entry)) and isinstance(tip, CommitEntry):
@@ -482,14 +481,21 @@ class Run:
     def _check_ranges(
         self, ranges: list[Range], place_in_order: dict[tuple[int, int], int], taken: int
     ) -> int:
-        """Ranges are taken in the order of the log, behind the events that were announced before."""
+        """Ranges are taken in the order of the log, behind the events that were announced before.
+
+        Those with labels are learned: events that were scored before.
+        """
         for each in ranges:
             records = self.broker.topics[INPUT][each.partition].everything
             for record in records[each.first : each.end]:
                 index = place_in_order.get((each.partition, record.offset))
-                if index is not None and index != taken:
+                if index is None:
+                    continue
+                if each.labels and index >= taken:
+                    raise FaultError(f"{each} is learned, and event {index} of the scores is not scored yet")
+                if not each.labels and index != taken:
                     raise FaultError(f"{each} has event {index} of the scores where {taken} should be")
-                taken += index is not None
+                taken += not each.labels
         return taken
 
     def _frames(self) -> list[bytes]:
