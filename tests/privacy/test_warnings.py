@@ -91,10 +91,10 @@ def test_a_plan_says_it_and_warns_of_no_number_that_it_only_tries() -> None:
     assert privacy_warnings(lambda: privacy.plan(2000, 5)) == []
     found = privacy.plan(2000, 5)
     assert found.doubts == ()
-    assert privacy_warnings(lambda: privacy.plan(2000, 5, epsilon=50.0, delta=0.1)) == []
-    found = privacy.plan(2000, 5, epsilon=50.0, delta=0.1)
+    assert privacy_warnings(lambda: privacy.plan(2000, 5, epsilon=24.0, delta=0.1)) == []
+    found = privacy.plan(2000, 5, epsilon=24.0, delta=0.1)
     lines = found.advice()
-    assert lines[0].startswith("warning: epsilon is 50")
+    assert lines[0].startswith("warning: epsilon is 24")
     assert lines[1].startswith("warning: delta is 0.1, and there are 2,000 records")
 
 
