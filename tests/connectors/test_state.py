@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,9 +37,6 @@ mechanism = {{ class = "streampair.privacy.PairGradients" }}
 [store]
 {store}
 """
-
-
-READS = 300
 
 
 @pytest.fixture
@@ -153,26 +150,26 @@ def test_what_recover_asks_first(config: Path, options: list[str], text: str) ->
     assert {path: path.read_bytes() for path in (config.parent / "state").iterdir()} == before
 
 
-def test_a_snapshot_that_a_worker_replaces_meanwhile_is_read_again(config: Path) -> None:
+def test_a_snapshot_that_a_worker_replaces_meanwhile_is_read_again(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second worker of the application, or a command, reads while the first one works."""
     work(config)
     settings = load_config(config)
-    folder = settings.state_directory
-    (state,) = folder.glob("*.state")
-    content, turns = state.read_bytes(), threading.Semaphore(0)
+    (state,) = settings.state_directory.glob("*.state")
+    content, other, listed = (
+        state.read_bytes(),
+        state.with_name(f"{state.stem[:-8]}00000000.state"),
+        Path.glob,
+    )
+    other.write_bytes(content)
 
-    def replace() -> None:
-        for number in range(3 * READS):
-            if number % 3 == 0:  # so often at most in the way of one read
-                turns.acquire()
-            other = folder / f"{state.stem[:-8]}{number:08d}.state"
-            other.write_bytes(content)
-            other.unlink()
+    def replaced(self: Path, pattern: str) -> Iterator[Path]:
+        names = sorted(listed(self, pattern))
+        other.unlink(missing_ok=True)
+        return iter(names)
 
-    thread = threading.Thread(target=replace, daemon=True)
-    thread.start()
-    for _ in range(READS):
-        turns.release()
-        found = asyncio.run(offline_store(settings).read_lane(0))
-        assert found.snapshot(state.stem[-32:]) == content
-    thread.join()
+    monkeypatch.setattr(Path, "glob", replaced)
+    found = asyncio.run(offline_store(settings).read_lane(0))
+    assert not other.exists()
+    assert found.snapshot(state.stem[-32:]) == content
