@@ -390,6 +390,23 @@ def test_a_member_that_was_forgotten_commits_nothing(world: Callable[..., Group]
     asyncio.run(body())
 
 
+def test_what_waits_is_dropped_when_partitions_are_revoked(world: Callable[..., Group]) -> None:
+    async def body() -> None:
+        group = world(10)
+        made, client = await scorer_in(group, "a")
+        group.members = [client]
+        await group.rebalance()
+        client.frozen.clear()
+        task = asyncio.create_task(work(made))
+        await until(lambda: len(made._queues) == PARTITIONS, task)
+        await client.revoke()
+        assert not made._queues
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(body())
+
+
 def test_what_is_polled_while_partitions_move_is_dropped(world: Callable[..., Group]) -> None:
     """They are revoked and assigned again between a poll and the work on what it has found."""
 
