@@ -52,8 +52,6 @@ from streampair.engine.recovery import RecoveredState
 from streampair.engine.wal import WHOLE_TOPIC, Chain
 
 ERROR = '"level":"error"'
-# What a worker says that ends because a broker died while it started; a supervisor starts it again.
-START_FAILED = "no Kafka broker answers", "answers, and has not done what was asked"
 _JOIN_SECONDS = 7.0  # from the start of a worker until it has joined, or a dead one has left, and some
 _STUCK_SECONDS = 120.0  # in which a backlog ends, also on a busy machine
 FEATURES = ["f0", "f1", "f2"]
@@ -198,6 +196,11 @@ async def lane(config: Config, partitions: int) -> tuple[int, int, int]:
     return 0 if known.tip is None else known.tip.seen, due, forks
 
 
+def start_failed(log: str) -> bool:
+    """Whether a worker ended because the broker died while it started: a supervisor starts it again."""
+    return "no Kafka broker answers" in log or "answers, and has not done what was asked" in log
+
+
 async def sizes(settings: KafkaConfig, names: list[str]) -> list[int]:
     """Offsets between begin and end of the first partition of topics."""
     lookup = RecordReader(settings)
@@ -245,7 +248,7 @@ class Workers:
             with self.logs[i].open("rb") as log:
                 log.seek(self._begin[i])
                 said = log.read().decode()
-            if not any(text in said for text in START_FAILED):
+            if not start_failed(said):
                 raise RuntimeError(f"worker {i} has ended: {said[-2000:]}")
             self.running[i] = self._start(i)
         return len(ended)
@@ -371,7 +374,7 @@ def judge(options: argparse.Namespace, workers: Workers, feed: Feed, config: Con
     print(f"the model has taken {seen:,}; forks charged: {forks}; exit codes of the stops: {codes}")
     errors = [line for log in workers.logs for line in log.read_text().splitlines() if ERROR in line]
     if options.rounds:
-        errors = [line for line in errors if not any(text in line for text in START_FAILED)]
+        errors = [line for line in errors if not start_failed(line)]
     print(*errors[:3], sep="\n", end="")
     return 0 if not missing and not twice and not errors and seen == sum(sent) and not forks else 1
 

@@ -12,7 +12,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -286,7 +286,6 @@ class _Search:
     family: _Family
     task: Reference
     entity: EntityLimit | None
-    refusals: dict[float, ConfigError] = field(default_factory=dict, compare=False)  # by epsilon
 
     def rows(self) -> list[_Row]:
         """The rows whose class has all of their parameters."""
@@ -299,6 +298,13 @@ class _Search:
 
     def built(self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float) -> Built | None:
         """Return a mechanism of a row; None if it cannot run."""
+        try:
+            return self.build(row, settings, n, eps, delta)
+        except ConfigError:
+            return None
+
+    def build(self, row: _Row, settings: dict[str, Any], n: int, eps: float, delta: float) -> Built | None:
+        """As `built`, and raises the error of a learner that refuses its settings."""
         params = dict(settings)
         cls = getattr(self.family.module, row.mechanism)
         if row.mechanism.startswith("OnPair") and n > LONGEST_OUTPUT:
@@ -313,13 +319,9 @@ class _Search:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # these horizons are only tried
-            try:
-                return self._built(made, params, names, n)
-            except ConfigError as error:
-                self.refusals[eps] = error
-                return None
+            return self._build(made, params, names, n)
 
-    def _built(
+    def _build(
         self, made: Callable[..., PrivateLearner], params: dict[str, Any], names: list[str], n: int
     ) -> Built | None:
         if n > _LONGEST_FIT and "horizon" in params:
@@ -504,7 +506,7 @@ def plan(
     task = learners.task(d, auc, positive_rate, _checked_columns(one_hot, d))
     search = _Search(learners, task, entity)
     reachable = search.best(n)
-    forecasts, runs = [], False
+    forecasts = []
     for row in search.rows():
         settings = row.settings(n, task)
         found = {e: search.built(row, settings, n, e, chosen) for e in {*EPSILONS, epsilon}}
@@ -514,7 +516,6 @@ def plan(
             params["entity"] = entity
         low, high = np.quantile(levels[epsilon], BAND).tolist()
         built = found[epsilon]
-        runs = runs or built is not None
         forecasts.append(
             Forecast(
                 row.mechanism,
@@ -529,8 +530,9 @@ def plan(
                 family,
             )
         )
-    if not runs and epsilon in search.refusals:
-        raise search.refusals[epsilon]  # no forecast of learners that all refuse this budget
+    if all(math.isinf(each.noise) for each in forecasts):  # none runs: say why, if one says it
+        for row in search.rows():
+            search.build(row, row.settings(n, task), n, epsilon, chosen)
     forecasts.sort(key=lambda f: -f.auc)
     bent = family == "auc" and entity is None
     return PrivacyPlan(

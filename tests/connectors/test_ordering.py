@@ -150,6 +150,15 @@ def test_a_timestamp_of_the_future_counts_as_its_arrival() -> None:
     assert [(r.value, r.clock) for r in order.take(10)] == [(b"b", 1_000), (b"a", 2_000)]
 
 
+def test_taking_ends_at_the_offset_that_the_caller_names() -> None:
+    order = TopicOrder({0: (0, 0)})
+    order.push(0, span([Stored(n, b"%d" % n, None, 1_000) for n in range(4)]))
+    order.reached(0, sent_ms=5_000)
+    for end, values in ((2, [b"0", b"1"]), (2, []), (4, [b"2", b"3"])):
+        taken = order.take(9, before=lambda partition, offset, end=end: (10**6, end))
+        assert [record.value for record in taken] == values
+
+
 def test_what_waits_is_counted() -> None:
     order = TopicOrder({0: (0, 0)})
     order.push(0, span([Stored(0, b"12345", b"key", 1_000)]))

@@ -302,6 +302,17 @@ async def until(condition: Callable[[], bool], *tasks: asyncio.Task[None]) -> No
             await asyncio.sleep(0)
 
 
+async def frozen_scorer(group: Group) -> tuple[ScoringWorker, Client, asyncio.Task[None]]:
+    """The only member of the group: it has begun all partitions, and its client returns nothing."""
+    made, client = await scorer_in(group, "a")
+    group.members = [client]
+    await group.rebalance()
+    client.frozen.clear()
+    task = asyncio.create_task(work(made))
+    await until(lambda: len(made._queues) == PARTITIONS, task)
+    return made, client, task
+
+
 def once(group: Group, count: int) -> None:
     assert sorted(group.scores) == [(p, offset) for p in range(PARTITIONS) for offset in range(count)]
 
@@ -363,12 +374,7 @@ def test_a_member_that_was_forgotten_commits_nothing(world: Callable[..., Group]
 
     async def body() -> None:
         group = world(10)
-        zombie, client = await scorer_in(group, "zombie")
-        group.members = [client]
-        await group.rebalance()
-        client.frozen.clear()
-        task = asyncio.create_task(work(zombie))
-        await until(lambda: len(zombie._queues) == PARTITIONS, task)  # it has begun, and stands still
+        zombie, client, task = await frozen_scorer(group)
         group.members = []
         other, its = await scorer_in(group, "other")
         group.members = [its]
@@ -393,12 +399,7 @@ def test_a_member_that_was_forgotten_commits_nothing(world: Callable[..., Group]
 def test_what_waits_is_dropped_when_partitions_are_revoked(world: Callable[..., Group]) -> None:
     async def body() -> None:
         group = world(10)
-        made, client = await scorer_in(group, "a")
-        group.members = [client]
-        await group.rebalance()
-        client.frozen.clear()
-        task = asyncio.create_task(work(made))
-        await until(lambda: len(made._queues) == PARTITIONS, task)
+        made, client, task = await frozen_scorer(group)
         await client.revoke()
         assert not made._queues
         task.cancel()

@@ -157,11 +157,8 @@ def test_a_snapshot_that_a_worker_replaces_meanwhile_is_read_again(
     work(config)
     settings = load_config(config)
     (state,) = settings.state_directory.glob("*.state")
-    content, other, listed = (
-        state.read_bytes(),
-        state.with_name(f"{state.stem[:-8]}00000000.state"),
-        Path.glob,
-    )
+    content, listed = state.read_bytes(), Path.glob
+    other = state.with_name(f"{state.stem[:-8]}00000000.state")
     other.write_bytes(content)
 
     def replaced(self: Path, pattern: str) -> Iterator[Path]:

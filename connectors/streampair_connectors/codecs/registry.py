@@ -99,7 +99,7 @@ class SchemaRegistry:
         Raises
         ------
         SourceError
-            The registry does not answer, or refuses.
+            The registry does not answer, refuses, or answers with something else.
         """
         if not isinstance(self._ask("/subjects"), list):
             raise self._unusable("its answer is no list of subjects")

@@ -254,7 +254,7 @@ class TopicOrder:
         before
             From a partition and the offset of its next record to the time by which its bucket must have
             ended, in milliseconds, and the offset up to which that holds. Taking ends at the first record
-            that is not so old. None: there is no such limit.
+            that is not so old, or not before that offset. None: there is no such limit.
         """
         taken = self.take_columns(most, before=before)
         return taken.ordered([self._label] * len(taken.records))
@@ -276,7 +276,7 @@ class TopicOrder:
             count = min(len(chunk.records), most - len(found))
             if before is not None:
                 limit, end = before(partition, chunk.records[0].offset)
-                if bucket >= limit // BUCKET_MS:
+                if bucket >= limit // BUCKET_MS or chunk.records[0].offset >= end:
                     break
                 if chunk.records[count - 1].offset >= end:
                     count = sum(record.offset < end for record in chunk.records[:count])

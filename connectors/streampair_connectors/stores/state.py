@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -724,10 +724,12 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
     data = _EXPORT_MAGIC + msgspec.msgpack.encode(body)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file, _removed_unless_complete(path):
+        with os.fdopen(descriptor, "wb") as file, ExitStack() as failed:
+            failed.callback(path.unlink)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            failed.pop_all()
     except OSError as error:
         raise StoreError(
             f"{path} cannot be written: {error.strerror}",
@@ -739,16 +741,6 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
         "partitions": [partition_key(lane.partition) for lane in lanes],
         "keeps_key": draws_key(config),
     }
-
-
-@contextmanager
-def _removed_unless_complete(path: Path) -> Iterator[None]:
-    """Remove a new file when what is written to it fails: a disk is full."""
-    try:
-        yield
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
 
 
 def _without_input(config: Config) -> States:

@@ -58,7 +58,6 @@ log = get_logger(__name__)
 
 _QUEUE_BYTES = 1024 * 1024  # of one partition that is read a second time; then it is paused
 _QUIET_SECONDS = 60.0  # between two warnings
-_NEVER = -(2**63)  # before all times
 _EXPIRIES = 1024  # while a label waits: each looks at all labels
 _REASON = "streampair.reason"  # header of a label that was sent on
 
@@ -677,13 +676,8 @@ class LateLabelSource(TopicSource):
         return next(wait for wait in self._waits if not wait.until or offset < wait.until.get(partition, 0))
 
     def _before(self, read: float, partition: int, offset: int) -> tuple[int, float]:
-        """What may be learned from an offset on: events before this time, and before this offset.
-
-        In a backlog events are due before they are scored, and wait until they are.
-        """
+        """The time and the offset before which events are learned: some that are due are not scored yet."""
         scored = math.inf if self._learns_only else self._scored.get(partition, 0)
-        if offset >= scored:
-            return _NEVER, math.inf
         wait = self._waits[0] if len(self._waits) == 1 else self._wait_of(partition, offset)
         return int(read) - wait.after - wait.lateness, min(wait.until.get(partition, math.inf), scored)
 
