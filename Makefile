@@ -9,6 +9,7 @@
 #   make dashboards   Grafana's files, from their source   make prometheus   Prometheus over a worker on this machine
 #   make audit    what attacks show of each claim, and of mutants
 #   make fuzz     damaged events, labels, configurations, models, snapshots, logs and registries, 100,000 of each
+#   make count    lines, keys of configuration, tests, import circles, words of pages
 #   make sbom     the bill of materials of an installation, checked against the pins
 #   make soak     a long run on a real broker, workers killed throughout: nothing lost, nothing grows
 #   make rivals   other libraries on the same streams, each in an environment of its own
@@ -28,7 +29,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dashboards prometheus demo test test-python repeat search simulate search-log fuzz verify mutate bench audit soak sbom utility rivals readme docs docs-env lint format clean
+.PHONY: help env dashboards prometheus demo test test-python repeat search simulate search-log fuzz verify mutate count bench audit soak sbom utility rivals readme docs docs-env lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -106,6 +107,10 @@ verify: $(STAMP)
 # Puts each fault of tests/mutation/mutants.toml into a copy of the tree, and runs the tests that must fail.
 mutate: $(STAMP)
 	$(BIN)/python tests/mutation/run.py $(ARGS)
+
+# make count ARGS="--tree DIR" counts another checkout, for figures before and after a change.
+count: $(DOCS_STAMP)
+	$(BIN)/python benchmarks/count.py $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/learners.py
