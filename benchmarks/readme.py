@@ -23,8 +23,6 @@ BLOCKS = {
     "regret": ["python benchmarks/regret.py --plot docs/images/regret.svg"],
     "planner": ["python benchmarks/planner.py"],
     "components": ["python benchmarks/components.py"],
-    "tuning": ["python benchmarks/tuning.py"],
-    "race": ["python benchmarks/tuning.py --race"],
     "steps": ["python benchmarks/steps.py"],
     "steps-choice": ["python benchmarks/steps.py --choice"],
     "steps-unseen": ["python benchmarks/steps.py --unseen"],

@@ -4,7 +4,6 @@ from streampair.auc.forest import Forest, MulticlassForest
 from streampair.auc.linear import OAM, SPAUC, PairOGD
 from streampair.auc.private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
 from streampair.auc.private_forest import PrivateForest
-from streampair.auc.tuned import Tuned
 
 __all__ = ["Forest", "MulticlassForest", "NoisyOGD", "OAM", "OnPairC", "OnPairStrC",  # noqa: RUF022
-           "PairFTRL", "PairOGD", "PrivateForest", "SPAUC", "Tuned"]  # fmt: skip
+           "PairFTRL", "PairOGD", "PrivateForest", "SPAUC"]  # fmt: skip

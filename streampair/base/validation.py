@@ -372,7 +372,7 @@ def _checked_options(learner: Any, *, two_classes: bool) -> MechanismOptions | N
         offered += (DecayedMoments, AnchorGradients)
     if options is not None and type(options) not in offered:
         raise ConfigError(f"mechanism is {options!r}", fix=f"give one of {names}, or None")
-    for name in () if two_classes else ("anytime", "tune", "positive_rate"):
+    for name in () if two_classes else ("anytime", "positive_rate"):
         if getattr(options, name, None) not in (None, False):
             raise ConfigError(
                 f"mechanism is {options!r}, and there are no two classes", fix=f"leave {name} out of it"
@@ -434,9 +434,7 @@ def select_ftrl(
     assert isinstance(options, SecondMoments)
     if moments is not None:
         return moments()
-    if not isinstance(options.tune, bool):
-        raise ConfigError(f"tune is {options.tune!r}", fix="give True or False")
-    return Moments(anytime=_anytime(options.anytime, learner.horizon), tune=options.tune)
+    return Moments(anytime=_anytime(options.anytime, learner.horizon))
 
 
 def _at_most(name: str, value: Any, most: int, least: int = 1) -> int:

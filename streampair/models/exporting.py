@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from river import compose
 
-from streampair.auc import MulticlassForest, Tuned
+from streampair.auc import MulticlassForest
 from streampair.base.forest import ForestLearner
 from streampair.base.learner import ClassifierMixin, Learner, RegressorMixin, TransformerMixin
 from streampair.base.online import OnlinePairLearner
@@ -61,8 +61,6 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
     ConfigError
         If it cannot be exported.
     """
-    if isinstance(learner, Tuned):
-        learner = learner.best
     _check_exportable(learner)
     common: dict[str, Any] = {
         "class_name": class_name(learner).removeprefix("streampair."),

@@ -44,23 +44,16 @@ class SecondMoments(MechanismOptions):
         For two classes: weight, from 0.01 to 1, of the accuracy before the horizon relative to that at the
         horizon (`privacy.mechanisms.second_moments.SecondMomentsPlan`). None is 0.6. Not used without a
         horizon, or with forks.
-    tune
-        For two classes: whether each model chooses its ridge strength, among 8 from an eighth to 16 times
-        the usual one, by the releases that it is computed from. It costs no epsilon (docs/privacy, Lemma 98),
-        and the time of eight more models. It gains with hundreds of features and without a horizon, and
-        loses with few records and a small epsilon (docs/benchmarks/tuning.md).
-        Models of a learner that begins at another model keep the usual ridge.
 
     Examples
     --------
     >>> from streampair import auc, privacy
-    >>> model = auc.PairFTRL(delta=1e-4, horizon=1000, mechanism=privacy.SecondMoments(tune=True))
+    >>> model = auc.PairFTRL(delta=1e-4, horizon=1000, mechanism=privacy.SecondMoments(anytime=0.3))
     >>> model.mechanism
-    SecondMoments(anytime=None, tune=True)
+    SecondMoments(anytime=0.3)
     """
 
     anytime: float | None = None
-    tune: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from streampair.privacy import EntityLimit
 NAMES = set("abcde")
 FLAT = [model for model in LEARNERS if not is_private(model)]
 MODELS = {f"{name_of(model)}-{i}": model.clone for i, model in enumerate(FLAT)}
-MODELS["Tuned"] = lambda: auc.Tuned([auc.PairOGD(seed=1), auc.OAM(size=4, seed=2), auc.SPAUC()], race=60)
 MODELS["Bounds|UnitBall|PairOGD"] = lambda: Bounds({"a": (-1, 1)}) | UnitBall() | auc.PairOGD(seed=3)
 
 

@@ -101,7 +101,6 @@ from naive.sampling import Draw, Thinning, Uniform, kept, woven
 from naive.sensitivity import fifo_influence, moves, pairs, worst
 from naive.sparse import SparsePairOGD, probability_few, scatter, score_few
 from naive.symmetric import (
-    best_ridge,
     eigenvalues,
     matrix,
     positive_definite,
@@ -150,7 +149,6 @@ __all__ = [
     "Window",
     "admitted",
     "ball",
-    "best_ridge",
     "best_weights",
     "binomial",
     "blake2b",

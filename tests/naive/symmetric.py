@@ -51,36 +51,3 @@ def ridge_solution(w: np.ndarray, right: np.ndarray, ridge: float, noise: float)
         values = values - noise * np.sum(gaps / (gaps**2 + noise / 2), axis=1)
     inverse = vectors @ np.diag(1.0 / (np.maximum(values, 0.0) + ridge)) @ vectors.T
     return np.asarray(inverse @ right), float(np.trace(inverse))
-
-
-def halves(
-    w: np.ndarray, right: np.ndarray, noise: float, right_noise: np.ndarray, coins: np.ndarray
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Moments plus and minus noise of their own size."""
-    d = len(right)
-    draw = np.zeros((d, d))
-    draw[np.tril_indices(d)] = coins[: d * (d + 1) // 2]
-    draw = np.where(np.eye(d, dtype=bool), draw, (draw + draw.T) / math.sqrt(2))
-    move, shift = math.sqrt(noise) * draw, np.sqrt(right_noise) * coins[d * (d + 1) // 2 :]
-    return [(w + move, right + shift), (w - move, right - shift)]
-
-
-def best_ridge(
-    w: np.ndarray,
-    right: np.ndarray,
-    ridges: np.ndarray,
-    start: int,
-    noise: float,
-    right_noise: np.ndarray,
-    coins: np.ndarray,
-) -> int:
-    """Index of the ridge whose weights, fitted to one half, agree best with the other half."""
-    scores = np.zeros(len(ridges))
-    for row in coins:
-        first, second = halves(w, right, noise, right_noise, row)
-        for (fit, vector), (judge, cross) in ((first, second), (second, first)):
-            for r, ridge in enumerate(ridges):
-                v, _ = ridge_solution(fit, vector, math.sqrt(2) * ridge, 2.0 * noise)
-                variance = max(v @ judge @ v, 0.0) + 2.0 * math.sqrt(2.0 * noise) * (v @ v)
-                scores[r] += (cross @ v) / math.sqrt(variance) if variance > 0.0 else 0.0
-    return start if scores.max() == scores[start] else int(scores.argmax())

@@ -37,9 +37,6 @@ def settings(warmup: int = PREFIX, **more: Any) -> dict[str, Any]:
 LEARNERS: dict[str, Callable[[], Any]] = {
     "moments": lambda: auc.PairFTRL(**settings(horizon=SLOTS)),
     "moments without end": lambda: auc.PairFTRL(**settings()),
-    "moments, tuned": lambda: auc.PairFTRL(
-        **settings(horizon=SLOTS, mechanism=privacy.SecondMoments(tune=True))
-    ),
     "moments that fade": lambda: auc.PairFTRL(**settings(mechanism=privacy.DecayedMoments(16))),
     "gradients, square root": lambda: auc.PairFTRL(
         **settings(horizon=SLOTS, mechanism=privacy.PairGradients())
@@ -274,22 +271,6 @@ def raw_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrivateSession, "_begin_at_start", begin)
 
 
-def raw_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ridge that is chosen by the exact sums."""
-    solve, total = moments_module.MomentsState._release, [0]
-
-    def release(self: Any, source: Any) -> None:
-        gate = self.total if self._at_horizon() else self.block
-        total[0] = int(np.abs(gate.to_state()).sum())
-        solve(self, source)
-
-    def choose(second: Any, cross: Any, ridge: float, *rest: Any, seed: int) -> float:
-        return ridge * (1.0 + total[0] % 7)
-
-    monkeypatch.setattr(moments_module.MomentsState, "_release", release)
-    monkeypatch.setattr(moments_module, "tuned_ridge", choose)
-
-
 def raw_step(gate: type[Any]) -> Callable[[pytest.MonkeyPatch], None]:
     """A step size by the norm of the exact gradient."""
 
@@ -337,14 +318,10 @@ MUTANTS = [
     ("output, evaluated", raw_counts),
     *[(name, raw_variances) for name in LEARNERS],
     *[(name, raw_label_mean) for name in ("moments", "moments without end", "ranking")],
-    *[
-        (name, raw_ridge)
-        for name in ("moments", "moments without end", "moments, from a model", "moments, tuned")
-    ],
+    *[(name, raw_ridge) for name in ("moments", "moments without end", "moments, from a model")],
     ("moments, from a model", raw_gain),
     ("moments, from a model", raw_start),
     ("output, few releases, from a model", raw_start),
-    ("moments, tuned", raw_choice),
     ("gradients, square root", raw_step(SummedGradients)),
     ("gradients, BLT", raw_step(SummedGradients)),
     ("metric", raw_step(SummedGradients)),

@@ -684,19 +684,6 @@ def ridge_solution(kernel: Any, rng: Rng) -> None:
         close(trace, wanted)
 
 
-@against(naive.best_ridge)
-def best_ridge(kernel: Any, rng: Rng) -> None:
-    found = set()
-    for d, noise in itertools.product((2, 4, 9), (0.0, 1e-4, 0.1)):
-        w, right, ridges = symmetric(rng, d), rng.normal(size=d), 2.0 ** np.arange(-6.0, 3.0)
-        variances, coins = noise * rng.uniform(0.5, 1.0, d), rng.normal(size=(2, d * (d + 3) // 2))
-        arguments = (w @ w, right, ridges, 3, noise, variances, coins)
-        found.add(kernel(*arguments))
-        assert kernel(*arguments) == naive.best_ridge(*arguments)
-    assert len(found) > 3
-    assert kernel(w, np.zeros(d), ridges, 3, 0.0, np.zeros(d), coins) == 3  # all are as good
-
-
 @against(naive.blt_variances)
 def blt_variances(kernel: Any, rng: Rng) -> None:
     for h in (1, 2, 5):

@@ -678,11 +678,6 @@ LEARNERS_TO_COMPILE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("streampair.auc.SPAUC", {}, {}),
     ("streampair.auc.Forest", {}, {}),
     ("streampair.auc.MulticlassForest", {}, {}),
-    (
-        "streampair.auc.Tuned",
-        {"learners": [{"class": "streampair.auc.PairOGD"}, {"class": "streampair.auc.OAM"}], "race": 100},
-        {},
-    ),
     ("streampair.auc.PairFTRL", _BUDGET, {}),
     ("streampair.auc.PairFTRL", _ENDING, {}),
     ("streampair.auc.PairFTRL", {**_BUDGET, **_GRADIENTS}, {}),

@@ -151,8 +151,6 @@ class DecayedMomentsPlan:
     horizon: ClassVar[None] = None
     #: As in `SecondMomentsPlan`.
     uses_warmup: ClassVar[bool] = False
-    #: Models have the usual ridge.
-    tune: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         def put(**values: object) -> None:

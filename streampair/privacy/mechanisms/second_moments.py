@@ -14,7 +14,7 @@ import numpy as np
 
 from streampair import losses
 from streampair.errors import ConfigError
-from streampair.kernels import dp_steps, random, symmetric, vectors
+from streampair.kernels import dp_steps, symmetric, vectors
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
     Link,
@@ -182,8 +182,6 @@ class SecondMomentsPlan:
         The neighbouring relation.
     classes
         Declared classes K of a metric, for which the sum is that of `(x x', e_y (x) x, e_y / 2)`; 0: none.
-    tune
-        Whether models choose their ridge strength by the releases (`best_ridge`); the releases are the same.
     sigma, sigma_last
         Noise std of each coordinate, of the releases before the horizon and of the last one; equal if
         one of them does not exist.
@@ -204,7 +202,6 @@ class SecondMomentsPlan:
     relation: Relation = ONE_RECORD
     classes: int = 0
     anytime: float | None = None
-    tune: bool = False
     strategy: BLT = field(init=False)
     grid: float = field(init=False)
     sigma: float = field(init=False)
@@ -492,7 +489,6 @@ def plan_second_moments(
     window: int = 4096,
     relation: Relation = ONE_RECORD,
     anytime: float | None = None,
-    tune: bool = False,
 ) -> SecondMomentsPlan:
     """Calibrate the noise for a budget; parameters as in `SecondMomentsPlan`.
 
@@ -504,9 +500,7 @@ def plan_second_moments(
     >>> plan.releases(1000), round(plan.mu_spent(1000) / plan.mu, 12)
     (19, 1.0)
     """
-    return SecondMomentsPlan(
-        mu, features, base, horizon, radius, forks, window, relation, anytime=anytime, tune=tune
-    )
+    return SecondMomentsPlan(mu, features, base, horizon, radius, forks, window, relation, anytime=anytime)
 
 
 def unpacked(mean: Floats, d: int) -> tuple[Floats, Floats]:
@@ -632,51 +626,6 @@ def ridge_of(
     length = (1.0 + spread * distance) / (spread * (4.0 + 2.0 * distance))
     w *= length
     return w, length * trace
-
-
-RIDGES = tuple(2.0**power for power in range(-3, 5))
-"""Candidates of a tuned ridge, in units of the one that is used otherwise."""
-
-_SPLITS = 4
-"""How often the noise is split; each split has two halves, and each of them judges the other."""
-
-
-def tuned_ridge(
-    second: Floats, cross: Floats, ridge: float, noise: float, cross_noise: Floats, seed: int
-) -> float:
-    """Ridge strength for `ridge_of`, chosen by noisy moments: one of `RIDGES` times `ridge`.
-
-    The known noise of the moments is split: two copies with independent noises of twice the variance, of
-    which one is fitted with each ridge and the other one judges. It is post-processing of the moments, which
-    costs no privacy (docs/privacy, Lemma 98).
-
-    Parameters
-    ----------
-    second, cross
-        As of `ridge_of`.
-    ridge
-        Unit of the ridges, and the one that is taken where none is better; above 0.
-    noise
-        Variance of the noise in a packed coordinate of `second`, above 0.
-    cross_noise
-        Variance of the noise in each coordinate of `cross`, (d,).
-    seed
-        Seed of the public coins that split the noise.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from streampair.privacy.mechanisms.second_moments import tuned_ridge
-    >>> second, cross = np.diag([0.9, 0.1]), np.array([0.3, 0.1])
-    >>> tuned_ridge(second, cross, 0.1, 1e-8, np.full(2, 1e-8), seed=1)
-    0.0125
-    """
-    d = len(cross)
-    coins = np.empty((_SPLITS, d * (d + 1) // 2 + d))
-    random.normals_from_seed(seed, coins.reshape(coins.size))
-    ridges = ridge * np.array(RIDGES)
-    start = RIDGES.index(1.0)
-    return float(ridges[symmetric.best_ridge(second, cross, ridges, start, noise, cross_noise, coins)])
 
 
 def projected(moves: Floats, w: Floats, radius: float) -> Floats:
@@ -865,7 +814,6 @@ class MomentsState(MechanismState):
         self._origin: Floats | None = None  # weights of the start model
         self._noises: tuple[int, Floats | None] = (-1, None)  # of the weights of a release
         self.fits_model = True  # an audit turns it off: it looks at the releases alone
-        self._ridges: tuple[int, float] = (-1, 0.0)  # number of releases, and the ridge of their model
         self._label_slope = 0.0  # of the label (1 or 0) on the score, under the last model computed
         # `second_moment_slot` is for the sums of this class.
         self._compiled_sums = type(self)._sum_up is MomentsState._sum_up
@@ -1061,18 +1009,11 @@ class MomentsState(MechanismState):
         least, most = _LENGTHS
         return min(max(float(vectors.dot(second.diagonal().copy(), np.ones(len(second)))), least), most)
 
-    def _ridge(self, second: Floats, cross: Floats) -> float:
+    @property
+    def _ridge(self) -> float:
         """Ridge strength of the model: of the order of the norm of the matrix's noise, sqrt(2 d) std."""
-        d, known = self.plan.features, self._numbers[1]
-        ridge = math.sqrt(d / known) if known else 0.0
-        # Candidates are weights that shrink to 0, not to those of a start model.
-        if not (known and self.plan.tune) or self._origin is not None:
-            return ridge
-        if self._ridges[0] != self._releases:
-            noise = self._noise_of_cross() / (4.0 * self._weight * self._weight)
-            chosen = tuned_ridge(second, cross, ridge, 1.0 / known, noise, seed=self._releases)
-            self._ridges = (self._releases, chosen)
-        return self._ridges[1]
+        known = self._numbers[1]
+        return math.sqrt(self.plan.features / known) if known else 0.0
 
     def _compute_model(self) -> tuple[Floats, Link]:
         """Weights and link from all releases so far."""
@@ -1082,7 +1023,7 @@ class MomentsState(MechanismState):
         cross = cross / (2.0 * self._weight)
         cross_noise = left / (4.0 * self._weight * self._weight)
         rate = 0.5 * (1.0 + self._centre)
-        ridge = self._ridge(second, cross)
+        ridge = self._ridge
         matrix_noise = 1.0 / known if known else 0.0
         w, noise = ridge_of(second, cross, rate, ridge, matrix_noise, self._origin, cross_noise)
         length = math.sqrt(float(vectors.dot(w, w)))
@@ -1107,7 +1048,7 @@ class MomentsState(MechanismState):
         return noise_of_weights(
             second,
             cross,
-            self._ridge(second, cross),
+            self._ridge,
             1.0 / known,
             self._noise_of_cross() / (4.0 * self._weight * self._weight),
             self.plan.radius,
@@ -1245,12 +1186,9 @@ class Moments(Mechanism):
         Weight of the accuracy before the horizon, as in `SecondMomentsPlan`. None: `ANYTIME` with
         a horizon, if there are no entities, whose account is not known, and no forks, each of which
         would cost as much as the run; else None.
-    tune
-        As in `SecondMomentsPlan`.
     """
 
     anytime: float | None = None
-    tune: bool = False
 
     label_mean: ClassVar[bool] = True
     label_cross: ClassVar[bool] = True
@@ -1294,17 +1232,15 @@ class Moments(Mechanism):
             window=settings.window,
             relation=settings.relation,
             anytime=anytime,
-            tune=self.tune,
         )
 
     def describe(self, settings: Settings) -> str:
         """Description of the mechanism, for the report."""
         also = ", and of how features go with labels" if self.label_cross else ""
-        tuned = ", its ridge strength too" if self.tune else ""
         return (
             "Mechanism: second moments of the records, and of their labels with them, are summed over "
             "blocks of records; each block's sum is released once, under Gaussian noise that is "
-            f"correlated over the blocks, and every model is computed from these releases{tuned}. The first "
+            f"correlated over the blocks, and every model is computed from these releases. The first "
             f"{settings.warmup} records are used for one release only, of {self.warmup_release}{also}; the "
             "later ones for learning only, so each has "
             + ("half of mu^2." if settings.composes else "the whole budget (parallel composition).")
@@ -1319,11 +1255,9 @@ class RankingMomentsState(MomentsState):
 
         Over all pairs that is twice the squared error of centred relevances regressed on centred records.
         """
-        d, known = self.plan.features, self._numbers[1]
         second, cross, left = self._means()
-        w = np.empty(d)
-        # The noise of the matrix has a norm of about sqrt(2 d) std; the ridge is of that order.
-        ridge = math.sqrt(d / known) if known else 0.0
+        w = np.empty(self.plan.features)
+        ridge = self._ridge
         if self._origin is None:
             symmetric.ridge_solution(second, cross / self._weight, ridge, 0.0, w)
         else:
@@ -1341,7 +1275,7 @@ class RankingMomentsState(MomentsState):
         return noise_of_weights(
             second,
             cross / self._weight,
-            math.sqrt(self.plan.features / known),
+            self._ridge,
             1.0 / known,
             self._noise_of_cross() / (self._weight * self._weight),
             self.plan.radius,
