@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from streampair.auc import MulticlassForest
 from streampair.base.forest import Explanation, Reasons
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.models.difference import difference
 from streampair.models.exporting import document_of
 from streampair.models.format import (
     Curve,
@@ -40,7 +39,7 @@ from streampair.records.frames import FeatureTable
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Model", "diff", "dumps", "export", "load", "loads", "onnx_inputs", "save", "to_onnx"]
+__all__ = ["Model", "dumps", "export", "load", "loads", "onnx_inputs", "save", "to_onnx"]
 
 Array = NDArray[np.float64]
 
@@ -455,39 +454,6 @@ def loads(data: bytes) -> Model:
         raise SnapshotError(
             f"the model is damaged ({error})", fix="load an undamaged copy, or export the learner again"
         ) from None
-
-
-def diff(before: Model, after: Model) -> dict[str, Any]:
-    """What differs between two models.
-
-    Parameters
-    ----------
-    before, after
-        The models, of any learners.
-
-    Returns
-    -------
-    dict
-        As JSON can hold it. `same`: whether scores and probabilities are the same for all records.
-        `features`: lists of those `added` and `removed`. `weights`: for each linear weight that differs, the
-        largest changes first, a dict with the `feature`, and its weight `before` and `after` (None: the model
-        does not know it); of several classes with the `class`. Weights of forests are of standardised values.
-        `trees`, of forests: number of nodes `before` and `after`. `changed`: class, kind, slots, time,
-        classes and privacy, where they differ, each with `before` and `after`.
-
-    Examples
-    --------
-    >>> from streampair import auc, models
-    >>> learner = auc.PairOGD()
-    >>> for a, y in [(1.0, True), (0.0, False)] * 5:
-    ...     learner.learn_one({"a": a}, y)
-    >>> first = models.export(learner)
-    >>> learner.learn_one({"a": 2.0, "b": 1.0}, True)
-    >>> found = models.diff(first, models.export(learner))
-    >>> found["features"], found["changed"]["slots"]
-    ({'added': ['b'], 'removed': []}, {'before': 10, 'after': 11})
-    """
-    return difference(before._document, after._document)
 
 
 def to_onnx(model: Model) -> onnx.ModelProto:

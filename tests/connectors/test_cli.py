@@ -82,7 +82,7 @@ def test_the_commands() -> None:
         *("", "demo", "check", "doctor", "run", "serve", "promote", "replay", "report", "audit", "erasure"),
         *("budget", "budget plan", "budget show", "budget card"),
         *("dlq", "dlq list", "dlq show", "dlq replay"),
-        *("model", "model export", "model show", "model diff"),
+        *("model", "model export", "model show"),
         *("state", "state show", "state recover", "state export", "state import"),
     }
 

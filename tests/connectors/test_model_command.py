@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from streampair_connectors.cli.app import app
 from typer.testing import CliRunner
 
-from streampair import auc, metric, models
+from streampair import auc, models
 from streampair.engine import OrderedRecord, Record
 from streampair.engine.challengers import NOT_PRIVATE
 from streampair.engine.wal import WHOLE_TOPIC
@@ -217,79 +217,29 @@ def test_names_in_a_file_do_not_move_the_cursor(tmp_path: Path) -> None:
     assert "features     1: a?[2J\n" in call("show", tmp_path / "m.json")
 
 
-def test_what_differs_between_two_files(tmp_path: Path) -> None:
-    learner = auc.PairOGD()
-    first = saved(tmp_path / "1.json", learner, 30)
-    second = saved(tmp_path / "2.json", learner, 10, c=0.5)
-    found = call_json("diff", first, second)
-    assert not found["same"]
-    assert found["features"] == {"added": ["c"], "removed": []}
-    assert found["changed"] == {"slots": {"before": 30, "after": 40}}
-    before, after = (
-        dict(zip(m.features, json.loads(models.dumps(m))["weights"], strict=True))
-        for m in (
-            models.load(first),
-            models.load(second),
-        )
-    )
-    moved = {row["feature"]: (row["before"], row["after"]) for row in found["weights"]}
-    assert moved == {
-        name: (before.get(name), after[name]) for name in after if before.get(name) != after[name]
-    }
-    sizes = [abs((b or 0.0) - (a or 0.0)) for a, b in moved.values()]
-    assert sizes == sorted(sizes, reverse=True)
-    text = call("diff", first, second)
-    assert "records      30 -> 40" in text
-    assert "added        1: c" in text
-    assert "both score all records the same" in call("diff", first, first)
-    assert call_json("diff", second, first)["features"] == {"added": [], "removed": ["c"]}
-
-
-def test_what_differs_between_forests_and_spends(tmp_path: Path) -> None:
-    forest = auc.Forest(seed=1)
-    found = call_json("diff", saved(tmp_path / "1.json", forest, 30), saved(tmp_path / "2.json", forest, 300))
-    assert found["trees"]["before"] < found["trees"]["after"]
-    assert {row["feature"] for row in found["weights"]} == {"a", "b"}
-    classes = auc.MulticlassForest(2, 15, positive=True, seed=1)
-    found = call_json(
-        "diff", saved(tmp_path / "3.json", classes, 30), saved(tmp_path / "4.json", classes, 30)
-    )
-    assert {row["class"] for row in found["weights"]} == {True, False}
-    private = auc.PairFTRL(1.0, 1e-4, 400, warmup=20)
-    first, second = saved(tmp_path / "5.json", private, 10), saved(tmp_path / "6.json", private, 100)
-    found = call_json("diff", first, second)
-    spent = found["changed"]["epsilon_spent"]
-    assert 0.0 <= spent["before"] < spent["after"] <= 1.0
-    assert "epsilon spent" in call("diff", first, second)
-    other = saved(tmp_path / "7.json", metric.PairOGD(), 30)
-    assert call_json("diff", first, other)["changed"]["kind"] == {"before": "linear", "after": "metric"}
-
-
 # ---- files that are none
 
 
 def test_files_that_are_no_models(tmp_path: Path) -> None:
     good = saved(tmp_path / "good.json", auc.PairOGD(), 20)
     graph = saved(tmp_path / "good.onnx", auc.PairOGD(), 20)
-    for command in (("show",), ("diff", good)):
-        assert "cannot be read" in call(*command, tmp_path / "none.json", code=2)
-        assert "cannot be read" in call(*command, tmp_path, code=2)
-        for content, problem in (
-            (b"", "it is empty"),
-            (b"{}", 'its "format" is not'),
-            (good.read_bytes()[:-20], "it is damaged or cut short"),
-            (graph.read_bytes(), "it is damaged or cut short"),
-            (good.read_bytes().replace(b'"version":1', b'"version":2'), "version 2, this release reads"),
-            (good.read_bytes().replace(b'"slots":20', b'"slots":-1'), "is damaged"),
-        ):
-            bad = tmp_path / "bad.json"
-            bad.write_bytes(content)
-            text = call(*command, bad, code=1)
-            assert f"error: {bad}: " in text
-            assert problem in text
-            assert "  fix: " in text
-            assert call_json(*command, bad, code=1)["kind"] == "SnapshotError"
-    assert "compare the JSON files" in call("diff", good, graph, code=2)
+    assert "cannot be read" in call("show", tmp_path / "none.json", code=2)
+    assert "cannot be read" in call("show", tmp_path, code=2)
+    for content, problem in (
+        (b"", "it is empty"),
+        (b"{}", 'its "format" is not'),
+        (good.read_bytes()[:-20], "it is damaged or cut short"),
+        (graph.read_bytes(), "it is damaged or cut short"),
+        (good.read_bytes().replace(b'"version":1', b'"version":2'), "version 2, this release reads"),
+        (good.read_bytes().replace(b'"slots":20', b'"slots":-1'), "is damaged"),
+    ):
+        bad = tmp_path / "bad.json"
+        bad.write_bytes(content)
+        text = call("show", bad, code=1)
+        assert f"error: {bad}: " in text
+        assert problem in text
+        assert "  fix: " in text
+        assert call_json("show", bad, code=1)["kind"] == "SnapshotError"
 
 
 def test_graphs_that_are_no_models(tmp_path: Path) -> None:
@@ -358,14 +308,8 @@ def test_damaged_files_are_shown_or_refused(
             break
     file = tmp_path_factory.getbasetemp() / f"damaged.{name.rpartition('.')[2]}"
     file.write_bytes(content)
-    commands = [("show", file)]
-    if file.suffix == ".json":
-        good = file.with_name("good.json")
-        good.write_bytes(contents[name])
-        commands += [("diff", good, file), ("diff", file, good)]
-    for command in commands:
-        result = CliRunner().invoke(app, ["model", *map(str, command)])
-        assert result.exit_code in (0, 1), (command, result.output)
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        if result.exit_code:
-            assert "\n  fix: " in result.output
+    result = CliRunner().invoke(app, ["model", "show", str(file)])
+    assert result.exit_code in (0, 1), result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    if result.exit_code:
+        assert "\n  fix: " in result.output

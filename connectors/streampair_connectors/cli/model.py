@@ -1,4 +1,4 @@
-"""`streampair model`: the model of an application as a file, what is in it, and what differs between two."""
+"""`streampair model`: the model of an application as a file, and what is in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["model_app"]
 
 model_app = typer.Typer(
-    help="Export the model to a file, show a file, compare two.",
+    help="Export the model to a file, show a file.",
     epilog="Example: streampair model export fraud.toml model.json",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -236,20 +236,10 @@ def _readable(file: Path) -> Iterator[None]:
         ) from None
 
 
-def _load(file: Path) -> models.Model:
-    from streampair import models
-
-    if file.suffix.lower() == ".onnx":
-        _read(file)
-        raise ConfigError(
-            f"{file} is an ONNX graph, which cannot be compared", fix="compare the JSON files of both models"
-        )
-    with _readable(file):
-        return models.load(file)
-
-
 def _facts(file: Path) -> dict[str, Any]:
     """Return what is in a file, without its numbers."""
+    from streampair import models
+
     if file.suffix.lower() == ".onnx":
         from streampair.models.onnx_export import facts_of
 
@@ -258,7 +248,8 @@ def _facts(file: Path) -> dict[str, Any]:
             return facts_of(data)
         except SnapshotError as error:
             raise SnapshotError(f"{file}: {error.problem}", fix=error.fix) from None
-    model = _load(file)
+    with _readable(file):
+        model = models.load(file)
     return {
         "class": model.class_name,
         "kind": model.kind,
@@ -310,58 +301,3 @@ def _card_lines(card: Any) -> Iterator[str]:
         raise SnapshotError(
             "the privacy card in the file is damaged", fix="export the model again; --json shows it as it is"
         ) from None
-
-
-@model_app.command(
-    "diff",
-    short_help="Show what differs between two model files.",
-    epilog="Example: streampair model diff monday.json tuesday.json",
-)
-def diff(
-    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A model, JSON.")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another model, JSON.")],
-    as_json: AsJson = False,
-) -> None:
-    """Show what differs between two model files: records, features, weights, trees, and epsilon.
-
-    Weights are in the order of their change. Those of forests are of standardised values.
-    """
-    from streampair import models
-
-    with errors(as_json):
-        found = models.diff(_load(before), _load(after))
-        if as_json:
-            typer.echo(json.dumps(found))
-            return
-        if found["same"]:
-            typer.echo("both score all records the same")
-        for label, value in _changes(found):
-            _echo(f"  {label:<{_LABEL}} {value}")
-
-
-def _changes(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, change in found["changed"].items():
-        label = {"slots": "records", "epsilon_spent": "epsilon spent"}.get(name, name.replace("_", " "))
-        yield label, f"{_value(name, change['before'])} -> {_value(name, change['after'])}"
-    for name in ("added", "removed"):
-        if found["features"][name]:
-            yield name, _listed(found["features"][name])
-    if "trees" in found:
-        yield "tree nodes", f"{found['trees']['before']} -> {found['trees']['after']}"
-    for row in found["weights"][:_MOST_ROWS]:
-        of = f" (class {row['class']})" if "class" in row else ""
-        yield "weight", f"{row['feature']}{of}: {_number(row['before'])} -> {_number(row['after'])}"
-    if len(found["weights"]) > _MOST_ROWS:
-        yield "", f"and {len(found['weights']) - _MOST_ROWS} more weights"
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.6g}"
-
-
-def _value(name: str, value: Any) -> str:
-    if name == "time":
-        return time_text(value)
-    if isinstance(value, list):
-        return _listed(value)
-    return _number(value) if isinstance(value, float) else "none" if value is None else str(value)
