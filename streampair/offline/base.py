@@ -24,9 +24,8 @@ from streampair.errors import ConfigError, RecordError
 from streampair.kernels import symmetric, vectors
 from streampair.offline.risk import LinearRisk, MetricRisk, packed, unpacked
 from streampair.privacy.accounting import warn_if_doubtful
-from streampair.privacy.mechanisms.base import Link, normal_link, unit_link
+from streampair.privacy.mechanisms.base import Link, unit_link
 from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorGate, plan_table, report_of
-from streampair.privacy.mechanisms.standardization import SQUARE_WEIGHT, moment_sensitivity, shrunk_variances
 from streampair.records import features
 from streampair.records.frames import FeatureTable
 
@@ -36,15 +35,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 __all__ = [
-    "MOVE",
     "PairLearner",
     "PairwiseProblem",
     "TableLearner",
     "by_name",
-    "curve_of",
     "designs",
     "scale_of",
-    "score_moments",
     "validated",
     "warm_start",
     "warn_of_scale",
@@ -198,8 +194,6 @@ class PairwiseProblem:
         Seed of noise and sampling; None: keys of the operating system.
     start
         Initial weights of a descent, (dim,), in the ball: no function of the table.
-    share
-        Share of the budget that learning has: of mu^2, or of epsilon if delta is 0.
     """
 
     rows: Floats
@@ -210,7 +204,6 @@ class PairwiseProblem:
     dim: int
     seed: int | None
     start: Floats
-    share: float = 1.0
 
     @property
     def n(self) -> int:
@@ -315,10 +308,8 @@ def _scaling(bounds: tuple[Any, Any] | None, d: int) -> tuple[Floats, Floats]:
     return scale, shift
 
 
-def designs(
-    X: Floats, bounds: tuple[Any, Any] | None, standard: tuple[Floats, Floats] | None = None
-) -> Floats:
-    """Features scaled by declared bounds, then by released moments, and each record in the unit ball.
+def designs(X: Floats, bounds: tuple[Any, Any] | None) -> Floats:
+    """Features scaled by declared bounds, and each record in the unit ball.
 
     Parameters
     ----------
@@ -326,36 +317,31 @@ def designs(
         Features, (n, d).
     bounds
         As of the learners.
-    standard
-        Released means (d,) of the scaled features, which are cut to [-1, 1], and the factors (d,) of what is
-        centred; None: neither.
     """
     d = X.shape[1]
     scale, shift = _scaling(bounds, d)
-    scaling = np.array([scale, shift, *((np.zeros(d), np.ones(d)) if standard is None else standard)])
+    scaling = np.array([scale, shift, np.zeros(d), np.ones(d)])
     out, whole = np.empty_like(X), np.empty(len(X))
     rows = np.ascontiguousarray(X)
-    vectors.prepare_rows(rows, scaling, standard is not None, math.inf, out, whole)
+    vectors.prepare_rows(rows, scaling, False, math.inf, out, whole)
     return out
 
 
-def warn_of_scale(X: Floats, bounds: tuple[Any, Any] | None, fix: str, cut: bool = False) -> None:
-    """Warn if the projection to the unit ball, or clipping to [-1, 1], distorts much of the table."""
+def warn_of_scale(X: Floats, bounds: tuple[Any, Any] | None, fix: str) -> None:
+    """Warn if the projection to the unit ball distorts much of the table."""
     scale, shift = _scaling(bounds, X.shape[1])
     with np.errstate(over="ignore"):
         largest = np.abs(X * scale + shift).max(axis=1)
         lengths = np.linalg.norm(X, axis=1)
     problem = ""
-    if cut and (largest > 1.0).mean() > 0.5:
-        problem = f"have values beyond {'-1 and 1' if bounds is None else 'their bounds'}, and are cut there"
-    elif bounds is not None and (largest > 1.0).mean() > 0.5:
+    if bounds is not None and (largest > 1.0).mean() > 0.5:
         problem = "have values beyond their bounds: they are shortened to the length 1, and features far "
         problem += "beyond drown the others"
-    elif bounds is None and not cut and (lengths > 1.0).mean() > 0.5:
+    elif bounds is None and (lengths > 1.0).mean() > 0.5:
         problem = "are longer than 1, and are shortened to it: features of large values drown the others"
     if problem:
         warnings.warn(f"more than half of the records {problem}. Fix: {fix}.", UserWarning, stacklevel=3)
-    elif bounds is None and not cut and lengths.max() < 0.1:
+    elif bounds is None and lengths.max() < 0.1:
         warnings.warn(
             f"no record is longer than 0.1, and noise is sized for a length of 1. Fix: {fix}.",
             UserWarning,
@@ -391,9 +377,6 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
     #: What the warning about unscaled features advises.
     _scale_fix: ClassVar[str] = "scale the features, or give bounds=(low, high), which are taken as public"
 
-    #: Released means of the features, and factors.
-    _standard: tuple[Floats, Floats] | None = None
-
     @abc.abstractmethod
     def fit(self, X: Any, y: Any) -> Any:
         """Learn a table."""
@@ -419,14 +402,6 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
             raise ConfigError("y has one class, and pairs need two", fix="give records of both classes")
         labels: Floats = codes.astype(np.float64)
         return X, labels if self.task == "metric" else 2.0 * labels - 1.0
-
-    def _designs(self, X: Floats) -> Floats:
-        return designs(X, self.bounds, self._standard)
-
-    def _slope(self) -> Floats:
-        """Factor of each raw feature."""
-        scale = scale_of(self.bounds, self.n_features_in_)
-        return scale if self._standard is None else scale * self._standard[1]
 
     def _seed(self) -> int | None:
         """Seed of noise and sampling; None: keys of the operating system."""
@@ -456,14 +431,9 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         out: Floats = rows @ self.coef_
         return out
 
-    def _reach(self) -> float:
-        """Bound on the size of all scores under the published weights; 0 if all are 0."""
-        return float(np.linalg.norm(self.coef_))
-
     def _publish(self, weights: Floats) -> None:
         if self.task == "auc":
-            self.coef_ = weights
-            self._link, self.intercept_ = self._unit(), 0.0
+            self.coef_, self._link = weights, self._unit(weights)
             return
         self.metric_ = unpacked(weights, self.n_features_in_)
         root = np.empty_like(self.metric_)
@@ -474,24 +444,15 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
         X = validated(self, X, reset=False)
         if not np.isfinite(X).all():
             raise ConfigError("X has NaN or infinity", fix="leave out or fill in such records")
-        return self._designs(X)
+        return designs(X, self.bounds)
 
-    def _unit(self) -> Link:
-        return unit_link(self.coef_, 1.0)
-
-    def _fit_curve(self, means: Floats, std: float, n: int) -> None:
-        """Fit the probabilities to these means of scores and labels."""
-        slope, self.intercept_ = curve_of(means, std, n, self._reach() or 1.0)
-        self._link = Link(slope, 0.0)
+    def _unit(self, weights: Floats) -> Link:
+        return unit_link(weights, 1.0)
 
     @_for_task("auc")
     def decision_function(self, X: Any) -> Floats:
-        """Scores of records, plus `intercept_`, (n,): higher ranks higher, and 0 is the probability 1/2.
-
-        A pair loss learns no zero: `intercept_` is 0 unless the probabilities are calibrated.
-        """
-        out: Floats = self._scores(self._seen(X)) + self.intercept_
-        return out
+        """Scores of records, (n,): higher ranks higher. A pair loss learns no zero, and no threshold."""
+        return self._scores(self._seen(X))
 
     @_for_task("auc")
     def predict(self, X: Any) -> Any:
@@ -503,9 +464,8 @@ class PairLearner(ClassifierMixin, BaseEstimator, abc.ABC):  # type: ignore[misc
     def predict_proba(self, X: Any) -> Floats:
         """Probabilities of the two `classes_`, (n, 2): a logistic curve of `decision_function`.
 
-        It costs nothing: the curve is computed from what is released, and a row's own features. Without
-        calibration (`proba_share`) it says how records rank, and not how common a class is: scores are taken
-        in units of ``|w| / sqrt(d)``, around 0.
+        It costs nothing: the curve is computed from what is released, and a row's own features. It says how
+        records rank, and not how common a class is: scores are taken in units of ``|w| / sqrt(d)``, around 0.
         """
         scores = self.decision_function(X)
         high = self._link.many(scores)
@@ -543,13 +503,8 @@ class TableLearner(PairLearner):
     _: KW_ONLY
     calibration: Literal["tight", "paper"] = "tight"
     start: Any = None
-    standardise_share: float = 0.0
-    proba_share: float = 0.0
 
-    _scale_fix = (
-        "give bounds=(low, high), which are taken as public, or bounds and standardise_share, for a private "
-        "standardisation"
-    )
+    _scale_fix = "give bounds=(low, high), which are taken as public"
 
     #: Whether what is learned begins at `start`.
     _starts: ClassVar[bool] = False
@@ -561,10 +516,8 @@ class TableLearner(PairLearner):
         """Released weights, the plans of their releases, and the number of releases."""
 
     def _plan(self, problem: PairwiseProblem, **release: Any) -> TablePlan:
-        """The plan of a release of weights, for what learning may spend; `release`: as of `plan_table`."""
-        return plan_table(
-            self.epsilon, self.delta, share=problem.share, dim=problem.dim, blank=problem.blank, **release
-        )
+        """The plan of a release of weights; `release`: as of `plan_table`."""
+        return plan_table(self.epsilon, self.delta, dim=problem.dim, blank=problem.blank, **release)
 
     @abc.abstractmethod
     def _describe(self) -> tuple[str, str]:
@@ -591,24 +544,18 @@ class TableLearner(PairLearner):
             that are not finite, one class, or more than two for the AUC.
         """
         X, labels = self._table(X, y)
-        self._check_shares()
-        warn_of_scale(X, self.bounds, self._scale_fix, bool(self.standardise_share))
-        seed = self._seed()
-        before = self._standardise(X, seed)
-        problem = self._problem(self._designs(X), labels, seed)
+        warn_of_scale(X, self.bounds, self._scale_fix)
+        problem = self._problem(designs(X, self.bounds), labels, self._seed())
         weights, plans, releases = self._release(problem)
         warn_if_doubtful(float(self.epsilon), float(self.delta), problem.n, stacklevel=2)
         self._publish(self._published(problem, weights))
-        after = self._calibrate(problem)
         mechanism, source = self._describe()
         self._report = report_of(
             float(self.epsilon),
             float(self.delta),
             plans,
-            before=before,
-            after=after,
             parallel=self._parallel(),
-            releases=releases + len(before) + len(after),
+            releases=releases,
             seeded=self.random_state is not None,
             mechanism=mechanism,
             notes=self._notes,
@@ -617,70 +564,12 @@ class TableLearner(PairLearner):
         )
         return self
 
-    def _check_shares(self) -> None:
-        shares = {"standardise_share": self.standardise_share, "proba_share": self.proba_share}
-        for name, share in shares.items():
-            if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share < 1.0:
-                raise ConfigError(f"{name} is {share!r}", fix="give a number from 0 to below 1, such as 0.1")
-        if sum(shares.values()) >= 1.0:
-            raise ConfigError("standardise_share and proba_share leave no budget to learn", fix="lower them")
-        if self.calibration == "paper" and any(shares.values()):
-            raise ConfigError(
-                "the papers' noise leaves no budget for a standardisation or for probabilities",
-                fix='give calibration="tight", or both shares as 0',
-            )
-        if self.task == "metric" and self.proba_share:
-            raise ConfigError("a metric has no probabilities", fix="leave proba_share out")
-
-    def _standardise(self, X: Floats, seed: int | None) -> list[TablePlan]:
-        """Release means and variances of the features, if requested, and compute the spend."""
-        self._standard = None
-        if not self.standardise_share:
-            return []
-        n, d = X.shape
-        plan = plan_table(
-            self.epsilon,
-            self.delta,
-            dim=2 * d,
-            sensitivity=moment_sensitivity(d) / n,
-            name="means of the features and of their squares",
-            lemma="docs/privacy, Lemma 18",
-            share=self.standardise_share,
-        )
-        scale, shift = _scaling(self.bounds, d)
-        cut = np.clip(np.clip(X, -1e100, 1e100) * scale + shift, -1.0, 1.0)
-        means = np.concatenate([cut.mean(axis=0), SQUARE_WEIGHT * np.square(cut).mean(axis=0)])
-        released = VectorGate(plan, None if seed is None else seed + 1).privatize(means)
-        std = plan.noise_std
-        variances = shrunk_variances(released[:d], released[d:] / SQUARE_WEIGHT, std, std / SQUARE_WEIGHT)
-        # Of the mean squared length 1, as after the warm-up of a stream.
-        self._standard = np.clip(released[:d], -1.0, 1.0), 1.0 / np.sqrt(variances * d)
-        return [plan]
-
-    def _calibrate(self, problem: PairwiseProblem) -> list[TablePlan]:
-        """Release the statistics for probabilities, if requested, and compute the spend."""
-        if not self.proba_share:
-            return []
-        plan = plan_table(
-            self.epsilon,
-            self.delta,
-            dim=4,
-            sensitivity=MOVE / problem.n,
-            name="means of labels and scores",
-            lemma="docs/privacy, Lemma 93",
-            share=self.proba_share,
-        )
-        means = score_moments(self._scores(problem.rows), problem.labels, self._reach() or 1.0)
-        gate = VectorGate(plan, None if problem.seed is None else problem.seed + 2)
-        self._fit_curve(gate.privatize(means), plan.noise_std, problem.n)
-        return [plan]
-
     def _problem(self, rows: Floats, labels: Floats, seed: int | None) -> PairwiseProblem:
         if self.calibration not in ("tight", "paper"):
             raise ConfigError(f"calibration is {self.calibration!r}", fix='give "tight" or "paper"')
         problem = super()._problem(rows, labels, seed)
-        problem = replace(problem, share=1.0 - self.standardise_share - self.proba_share)
-        start, words = warm_start(self.start, self._names(), self._slope(), self.task == "metric")
+        scale = scale_of(self.bounds, self.n_features_in_)
+        start, words = warm_start(self.start, self._names(), scale, self.task == "metric")
         if start is not None:
             if not self._starts:
                 raise ConfigError(
@@ -690,8 +579,6 @@ class TableLearner(PairLearner):
             start = problem.inside(start if start.ndim == 1 else packed(start))
             problem = replace(problem, start=start)
         notes = [] if self.bounds is None else ["The declared bounds are taken as public."]
-        if self.standardise_share:
-            notes.append("Features are standardised by moments that are released first, of the same budget.")
         self._notes, self._learned = (*notes, *([words] if words else [])), len(rows)
         return problem
 
@@ -710,7 +597,7 @@ class TableLearner(PairLearner):
     def weights_by_name(self) -> dict[Any, float]:
         """Released weights of the features as they came: by name, or by two names for a metric.
 
-        What `bounds` and released moments scale is taken into account. Columns without names have numbers.
+        What `bounds` scale is taken into account. Columns without names have numbers.
 
         Raises
         ------
@@ -718,7 +605,7 @@ class TableLearner(PairLearner):
             If scores are not linear.
         """
         check_is_fitted(self, "classes_")
-        scale = self._slope()
+        scale = scale_of(self.bounds, self.n_features_in_)
         if self.task == "metric":
             return by_name(self._names(), self.metric_ * np.outer(scale, scale))
         if self.coef_.shape != scale.shape:
@@ -782,60 +669,3 @@ def release_vector(
     """Release one vector, with noise."""
     gate = VectorGate(plan, problem.seed)
     return gate.privatize(vector), [plan], gate.releases
-
-
-MOVE = math.sqrt(8.0)
-"""Sensitivity of the sum of (s, t, st, t^2) to a replaced record (docs/privacy, Lemma 93)."""
-
-
-def score_moments(scores: Floats, labels: Floats, reach: float) -> Floats:
-    """Means of label, score, label times score, and squared score, (4,): secret.
-
-    Parameters
-    ----------
-    scores
-        Of the records, (n,); in units of `reach`, cut to [-1, 1].
-    labels
-        +1 or -1, (n,).
-    reach
-        Above 0.
-    """
-    t = np.clip(scores / reach, -1.0, 1.0)
-    return np.array([labels.mean(), t.mean(), (labels * t).mean(), (t * t).mean()])
-
-
-def curve_of(means: Floats, std: float, n: int, reach: float) -> tuple[float, float]:
-    """Slope, above 0, and intercept of the log-odds ``slope (score + intercept)``.
-
-    The log-odds where the scores of each class are normal, with one variance. What noise may have made of the
-    difference between the classes is taken off, by the positive part of James and Stein.
-
-    Parameters
-    ----------
-    means
-        As released, (4,).
-    std
-        Of their noise; 0: none.
-    n, reach
-        Records, and the unit of the scores.
-
-    Examples
-    --------
-    Classes around -.2 and .2 of one size, with a variance of .04 each:
-
-    >>> import numpy as np
-    >>> from streampair.offline.base import curve_of
-    >>> slope, intercept = curve_of(np.array([0.0, 0.0, 0.2, 0.08]), 0.0, 1000, 1.0)
-    >>> round(slope, 6), intercept
-    (10.0, 0.0)
-    """
-    label, score, product, square = (float(value) for value in means)
-    label = min(max(label, -1.0), 1.0)
-    least = max(0.5 / n, min(0.5 * std, 0.25))
-    rate = min(max((1.0 + label) / 2.0, least), 1.0 - least)
-    along = (product - label * score) / 2.0
-    noise = std * std * (1.0 + label * label + score * score) / 4.0
-    along *= max(1.0 - noise / (along * along), 0.0) if along else 0.0
-    variance = max(square - score * score + std * std, std, 1e-12)
-    link = normal_link(along, variance, rate)
-    return link.slope / reach, (link.offset / link.slope - score) * reach

@@ -54,8 +54,7 @@ class DPEGD(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start,
-    standardise_share, proba_share
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
         As in `DPGDSC`. With ``calibration="paper"`` a release of part i moves by ``4 G eta_i``.
     learning_rate
         The size eta that steps are ``4^-i`` of; ``eta / 4`` is at most ``2 / L``. None: that of the paper's
@@ -66,7 +65,7 @@ class DPEGD(TableLearner):
 
     Attributes
     ----------
-    coef_, intercept_, metric_, classes_, privacy
+    coef_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     Notes

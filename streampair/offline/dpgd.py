@@ -82,14 +82,6 @@ class DPGDSC(TableLearner):
         or by name, which are taken as public; or a private online learner, or a fitted learner of this
         module, whose guarantee is its own: of records that are in both, both are spent. A learner that is not
         private is refused. What is outside the ball is pulled into it.
-    standardise_share
-        What part of the budget (of mu^2, or for delta 0 of epsilon) goes to means and variances of the
-        features, which are released first; 0: none. Features are scaled by `bounds` and cut to [-1, 1], then
-        centred and scaled by them to a mean squared length of 1. A tenth does for thousands of records;
-        a small table ranks better by bounds alone.
-    proba_share
-        What part goes to calibrated probabilities, for the AUC: four numbers on labels and scores, released
-        last; 0: none, and `predict_proba` is a logistic curve of the score in units of ``|w| / sqrt(d)``.
     l2
         Strength of the ridge term, above 0: what a record does fades with it.
     steps
@@ -101,8 +93,6 @@ class DPGDSC(TableLearner):
     ----------
     coef_
         Weights, (d,), for the AUC.
-    intercept_
-        What is added to scores, so that 0 is the probability 1/2; 0.0 without `proba_share`.
     metric_
         W, (d, d), symmetric, for a metric.
     classes_
@@ -112,10 +102,9 @@ class DPGDSC(TableLearner):
 
     Notes
     -----
-    Guarantee: (epsilon, delta)-DP for the replacement of one record of n, by docs/privacy, Lemma 71, and
-    for the shares by Lemmas 18 and 93. n is public. It is an upper bound: docs/privacy 5 says what share
-    of it the worst neighbours that are known show. A gradient takes O(n log n + n d), with the logistic loss
-    a pass over all pairs.
+    Guarantee: (epsilon, delta)-DP for the replacement of one record of n, by docs/privacy, Lemma 71. n is
+    public. It is an upper bound: docs/privacy 5 says what share of it the worst neighbours that are known
+    show. A gradient takes O(n log n + n d), with the logistic loss a pass over all pairs.
 
     References
     ----------
@@ -181,8 +170,7 @@ class DPGDC(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start,
-    standardise_share, proba_share
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
         As in `DPGDSC`.
     steps
         Steps T.
@@ -195,7 +183,7 @@ class DPGDC(TableLearner):
 
     Attributes
     ----------
-    coef_, intercept_, metric_, classes_, privacy
+    coef_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     References

@@ -30,8 +30,7 @@ class DPGDC2(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start,
-    standardise_share, proba_share
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
         As in `DPGDSC`; delta is above 0, for pure epsilons of many releases add up.
     steps
         Steps T.
@@ -41,7 +40,7 @@ class DPGDC2(TableLearner):
 
     Attributes
     ----------
-    coef_, intercept_, metric_, classes_, privacy
+    coef_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     References

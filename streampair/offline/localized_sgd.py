@@ -41,7 +41,7 @@ class LocalizedPairSGD(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, radius, bounds, random_state, standardise_share, proba_share
+    epsilon, delta, task, radius, bounds, random_state
         As in `DPGDSC`.
     loss
         A pair loss; None is `losses.Logistic`. It need not be smooth: with the hinge, two runs may part a
@@ -59,7 +59,7 @@ class LocalizedPairSGD(TableLearner):
 
     Attributes
     ----------
-    coef_, intercept_, metric_, classes_, privacy
+    coef_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     Notes

@@ -31,7 +31,7 @@ class OffPairStrC(TableLearner):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, random_state, start, standardise_share, proba_share
+    epsilon, delta, task, loss, radius, bounds, random_state, start
         As in `DPGDSC`.
     calibration
         ``"tight"``: capped steps ``min(2 (t-1) / ((t-2) l2 t), 2 / (2 l2 + L))``, and noise by the recursion
@@ -47,7 +47,7 @@ class OffPairStrC(TableLearner):
 
     Attributes
     ----------
-    coef_, intercept_, metric_, classes_, privacy
+    coef_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     Notes
@@ -148,8 +148,7 @@ class OffPairC(OffPairStrC):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start, output,
-    standardise_share, proba_share
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start, output
         As in `OffPairStrC`.
     l2
         Strength of the ridge term; None: ``1 / sqrt(n)`` with the paper's calibration, else what balances its
@@ -157,7 +156,7 @@ class OffPairC(OffPairStrC):
 
     Attributes
     ----------
-    coef_, intercept_, metric_, classes_, privacy
+    coef_, metric_, classes_, privacy
         As in `DPGDSC`.
 
     References
@@ -184,9 +183,7 @@ class OffPairC(OffPairStrC):
             return self._checked_l2(), reach
         if self.calibration == "paper":
             return 1.0 / math.sqrt(problem.n), reach
-        unit = plan_table(
-            self.epsilon, self.delta, share=problem.share, dim=problem.dim, sensitivity=1.0, name="", lemma=""
-        )
+        unit = plan_table(self.epsilon, self.delta, dim=problem.dim, sensitivity=1.0, name="", lemma="")
         noise = unit.noise_std * math.sqrt(problem.dim)
         return 2.0 * problem.diameter / problem.radius * math.sqrt(noise / problem.n), reach
 

@@ -76,8 +76,7 @@ class GradientPerturbation(DPGDC2):
 
     Parameters
     ----------
-    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start,
-    standardise_share, proba_share
+    epsilon, delta, task, loss, radius, bounds, calibration, random_state, start
         As in `DPGDC2`. With a hidden layer the slope of the loss is between -1 and 0 at every margin, as of
         `losses.Hinge` and `losses.Logistic`, the task is ``"auc"``, and the radius bounds the distance from
         where the descent begins.
@@ -94,7 +93,7 @@ class GradientPerturbation(DPGDC2):
     ----------
     coef_
         All parameters, (h (d + 2),) with a hidden layer: U row by row, b, v.
-    intercept_, metric_, classes_, privacy
+    metric_, classes_, privacy
         As in `DPGDSC`.
 
     References
@@ -157,7 +156,6 @@ class GradientPerturbation(DPGDC2):
         plan = plan_table(
             self.epsilon,
             self.delta,
-            share=problem.share,
             dim=dim,
             sensitivity=2.0 * bound / problem.n if network else problem.push,
             blank=1.0 if network else problem.blank,
@@ -191,14 +189,8 @@ class GradientPerturbation(DPGDC2):
             return super()._scores(rows)
         return Network(d, len(self.coef_) // (d + 2)).scores(rows, self.coef_)
 
-    def _reach(self) -> float:
-        d = self.n_features_in_
-        if len(self.coef_) == d:
-            return super()._reach()
-        return float(np.abs(self.coef_[-(len(self.coef_) // (d + 2)) :]).sum())  # of v, for tanh is at most 1
-
-    def _unit(self) -> Link:
-        return super()._unit() if len(self.coef_) == self.n_features_in_ else Link()
+    def _unit(self, weights: Floats) -> Link:
+        return super()._unit(weights) if len(weights) == self.n_features_in_ else Link()
 
     def _describe(self) -> tuple[str, str]:
         shape = f"a network of {self.hidden} hidden units, its gradients clipped at {self.clip:g}"

@@ -11,7 +11,7 @@ import numpy as np
 from streampair import schedules
 from streampair.errors import ConfigError
 from streampair.kernels import pairs as pairs_kernels
-from streampair.offline.base import PairLearner, PairwiseProblem, score_moments, warn_of_scale
+from streampair.offline.base import PairLearner, PairwiseProblem, designs, warn_of_scale
 from streampair.offline.dpgd import checked_steps
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ class PairSGD(PairLearner):
 
     Attributes
     ----------
-    coef_, intercept_, metric_, classes_
-        As in `DPGDSC`; probabilities are calibrated on the table.
+    coef_, metric_, classes_
+        As in `DPGDSC`.
 
     Notes
     -----
@@ -162,7 +162,7 @@ class PairSGD(PairLearner):
         """
         X, labels = self._table(X, y)
         warn_of_scale(X, self.bounds, self._scale_fix)
-        problem = self._problem(self._designs(X), labels, self._seed())
+        problem = self._problem(designs(X, self.bounds), labels, self._seed())
         if self.pairing not in ("previous", "random"):
             raise ConfigError(f"pairing is {self.pairing!r}", fix='give "previous" or "random"')
         if self.output not in ("average", "linear", "last"):
@@ -191,10 +191,6 @@ class PairSGD(PairLearner):
                 problem, (one, other), etas, w, before, total, worth=worth, l2=float(self.l2)
             )
         self._publish(w if self.output == "last" else total / weighed)
-        if self.task == "auc":
-            reach = self._reach() or 1.0
-            means = score_moments(self._scores(problem.rows), problem.labels, reach)
-            self._fit_curve(means, 0.0, problem.n)
         return self
 
     def _schedule(self, problem: PairwiseProblem, steps: int) -> schedules.Schedule:

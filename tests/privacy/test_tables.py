@@ -19,7 +19,6 @@ from harness.table_canaries import (
     bare_gate,
     broken,
     canary,
-    claims,
     moved,
     worst_tables,
 )
@@ -27,7 +26,6 @@ from harness.table_canaries import (
 from streampair import losses
 from streampair import offline as batch
 from streampair.offline import base as table_base
-from streampair.offline.base import MOVE, score_moments
 from streampair.offline.output_perturbation import Network, clipped
 from streampair.offline.risk import score_slopes
 from streampair.privacy import delta_from
@@ -78,10 +76,6 @@ MODELS: dict[str, Callable[[], Any]] = {
         loss=losses.Hinge(), hidden=3, clip=0.5, steps=5, random_state=2
     ),
     "DPGDC, last": lambda: batch.DPGDC(learning_rate=0.05, output="last", **SMALL),
-    "DPGDSC, with shares": lambda: batch.DPGDSC(l2=0.5, standardise_share=0.2, proba_share=0.1, **SMALL),
-    "DPEGD, with shares": lambda: batch.DPEGD(
-        learning_rate=0.1, radius=0.1, random_state=1, standardise_share=0.2, proba_share=0.1
-    ),
 }
 
 
@@ -115,59 +109,6 @@ def test_a_start_outside_the_ball_would_be_seen(secrets: Secrets, monkeypatch: p
         lambda self, *table: dataclasses.replace(problem(self, *table), start=np.array(self.start)),
     )
     assert moved(make, secrets, 200) > 1.0
-
-
-SHARING = [
-    (getattr(batch, name), delta)
-    for name in batch.__all__
-    for delta in (1e-5, 0.0)
-    if hasattr(getattr(batch, name), "standardise_share")
-    and (delta or not issubclass(getattr(batch, name), batch.DPGDC2))  # which has no pure guarantee
-]
-
-
-@pytest.mark.parametrize(("learner", "delta"), SHARING)
-def test_shares_are_parts_of_the_budget(learner: Any, delta: float) -> None:
-    """docs/privacy, Lemma 93: a learner that forgets its share spends more than it promises."""
-    X, y = next(worst_tables(60))[:2]
-    whole, parts = (
-        learner(2.0, delta, **options).fit(X, y).privacy
-        for options in ({}, {"standardise_share": 0.3, "proba_share": 0.2})
-    )
-    for report in (whole, parts):
-        assert 0.97 * 2.0 < report.epsilon_spent <= 2.0 == report.epsilon_budget
-    assert parts.releases == whole.releases + 2
-    first, *learned, last = parts.card
-    assert "Lemma 18" in first["lemma"]
-    assert "Lemma 93" in last["lemma"]
-    if delta:
-        squares = np.array([first["mu2"], max(line["mu2"] for line in learned), last["mu2"]])
-        assert squares / planned_mu(2.0, delta) ** 2 == pytest.approx([0.3, 0.5, 0.2], rel=1e-6)
-
-
-def test_a_value_beyond_the_bounds_moves_the_moments_by_no_more(secrets: Secrets) -> None:
-    X, y, sent = np.zeros((60, 2)), np.arange(60) % 2, []
-    for bounds, far in ((None, 50.0), ((-2.0, 4.0), 1e300)):
-        model = batch.DPGDC(standardise_share=0.5, steps=1, bounds=bounds)
-        for value in (-far, far):
-            X[-1] = value
-            claimed = claims(model.fit(X, y))[0]
-            sent.append(secrets.pop()[0])
-        assert 0.98 * claimed < np.linalg.norm(sent[-1] - sent[-2]) <= claimed
-
-
-def test_a_record_moves_labels_and_scores_by_at_most_the_root_of_eight() -> None:
-    """Search over the label and the score of both records, scores beyond the unit cut."""
-    rng, n = np.random.default_rng(1), 50
-    labels, scores = rng.choice([-1.0, 1.0], n), rng.normal(size=n)
-
-    def means(label: float, score: float) -> Any:
-        return score_moments(np.append(scores, score), np.append(labels, label), 0.7)
-
-    grid = np.concatenate([np.linspace(-0.7, 0.7, 29), [-5.0, 5.0]])
-    records = [means(label, score) for label in (-1.0, 1.0) for score in grid]
-    most = max(float(np.linalg.norm(a - b)) for a in records for b in records) * (n + 1)
-    assert 0.999 * MOVE <= most <= MOVE * (1 + 1e-9)
 
 
 DEFAULTS = {"DPGDSC": (0.37, 0.59), "DPGDC": (0.48, 0.68), "DPGDC2": (0.50, 0.70), "DPEGD": (0.45, 0.67)}

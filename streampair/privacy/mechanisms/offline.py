@@ -409,7 +409,6 @@ def plan_table(
     blank: float = 1.0,
     releases: int = 1,
     noise: float | None = None,
-    share: float = 1.0,
 ) -> TablePlan:
     """Calibrate the noise of vectors that move by at most `sensitivity` each (docs/privacy, Lemma 72).
 
@@ -422,8 +421,6 @@ def plan_table(
     noise
         Std of Gaussian noise, or scale of Laplace noise, in units of the vector, as in a paper; None:
         by the budget.
-    share
-        Share of the budget for it: of mu^2, or with delta 0 of epsilon.
 
     Raises
     ------
@@ -444,13 +441,13 @@ def plan_table(
     grid = float(power_of_two_below(0.01 * most / math.sqrt(dim)))
     if delta == 0.0:
         if noise is None:
-            steps = math.ceil(releases * (sensitivity / grid * math.sqrt(dim) + dim) / (share * epsilon))
+            steps = math.ceil(releases * (sensitivity / grid * math.sqrt(dim) + dim) / epsilon)
         else:
             steps = math.ceil(noise / grid)
         return TablePlan(name, lemma, dim, sensitivity, blank, releases, grid, 0.0, max(steps, 1))
     if noise is None:
         moved = sensitivity + grid * math.sqrt(dim)
-        noise = moved * math.sqrt(releases) / (math.sqrt(share) * planned_mu(epsilon, delta))
+        noise = moved * math.sqrt(releases) / planned_mu(epsilon, delta)
     plan = TablePlan(name, lemma, dim, sensitivity, blank, releases, grid, noise, 0)
     rounding_limit((plan.release,), epsilon, delta, part=ROUNDING_PART)
     return plan
@@ -532,8 +529,6 @@ def report_of(
     releases: int,
     seeded: bool,
     mechanism: str,
-    before: Sequence[TablePlan] = (),
-    after: Sequence[TablePlan] = (),
     notes: Sequence[str] = (),
     source: str = "",
     relation: Relation = ONE_RECORD,
@@ -549,8 +544,6 @@ def report_of(
         Plans of the releases.
     parallel
         Whether the plans concern disjoint records (parallel composition); else they compose.
-    before, after
-        Plans of releases about all records, before and after: they compose with the others.
     releases
         Number of vectors released.
     seeded
@@ -566,15 +559,12 @@ def report_of(
     """
     mus = [plan.mu for plan in plans]
     mu = max(mus) if parallel else math.sqrt(sum(value**2 for value in mus))
-    around = (*before, *after)
-    if around:
-        mu = math.sqrt(mu**2 + sum(plan.mu**2 for plan in around))
     if delta:
         spent = promised_epsilon(mu, delta) if spent is None else spent
         budget = planned_mu(epsilon, delta)
     else:
         costs = [plan.epsilon for plan in plans]
-        spent = (max(costs) if parallel else sum(costs)) + sum(plan.epsilon for plan in around)
+        spent = max(costs) if parallel else sum(costs)
         budget = mu_of_pure(epsilon)
     remarks = list(notes)
     if source:
@@ -614,5 +604,5 @@ def report_of(
         noise_std=plans[-1].noise_std,
         mechanism=mechanism,
         notes=tuple(remarks),
-        card=tuple(plan.release.line(epsilon) for plan in (*before, *plans, *after)),
+        card=tuple(plan.release.line(epsilon) for plan in plans),
     )
