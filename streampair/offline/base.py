@@ -25,7 +25,7 @@ from streampair.kernels import symmetric, vectors
 from streampair.offline.risk import LinearRisk, MetricRisk, packed, unpacked
 from streampair.privacy.accounting import warn_if_doubtful
 from streampair.privacy.mechanisms.base import Link, unit_link
-from streampair.privacy.mechanisms.offline import TablePlan, TableReport, VectorGate, plan_table, report_of
+from streampair.privacy.mechanisms.offline import TableAccount, TableReport, report_of
 from streampair.records import features
 from streampair.records.frames import FeatureTable
 
@@ -512,12 +512,8 @@ class TableLearner(PairLearner):
     _amplified_epsilon: float | None = None
 
     @abc.abstractmethod
-    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
-        """Released weights, the plans of their releases, and the number of releases."""
-
-    def _plan(self, problem: PairwiseProblem, **release: Any) -> TablePlan:
-        """The plan of a release of weights; `release`: as of `plan_table`."""
-        return plan_table(self.epsilon, self.delta, dim=problem.dim, blank=problem.blank, **release)
+    def _release(self, problem: PairwiseProblem, account: TableAccount) -> Floats:
+        """Weights that follow from what leaves through the gates of the account."""
 
     @abc.abstractmethod
     def _describe(self) -> tuple[str, str]:
@@ -546,16 +542,19 @@ class TableLearner(PairLearner):
         X, labels = self._table(X, y)
         warn_of_scale(X, self.bounds, self._scale_fix)
         problem = self._problem(designs(X, self.bounds), labels, self._seed())
-        weights, plans, releases = self._release(problem)
+        account = TableAccount(
+            self.epsilon, self.delta, dim=problem.dim, blank=problem.blank, seed=problem.seed
+        )
+        weights = self._release(problem, account)
         warn_if_doubtful(float(self.epsilon), float(self.delta), problem.n, stacklevel=2)
         self._publish(self._published(problem, weights))
         mechanism, source = self._describe()
         self._report = report_of(
             float(self.epsilon),
             float(self.delta),
-            plans,
+            account.plans,
             parallel=self._parallel(),
-            releases=releases,
+            releases=account.releases,
             seeded=self.random_state is not None,
             mechanism=mechanism,
             notes=self._notes,
@@ -661,11 +660,3 @@ class TableLearner(PairLearner):
             )
         begin_at(weights, self._learned if records is None else records)
         return learner
-
-
-def release_vector(
-    problem: PairwiseProblem, plan: TablePlan, vector: Floats
-) -> tuple[Floats, list[TablePlan], int]:
-    """Release one vector, with noise."""
-    gate = VectorGate(plan, problem.seed)
-    return gate.privatize(vector), [plan], gate.releases

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streampair.offline.base import PairwiseProblem, TableLearner
-from streampair.offline.dpgd import checked_steps, descend, paper_factor
-from streampair.privacy.mechanisms.offline import TablePlan, VectorGate, descent_moves, plan_table
+from streampair.offline.dpgd import checked_steps, paper_factor, released_descent
+from streampair.privacy.mechanisms.offline import TableAccount
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,38 +105,28 @@ class DPEGD(TableLearner):
         most = min(4.0 / math.sqrt(problem.n), self.epsilon / noise)
         return min(2.0 * problem.radius / problem.lipschitz * most, 8.0 / problem.smoothness)
 
-    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem, account: TableAccount) -> Floats:
         parts, w = halves(problem.n), problem.start
-        plan_table(self.epsilon, self.delta, dim=1, sensitivity=1.0, name="", lemma="")  # the checks of both
-        rate, smooth = self._rate(problem), problem.smoothness
+        rate = self._rate(problem)
         table = problem.shuffled(np.random.default_rng(problem.seed).permutation(problem.n))
-        plans, left = [], 0
         for number, (part, seed) in enumerate(zip(parts, seeds(problem, len(parts)), strict=True), 1):
-            n, eta = part.stop - part.start, rate * 4.0**-number
-            steps = n if self.steps is None else min(n, checked_steps(self.steps))
-            moves = descent_moves(
-                steps,
-                eta,
-                alpha=0.0,
-                smoothness=smooth,
-                push=2.0 * problem.diameter / n,
-                radius=problem.radius,
-            )
+            subset = replace(table, rows=table.rows[part], labels=table.labels[part], start=w)
+            eta = rate * 4.0**-number
             noise = None
             if self.calibration == "paper":
                 noise = 4.0 * problem.lipschitz * eta * paper_factor(self.epsilon, self.delta, problem.dim)
-            plan = self._plan(
-                problem,
-                sensitivity=float(moves.mean()),
+            released = released_descent(
+                subset,
+                account,
+                subset.n if self.steps is None else min(subset.n, checked_steps(self.steps)),
+                eta,
                 name=f"part {number}, the average iterate",
                 lemma="docs/privacy, Lemma 74",
                 noise=noise,
+                seed=seed,
             )
-            gate = VectorGate(plan, seed)
-            w = problem.inside(gate.privatize(descend(problem, table.risk(part), steps, eta, 0.0, w)[1]))
-            plans.append(plan)
-            left += gate.releases
-        return w, plans, left
+            w = problem.inside(released)
+        return w
 
     def _describe(self) -> tuple[str, str]:
         return (

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.offline.base import PairwiseProblem, TableLearner, release_vector
+from streampair.offline.base import PairwiseProblem, TableLearner
 from streampair.privacy.mechanisms.offline import (
-    TablePlan,
+    TableAccount,
     contraction,
     descent_moves,
     largest_step,
@@ -20,22 +21,68 @@ from streampair.privacy.mechanisms.offline import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from streampair.offline.risk import LinearRisk, MetricRisk
-
     Floats = NDArray[np.float64]
 
 __all__ = ["DPGDC", "DPGDSC"]
 
 
 def descend(
-    problem: PairwiseProblem, risk: LinearRisk | MetricRisk, steps: int, eta: float, l2: float, start: Floats
+    problem: PairwiseProblem,
+    gradient: Callable[[Floats], Floats],
+    steps: int,
+    eta: float,
+    start: Floats,
+    *,
+    l2: float = 0.0,
 ) -> tuple[Floats, Floats]:
-    """The last iterate and the mean of all after the start, of projected gradient descent: both secret."""
+    """Projected gradient descent: the last iterate, and the sum of all after the start.
+
+    Both are as secret as the gradients that `gradient` returns for given weights.
+    """
     w, total = start, np.zeros_like(start)
     for _ in range(steps):
-        w = problem.inside(w - eta * (risk.gradient(w) + l2 * w))
+        w = problem.inside(w - eta * (gradient(w) + l2 * w))
         total += w
-    return w, total / steps
+    return w, total
+
+
+def released_descent(
+    problem: PairwiseProblem,
+    account: TableAccount,
+    steps: int,
+    eta: float,
+    *,
+    name: str,
+    lemma: str = "docs/privacy, Lemma 71",
+    output: Literal["average", "last"] = "average",
+    l2: float = 0.0,
+    noise: float | None = None,
+    seed: int | None = None,
+) -> Floats:
+    """Descend on all pairs in secret, and release one vector: the last iterate, or the mean of the iterates.
+
+    Parameters
+    ----------
+    problem, account
+        What is learned, from its start on, and where the release is entered.
+    steps, eta
+        Number of steps and their size.
+    name, lemma, noise
+        Of the release, as of `TableAccount.plan`.
+    output
+        What is released.
+    l2
+        Strength of the ridge term.
+    seed
+        As of `TableAccount.gate`.
+    """
+    moves = descent_moves(
+        steps, eta, alpha=l2, smoothness=problem.smoothness, push=problem.push, radius=problem.radius
+    )
+    moved = float(moves.mean() if output == "average" else moves[-1])
+    plan = account.plan(sensitivity=moved, name=name, lemma=lemma, noise=noise)
+    last, total = descend(problem, problem.risk().gradient, steps, eta, problem.start, l2=l2)
+    return account.gate(plan, seed).privatize(total / steps if output == "average" else last)
 
 
 def paper_factor(epsilon: float, delta: float, dim: int) -> float:
@@ -130,29 +177,20 @@ class DPGDSC(TableLearner):
 
     _starts = True
 
-    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem, account: TableAccount) -> Floats:
         alpha, steps = float(self.l2), checked_steps(self.steps)
         if not (math.isfinite(alpha) and alpha > 0.0):
             raise ConfigError(f"l2 is {self.l2!r}", fix="give a finite number above 0, or use DPGDC")
         smooth = problem.smoothness
         eta = largest_step(alpha, smooth) if self.learning_rate is None else float(self.learning_rate)
         contraction(eta, alpha, smooth)
-        moves = descent_moves(
-            steps, eta, alpha=alpha, smoothness=smooth, push=problem.push, radius=problem.radius
-        )
         noise = None
         if self.calibration == "paper":
             g = problem.lipschitz + alpha * problem.radius
             noise = 8.0 * g / (alpha * problem.n) * paper_factor(self.epsilon, self.delta, problem.dim)
-        plan = self._plan(
-            problem,
-            sensitivity=float(moves[-1]),
-            name="the last iterate",
-            lemma="docs/privacy, Lemma 71",
-            noise=noise,
+        return released_descent(
+            problem, account, steps, eta, name="the last iterate", output="last", l2=alpha, noise=noise
         )
-        last, _ = descend(problem, problem.risk(), steps, eta, alpha, problem.start)
-        return release_vector(problem, plan, last)
 
     def _describe(self) -> tuple[str, str]:
         return (
@@ -208,28 +246,18 @@ class DPGDC(TableLearner):
 
     _starts = True
 
-    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem, account: TableAccount) -> Floats:
         if self.output not in ("average", "last"):
             raise ConfigError(f"output is {self.output!r}", fix='give "average" or "last"')
         steps, smooth = checked_steps(self.steps), problem.smoothness
         eta = self.learning_rate
         eta = min(2.0 / smooth, 4.0 * problem.radius / steps) if eta is None else float(eta)
-        moves = descent_moves(
-            steps, eta, alpha=0.0, smoothness=smooth, push=problem.push, radius=problem.radius
-        )
         noise = None
         if self.calibration == "paper":
             moved = 4.0 * problem.lipschitz * eta * steps / problem.n
             noise = moved * paper_factor(self.epsilon, self.delta, problem.dim)
-        plan = self._plan(
-            problem,
-            sensitivity=float(moves.mean() if self.output == "average" else moves[-1]),
-            name=f"the {self.output} iterate",
-            lemma="docs/privacy, Lemma 71",
-            noise=noise,
-        )
-        last, average = descend(problem, problem.risk(), steps, eta, 0.0, problem.start)
-        return release_vector(problem, plan, average if self.output == "average" else last)
+        name = f"the {self.output} iterate"
+        return released_descent(problem, account, steps, eta, name=name, output=self.output, noise=noise)
 
     def _describe(self) -> tuple[str, str]:
         return (

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streampair.errors import ConfigError
 from streampair.offline.base import PairwiseProblem, TableLearner
-from streampair.offline.dpgd import checked_steps
-from streampair.privacy.mechanisms.offline import TablePlan, VectorGate
+from streampair.offline.dpgd import checked_steps, descend
+from streampair.privacy.mechanisms.offline import TableAccount, TablePlan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,33 +77,40 @@ class DPGDC2(TableLearner):
                 fix="give a delta, or use DPGDC or DPEGD",
             )
 
-    def _rate(self, problem: PairwiseProblem, largest: float, dim: int, sigma: float, steps: int) -> float:
-        """The size of a step; `largest` bounds the norm of a gradient."""
+    def _lipschitz(self, problem: PairwiseProblem) -> float:
+        """G: bound on the norm of a gradient."""
+        return problem.lipschitz
+
+    def _rate(self, problem: PairwiseProblem, plan: TablePlan) -> float:
+        """The size of a step."""
         eta = self.learning_rate
         if eta is None:
-            return problem.radius / math.sqrt(steps * (largest**2 + dim * sigma**2))
+            squared = self._lipschitz(problem) ** 2 + plan.dim * plan.sigma**2
+            return problem.radius / math.sqrt(plan.releases * squared)
         if not (math.isfinite(eta) and eta > 0.0):
             raise ConfigError(f"learning_rate is {eta!r}", fix="give a finite number above 0")
         return float(eta)
 
-    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem, account: TableAccount) -> Floats:
+        _, total = self._noisy_descent(problem, account, problem.risk().gradient, problem.start)
+        return (problem.start + total) / (self.steps + 1.0)  # w_0 counts
+
+    def _noisy_descent(
+        self,
+        problem: PairwiseProblem,
+        account: TableAccount,
+        gradient: Callable[[Floats], Floats],
+        start: Floats,
+        **release: Any,
+    ) -> tuple[Floats, Floats]:
+        """`descend` on gradients that leave under noise; `release`: where it is not that of linear scores."""
         steps = checked_steps(self.steps)
         self._pure_is_refused()
-        plan = self._plan(
-            problem,
-            sensitivity=problem.push,
-            releases=steps,
-            name="gradients of all pairs",
-            lemma="docs/privacy, Lemma 75",
-            noise=self._paper_noise(problem, steps) if self.calibration == "paper" else None,
-        )
-        eta = self._rate(problem, problem.lipschitz, problem.dim, plan.sigma, steps)
-        gate, risk = VectorGate(plan, problem.seed), problem.risk()
-        w, total = problem.start, problem.start.copy()
-        for _ in range(steps):
-            w = problem.inside(w - eta * gate.privatize(risk.gradient(w)))
-            total += w
-        return total / (steps + 1.0), [plan], gate.releases  # w_0 counts
+        settings: dict[str, Any] = {"sensitivity": problem.push, "lemma": "docs/privacy, Lemma 75", **release}
+        noise = self._paper_noise(problem, steps) if self.calibration == "paper" else None
+        plan = account.plan(releases=steps, name="gradients of all pairs", noise=noise, **settings)
+        eta, gate = self._rate(problem, plan), account.gate(plan)
+        return descend(problem, lambda w: gate.privatize(gradient(w)), steps, eta, start)
 
     def _describe(self) -> tuple[str, str]:
         return (

@@ -14,12 +14,11 @@ from streampair.offline.dpegd import halves, seeds
 from streampair.offline.pair_sgd import pair_steps
 from streampair.privacy.accounting import ROUNDING_SHARE
 from streampair.privacy.mechanisms.offline import (
+    TableAccount,
     TablePlan,
-    VectorGate,
     contraction,
     epsilon_of_draws,
     neighbours_move,
-    plan_table,
 )
 
 if TYPE_CHECKING:
@@ -129,11 +128,10 @@ class LocalizedPairSGD(TableLearner):
             return 4.0 * unit * min(1.0, math.sqrt(self.epsilon / noise / math.sqrt(n))) / math.sqrt(n)
         return min(2.0 * unit * min(4.0 / math.sqrt(n), self.epsilon / noise), 8.0 / smooth)
 
-    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
-        plan_table(self.epsilon, self.delta, dim=1, sensitivity=1.0, name="", lemma="")  # the checks of both
+    def _release(self, problem: PairwiseProblem, account: TableAccount) -> Floats:
         self._amplified_epsilon = None
         if self.calibration == "paper":
-            return self._to_the_letter(problem)
+            return self._to_the_letter(problem, account)
         smooth = self._smooth(problem)
         rate = self._rate(problem, smooth)
         if smooth is not None:
@@ -143,11 +141,9 @@ class LocalizedPairSGD(TableLearner):
             jump = problem.lipschitz * (1.0 if problem.loss.decreasing else 2.0)
         parts, w = halves(problem.n), np.zeros(problem.dim)
         table = problem.shuffled(np.random.default_rng(problem.seed).permutation(problem.n))
-        plans, left = [], 0
         for number, (part, seed) in enumerate(zip(parts, seeds(problem, len(parts)), strict=True), 1):
             steps, eta = part.stop - part.start - 1, rate * 4.0**-number
-            plan = self._plan(
-                problem,
+            plan = account.plan(
                 sensitivity=neighbours_move(
                     steps, eta, diameter=problem.diameter, jump=jump, radius=problem.radius
                 ),
@@ -158,13 +154,10 @@ class LocalizedPairSGD(TableLearner):
             last, before = pair_steps(table, (rows[1:], rows[:-1]), eta, w, w, total)
             # The sum lags by two steps, and begins with two iterates that are public.
             mean = (total + before + last - 2.0 * w) / steps
-            gate = VectorGate(plan, seed)
-            w = problem.inside(gate.privatize(mean))
-            plans.append(plan)
-            left += gate.releases
-        return w, plans, left
+            w = problem.inside(account.gate(plan, seed).privatize(mean))
+        return w
 
-    def _to_the_letter(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
+    def _to_the_letter(self, problem: PairwiseProblem, account: TableAccount) -> Floats:
         """Algorithm 3 with the constants of Theorem 10."""
         smooth = self._smooth(problem)
         if smooth is None or not self.delta:
@@ -182,13 +175,13 @@ class LocalizedPairSGD(TableLearner):
         contraction(rate / 4.0, 0.0, smooth)
         parts, w, rng = halves(problem.n), np.zeros(problem.dim), np.random.default_rng(problem.seed)
         table = problem.shuffled(rng.permutation(problem.n))
-        plans, left, spent = [], 0, 0.0
+        spent = 0.0
         for number, (part, seed) in enumerate(zip(parts, seeds(problem, len(parts)), strict=True), 1):
             n, eta = part.stop - part.start, rate * 4.0**-number
             steps = math.ceil(n * often)
             drawn, total = part.start + rng.integers(n, size=steps + 1), np.zeros(problem.dim)
             pair_steps(table, (drawn[1:], drawn[:-1]), eta, w, w, total)
-            plan = self._drawn_plan(problem, number, steps, eta, wide * problem.lipschitz * eta)
+            plan = self._drawn_plan(problem, account, number, steps, eta, wide * problem.lipschitz * eta)
             # Iterates up to the last but two are in the mean: drawn after that, a record moves nothing.
             times = np.arange(min(steps - 1, 40 + 40 * math.ceil(often)) + 1.0)
             moves = np.minimum(2.0 * times * eta * problem.diameter, 2.0 * problem.radius)
@@ -196,29 +189,23 @@ class LocalizedPairSGD(TableLearner):
             moves[1:] += plan.grid * math.sqrt(problem.dim)
             delta = (1.0 - ROUNDING_SHARE) * self.delta
             spent = max(spent, epsilon_of_draws(steps - 1, 1.0 / n, moves.tolist(), plan.sigma, delta))
-            gate = VectorGate(plan, seed)
-            w = problem.inside(gate.privatize(total / steps))
-            plans.append(plan)
-            left += gate.releases
+            w = problem.inside(account.gate(plan, seed).privatize(total / steps))
         self._amplified_epsilon = spent
         self._notes = (
             *self._notes,
             "Epsilon counts how often a record is drawn by the law of the draws, which nobody may see; mu is "
             "for a record that is drawn every time.",
         )
-        return w, plans, left
+        return w
 
+    @staticmethod
     def _drawn_plan(
-        self, problem: PairwiseProblem, number: int, steps: int, eta: float, noise: float
+        problem: PairwiseProblem, account: TableAccount, number: int, steps: int, eta: float, noise: float
     ) -> TablePlan:
         """The plan of a part, with the sensitivity to a record that is drawn at every step."""
         moved = 2.0 * eta * problem.diameter
-        plan = plan_table(  # a grid that is fine for a record that is drawn once
-            self.epsilon,
-            self.delta,
-            dim=problem.dim,
+        plan = account.plan(  # a grid that is fine for a record that is drawn once
             sensitivity=moved,
-            blank=problem.blank,
             name=f"phase {number}, the average iterate",
             lemma="docs/privacy, Lemma 95",
             noise=noise,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from streampair.errors import ConfigError
-from streampair.offline.base import PairwiseProblem, TableLearner, release_vector
+from streampair.offline.base import PairwiseProblem, TableLearner
 from streampair.privacy.contraction import giga_steps, paper_steps, paper_warmup
-from streampair.privacy.mechanisms.offline import TablePlan, mean_move, plan_table
+from streampair.privacy.mechanisms.offline import TableAccount, mean_move
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +76,7 @@ class OffPairStrC(TableLearner):
 
     _starts = True
 
-    def _strength(self, problem: PairwiseProblem) -> tuple[float, float]:
+    def _strength(self, problem: PairwiseProblem, account: TableAccount) -> tuple[float, float]:
         """The ridge term, and the radius of the ball."""
         return self._checked_l2(), problem.radius
 
@@ -85,10 +85,10 @@ class OffPairStrC(TableLearner):
             raise ConfigError(f"l2 is {self.l2!r}", fix="give a finite number above 0")
         return float(self.l2)
 
-    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem, account: TableAccount) -> Floats:
         if self.output not in ("average", "last"):
             raise ConfigError(f"output is {self.output!r}", fix='give "average" or "last"')
-        alpha, reach = self._strength(problem)
+        alpha, reach = self._strength(problem, account)
         smooth, n, paper = problem.smoothness, problem.n, self.calibration == "paper"
         etas, factors = (paper_steps if paper else giga_steps)(alpha, smooth, n)
         weights = np.zeros(n)
@@ -108,21 +108,19 @@ class OffPairStrC(TableLearner):
             noise = (
                 math.sqrt(128.0 * math.log(1.25 / self.delta)) * g * math.log(n) / (alpha * n * self.epsilon)
             )
-        plan = self._plan(
-            problem,
+        plan = account.plan(
             sensitivity=mean_move(etas, factors, weights, problem.diameter, problem.radius),
             name=f"the {self.output} iterate",
             lemma="docs/privacy, Lemma 73",
             noise=noise,
         )
-        return release_vector(problem, plan, self._pass(problem, etas, weights, alpha, first))
+        return account.gate(plan).privatize(self._pass(problem, etas, weights, alpha, first))
 
     @staticmethod
     def _pass(problem: PairwiseProblem, etas: Floats, weights: Floats, alpha: float, first: int) -> Floats:
         """The weighted mean of the iterates: secret. The first ones are random points of the ball."""
         rng = np.random.default_rng(problem.seed)
-        order = rng.permutation(problem.n)
-        risk = problem.shuffled(order).risk()
+        risk = problem.shuffled(rng.permutation(problem.n)).risk()
         w, total = problem.start, np.zeros(problem.dim)
         for t in range(problem.n):
             if t < first:
@@ -177,13 +175,13 @@ class OffPairC(OffPairStrC):
     _: KW_ONLY
     l2: float | None = None
 
-    def _strength(self, problem: PairwiseProblem) -> tuple[float, float]:
+    def _strength(self, problem: PairwiseProblem, account: TableAccount) -> tuple[float, float]:
         reach = 2.0 * problem.radius  # the paper's centre is any point of the ball
         if self.l2 is not None:
             return self._checked_l2(), reach
         if self.calibration == "paper":
             return 1.0 / math.sqrt(problem.n), reach
-        unit = plan_table(self.epsilon, self.delta, dim=problem.dim, sensitivity=1.0, name="", lemma="")
+        unit = account.plan(sensitivity=1.0, blank=1.0, name="", lemma="")
         noise = unit.noise_std * math.sqrt(problem.dim)
         return 2.0 * problem.diameter / problem.radius * math.sqrt(noise / problem.n), reach
 

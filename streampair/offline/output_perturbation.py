@@ -10,11 +10,10 @@ import numpy as np
 
 from streampair.errors import ConfigError
 from streampair.offline.base import PairwiseProblem
-from streampair.offline.dpgd import checked_steps
 from streampair.offline.gradient_perturbation import DPGDC2
 from streampair.offline.risk import score_slopes
 from streampair.privacy.mechanisms.base import Link
-from streampair.privacy.mechanisms.offline import TablePlan, VectorGate, plan_table
+from streampair.privacy.mechanisms.offline import TableAccount
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,39 +145,32 @@ class GradientPerturbation(DPGDC2):
                 fix="use losses.Logistic() or losses.Hinge(), or hidden=0",
             )
 
-    def _release(self, problem: PairwiseProblem) -> tuple[Floats, list[TablePlan], int]:
+    def _release(self, problem: PairwiseProblem, account: TableAccount) -> Floats:
         self._checked(problem)
-        steps = checked_steps(self.steps)
-        self._pure_is_refused()
-        network = Network(problem.rows.shape[1], self.hidden) if self.hidden else None
-        dim = network.dim if network else problem.dim
-        bound = self._lipschitz(problem)
-        plan = plan_table(
-            self.epsilon,
-            self.delta,
-            dim=dim,
-            sensitivity=2.0 * bound / problem.n if network else problem.push,
-            blank=1.0 if network else problem.blank,
-            releases=steps,
-            name="gradients of all pairs",
-            lemma="docs/privacy, Lemma " + ("76" if network else "75"),
-            noise=self._paper_noise(problem, steps) if self.calibration == "paper" else None,
+        if not self.hidden:
+            return self._noisy_descent(problem, account, problem.risk().gradient, problem.start)[0]
+        network, positive = Network(problem.rows.shape[1], self.hidden), problem.labels > 0.0
+        # Random weights, and no noise: they hide nothing. The ball is around them.
+        centre = np.random.default_rng(problem.seed).uniform(-1.0, 1.0, network.dim)
+
+        def gradient(moved: Floats) -> Floats:
+            weights = centre + moved
+            scores = np.clip(network.scores(problem.rows, weights), -_FARTHEST, _FARTHEST)
+            slopes = score_slopes(problem.loss, scores, positive)
+            out: Floats = slopes @ clipped(network.jacobian(problem.rows, weights), self.clip)
+            return out
+
+        moved, _ = self._noisy_descent(
+            problem,
+            account,
+            gradient,
+            np.zeros(network.dim),
+            dim=network.dim,
+            sensitivity=2.0 * self._lipschitz(problem) / problem.n,
+            blank=1.0,
+            lemma="docs/privacy, Lemma 76",
         )
-        eta = self._rate(problem, bound, dim, plan.sigma, steps)
-        gate, positive, risk = VectorGate(plan, problem.seed), problem.labels > 0.0, problem.risk()
-        centre = np.zeros(dim)
-        if network:  # random weights, and no noise: they hide nothing
-            centre = np.random.default_rng(problem.seed).uniform(-1.0, 1.0, dim)
-        w = centre if network else problem.start
-        for _ in range(steps):
-            if network:
-                scores = np.clip(network.scores(problem.rows, w), -_FARTHEST, _FARTHEST)
-                slopes = score_slopes(problem.loss, scores, positive)
-                gradient = slopes @ clipped(network.jacobian(problem.rows, w), self.clip)
-            else:
-                gradient = risk.gradient(w)
-            w = centre + problem.inside(w - eta * gate.privatize(gradient) - centre)
-        return w, [plan], gate.releases
+        return centre + moved
 
     def _published(self, problem: PairwiseProblem, weights: Floats) -> Floats:
         return weights  # it is around another centre than 0, and in its ball already

@@ -28,7 +28,7 @@ class Secrets:
         self.plan: Any = None
 
     def privatize(self, gate: Any, vector: Any) -> Any:
-        self.plan = gate._plan
+        self.plan = gate.plan
         self.seen.append(vector.copy())
         return self.tape.pop(0) if self.tape else vector.copy()
 

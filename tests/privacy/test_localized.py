@@ -180,7 +180,7 @@ def test_algorithm_3_is_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     privatize, seen = VectorGate.privatize, []
 
     def silent(gate: VectorGate, vector: Any) -> Any:
-        seen.append(gate._plan.sigma)
+        seen.append(gate.plan.sigma)
         privatize(gate, vector)
         return vector
 

@@ -111,6 +111,23 @@ def test_a_start_outside_the_ball_would_be_seen(secrets: Secrets, monkeypatch: p
     assert moved(make, secrets, 200) > 1.0
 
 
+BUDGETS = [
+    (learner, delta)
+    for learner in (getattr(batch, name) for name in batch.__all__)
+    for delta in (1e-5, 0.0)
+    if issubclass(learner, table_base.TableLearner)
+    and (delta or not issubclass(learner, batch.DPGDC2))  # which has no pure guarantee
+]
+
+
+@pytest.mark.parametrize(("learner", "delta"), BUDGETS)
+def test_a_fit_spends_what_it_promises(learner: Any, delta: float) -> None:
+    X, y = next(worst_tables(60))[:2]
+    report = learner(2.0, delta).fit(X, y).privacy
+    assert 0.97 * 2.0 < report.epsilon_spent <= 2.0 == report.epsilon_budget
+    assert report.releases == sum(line["releases"] for line in report.card)
+
+
 DEFAULTS = {"DPGDSC": (0.37, 0.59), "DPGDC": (0.48, 0.68), "DPGDC2": (0.50, 0.70), "DPEGD": (0.45, 0.67)}
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -39,6 +39,7 @@ __all__ = [
     "ROUNDING_PART",
     "ExactRelease",
     "LaplaceStream",
+    "TableAccount",
     "TablePlan",
     "TableReport",
     "VectorGate",
@@ -473,14 +474,16 @@ class VectorGate:
 
     Attributes
     ----------
+    plan
+        The same.
     releases
         Number of releases so far.
     """
 
-    __slots__ = ("_laplace", "_normals", "_plan", "_sums", "releases")
+    __slots__ = ("_laplace", "_normals", "_sums", "plan", "releases")
 
     def __init__(self, plan: TablePlan, seed: int | None) -> None:
-        self._plan = plan
+        self.plan = plan
         self._sums = NoisySums(plan.release, (plan.dim,))
         self._normals = NormalStream(seed)
         self._laplace = LaplaceStream(seed)
@@ -494,7 +497,7 @@ class VectorGate:
         RuntimeError
             If all planned releases have been made.
         """
-        plan = self._plan
+        plan = self.plan
         if self.releases == plan.releases:
             raise RuntimeError("a release more than is planned")
         self.releases += 1
@@ -504,6 +507,62 @@ class VectorGate:
             cells = plan.pure_noise(self._laplace).astype(np.float64)
             return self._sums.privatize(np.stack((cells, np.zeros(plan.dim))))
         return self._sums.privatize(self._sums.noise(self._normals.take(plan.dim), plan.sigma))
+
+
+class TableAccount:
+    """What a fit releases: every vector leaves through a gate of the account, which knows the plans of all.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The budget: of all releases of records, or of each part if they are about disjoint ones.
+    dim, blank
+        Of the releases that say nothing else, as in `TablePlan`.
+    seed
+        Seed of the noise; None: keys of the operating system.
+
+    Raises
+    ------
+    ConfigError
+        If epsilon or delta is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy.mechanisms.offline import TableAccount
+    >>> account = TableAccount(1.0, 1e-6, dim=2, blank=1.0, seed=1)
+    >>> plan = account.plan(sensitivity=0.1, releases=2, name="gradients", lemma="docs/privacy, Lemma 75")
+    >>> gate = account.gate(plan)
+    >>> gate.privatize(np.zeros(2)).shape, account.releases, len(account.plans)
+    ((2,), 1, 1)
+    """
+
+    def __init__(self, epsilon: float, delta: float, *, dim: int, blank: float, seed: int | None) -> None:
+        mu_from(epsilon, delta or 1e-6)  # the checks of both
+        self.epsilon, self.delta = epsilon, delta
+        self._shape: dict[str, Any] = {"dim": dim, "blank": blank}
+        self._seed = seed
+        self._gates: list[VectorGate] = []
+
+    def plan(self, **release: Any) -> TablePlan:
+        """The plan of a release, as `plan_table` has it; nothing is entered in the account."""
+        return plan_table(self.epsilon, self.delta, **{**self._shape, **release})
+
+    def gate(self, plan: TablePlan, seed: int | None = None) -> VectorGate:
+        """A gate for the releases of a plan; `seed`: of its noise, in place of the account's."""
+        made = VectorGate(plan, self._seed if seed is None else seed)
+        self._gates.append(made)
+        return made
+
+    @property
+    def plans(self) -> list[TablePlan]:
+        """Plans of the gates, in the order in which they were made."""
+        return [gate.plan for gate in self._gates]
+
+    @property
+    def releases(self) -> int:
+        """Number of vectors that have been released."""
+        return sum(gate.releases for gate in self._gates)
 
 
 class TableReport(PrivacyReport):
