@@ -26,7 +26,6 @@ BLOCKS = {
     "steps": ["python benchmarks/steps.py"],
     "steps-choice": ["python benchmarks/steps.py --choice"],
     "steps-unseen": ["python benchmarks/steps.py --unseen"],
-    "partners": ["python benchmarks/partners.py"],
     "second-stage": ["python benchmarks/second_stage.py"],
     "forest": [
         "python benchmarks/forest.py --draw Phishing Bananas Agrawal-abrupt Agrawal-gradual "

@@ -31,9 +31,8 @@ class PairFTRL(ClassifierMixin, PrivateLearner):
         spend stays within the budget on an infinite stream, at a little more noise.
     mechanism
         Second moments, whose loss is `losses.Square`: `privacy.SecondMoments` or `privacy.DecayedMoments`.
-        Gradients of any pair loss: `privacy.PairGradients` or `privacy.AnchorGradients`. None:
-        ``SecondMoments()``, and ``PairGradients()`` with more than 512 features, a horizon below 100 or
-        ``warmup=0``.
+        Gradients of any pair loss: `privacy.PairGradients`. None: ``SecondMoments()``, and
+        ``PairGradients()`` with more than 512 features, a horizon below 100 or ``warmup=0``.
     radius
         Radius of the ball of the weights; None is 3, or 30 with a warm-up.
     features

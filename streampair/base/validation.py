@@ -13,7 +13,6 @@ from streampair.base.targets import Target
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import planned_mu
 from streampair.privacy.mechanism_options import (
-    AnchorGradients,
     DecayedMoments,
     MechanismOptions,
     PairGradients,
@@ -23,7 +22,7 @@ from streampair.privacy.mechanisms import decayed_moments
 from streampair.privacy.mechanisms.base import Companion, Mechanism, Settings, check_close
 from streampair.privacy.mechanisms.buffer import DEFAULT_BUFFER, BufferPlan
 from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, DPForest, worthwhile
-from streampair.privacy.mechanisms.ftrl import FTRL, AnchorFTRL, check_strategy
+from streampair.privacy.mechanisms.ftrl import FTRL, check_strategy
 from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbationMechanism
 from streampair.privacy.mechanisms.metric_moments import MetricMoments
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
@@ -235,9 +234,7 @@ class ValidatedParameters:
                 f"{loss!r} is not convex, and no private learner offers it",
                 fix="use losses.Logistic() or another convex loss",
             )
-        if mechanism.released_partner:
-            buffer = BufferPlan.released()
-        elif self._pairs.buffer is None:
+        if self._pairs.buffer is None:
             buffer = DEFAULT_BUFFER
         else:
             buffer = BufferPlan.of(self._pairs.buffer, horizon=horizon, bounded=mechanism.bounded_uses)
@@ -330,17 +327,10 @@ def _pair_options(learner: Any) -> PairGradients:
     )
 
 
-def _gradients(learner: Any, options: PairGradients | AnchorGradients) -> Mechanism:
+def _gradients(learner: Any, options: PairGradients) -> Mechanism:
     """FTRL on gradients."""
     check_strategy(options.strategy, learner.horizon)
-    if isinstance(options, PairGradients):
-        return FTRL(options.strategy)
-    if _without_warmup(learner):
-        raise ConfigError(
-            f"mechanism is {options!r}, whose anchor the warm-up releases, and warmup is 0",
-            fix="leave warmup out, or use privacy.PairGradients()",
-        )
-    return AnchorFTRL(options.strategy)
+    return FTRL(options.strategy)
 
 
 def _without_warmup(learner: Any) -> bool:
@@ -368,8 +358,8 @@ def _checked_options(learner: Any, *, two_classes: bool) -> MechanismOptions | N
     names = "privacy.SecondMoments(), PairGradients()"
     offered: tuple[type, ...] = (SecondMoments, PairGradients)
     if two_classes:
-        names += ", DecayedMoments(...), AnchorGradients()"
-        offered += (DecayedMoments, AnchorGradients)
+        names += ", DecayedMoments(...)"
+        offered += (DecayedMoments,)
     if options is not None and type(options) not in offered:
         raise ConfigError(f"mechanism is {options!r}", fix=f"give one of {names}, or None")
     for name in () if two_classes else ("anytime", "positive_rate"):
@@ -407,7 +397,7 @@ def select_ftrl(
     options = _checked_options(learner, two_classes=moments is None)
     if options is None:
         options = _default_options(learner, features, entities=moments is None)
-    if isinstance(options, PairGradients | AnchorGradients):
+    if isinstance(options, PairGradients):
         return _gradients(learner, options)
     if _without_warmup(learner):
         raise ConfigError(

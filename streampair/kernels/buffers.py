@@ -14,7 +14,6 @@ FULL = 3
 CLASSES = 4  # a reservoir for each class
 MOMENTS = 5  # the full history under least squares, labels +1 and -1
 MOMENTS_REAL = 6  # the same for real-valued labels
-RELEASED = 7  # no record is kept: the partner is made of releases
 
 
 @kernel

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.kernels._jit import Array, kernel
-from streampair.kernels.buffers import FULL, RELEASED, RESERVOIR, row_to_replace
+from streampair.kernels.buffers import FULL, RESERVOIR, row_to_replace
 from streampair.kernels.double_double import blt_noise, nearest, normals_from_bits, times_double
 from streampair.kernels.losses import loss_slope
 from streampair.kernels.numerics import sigmoid
@@ -165,7 +165,7 @@ def class_bins(scores: Array, labels: Array, slope: float, offset: float, counts
 # Arguments of the steps of a run, as indices of one array; float64 holds all of them exactly.
 FAMILY = 0
 LOSS_CODE = 1
-BUFFER = 2  # FIFO, RESERVOIR, FULL, RELEASED
+BUFFER = 2  # FIFO, RESERVOIR, FULL
 PLACES = 3
 USES = 4  # RESERVOIR: steps after which a record is blanked, 0: never
 COINS = 5  # RESERVOIR: seed of the coins, which are functions of the slot alone
@@ -252,44 +252,6 @@ def pair_gradient(
 
 
 @kernel
-def partner_gradient(
-    w: Array, x: Array, y: float, p: Array, centre: float, code: int, clip: float, out: Array
-) -> None:
-    """Clipped gradient of the pair of (x, y) with a released partner p of the other class, times a share.
-
-    Labels are +1 and -1, NaN for a null record; the loss is decreasing. The gradient is scaled until it lies
-    in the ball of radius `clip` around -clip y_p p, |p| <= 1, which has 0 in it. Then that of the class which
-    `centre`, the released mean of the labels, calls frequent is shortened by (1 - |centre|) / (1 + |centre|):
-    both classes pull as much. With |p| <= |centre| its ball lies in that of the other (docs/privacy 10.5).
-    """
-    d = x.shape[0]
-    for i in range(d):
-        out[i] = 0.0
-    if y != y:
-        return
-    c = 2.0 * y
-    k = c * loss_slope(code, c * (dot(w, x) - dot(w, p)))
-    square = 0.0
-    along = 0.0
-    size = 0.0
-    for i in range(d):
-        u = x[i] - p[i]
-        square += u * u
-        along += u * p[i]
-        size += p[i] * p[i]
-    if k == 0.0 or square == 0.0:
-        return
-    # Largest |k| with |k u| in the ball: the positive root of a quadratic.
-    limit = clip * (math.sqrt(along * along + square * max(1.0 - size, 0.0)) - along) / square
-    if abs(k) > limit:
-        k = math.copysign(limit, k)
-    if y * centre > 0.0:
-        k *= (1.0 - abs(centre)) / (1.0 + abs(centre))
-    for i in range(d):
-        out[i] = k * (x[i] - p[i])
-
-
-@kernel
 def metric_gradient(
     w: Array,
     x: Array,
@@ -363,15 +325,9 @@ def private_gradient(
 ) -> None:
     """Averaged gradient of the pairs of (x, y) with the buffer after `steps` slots, for either family.
 
-    The denominator is the number of places, filled or not; of a full history the number of slots so far. Of a
-    released partner the buffer is one row, and its label the released mean of the labels.
+    The denominator is the number of places, filled or not; of a full history the number of slots so far.
     """
     size = int(numbers[PLACES])
-    if numbers[BUFFER] == RELEASED:
-        partner_gradient(
-            w, x, y, buffer[0], buffer[0, x.shape[0]], int(numbers[LOSS_CODE]), numbers[CLIP], out
-        )
-        return
     if numbers[BUFFER] == FULL:
         filled = steps
         places = float(max(steps, 1))
@@ -398,8 +354,6 @@ def private_store(
     d = x.shape[0]
     size = int(numbers[PLACES])
     policy = int(numbers[BUFFER])
-    if policy == RELEASED:
-        return
     if policy == RESERVOIR and numbers[USES] > 0:
         for b in range(min(steps, size)):
             buffer[b, d + 1] += 1.0

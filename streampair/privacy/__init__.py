@@ -21,7 +21,6 @@ from streampair.privacy.accounting import (
 )
 from streampair.privacy.ledger import Ledger, Line
 from streampair.privacy.mechanism_options import (
-    AnchorGradients,
     DecayedMoments,
     PairGradients,
     SecondMoments,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from streampair.assurance.planner import Forecast, PrivacyPlan, plan
 
 __all__ = [
-    "AnchorGradients",
     "AuditPart",
     "AuditReport",
     "ChainedNoise",

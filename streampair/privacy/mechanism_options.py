@@ -11,7 +11,6 @@ from streampair.buffers import Buffer
 from streampair.losses import PairLoss
 
 __all__ = [
-    "AnchorGradients",
     "DecayedMoments",
     "MechanismOptions",
     "PairGradients",
@@ -116,33 +115,8 @@ class PairGradients(MechanismOptions):
     positive_rate: float | str | None = None
 
 
-@dataclass(frozen=True)
-class AnchorGradients(MechanismOptions):
-    """FTRL on gradients that pair each record with an anchor, a point between the classes; no record is kept.
-
-    The warm-up releases the anchor. For two classes, and decreasing losses.
-
-    Parameters
-    ----------
-    loss, clip, strategy, positive_rate
-        As in `PairGradients`.
-
-    Examples
-    --------
-    >>> from streampair import auc, privacy
-    >>> model = auc.PairFTRL(delta=1e-4, horizon=1000, mechanism=privacy.AnchorGradients())
-    >>> model.settings.buffer.describe()
-    'one partner, a released point between the classes'
-    """
-
-    loss: PairLoss | None = None
-    clip: float | None = None
-    strategy: Strategy = "auto"
-    positive_rate: float | str | None = None
-
-
 def option_of(name: str) -> str | None:
     """Return an expression with the option of this name, for messages; None if no mechanism has it."""
-    kinds = (PairGradients, SecondMoments, DecayedMoments, AnchorGradients)
+    kinds = (PairGradients, SecondMoments, DecayedMoments)
     found = [kind.__name__ for kind in kinds if name in kind.__dataclass_fields__]
     return f"privacy.{found[0]}({name}=...)" if found else None

@@ -67,7 +67,7 @@ class Influence:
         Places of the buffer and constant denominator s of the averaged gradient; 0 is the full history, whose
         step t divides by t - 1.
     uses
-        Most steps that use a record after its own; None: no bound; 0: see `released`.
+        Most steps that use a record after its own; None: no bound.
 
     Examples
     --------
@@ -84,8 +84,6 @@ class Influence:
     need not be the worst window: a fork of a window is charged as one of the whole run."""
 
     def __post_init__(self) -> None:
-        if (self.size, self.uses) == (1, 0):
-            return  # a released partner: see `released`
         if self.size < 0 or (self.uses is not None and self.uses < 1) or (self.size == 0 and self.uses):
             raise ConfigError(
                 f"a buffer of {self.size} records, used {self.uses} times", fix="give numbers of at least 1"
@@ -109,11 +107,6 @@ class Influence:
     def history(cls) -> Influence:
         """All records; none leaves the buffer."""
         return cls(0, None)
-
-    @classmethod
-    def released(cls) -> Influence:
-        """No buffer: the partner is a function of releases, and a record is used in its own step alone."""
-        return cls(1, 0)
 
     def shares(self, start: int, count: int) -> Floats:
         """Weight of one buffered record in the gradients of slots `start + 1, ..., start + count`."""

@@ -56,7 +56,6 @@ LEARNERS: list[Any] = [
     auc.PairFTRL(warmup=100, mechanism=privacy.DecayedMoments(80), noise_key=KEY),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=100, noise_key=KEY),
     auc.OnPairC(1.0, 1e-4, 5000, buffer=buffers.Reservoir(8), releases=10, warmup=100, noise_key=KEY),
-    auc.PairFTRL(1.0, 1e-4, warmup=100, mechanism=privacy.AnchorGradients(), noise_key=KEY),
     auc.NoisyOGD(1.0, 1e-4, warmup=100, noise_key=KEY),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, positive_rate="released", noise_key=KEY),
     auc.PairFTRL(1.0, 1e-4, warmup=100, mechanism=privacy.DecayedMoments(80), auc_share=0.05, noise_key=KEY),
@@ -91,13 +90,6 @@ PRIVATE["metric-moments"] = partial(
 )
 PRIVATE["auc-rated"] = partial(
     auc.PairFTRL, 1.0, 1e-3, 60, mechanism=privacy.PairGradients(positive_rate="released")
-)
-PRIVATE["auc-partner"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, mechanism=privacy.AnchorGradients())
-PRIVATE["auc-partner-endless"] = partial(
-    auc.PairFTRL, 1.0, 1e-3, warmup=10, mechanism=privacy.AnchorGradients()
-)
-PRIVATE["auc-partner-rated"] = partial(
-    auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, mechanism=privacy.AnchorGradients(positive_rate="released")
 )
 PRIVATE["auc-evaluated"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, auc_share=0.1)
 PRIVATE["auc-rated-evaluated"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, positive_rate="released", auc_share=0.1)

@@ -85,8 +85,6 @@ def _all() -> Iterator[tuple[str, Callable[[losses.PairLoss | None], Weights]]]:
         yield f"{short}.NoisyOGD", _online(module, "NoisyOGD", **promise)
         for learner in ("OnPairC", "OnPairStrC"):
             yield f"{short}.{learner}", _online(module, learner, l2=0.5, **promise)
-    promise |= {"buffer": None, "warmup": 5}
-    yield "auc.PairFTRL anchor", _online(auc, "PairFTRL", anchor=True, **promise)
     yield "auc.Forest", _online(auc, "Forest", trees=3, nodes=31, seed=1)
     for task, radius in (("auc", 1.0), ("metric", 20.0)):
         common = {"task": task, "radius": radius, "epsilon": 1e5, "delta": 1e-3}

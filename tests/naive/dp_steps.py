@@ -217,32 +217,6 @@ def pair_gradient(
     return [low * g for g in gradient]
 
 
-def partner_gradient(
-    w: Vector, x: Vector, y: float, partner: Vector, centre: float, code: int, clip: float
-) -> Vector:
-    """Clipped gradient of the pair with a partner of the other class; the frequent class counts less."""
-    if null(y):
-        return [0.0] * len(x)
-    difference = [a - b for a, b in zip(x, partner, strict=True)]
-    c = 2.0 * y
-    k = c * slope(code, c * math.fsum(a * b for a, b in zip(w, difference, strict=True)))
-    gradient = [k * u for u in difference]
-
-    def inside(share: float) -> bool:
-        return math.dist([share * g for g in gradient], [clip * y * v for v in partner]) <= clip
-
-    low, high = 0.0, 1.0
-    if inside(1.0):
-        low = 1.0
-    else:
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if inside(middle) else (low, middle)
-    frequent = (centre > 0) == (y > 0) and centre != 0
-    weight = (1 - abs(centre)) / (1 + abs(centre)) if frequent else 1.0
-    return [weight * low * g for g in gradient]
-
-
 def mean_gradient(
     w: Vector,
     x: Vector,

@@ -18,7 +18,6 @@ OPTIONS = [
     privacy.SecondMoments(anytime=1.0),
     privacy.DecayedMoments(half_life=80),
     privacy.PairGradients(losses.Logistic(), buffers.Reservoir(8, max_uses=4), 0.5, "blt", 0.2),
-    privacy.AnchorGradients(losses.Logistic(), 0.5, "blt", "released"),
 ]
 
 

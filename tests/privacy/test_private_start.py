@@ -35,7 +35,6 @@ LEARNERS: dict[str, Callable[..., Any]] = {
     "gradients, BLT": lambda **more: auc.PairFTRL(
         **BUDGET, mechanism=privacy.PairGradients(loss=losses.Logistic()), **more
     ),
-    "anchor": lambda **more: auc.PairFTRL(**BUDGET, mechanism=privacy.AnchorGradients(), **more),
     "noise in the gradient": lambda **more: auc.NoisyOGD(**BUDGET, **more),
     "output": lambda **more: auc.OnPairStrC(**BUDGET, horizon=200, l2=0.1, **more),
     "output, centred": lambda **more: auc.OnPairC(**BUDGET, horizon=200, releases=9, **more),
@@ -43,7 +42,7 @@ LEARNERS: dict[str, Callable[..., Any]] = {
     "ranking": lambda **more: ranking.PairFTRL(**BUDGET, **more),
     "ranking, gradients": lambda **more: ranking.NoisyOGD(**BUDGET, **more),
 }
-WITHOUT_WARMUP = [name for name in LEARNERS if not name.startswith(("moments", "anchor", "ranking"))]
+WITHOUT_WARMUP = [name for name in LEARNERS if not name.startswith(("moments", "ranking"))]
 
 
 def is_ranking(learner: Any) -> bool:
@@ -160,7 +159,7 @@ def test_without_a_warm_up_the_learning_begins_at_the_weights(name: str, release
     assert np.linalg.norm(short.weights_vector) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("name", ["moments", "moments that fade", "anchor", "noise in the gradient"])
+@pytest.mark.parametrize("name", ["moments", "moments that fade", "noise in the gradient"])
 def test_what_the_model_knows_outlives_the_warm_up(name: str) -> None:
     """At the warm-up's end there is hardly another release; ranks are near those of the model."""
     model = model_of(taught(auc.PairOGD(seed=1), 2000, seed=7))

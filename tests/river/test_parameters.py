@@ -80,7 +80,7 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"warmup": -1}, "warmup"),
         ({"warmup": 100, "horizon": 100}, "warmup"),
         ({"mechanism": privacy.PairGradients(clip=0.0)}, "clip"),
-        ({"mechanism": privacy.AnchorGradients(clip=math.nan)}, "clip"),
+        ({"mechanism": privacy.PairGradients(clip=math.nan)}, "clip"),
         ({"radius": -1.0}, "radius"),
         ({"radius": "big"}, "radius"),
         ({"mechanism": privacy.PairGradients(loss="hinge")}, "loss"),  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"seed": True}, "seed"),
         ({"mechanism": privacy.PairGradients(strategy="toeplitz")}, "horizon"),
         ({"mechanism": privacy.PairGradients(strategy="magic")}, "magic"),  # type: ignore[arg-type]
-        ({"mechanism": privacy.AnchorGradients(strategy=None)}, "strategy"),  # type: ignore[arg-type]
+        ({"mechanism": privacy.PairGradients(strategy=None)}, "strategy"),  # type: ignore[arg-type]
         ({"positive": None}, "positive"),
         ({"epsilon": 1e-30, "delta": 1e-40, "features": ["a"]}, "memory"),
         ({"mechanism": privacy.PairGradients(buffer=buffers.FullHistory())}, "full history"),

@@ -95,7 +95,7 @@ def test_no_record_at_all(fresh: Any, x: Any, learned: int) -> None:
 
 
 def needs_warmup(model: Any) -> bool:
-    kinds = (privacy.AnchorGradients, privacy.SecondMoments, privacy.DecayedMoments)
+    kinds = (privacy.SecondMoments, privacy.DecayedMoments)
     trees = getattr(model, "trees", None) is not None
     return trees or isinstance(getattr(model, "mechanism", None), kinds)
 
@@ -103,7 +103,7 @@ def needs_warmup(model: Any) -> bool:
 def with_control(model: Any, learned: int) -> tuple[Any, Any]:
     """Two that learned the same; if private, under one seed, where a null record draws the same noise."""
     if is_private(model):
-        # What fades and what has trees has to have a warm-up, and a released partner to have been released.
+        # What fades and what has trees has to have a warm-up.
         short = int(needs_warmup(model))
         one, two = (
             taught(model.clone({"noise_key": None, "seed": 1, "warmup": short}), learned) for _ in range(2)

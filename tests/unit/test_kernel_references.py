@@ -1086,21 +1086,6 @@ def pair_gradient(kernel: Any, rng: Rng) -> None:
         close(out.tolist(), wanted)
 
 
-@against(naive.partner_gradient)
-def partner_gradient(kernel: Any, rng: Rng) -> None:
-    out = np.empty(3)
-    for centre in (-0.6, 0.0, 0.6):
-        for clip in (0.3, 5.0):
-            for y in (1.0, -1.0, math.nan):
-                w, x = rng.normal(size=3), 0.5 * rng.normal(size=3)
-                p = 0.2 * rng.normal(size=3)
-                kernel(w, x, y, p, centre, losses_kernels.LOGISTIC, clip, out)
-                wanted = naive.partner_gradient(
-                    w.tolist(), x.tolist(), y, p.tolist(), centre, losses_kernels.LOGISTIC, clip
-                )
-                close(out, np.array(wanted))
-
-
 @against(naive.gradient, "metric_gradient")
 def metric_gradient(kernel: Any, rng: Rng) -> None:
     buffer, (rows, labels) = PrivateBuffer("window", dp_steps.METRIC_PAIRS), slots(rng)

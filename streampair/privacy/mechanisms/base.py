@@ -792,8 +792,6 @@ class Mechanism(abc.ABC):
     label_mean: ClassVar[bool] = False
     #: Whether it also releases the covariances of features and labels, for a first model.
     label_cross: ClassVar[bool] = False
-    #: Whether the partner of a record is computed from releases, so that there is no buffer.
-    released_partner: ClassVar[bool] = False
 
     def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int:
         """Default of `warmup`. `features`: their number, once known.

@@ -93,23 +93,14 @@ class BufferPlan:
             return cls(buffers_kernels.RESERVOIR, Influence.reservoir(buffer.size, uses))
         raise _unbounded(buffer)
 
-    @classmethod
-    def released(cls) -> BufferPlan:
-        """No buffer: the partner of a record is a function of releases (docs/privacy 10.5)."""
-        return cls(buffers_kernels.RELEASED, Influence.released())
-
     def filled(self, steps: int) -> int:
         """Places in use after a number of slots."""
-        if self.policy == buffers_kernels.RELEASED:
-            return 0
         return steps if self.policy == buffers_kernels.FULL else min(steps, self.influence.size)
 
     def describe(self) -> str:
         """The buffer in words, for the report."""
         if self.policy == buffers_kernels.FULL:
             return "all earlier records"
-        if self.policy == buffers_kernels.RELEASED:
-            return "one partner, a released point between the classes"
         if self.policy == buffers_kernels.FIFO:
             return f"a FIFO buffer of {self.influence.size} places"
         uses = self.influence.uses
@@ -141,8 +132,7 @@ class PairBuffer:
     Attributes
     ----------
     places
-        Records by place, (places, d + 2): design, label and age. Of a released anchor the label is the
-        released mean of the labels.
+        Records by place, (places, d + 2): design, label and age.
     numbers
         Arguments of the kernels, in the order of their indices.
     """
@@ -178,13 +168,7 @@ class PairBuffer:
 
     def filled(self, steps: int) -> int:
         """Places in use after a number of slots."""
-        return (
-            0 if self.numbers[dp_steps.BUFFER] == buffers_kernels.RELEASED else min(steps, len(self.places))
-        )
-
-    def _kept(self, steps: int) -> int:
-        """Rows that a snapshot keeps, a released anchor included."""
-        return 1 if self.numbers[dp_steps.BUFFER] == buffers_kernels.RELEASED else self.filled(steps)
+        return min(steps, len(self.places))
 
     def _ages(self) -> Floats:
         """Steps since the record of each place came: a view for a reservoir; else nobody counts them."""
@@ -192,7 +176,7 @@ class PairBuffer:
 
     def to_state(self, steps: int) -> dict[str, Any]:
         """Plain values and arrays: raw records among them, as secret as the data."""
-        kept = self.places[: self._kept(steps)]
+        kept = self.places[: self.filled(steps)]
         return {
             "rows": kept[:, :-2].copy(),
             "labels": kept[:, -2].copy(),
@@ -202,7 +186,7 @@ class PairBuffer:
 
     def load_state(self, state: Mapping[str, Any], steps: int) -> None:
         """Continue from `to_state` of a buffer of the same plan."""
-        kept, ages = self.places[: self._kept(steps)], self._ages()
+        kept, ages = self.places[: self.filled(steps)], self._ages()
         if state["rows"].shape != kept[:, :-2].shape or state["labels"].shape != kept[:, -2].shape:
             raise ValueError("a buffer of another shape")
         if state["ages"].shape != ages.shape or not 0 <= int(state["coins"]) < 2**53:

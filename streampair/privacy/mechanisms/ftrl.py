@@ -1,4 +1,4 @@
-"""Follow the regularised leader: correlated noise in gradient sums, or a released anchor as partner."""
+"""Follow the regularised leader: correlated noise in gradient sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from streampair import losses
 from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
@@ -27,7 +26,6 @@ from streampair.privacy.mechanisms.base import (
     with_numbers,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
-from streampair.privacy.mechanisms.second_moments import MOST_CENTRE, Moments
 from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise, rounded
 from streampair.privacy.sensitivity import (
     BLT,
@@ -48,10 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FTRL",
-    "PARTNER",
     "TOEPLITZ_LIMIT",
-    "AnchorFTRL",
-    "AnchorFTRLState",
     "ExactGradients",
     "FTRLPlan",
     "FTRLState",
@@ -60,7 +55,6 @@ __all__ = [
     "check_strategy",
     "choose_strategy",
     "empty_buffer",
-    "partner_of",
     "plan_ftrl",
 ]
 
@@ -230,7 +224,7 @@ class GradientPlan(abc.ABC):
             name=self.RELEASED,
             domain="records in the unit ball, with a label",
             relation=self.relation,
-            lemma=f"docs/privacy, Lemma {61 if self.influence.uses == 0 else 11} and {self.LEMMA}",
+            lemma=f"docs/privacy, Lemma 11 and {self.LEMMA}",
             sensitivity=self.sensitivity,
             sigma=self.sigma,
             replace=replace,
@@ -628,8 +622,6 @@ class FTRL(Mechanism):
 
     strategy: StrategyName = "auto"
 
-    run: ClassVar[type[FTRLState]] = FTRLState
-
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLState:
         """A new state; a saved strategy is used unchanged, since another fit would be another mechanism."""
         plan = plan_ftrl(
@@ -637,7 +629,7 @@ class FTRL(Mechanism):
             tangent=settings.tangent,
             strategy=self.strategy if saved is None else strategy_from(saved["strategy"], settings.learning),
         )
-        return self.run(with_numbers(plan, saved), empty_buffer(settings, seed))
+        return FTRLState(with_numbers(plan, saved), empty_buffer(settings, seed))
 
     def describe(self, settings: Settings) -> str:
         """Description of the mechanism, for the report."""
@@ -645,111 +637,4 @@ class FTRL(Mechanism):
             f"Mechanism: gradients clipped per pair at {settings.clip:g} and averaged over "
             f"{settings.buffer.describe()}; their running sum is released under correlated Gaussian noise "
             f"after every record.{settings.warmup_words()}"
-        )
-
-
-PARTNER = "released"
-"""What `partner` says for a partner that is made of releases."""
-
-
-def partner_of(cross: Floats, centre: float) -> Floats:
-    """The midpoint of the class means, (d,), relative to the mean of all records.
-
-    With b the mean of the labels and c their covariance with the features, the class means are `c / (1 + b)`
-    and `-c / (1 - b)`. Post-processing of the warm-up's release; c is shrunk by the share of its square that
-    noise explains (James-Stein).
-
-    Parameters
-    ----------
-    cross
-        Covariances of the labels with the standardised features, and the variances of their noise, (2, d).
-    centre
-        Mean of the labels, between -1 and 1.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from streampair.privacy.mechanisms.ftrl import partner_of
-    >>> partner_of(np.array([[0.36, 0.0], [0.0, 0.0]]), -0.5).round(6)
-    array([0.24, 0.  ])
-    """
-    covariance, noise = cross
-    square = float(vectors.dot(covariance, covariance))
-    if square == 0.0:
-        return np.zeros(len(covariance))
-    share = max(1.0 - float(vectors.dot(noise, np.ones(len(noise)))) / square, 0.0)
-    half = share / (1.0 - centre * centre)
-    # Half the distance of the class means is at most 1, since records are in the unit ball.
-    half = min(half, (1.0 - 1e-9) / math.sqrt(square))
-    return np.asarray(-centre * half * covariance)
-
-
-class AnchorFTRLState(FTRLState):
-    """State of `AnchorFTRL`: pairs each record with the anchor, which is 0 until the warm-up's release.
-
-    The buffer's only place holds the anchor, with the mean of the labels as its label.
-    """
-
-    _centre = 0.0
-
-    def centre(self, mean: float) -> None:
-        """Store the mean of the labels for `begin_with`, which follows at once."""
-        self._centre = min(max(mean, -MOST_CENTRE), MOST_CENTRE)
-
-    def begin_with(self, cross: Floats) -> None:
-        """Compute the anchor."""
-        anchor = self.gate.buffer.places[0]
-        anchor[:-2] = partner_of(cross, self._centre)
-        anchor[-2] = self._centre
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from `to_state`; an anchor outside its ball would exceed the planned sensitivity."""
-        rows, centres = state["buffer"]["rows"], state["buffer"]["labels"]
-        if rows.shape != (1, self.plan.dim) or centres.shape != (1,):
-            raise ValueError("an anchor of another shape")
-        centre = abs(float(centres[0]))
-        if not (centre <= MOST_CENTRE and math.sqrt(float(vectors.dot(rows[0], rows[0]))) <= centre):
-            raise ValueError("an anchor that no release gives")
-        super().load_state(state)
-
-
-@dataclass(frozen=True)
-class AnchorFTRL(FTRL):
-    """`FTRL` that pairs each record with an anchor: a point between the classes, released by the warm-up."""
-
-    label_mean: ClassVar[bool] = True
-    label_cross: ClassVar[bool] = True
-    released_partner: ClassVar[bool] = True
-    run: ClassVar[type[FTRLState]] = AnchorFTRLState
-
-    def default_warmup(self, mu: float, horizon: int | None, features: int | None) -> int:
-        """As for moments, whose warm-up has the same release."""
-        return Moments().default_warmup(mu, horizon, features)
-
-    def checked_loss(self, loss: losses.PairLoss | None, form: losses.Form) -> losses.PairLoss:
-        """A decreasing loss: the gradients of one class are then on one side of the anchor.
-
-        Raises
-        ------
-        ConfigError
-            If it rises somewhere.
-        """
-        checked = super().checked_loss(loss, form)
-        if not checked.decreasing:
-            raise ConfigError(
-                f"{checked!r} rises somewhere, and how far a record moves its gradient against a released "
-                "partner is known of decreasing losses only",
-                fix="use losses.Hinge() or losses.Logistic(), or privacy.PairGradients()",
-            )
-        return checked
-
-    def describe(self, settings: Settings) -> str:
-        """Description of the mechanism, for the report."""
-        return (
-            "Mechanism: each record is paired with a point between the classes, which the warm-up has "
-            f"released; gradients are clipped at {settings.clip:g}, and their running sum is released under "
-            "correlated Gaussian noise after every record. No record is kept. The first "
-            f"{settings.warmup} records are used for one release of means, variances, the share of labels "
-            "and labels times features only, the later ones for learning only, so each has "
-            + ("half of mu^2." if settings.composes else "the whole budget (parallel composition).")
         )

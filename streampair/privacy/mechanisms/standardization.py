@@ -1,7 +1,7 @@
 """The warm-up: private means and variances from the first slots, by which later records are standardised.
 
 One joint release of the sums of x, of x^2, of the labels and of labels times x over a prefix of the stream
-(docs/privacy 4.4, 10.2, 10.5). A slot is in the prefix or in the learning part, never in both.
+(docs/privacy 4.4, 10.2). A slot is in the prefix or in the learning part, never in both.
 """
 
 from __future__ import annotations
