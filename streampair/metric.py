@@ -204,7 +204,6 @@ class OnPairStrC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see
     l2: float = 1e-3
     releases: int | None = None
     calibration: str = "tight"
-    allocation: str = "minimal"
 
     _select = validation.select_output_perturbation
 
@@ -244,7 +243,6 @@ class OnPairC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Tr
     l2: float | None = None
     releases: int | None = None
     calibration: str = "tight"
-    allocation: str = "minimal"
 
     _select = validation.select_centred_output_perturbation
 

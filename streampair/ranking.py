@@ -224,7 +224,6 @@ class OnPairStrC(RegressorMixin, PrivateLearner):
     l2: float = 1e-3
     releases: int | None = None
     calibration: str = "tight"
-    allocation: str = "minimal"
 
     _select = validation.select_output_perturbation
 
@@ -269,7 +268,6 @@ class OnPairC(RegressorMixin, PrivateLearner):
     l2: float | None = None
     releases: int | None = None
     calibration: str = "tight"
-    allocation: str = "minimal"
 
     _select = validation.select_centred_output_perturbation
 

@@ -146,9 +146,6 @@ class OnPairStrC(ClassifierMixin, PrivateLearner):
         ``"tight"``: noise for the exact sensitivity to the worst single record. ``"paper"``: steps, random
         first outputs and noise exactly as in the paper; the report says what they guarantee by the exact
         account, for records in the unit ball.
-    allocation
-        ``"minimal"``: noise proportional to the sensitivity to the power 2/3, which has the smallest sum of
-        standard deviations. ``"equal"``: each release costs the same, as in the paper.
     clip
         Radius of the ball that each pair's gradient is clipped into; None is 1 (none with ``"paper"``).
     radius
@@ -200,7 +197,6 @@ class OnPairStrC(ClassifierMixin, PrivateLearner):
     l2: float = 1e-3
     releases: int | None = None
     calibration: str = "tight"
-    allocation: str = "minimal"
     positive_rate: float | str | None = None
     auc_share: float | None = None
 
@@ -220,7 +216,7 @@ class OnPairC(ClassifierMixin, PrivateLearner):
     l2
         Strength alpha of the added term. None: ``2 D / R sqrt(sqrt(d) / (n mu))``, which balances its bias
         with the noise and depends on no data.
-    epsilon, delta, horizon, loss, buffer, releases, calibration, allocation, clip, radius,
+    epsilon, delta, horizon, loss, buffer, releases, calibration, clip, radius,
     features, bounds, warmup, positive, negative, noise_key, seed, forks, window, entity, positive_rate,
     auc_share
         As in `OnPairStrC`.
@@ -250,7 +246,6 @@ class OnPairC(ClassifierMixin, PrivateLearner):
     l2: float | None = None
     releases: int | None = None
     calibration: str = "tight"
-    allocation: str = "minimal"
     positive_rate: float | str | None = None
     auc_share: float | None = None
 

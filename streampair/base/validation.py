@@ -337,21 +337,6 @@ def _without_warmup(learner: Any) -> bool:
     return learner.warmup is not None and learner.warmup == 0
 
 
-def _anytime(value: Any, horizon: Any) -> float | None:
-    """The weight of what is known before the horizon, checked."""
-    if value is None:
-        return None
-    ok = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not ok or not 0.01 <= value <= 1.0:
-        raise ConfigError(f"anytime is {value!r}", fix="give a weight from 0.01 to 1, or None")
-    if horizon is None:
-        raise ConfigError(
-            f"anytime is {value!r}, and there is no horizon whose end it could be weighed against",
-            fix="give horizon=, or leave anytime out",
-        )
-    return float(value)
-
-
 def _checked_options(learner: Any, *, two_classes: bool) -> MechanismOptions | None:
     """The learner's `mechanism`, which its family has."""
     options: MechanismOptions | None = learner.mechanism
@@ -362,11 +347,10 @@ def _checked_options(learner: Any, *, two_classes: bool) -> MechanismOptions | N
         offered += (DecayedMoments,)
     if options is not None and type(options) not in offered:
         raise ConfigError(f"mechanism is {options!r}", fix=f"give one of {names}, or None")
-    for name in () if two_classes else ("anytime", "positive_rate"):
-        if getattr(options, name, None) not in (None, False):
-            raise ConfigError(
-                f"mechanism is {options!r}, and there are no two classes", fix=f"leave {name} out of it"
-            )
+    if not two_classes and getattr(options, "positive_rate", None) is not None:
+        raise ConfigError(
+            f"mechanism is {options!r}, and there are no two classes", fix="leave positive_rate out of it"
+        )
     return options
 
 
@@ -405,7 +389,7 @@ def select_ftrl(
             fix="leave warmup out, or use privacy.PairGradients()",
         )
     # Whose noise is for the records of a person together; of moments those without forgetting alone.
-    covered = moments is None and isinstance(options, SecondMoments) and options.anytime is None
+    covered = moments is None and isinstance(options, SecondMoments)
     if learner.entity is not None and not covered:
         raise ConfigError(
             f"mechanism is {options!r}, which is for single records, and entity= protects several",
@@ -421,10 +405,7 @@ def select_ftrl(
                 "the stream; or use privacy.SecondMoments()",
             )
         return decayed_moments.DecayedMomentsMechanism(half_life=half_life)
-    assert isinstance(options, SecondMoments)
-    if moments is not None:
-        return moments()
-    return Moments(anytime=_anytime(options.anytime, learner.horizon))
+    return Moments() if moments is None else moments()
 
 
 def _at_most(name: str, value: Any, most: int, least: int = 1) -> int:
@@ -508,7 +489,6 @@ def select_output_perturbation(learner: Any, features: int | None, *, centred: b
         l2=None if learner.l2 is None else check_positive("l2", learner.l2),
         releases=learner.releases,
         calibration=learner.calibration,
-        allocation=learner.allocation,
         centred=centred,
     )
     if learner.horizon is None:

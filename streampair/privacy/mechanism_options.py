@@ -37,22 +37,13 @@ class SecondMoments(MechanismOptions):
     from a warm-up. The noise is far smaller than that of gradients, since there are only a few dozen
     releases. (At most 512 features; `metric.PairFTRL` needs `classes`.)
 
-    Parameters
-    ----------
-    anytime
-        For two classes: weight, from 0.01 to 1, of the accuracy before the horizon relative to that at the
-        horizon (`privacy.mechanisms.second_moments.SecondMomentsPlan`). None is 0.6. Not used without a
-        horizon, or with forks.
-
     Examples
     --------
     >>> from streampair import auc, privacy
-    >>> model = auc.PairFTRL(delta=1e-4, horizon=1000, mechanism=privacy.SecondMoments(anytime=0.3))
+    >>> model = auc.PairFTRL(delta=1e-4, horizon=1000, mechanism=privacy.SecondMoments())
     >>> model.mechanism
-    SecondMoments(anytime=0.3)
+    SecondMoments()
     """
-
-    anytime: float | None = None
 
 
 @dataclass(frozen=True)

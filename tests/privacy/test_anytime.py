@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from streampair import auc, privacy
-from streampair.errors import ConfigError
 from streampair.privacy import mu_from
 from streampair.privacy.mechanisms.second_moments import (
     ANYTIME,
@@ -124,31 +123,11 @@ def test_the_curve(horizon: int) -> None:
     assert ends == sorted(ends)
 
 
-def learned(model: Any, slots: range) -> list[float]:
-    """Scores of a record after each slot."""
-    out = []
-    for slot in slots:
-        x = {"a": math.sin(slot), "b": math.cos(3.0 * slot)}
-        model.learn_one(x, slot % 3 == 0)
-        out.append(model.score_one({"a": 0.3, "b": 0.1}))
-    return out
-
-
-def test_the_option() -> None:
+def test_the_weight_of_a_learner() -> None:
     def weight(**options: Any) -> Any:
         return auc.PairFTRL(1.0, 1e-3, features=["a"], **options).run.state.plan.anytime
 
-    def mechanism(anytime: Any) -> privacy.SecondMoments:
-        return privacy.SecondMoments(anytime)
-
     assert weight(horizon=200) == ANYTIME
-    assert weight(horizon=200, mechanism=mechanism(1)) == 1.0
     assert weight(horizon=200, forks=1) is None
+    assert weight(horizon=200, entity=privacy.EntityLimit(2)) is None
     assert weight() is None
-    for bad in (0.0, "late", 1.1, True):
-        with pytest.raises(ConfigError, match="anytime is"):
-            weight(horizon=200, mechanism=mechanism(bad))
-    with pytest.raises(ConfigError, match="no horizon"):
-        weight(mechanism=mechanism(0.5))
-    with pytest.raises(ConfigError, match="entity= protects several"):
-        weight(horizon=200, mechanism=mechanism(0.5), entity=privacy.EntityLimit(2))

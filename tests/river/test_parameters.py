@@ -113,7 +113,6 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
     partial(strongly, horizon=100): [
         ({"loss": losses.Hinge()}, "not smooth"),
         ({"calibration": "loose"}, "'tight' or 'paper'"),
-        ({"allocation": "odd"}, "'minimal' or 'equal'"),
         ({"releases": 0}, "number of releases"),
         ({"l2": 0.0}, "l2 is"),
         ({"buffer": buffers.ClassReservoir(4)}, "depend on labels"),

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -56,7 +56,6 @@ __all__ = [
     "OutputPerturbation",
     "OutputPerturbationPlan",
     "OutputPerturbationState",
-    "check_allocation",
     "entity_spend",
     "plan_output_perturbation",
     "plan_output_perturbation_paper",
@@ -64,10 +63,6 @@ __all__ = [
 
 LONGEST_OUTPUT = 4_000_000
 """Longest horizon of output perturbation, whose plan has numbers for every step."""
-
-Allocation = Literal["minimal", "equal"]
-
-_POWERS = {"minimal": 2.0 / 3.0, "equal": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +97,7 @@ class OutputPerturbationPlan:
         Which streams are neighbours. With an entity its records' moves fade between them, as far as they are
         apart.
     scale
-        Factor of the noise's shape: `sigma_t` is `scale` times `S_t^(2/3)`, or as the
-        allocation says.
+        Factor of the noise's shape: `sigma_t` is `scale` times `S_t^(2/3)`.
 
     Notes
     -----
@@ -226,28 +220,12 @@ class OutputPerturbationPlan:
         return dearest if self._apart is None else min(dearest, self._spend(self.horizon))
 
 
-def _power(values: Floats, power: float) -> Floats:
-    """The power 1 or 2/3 of positive numbers, by roots and products: the same on every processor."""
-    if power == 1.0:
-        return values.copy()
-    out = np.empty(len(values))
-    numerics.two_thirds(values, out)
-    return out
-
-
 def _influence_checked(horizon: int) -> None:
     if not 2 <= horizon <= LONGEST_OUTPUT:
         raise ConfigError(
             f"output perturbation over {horizon} records",
             fix=f"give a horizon from 2 to {LONGEST_OUTPUT}; PairFTRL has no such limit",
         )
-
-
-def check_allocation(allocation: str) -> str:
-    """The checked name of an allocation."""
-    if allocation not in _POWERS:
-        raise ConfigError(f"allocation is {allocation!r}", fix="give 'minimal' or 'equal'")
-    return allocation
 
 
 def _released(horizon: int, releases: int | None) -> NDArray[np.bool_]:
@@ -273,7 +251,6 @@ def plan_output_perturbation(
     smoothness: float,
     horizon: int,
     releases: int | None = None,
-    allocation: Allocation = "minimal",
     forks: int = 0,
     window: int = 0,
     group: int = 1,
@@ -281,6 +258,8 @@ def plan_output_perturbation(
     scale: float | None = None,
 ) -> OutputPerturbationPlan:
     """Calibrate the noise of docs/privacy 4.1 for a budget, by the worst single record or entity.
+
+    `sigma_t` is proportional to `S_t^(2/3)`, which has the smallest sum of stds.
 
     Parameters
     ----------
@@ -290,9 +269,6 @@ def plan_output_perturbation(
         Learning steps n.
     releases
         Number of releases, evenly spaced; None for one after every step.
-    allocation
-        ``"minimal"``: `sigma_t` proportional to `S_t^(2/3)`, the smallest sum of stds. ``"equal"``: to `S_t`,
-        equal cost for each release, as in H20.
     forks, window
         Number of forks that the budget covers, and the slots of each (docs/privacy 8).
     group, relation
@@ -325,10 +301,11 @@ def plan_output_perturbation(
     # Slot 1 makes no step: its grid matters to nobody. It once was the least of all, wider than later moves.
     least = np.where(sensitivities > 0.0, 0.0, sensitivities[1]) if filling else sensitivities[1]
     grids = power_of_two_below(0.01 * np.maximum(sensitivities, least) / math.sqrt(dim))
-    power = _POWERS[check_allocation(allocation)]
     shape = np.full(horizon, math.inf)
     released = _released(horizon, releases)
-    shape[released] = _power(sensitivities[released], power)
+    rooted = np.empty(int(released.sum()))
+    numerics.two_thirds(sensitivities[released], rooted)  # the same on every processor
+    shape[released] = rooted
     draft = OutputPerturbationPlan(
         mu, dim, influence, diameter, clip, radius, alpha, smoothness, 0, etas, factors, sensitivities,
         grids, shape, group, relation,
@@ -745,8 +722,6 @@ class OutputPerturbation(Mechanism):
         Number of releases, evenly spaced, the last at the horizon; None: one after every record.
     calibration
         ``"tight"`` or ``"paper"``.
-    allocation
-        ``"minimal"`` or ``"equal"``.
     centred
         Whether the ridge term pulls to a point w_0 that need not be 0 (H20, Algorithm 2).
 
@@ -763,13 +738,11 @@ class OutputPerturbation(Mechanism):
     l2: float | None = None
     releases: int | None = None
     calibration: str = "tight"
-    allocation: str = "minimal"
     centred: bool = False
 
     def __post_init__(self) -> None:
         if self.calibration not in ("tight", "paper"):
             raise ConfigError(f"calibration is {self.calibration!r}", fix="give 'tight' or 'paper'")
-        check_allocation(self.allocation)
         if self.releases is not None and (
             isinstance(self.releases, bool) or not isinstance(self.releases, int) or self.releases < 1
         ):
@@ -855,7 +828,6 @@ class OutputPerturbation(Mechanism):
                 smoothness=smoothness,
                 horizon=settings.learning,
                 releases=self.releases,
-                allocation=self.allocation,  # type: ignore[arg-type]
                 forks=settings.forks,
                 window=settings.window,
                 group=1 if settings.entity is None else settings.entity.within(settings.learning),

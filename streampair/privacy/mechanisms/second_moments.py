@@ -118,7 +118,7 @@ def _block_ends(base: float, slots: int) -> tuple[int, ...]:
 
 
 ANYTIME = 0.6
-"""Default weight of what is known before the horizon: no more noise at the end than a third of mu^2 for the
+"""Weight of what is known before the horizon: no more noise at the end than a third of mu^2 for the
 releases before, and two thirds for a plain sum, left there; a third less on the way."""
 
 UNITS = 64
@@ -1180,15 +1180,9 @@ class MomentsState(MechanismState):
 class Moments(Mechanism):
     """The minimiser of the squared loss over all pairs, computed from second moments of blocks of records.
 
-    Parameters
-    ----------
-    anytime
-        Weight of the accuracy before the horizon, as in `SecondMomentsPlan`. None: `ANYTIME` with
-        a horizon, if there are no entities, whose account is not known, and no forks, each of which
-        would cost as much as the run; else None.
+    With a horizon the plan has the weight `ANYTIME` for what is known before it, if there are no entities,
+    whose account is not known, and no forks, each of which would cost as much as the run.
     """
-
-    anytime: float | None = None
 
     label_mean: ClassVar[bool] = True
     label_cross: ClassVar[bool] = True
@@ -1217,11 +1211,7 @@ class Moments(Mechanism):
     def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan for these settings."""
         assert settings.features is not None
-        anytime = self.anytime
-        if anytime is None and not settings.forks and settings.entity is None:
-            anytime = ANYTIME
-        if settings.learning is None:
-            anytime = None
+        weighted = settings.learning is not None and not settings.forks and settings.entity is None
         return plan_second_moments(
             settings.mu_learning,
             features=settings.features,
@@ -1231,7 +1221,7 @@ class Moments(Mechanism):
             forks=settings.forks,
             window=settings.window,
             relation=settings.relation,
-            anytime=anytime,
+            anytime=ANYTIME if weighted else None,
         )
 
     def describe(self, settings: Settings) -> str:
