@@ -56,7 +56,6 @@ PRIVATE: dict[str, Callable[..., Any]] = {
     ),
     "OnPairStrC": lambda *args, **more: auc.OnPairStrC(*args, l2=0.1, **more),
     "OnPairC": auc.OnPairC,
-    "NoisyOGD": auc.NoisyOGD,
 }
 # By gradients once more, with 2 % of mu^2 for the share of positives and the scale of the scores.
 RELEASED = {f"{name}, released": make for name, make in PRIVATE.items() if name != "PairFTRL"}

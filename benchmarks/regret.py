@@ -53,7 +53,6 @@ LEARNERS: dict[str, dict[str, Any]] = {
         "PairFTRL, gradients": partial(auc.PairFTRL, mechanism=privacy.PairGradients()),
         "OnPairStrC": partial(auc.OnPairStrC, l2=0.1),
         "OnPairC": auc.OnPairC,
-        "NoisyOGD": auc.NoisyOGD,
     },
     "ranking": {
         "PairOGD": ranking.PairOGD,
@@ -61,7 +60,6 @@ LEARNERS: dict[str, dict[str, Any]] = {
         "PairFTRL, gradients": partial(ranking.PairFTRL, mechanism=privacy.PairGradients()),
         "OnPairStrC": partial(ranking.OnPairStrC, l2=0.1),
         "OnPairC": ranking.OnPairC,
-        "NoisyOGD": ranking.NoisyOGD,
     },
     "metric": {
         "PairOGD": metric.PairOGD,
@@ -69,7 +67,6 @@ LEARNERS: dict[str, dict[str, Any]] = {
         "PairFTRL, gradients": partial(metric.PairFTRL, mechanism=privacy.PairGradients()),
         "OnPairStrC": partial(metric.OnPairStrC, l2=0.1),
         "OnPairC": metric.OnPairC,
-        "NoisyOGD": metric.NoisyOGD,
     },
 }
 PLAIN = ("PairOGD", "PairOGD, self-tuned", "OAM", "SPAUC")
@@ -83,7 +80,6 @@ LOOKS = {
     "PairFTRL, gradients": Look("#7b2cbf"),
     "OnPairStrC": Look("#1d6fb8"),
     "OnPairC": Look("#2a9d4b"),
-    "NoisyOGD": Look("#a0703c"),
 }
 
 

@@ -85,7 +85,6 @@ MECHANISMS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "OnPairC": ("OnPairC", {}, True),
     "OnPairStrC, as published": ("OnPairStrC", {"l2": 1.0, "calibration": "paper"}, True),
     "OnPairC, as published": ("OnPairC", {"calibration": "paper"}, True),
-    "NoisyOGD": ("NoisyOGD", {}, True),
 }
 CHECKED = ("PairFTRL", "PairFTRL, no horizon")
 BASELINES = {"auc": "LogisticRegression", "ranking": "Ridge", "metric": "Euclidean distance"}
@@ -103,7 +102,6 @@ LOOKS = {
     "OnPairC": Look("#2a9d4b"),
     "OnPairStrC, as published": Look("#8ab9e0", "5 2"),
     "OnPairC, as published": Look("#93d3a2", "5 2"),
-    "NoisyOGD": Look("#a0703c"),
 }
 
 

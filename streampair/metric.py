@@ -13,7 +13,7 @@ from streampair.base.online import MetricRule, OnlinePairLearner
 from streampair.base.private import PrivateLearner
 from streampair.privacy.mechanism_options import MechanismOptions
 
-__all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
+__all__ = ["OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
 
 @dataclass(eq=False, repr=False)
@@ -245,37 +245,3 @@ class OnPairC(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Tr
     calibration: str = "tight"
 
     _select = validation.select_centred_output_perturbation
-
-
-@dataclass(eq=False, repr=False)
-class NoisyOGD(TransformerMixin, PrivateLearner):  # type: ignore[misc]  # see Transformer
-    """Private metric learning: gradient perturbation; a baseline.
-
-    The algorithm of `streampair.auc.NoisyOGD` for the pair loss ``phi(s (1 - u'Wu))``, with ``u = x - x'``
-    and s = 1 for two records of one class, else -1. W is symmetric and in a Frobenius ball; records are
-    transformed with its positive semi-definite part.
-
-    Notes
-    -----
-    Parameters, errors and references are those of `streampair.auc.NoisyOGD`, without what needs two
-    classes. The guarantee (docs/privacy 1, 4.2, 4.4) and its preconditions are those of `PairFTRL` with
-    gradients.
-
-    Examples
-    --------
-    >>> from river import datasets
-    >>> from streampair import metric
-    >>> model = metric.NoisyOGD(epsilon=1.0, delta=1e-4, horizon=1000)
-    >>> for x, y in datasets.Phishing().take(1000):
-    ...     model.learn_one(x, y)
-    >>> model.metric_.shape, round(model.privacy.epsilon_spent, 6)
-    ((9, 9), 1.0)
-    """
-
-    _: KW_ONLY
-    loss: losses.PairLoss | None = None
-    buffer: buffers.Buffer | None = None
-    clip: float | None = None
-    l2: float = 0.0
-
-    _select = validation.select_gradient_perturbation

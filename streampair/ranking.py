@@ -18,7 +18,7 @@ from streampair.base.private import PrivateLearner
 from streampair.base.targets import RelevanceTarget
 from streampair.privacy.mechanism_options import MechanismOptions
 
-__all__ = ["Forest", "NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
+__all__ = ["Forest", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
 
 # Largest size of a relevance. Up to it no product in any kernel overflows, with the largest features, weights
 # and steps. If the slope of the loss grows with the margin, a gradient grows with the square of the
@@ -270,45 +270,6 @@ class OnPairC(RegressorMixin, PrivateLearner):
     calibration: str = "tight"
 
     _select = validation.select_centred_output_perturbation
-
-
-@dataclass(eq=False, repr=False)
-class NoisyOGD(RegressorMixin, PrivateLearner):
-    """Private ranking by a real-valued relevance: gradient perturbation; a baseline.
-
-    The algorithm of `streampair.auc.NoisyOGD` for relevances y in [-1, 1]. The margin of a pair is
-    ``(y - y') w.(x - x')``.
-
-    Parameters
-    ----------
-    relevance
-        As in `PairFTRL`; all other parameters as in `streampair.auc.NoisyOGD`.
-
-    Notes
-    -----
-    The guarantee (docs/privacy 1, 4.2, 4.4), errors and references are those of `streampair.auc.NoisyOGD`.
-    The relevance is part of the content of a record. The replacement diameter is D = min(2 clip, G).
-
-    Examples
-    --------
-    >>> import random
-    >>> from streampair import ranking
-    >>> rng = random.Random(0)
-    >>> model = ranking.NoisyOGD(epsilon=1.0, delta=1e-4, horizon=1000)
-    >>> for _ in range(1000):
-    ...     x = {"price": rng.random(), "stars": rng.random()}
-    ...     model.learn_one(x, 0.6 * x["stars"] - 0.4 * x["price"])
-    >>> round(model.privacy.epsilon_spent, 6), model.privacy.horizon_left
-    (1.0, 0)
-    """
-
-    _: KW_ONLY
-    loss: losses.PairLoss | None = None
-    buffer: buffers.Buffer | None = None
-    clip: float | None = None
-    l2: float = 0.0
-
-    _select = validation.select_gradient_perturbation
 
 
 @dataclass(eq=False, repr=False)

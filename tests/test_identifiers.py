@@ -16,7 +16,7 @@ BANNED = {
 }
 # The one reason for two classes of a name: the same learner for classes, relevances and distances.
 FACES = {
-    **dict.fromkeys(("NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"), 3),
+    **dict.fromkeys(("OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"), 3),
     "Forest": 2,
 }
 FOLDERS = ("streampair", "connectors", "benchmarks", "tests")

@@ -247,10 +247,7 @@ _PAIR_FTRL = (
     _Row("PairFTRL", lambda n, task: {}),
     _Row("PairFTRL", lambda n, task: {"horizon": n, "mechanism": PairGradients()}),
 )
-_OTHERS = (
-    _Row("OnPairC", lambda n, task: {"horizon": n}),
-    _Row("NoisyOGD", lambda n, task: {"horizon": n}),
-)
+_ON_PAIR_C = _Row("OnPairC", lambda n, task: {"horizon": n})
 
 _FAMILIES: dict[str, _Family] = {
     "auc": _Family(
@@ -263,18 +260,18 @@ _FAMILIES: dict[str, _Family] = {
                 "OnPairStrC",
                 lambda n, task: {"horizon": n, "l2": float(f"{0.4 * task.rate * (1 - task.rate):.2g}")},
             ),
-            *_OTHERS,
+            _ON_PAIR_C,
         ),
     ),
     "ranking": _Family(
         ranking_learners,
         lambda d, best, rate, one_hot: Relevances(d, best, one_hot),
-        (*_PAIR_FTRL, _Row("OnPairStrC", lambda n, task: {"horizon": n, "l2": 0.1}), *_OTHERS),
+        (*_PAIR_FTRL, _Row("OnPairStrC", lambda n, task: {"horizon": n, "l2": 0.1}), _ON_PAIR_C),
     ),
     "metric": _Family(
         metric_learners,
         lambda d, best, rate, one_hot: Distances(d, best, one_hot),
-        (*_PAIR_FTRL, _Row("OnPairStrC", lambda n, task: {"horizon": n, "l2": 0.1}), *_OTHERS),
+        (*_PAIR_FTRL, _Row("OnPairStrC", lambda n, task: {"horizon": n, "l2": 0.1}), _ON_PAIR_C),
     ),
 }
 

@@ -19,7 +19,6 @@ from scipy import special
 
 from streampair.assurance.simulated_runs import RUNS, Designs, Standardised, designs
 from streampair.privacy.mechanisms.ftrl import FTRLPlan
-from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbationPlan
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbationPlan
 from streampair.privacy.mechanisms.second_moments import SecondMomentsPlan
 from streampair.privacy.mechanisms.standardization import WarmupPlan
@@ -115,9 +114,6 @@ class Reference(abc.ABC):
                 noise = 1.0 / math.sqrt(precision)
                 pull = self.force(reach, plan.clip, False, 1.0)
                 force = min(pull / (plan.alpha + self.bend(reach, plan.clip)), plan.radius)
-            case GradientPerturbationPlan():
-                noise = plan.sigma * math.sqrt(steps)
-                force = steps * self.force(reach, plan.clip, False, 2.0)
             case other:
                 raise TypeError(f"no forecast for {type(other).__name__}")
         return float(noise / force)

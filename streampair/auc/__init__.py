@@ -2,8 +2,8 @@
 
 from streampair.auc.forest import Forest, MulticlassForest
 from streampair.auc.linear import OAM, SPAUC, PairOGD
-from streampair.auc.private import NoisyOGD, OnPairC, OnPairStrC, PairFTRL
+from streampair.auc.private import OnPairC, OnPairStrC, PairFTRL
 from streampair.auc.private_forest import PrivateForest
 
-__all__ = ["Forest", "MulticlassForest", "NoisyOGD", "OAM", "OnPairC", "OnPairStrC",  # noqa: RUF022
+__all__ = ["Forest", "MulticlassForest", "OAM", "OnPairC", "OnPairStrC",  # noqa: RUF022
            "PairFTRL", "PairOGD", "PrivateForest", "SPAUC"]  # fmt: skip

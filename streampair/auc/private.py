@@ -10,7 +10,7 @@ from streampair.base.learner import ClassifierMixin
 from streampair.base.private import PrivateLearner
 from streampair.privacy.mechanism_options import MechanismOptions
 
-__all__ = ["NoisyOGD", "OnPairC", "OnPairStrC", "PairFTRL"]
+__all__ = ["OnPairC", "OnPairStrC", "PairFTRL"]
 
 
 @dataclass(eq=False, repr=False)
@@ -250,59 +250,3 @@ class OnPairC(ClassifierMixin, PrivateLearner):
     auc_share: float | None = None
 
     _select = validation.select_centred_output_perturbation
-
-
-@dataclass(eq=False, repr=False)
-class NoisyOGD(ClassifierMixin, PrivateLearner):
-    """Private online gradient descent on pairs by gradient perturbation; a baseline.
-
-    One pass, in which the noisy iterate is the only state. It needs far more data than `PairFTRL`.
-
-    Parameters
-    ----------
-    l2
-        Strength of a ridge term, 0 or above; it depends on no data and costs nothing.
-    loss
-        Pair loss; None is `losses.Hinge`.
-    buffer
-        ``buffers.FIFO(s)``, ``Reservoir(s)`` or, with a horizon, ``FullHistory()``; None is ``FIFO(32)``.
-    clip
-        Radius of the ball that each pair's gradient is clipped into; None is 1.
-    radius
-        Radius of the ball of the weights; None is 3, or 30 with a warm-up.
-    positive_rate
-        Share of positives, as in `privacy.PairGradients`.
-    epsilon, delta, horizon, features, bounds, warmup, positive, negative, noise_key, seed, forks, window,
-    entity, auc_share
-        As in `PairFTRL`.
-
-    Notes
-    -----
-    Guarantee (docs/privacy 1, 4.2, 4.4): mu-GDP under replacement of one record's content, label included:
-    ``mu = D sqrt(1 + 1/s) / sigma`` for a FIFO buffer of s records, also on an infinite stream. See
-    `PairFTRL` for null records, scores and copies.
-
-    References
-    ----------
-    Dong, J., Roth, A. and Su, W. J. (2022). Gaussian differential privacy. JRSS B.
-
-    Examples
-    --------
-    >>> from river import datasets
-    >>> from streampair import auc
-    >>> model = auc.NoisyOGD(epsilon=1.0, delta=1e-4, warmup=0)
-    >>> for x, y in datasets.Phishing():
-    ...     model.learn_one(x, y)
-    >>> round(model.privacy.epsilon_spent, 6), model.privacy.horizon_left
-    (1.0, None)
-    """
-
-    _: KW_ONLY
-    loss: losses.PairLoss | None = None
-    buffer: buffers.Buffer | None = None
-    clip: float | None = None
-    l2: float = 0.0
-    positive_rate: float | str | None = None
-    auc_share: float | None = None
-
-    _select = validation.select_gradient_perturbation

@@ -23,7 +23,6 @@ from streampair.privacy.mechanisms.base import Companion, Mechanism, Settings, c
 from streampair.privacy.mechanisms.buffer import DEFAULT_BUFFER, BufferPlan
 from streampair.privacy.mechanisms.dp_forest import MOST_DEPTH, MOST_TREES, DPForest, worthwhile
 from streampair.privacy.mechanisms.ftrl import FTRL, check_strategy
-from streampair.privacy.mechanisms.gradient_perturbation import GradientPerturbationMechanism
 from streampair.privacy.mechanisms.metric_moments import MetricMoments
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
 from streampair.privacy.mechanisms.prevalence import WithPrevalence, checked_rate
@@ -39,7 +38,6 @@ __all__ = [
     "select_centred_output_perturbation",
     "select_dp_forest",
     "select_ftrl",
-    "select_gradient_perturbation",
     "select_metric_ftrl",
     "select_output_perturbation",
     "select_ranking_ftrl",
@@ -470,11 +468,6 @@ def select_metric_ftrl(learner: Any, features: int | None) -> Mechanism:
         f"mechanism is {options!r}, which keeps a sum for each class, and none are declared",
         fix="declare them with classes=, or use privacy.PairGradients()",
     )
-
-
-def select_gradient_perturbation(learner: Any, features: int | None) -> Mechanism:
-    """Noise in every gradient."""
-    return GradientPerturbationMechanism(0.0 if learner.l2 == 0.0 else check_positive("l2", learner.l2))
 
 
 def select_output_perturbation(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:

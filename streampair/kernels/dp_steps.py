@@ -174,7 +174,7 @@ CLIP = 7
 RADIUS = 8
 GRID = 9
 SIGMA = 10  # FTRL: of the noise
-RIDGE = 10  # the others: l2, or alpha
+RIDGE = 10  # output perturbation: alpha
 BLT = 11  # FTRL: omega, then theta
 
 # A row of the buffer (places, d + 2): the design of a record, its label, and the steps since it came, which
@@ -499,95 +499,6 @@ def ftrl_turn(
             buffer,
             cells,
         )
-
-
-@kernel
-def noisy_move(
-    cells: NDArray[np.int64],
-    noise: NDArray[np.int64],
-    eta: float,
-    steps: int,
-    numbers: Array,
-    vectors: Array,
-) -> None:
-    """Step on the noisy gradient of a slot: `w <- Proj_R(w - eta (gamma (g + noise) + l2 w))`.
-
-    The average of the iterates is weighted by t. vectors (3, p): iterate, average, gradient; the last one
-    becomes the noisy gradient.
-    """
-    w = vectors[0]
-    average = vectors[1]
-    noisy = vectors[2]
-    gamma = numbers[GRID]
-    share = 2.0 / (steps + 2.0)
-    for i in range(w.shape[0]):
-        noisy[i] = gamma * np.float64(cells[i] + noise[i])
-        w[i] -= eta * (noisy[i] + numbers[RIDGE] * w[i])
-    project_ball(w, numbers[RADIUS])
-    for i in range(w.shape[0]):
-        average[i] += share * (w[i] - average[i])
-
-
-@kernel
-def noisy_turn(
-    rows: Array,
-    labels: Array,
-    queries: Array,
-    scores: Array,
-    at: int,
-    words: NDArray[np.uint64],
-    sigma: float,
-    cells: NDArray[np.int64],
-    eta: float,
-    steps: int,
-    numbers: Array,
-    vectors: Array,
-    buffer: Array,
-) -> None:
-    """One slot of `noisy_steps`, from the bits of its noise on; then `score_and_cells` of the next row."""
-    z = np.empty((2, words.shape[0] // 3 * 2))
-    normals_from_bits(words, z)
-    noise = np.empty_like(cells)
-    for i in range(cells.shape[0]):
-        high, low = times_double(z[0, i], z[1, i], sigma / numbers[GRID])
-        noise[i] = nearest(high, low)
-    noisy_move(cells, noise, eta, steps, numbers, vectors)
-    private_store(rows[at], labels[at], steps, numbers, buffer)
-    if at + 1 < rows.shape[0]:
-        score_and_cells(
-            rows,
-            labels,
-            queries,
-            scores,
-            at + 1,
-            steps + 1,
-            numbers,
-            vectors,
-            buffer,
-            cells,
-        )
-
-
-@kernel
-def noisy_steps(
-    rows: Array,
-    labels: Array,
-    noise: NDArray[np.int64],
-    etas: Array,
-    start: int,
-    numbers: Array,
-    vectors: Array,
-    buffer: Array,
-) -> None:
-    """Slots `start + 1, ...` of gradient descent with noise in every gradient (docs/privacy 4.2, 7)."""
-    cells = np.empty(vectors.shape[1], dtype=np.int64)
-    for r in range(rows.shape[0]):
-        steps = start + r
-        g = vectors[2]
-        private_gradient(vectors[0], rows[r], labels[r], steps, numbers, buffer, g)
-        to_cells(g, numbers[GRID], cells)
-        noisy_move(cells, noise[r], etas[r], steps, numbers, vectors)
-        private_store(rows[r], labels[r], steps, numbers, buffer)
 
 
 @kernel

@@ -300,7 +300,7 @@ class Model:
         learner
             A new `auc.PairOGD`, with the labels of the model; or `ranking.PairOGD` for a model of
             relevances. It may have another loss, buffer or step size. Or a private linear learner:
-            `auc.PairFTRL`, `NoisyOGD`, `OnPairStrC`, `OnPairC`, and those of `ranking`.
+            `auc.PairFTRL`, `OnPairStrC`, `OnPairC`, and those of `ranking`.
         records
             As of `PairOGD.begin_at`: how many records the model counts for. None: as many as it has learned.
             For a private learner None: its releases show how much the model is worth.

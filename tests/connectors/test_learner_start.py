@@ -293,7 +293,7 @@ def test_a_private_lane_begins_with_a_released_model_and_adds_its_spend(tmp_path
 def test_a_private_lane_begins_with_a_public_model_where_that_is_declared(tmp_path: Path) -> None:
     models.save(learned(auc.PairOGD(seed=1)), tmp_path / "model.json")
     model = models.load(tmp_path / "model.json")
-    config = configured(tmp_path, "NoisyOGD", "public_start = true\noptions = { warmup = 50 }\n")
+    config = configured(tmp_path, "PairFTRL", "public_start = true\noptions = { warmup = 50 }\n")
     lane = LaneOnDisk(config, records())
     lane.take(50)
     lane.commit()

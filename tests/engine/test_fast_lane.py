@@ -255,7 +255,7 @@ PRIVATE: dict[str, Any] = {
     # So much budget that its leaves tell more than noise.
     "forest": partial(auc.PrivateForest, 24.0, 1e-3, warmup=30, trees=3, depth=2),
     "gradients": partial(auc.PairFTRL, 1.0, 1e-3, 200, warmup=30, mechanism=privacy.PairGradients()),
-    "noisy": partial(ranking.NoisyOGD, 1.0, 1e-3, warmup=0),
+    "ranking": partial(ranking.PairFTRL, 1.0, 1e-3, warmup=0),
     "entities": partial(
         auc.PairFTRL,
         1.0,

@@ -51,7 +51,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "auc.OnPairC-reservoir": lambda: auc.OnPairC(
         1.0, 1e-4, 200, buffer=buffers.Reservoir(8), warmup=20, forks=1, window=10, noise_key=KEY
     ),
-    "auc.NoisyOGD": lambda: auc.NoisyOGD(warmup=20, bounds={"a": (-1, 1)}, features=NAMES, noise_key=KEY),
     "ranking.PairOGD": lambda: ranking.PairOGD(
         losses.MinimumErrorEntropy(0.5), relevance=(-1.0, 1.0), seed=1
     ),
@@ -61,7 +60,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "metric.PairOGD-history": lambda: metric.PairOGD(losses.Logistic(), buffers.FullHistory(), seed=1),
     "metric.PairFTRL": lambda: metric.PairFTRL(warmup=20, noise_key=KEY),
     "metric.OnPairStrC": lambda: metric.OnPairStrC(1.0, 1e-4, 200, l2=0.1, noise_key=KEY),
-    "metric.NoisyOGD": lambda: metric.NoisyOGD(warmup=0, features=NAMES, noise_key=KEY),
     "pipeline": lambda: Bounds({"a": (-1, 1)}) | UnitBall() | auc.PairFTRL(horizon=120, noise_key=KEY),
 }
 

@@ -245,7 +245,6 @@ CASES = {
     "gradients, warm-up": Case(
         auc.PairFTRL(**FTRL, horizon=10**5, features=["a", "b"]), 12, 0.98, {learned_twice: "warm-up"}
     ),
-    "noisy gradients": Case(auc.NoisyOGD(**SMALL, warmup=0), 24, 0.98, {small_diameter: "learning"}),
     "OnPairStrC": Case(
         auc.OnPairStrC(**CLIPPED, l2=0.1), 40, 0.98, {small_diameter: "learning", small_noise: "learning"}
     ),

@@ -56,7 +56,6 @@ LEARNERS: list[Any] = [
     auc.PairFTRL(warmup=100, mechanism=privacy.DecayedMoments(80), noise_key=KEY),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=100, noise_key=KEY),
     auc.OnPairC(1.0, 1e-4, 5000, buffer=buffers.Reservoir(8), releases=10, warmup=100, noise_key=KEY),
-    auc.NoisyOGD(1.0, 1e-4, warmup=100, noise_key=KEY),
     auc.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, positive_rate="released", noise_key=KEY),
     auc.PairFTRL(1.0, 1e-4, warmup=100, mechanism=privacy.DecayedMoments(80), auc_share=0.05, noise_key=KEY),
     # So much budget that its leaves tell more than noise from the first block on.
@@ -67,7 +66,6 @@ LEARNERS: list[Any] = [
     metric.PairFTRL(horizon=5000, warmup=0, noise_key=KEY),
     metric.PairFTRL(warmup=20, classes=["a", "b", "c"], noise_key=KEY),
     metric.OnPairStrC(1.0, 1e-4, 5000, l2=0.1, warmup=0, noise_key=KEY),
-    metric.NoisyOGD(warmup=0, features=NAMES, noise_key=KEY),
 ]
 
 #: Private ones with short lives, not yet made: `make(noise_key=...)`.
@@ -92,15 +90,17 @@ PRIVATE["auc-rated"] = partial(
     auc.PairFTRL, 1.0, 1e-3, 60, mechanism=privacy.PairGradients(positive_rate="released")
 )
 PRIVATE["auc-evaluated"] = partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=10, auc_share=0.1)
-PRIVATE["auc-rated-evaluated"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, positive_rate="released", auc_share=0.1)
+PRIVATE["auc-rated-evaluated"] = partial(
+    auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1, positive_rate="released", auc_share=0.1
+)
 PRIVATE["auc-forest"] = partial(auc.PrivateForest, 1.0, 1e-3, 60, warmup=10, trees=3, depth=2)
 PRIVATE["auc-forest-endless"] = partial(auc.PrivateForest, 1.0, 1e-3, warmup=10, trees=3, depth=2)
-PRIVATE["auc-noisy-sampled"] = partial(auc.NoisyOGD, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4, max_uses=9))
+PRIVATE["auc-blanked"] = partial(
+    auc.PairFTRL, 1.0, 1e-3, 60, mechanism=privacy.PairGradients(buffer=buffers.Reservoir(4, max_uses=9))
+)
 for family in (auc, ranking, metric):
     kind = family.__name__.split(".")[1]
     PRIVATE[f"{kind}-endless"] = partial(family.PairFTRL, 1.0, 1e-3, warmup=0)
-    PRIVATE[f"{kind}-noisy"] = partial(family.NoisyOGD, 1.0, 1e-3, 60)
-    PRIVATE[f"{kind}-noisy-endless"] = partial(family.NoisyOGD, 1.0, 1e-3, warmup=0)
     if family is not auc:
         PRIVATE[f"{kind}-leader"] = partial(family.PairFTRL, 1.0, 1e-3, 60)
         PRIVATE[f"{kind}-strongly"] = partial(family.OnPairStrC, 1.0, 1e-3, 60, l2=0.1)

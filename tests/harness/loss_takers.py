@@ -82,7 +82,6 @@ def _all() -> Iterator[tuple[str, Callable[[losses.PairLoss | None], Weights]]]:
         promise: dict[str, Any] = {"epsilon": 1e5, "delta": 1e-3, "horizon": 60, "warmup": 0}
         promise |= {"bounds": BOUNDS, "noise_key": KEY, "buffer": buffers.FIFO(2), "clip": 40.0, **ball}
         yield f"{short}.PairFTRL", _online(module, "PairFTRL", **promise)
-        yield f"{short}.NoisyOGD", _online(module, "NoisyOGD", **promise)
         for learner in ("OnPairC", "OnPairStrC"):
             yield f"{short}.{learner}", _online(module, learner, l2=0.5, **promise)
     yield "auc.Forest", _online(auc, "Forest", trees=3, nodes=31, seed=1)

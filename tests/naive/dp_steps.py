@@ -349,37 +349,6 @@ def ftrl(
     return out
 
 
-def noisy(
-    rows: Sequence[list[float]],
-    labels: Sequence[float],
-    noise: np.ndarray,
-    rates: Sequence[float],
-    buffer: Places,
-    *,
-    radius: float,
-    grid: float,
-    l2: float,
-    gradient: Callable[..., np.ndarray],
-) -> dict[str, np.ndarray]:
-    """docs/privacy 4.2 with the grid of 7: iterates, their t-weighted averages and rounded gradients."""
-    dim = noise.shape[1]
-    w, iterates, grads = np.zeros(dim), [], []
-    for t, (x, y) in enumerate(zip(rows, labels, strict=True)):
-        g = [cells(v, grid) for v in gradient(w, x, y, buffer)]
-        released = np.array([a + cells(b, grid) for a, b in zip(g, noise[t], strict=True)]) * grid
-        w = ball(w - rates[t] * (released + l2 * w), radius)
-        buffer.store(x if not null(y) else [0.0] * len(x), y)
-        iterates.append(w)
-        grads.append(g)
-    weights = np.arange(1.0, len(rows) + 1)
-    sums = np.cumsum(weights[:, None] * np.array(iterates), axis=0)
-    return {
-        "w": np.array(iterates),
-        "average": sums / np.cumsum(weights)[:, None],
-        "gradient": np.array(grads),
-    }
-
-
 def output(
     rows: Sequence[list[float]],
     labels: Sequence[float],
@@ -452,20 +421,3 @@ def ftrl_turns(
     noise = blt_noise(omega, theta, sigma, normals_of_slots(words, len(queries[0])))
     run = ftrl(rows, labels, noise.tolist(), rates, **rule)
     return {**run, "scores": scores_before(run["average"], queries)}
-
-
-def noisy_turns(
-    queries: Sequence[Vector],
-    rows: Sequence[list[float]],
-    labels: Sequence[float],
-    words: Sequence[Sequence[int]],
-    rates: Sequence[float],
-    buffer: Places,
-    *,
-    sigma: float,
-    **rule: Any,
-) -> dict[str, Any]:
-    """All the noise first, then all of `noisy`, and the scores from its history."""
-    noise = sigma * normals_of_slots(words, len(queries[0]))
-    run = noisy(rows, labels, noise, rates, buffer, **rule)
-    return {**run, "scores": scores_before(run["average"].tolist(), queries)}

@@ -21,10 +21,9 @@ from streampair.base import dp_session
 from streampair.errors import ConfigError
 from streampair.privacy import EntityLimit
 from streampair.privacy.accounting import promised_epsilon
-from streampair.privacy.mechanisms import ftrl, gradient_perturbation, second_moments
+from streampair.privacy.mechanisms import ftrl, second_moments
 from streampair.privacy.mechanisms.base import NoisySums
 from streampair.privacy.mechanisms.ftrl import FTRLPlan, plan_ftrl
-from streampair.privacy.mechanisms.gradient_perturbation import plan_gradient_perturbation
 from streampair.privacy.mechanisms.second_moments import plan_second_moments
 from streampair.privacy.noise import NormalStream
 from streampair.privacy.sensitivity import BLT, pattern_sensitivity
@@ -204,12 +203,6 @@ def test_the_canary_shows_nearly_all_that_is_claimed(case: str) -> None:
 
 def test_noise_that_is_too_small_is_caught_in_other_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly, so it takes no runs."""
-    true = plan_gradient_perturbation
-    monkeypatch.setattr(
-        gradient_perturbation, "plan_gradient_perturbation", lambda mu, **k: true(1.02 * mu, **k)
-    )
-    model = auc.NoisyOGD(epsilon=EPSILON, delta=DELTA, buffer=buffers.FIFO(SIZE), warmup=0)
-    assert "the account has mu" in privacy.audit(model, slots=12, runs=4).verdict
     true_plan = plan_second_moments
     monkeypatch.setattr(second_moments, "plan_second_moments", lambda mu, **k: true_plan(1.02 * mu, **k))
     verdict = privacy.audit(auc.PairFTRL(horizon=10**4), slots=12, runs=4).verdict

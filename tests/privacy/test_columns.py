@@ -28,7 +28,7 @@ from streampair.records import features, frames
 
 LEARNERS: dict[str, Callable[[], Any]] = {
     "auc": partial(auc.PairFTRL, 1.0, 1e-4, 60, features=["a", "b"]),
-    "auc, text": partial(auc.NoisyOGD, 1.0, 1e-4, 60, features=["a", "b"], positive="yes", negative="no"),
+    "auc, text": partial(auc.OnPairC, 1.0, 1e-4, 60, features=["a", "b"], positive="yes", negative="no"),
     "forest": partial(auc.PrivateForest, 1.0, 1e-4, 60, features=["a", "b"], trees=3, depth=2, warmup=4),
     "ranking": partial(ranking.PairFTRL, 1.0, 1e-4, 60, features=["a", "b"], relevance=(0, 4)),
     "metric": partial(metric.PairFTRL, 1.0, 1e-4, 60, features=["a", "b"], classes=[0, 1, 2]),

@@ -15,7 +15,7 @@ import pytest
 from test_pairftrl import SMALL, events
 from test_private_families import CASES
 
-from streampair import auc, buffers
+from streampair import auc, buffers, privacy
 
 Learner = Callable[..., Any]
 
@@ -75,7 +75,12 @@ ALL = [
     *CASES,
     pytest.param(partial(auc.OnPairStrC, 1.0, 1e-3, 60, l2=0.1), id="auc-strongly"),
     pytest.param(partial(auc.OnPairC, 1.0, 1e-3, 60, l2=4.0, calibration="paper"), id="auc-paper"),
-    pytest.param(partial(auc.NoisyOGD, 1.0, 1e-3, buffer=buffers.Reservoir(4), warmup=20), id="auc-noisy"),
+    pytest.param(
+        partial(
+            auc.PairFTRL, 1.0, 1e-3, mechanism=privacy.PairGradients(buffer=buffers.Reservoir(4)), warmup=20
+        ),
+        id="auc-sampled",
+    ),
     pytest.param(partial(auc.PairFTRL, 1.0, 1e-3, 60, warmup=20), id="auc-leader"),
 ]
 OTHERS: list[Any] = [

@@ -18,7 +18,6 @@ from streampair.errors import ConfigError, SnapshotError
 from streampair.kernels import hashing
 from streampair.privacy import EntityLimit, Influence, Origin
 from streampair.privacy.mechanisms.ftrl import plan_ftrl
-from streampair.privacy.mechanisms.gradient_perturbation import plan_gradient_perturbation
 from streampair.privacy.sensitivity import (
     BLT,
     Toeplitz,
@@ -115,15 +114,15 @@ def test_a_window_of_an_entity_is_charged_as_the_whole_run() -> None:
     wider = entity_pattern(fifo_pattern(size), EntityLimit(2, 32), rows)
     assert window_sensitivity(root, wider, window=1) > 1.01 * window_sensitivity(root, densest, window=1)
     influence = EntityInfluence.of(Influence.fifo(size), limit)
-    for make in (partial(plan_ftrl, horizon=rows), plan_gradient_perturbation):
-        plan = make(1.0, dim=1, influence=influence, diameter=2.0, clip=1.0, radius=3.0, forks=2, window=1)
-        assert plan.fork_mu2(1) == pytest.approx(plan.mu_spent(10**6) ** 2)
-        assert 3 * plan.fork_mu2(1) == pytest.approx(1.0)
-        for gap in (16, 17, 31, 32, 33):
-            apart = EntityInfluence.of(Influence.fifo(size), EntityLimit(2, gap))
-            moves = apart.moves(rows, 2.0, plan.grid)
-            image = root.image(moves, rows) if make is not plan_gradient_perturbation else moves
-            assert float(np.max(image**2)) <= plan.fork_mu2(1) * plan.sigma**2
+    plan = plan_ftrl(
+        1.0, dim=1, influence=influence, diameter=2.0, clip=1.0, radius=3.0, horizon=rows, forks=2, window=1
+    )
+    assert plan.fork_mu2(1) == pytest.approx(plan.mu_spent(10**6) ** 2)
+    assert 3 * plan.fork_mu2(1) == pytest.approx(1.0)
+    for gap in (16, 17, 31, 32, 33):
+        apart = EntityInfluence.of(Influence.fifo(size), EntityLimit(2, gap))
+        image = root.image(apart.moves(rows, 2.0, plan.grid), rows)
+        assert float(np.max(image**2)) <= plan.fork_mu2(1) * plan.sigma**2
 
 
 def test_twenty_records_cost_what_the_specification_says() -> None:

@@ -62,7 +62,7 @@ FORKED = {"unvouched (the process forked)"}
         ("auc-warm-up", None),
         ("auc-toeplitz", None),
         ("auc-strongly", None),
-        ("metric-noisy", bytes(range(32))),
+        ("metric-endless", bytes(range(32))),
     ],
 )
 def test_both_sides_of_a_fork_say_so_for_good(name: str, key: bytes | None) -> None:

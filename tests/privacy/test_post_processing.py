@@ -19,7 +19,6 @@ from streampair.base.dp_session import PrivateSession
 from streampair.privacy.mechanisms import second_moments as moments_module
 from streampair.privacy.mechanisms.base import NoisySums
 from streampair.privacy.mechanisms.ftrl import SummedGradients
-from streampair.privacy.mechanisms.gradient_perturbation import NoisyGradients
 from streampair.privacy.mechanisms.output_perturbation import SecretIterate
 from streampair.privacy.mechanisms.private_auc import WithPrivateAUCState
 from streampair.privacy.mechanisms.standardization import Warmup
@@ -47,7 +46,6 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "gradients, reservoir": lambda: auc.PairFTRL(
         **settings(mechanism=privacy.PairGradients(buffer=buffers.Reservoir(4, max_uses=6)))
     ),
-    "noise in the gradient": lambda: auc.NoisyOGD(**settings(l2=0.1)),
     "output": lambda: auc.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
     "output, few releases": lambda: auc.OnPairC(**settings(horizon=SLOTS, releases=9)),
     "gradients, with a share": lambda: auc.PairFTRL(
@@ -63,7 +61,6 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "metric": lambda: metric.PairFTRL(**settings(horizon=SLOTS)),
     "metric, moments": lambda: metric.PairFTRL(**settings(horizon=SLOTS, classes=[True, False])),
     "metric, output": lambda: metric.OnPairStrC(**settings(horizon=SLOTS, l2=0.1)),
-    "metric, noise in the gradient": lambda: metric.NoisyOGD(**settings()),
 }
 
 
@@ -79,7 +76,7 @@ def begun(name: str) -> Callable[[], Any]:
     return make
 
 
-STARTED = ["moments", "moments that fade", "gradients, BLT", "noise in the gradient", "output, few releases"]
+STARTED = ["moments", "moments that fade", "gradients, BLT", "output, few releases"]
 LEARNERS |= {f"{name}, from a model": begun(name) for name in [*STARTED, "ranking"]}
 
 
@@ -116,9 +113,7 @@ class Tape:
 
 def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
     """Put the tape behind every gate: noise is chosen so that the tape's value leaves."""
-    sums, summed, noisy, output = (
-        NoisySums.privatize, SummedGradients.privatize, NoisyGradients.privatize, SecretIterate.privatize,
-    )  # fmt: skip
+    sums, summed, output = NoisySums.privatize, SummedGradients.privatize, SecretIterate.privatize
 
     def privatize_sums(self: Any, noise: np.ndarray) -> np.ndarray:
         return tape.next(sums(self, noise))
@@ -131,14 +126,6 @@ def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
         summed(self, rows, labels, (wanted - self.total - cells)[None, :], rates, t)
         assert np.array_equal(self.total, wanted)
 
-    def privatize_noisy(
-        self: Any, rows: np.ndarray, labels: np.ndarray, noise: np.ndarray, rates: Any, t: int
-    ) -> None:
-        grid, cells = self.release.grid, self.cells(rows, labels, t).copy()
-        wanted = tape.next(cells + noise[0])
-        noisy(self, rows, labels, (wanted - cells)[None, :], rates, t)
-        assert np.array_equal(self.last, grid * wanted)
-
     def privatize_output(self: Any, normals: np.ndarray, t: int) -> None:
         plan, cells = self._plan, np.frombuffer(self.cells(), dtype=np.int64)
         scale = plan.sigmas[t] / plan.grids[t]
@@ -147,7 +134,6 @@ def thread(monkeypatch: pytest.MonkeyPatch, tape: Tape) -> None:
 
     monkeypatch.setattr(NoisySums, "privatize", privatize_sums)
     monkeypatch.setattr(SummedGradients, "privatize", privatize_summed)
-    monkeypatch.setattr(NoisyGradients, "privatize", privatize_noisy)
     monkeypatch.setattr(SecretIterate, "privatize", privatize_output)
 
 
@@ -325,8 +311,6 @@ MUTANTS = [
     ("gradients, square root", raw_step(SummedGradients)),
     ("gradients, BLT", raw_step(SummedGradients)),
     ("metric", raw_step(SummedGradients)),
-    ("noise in the gradient", raw_step(NoisyGradients)),
-    ("metric, noise in the gradient", raw_step(NoisyGradients)),
     ("output", raw_weight),
     ("output, few releases", raw_weight),
     ("metric, output", raw_weight),

@@ -23,7 +23,6 @@ MAKERS: dict[str, Callable[..., Any]] = {
     ),
     "OnPairStrC": lambda n, **more: auc.OnPairStrC(1.0, 1e-4, n, l2=0.1, features=NAMES, **more),
     "OnPairC": lambda n, **more: auc.OnPairC(1.0, 1e-4, n, features=NAMES, **more),
-    "NoisyOGD": lambda n, **more: auc.NoisyOGD(1.0, 1e-4, n, features=NAMES, **more),
 }
 
 
@@ -188,7 +187,7 @@ def test_probabilities_are_worth_more_than_a_constant(name: str) -> None:
 
 def test_before_a_release_a_score_of_zero_is_a_coin_and_then_has_the_rate() -> None:
     x, y = stream(500)
-    model = MAKERS["NoisyOGD"](2000, positive_rate="released", seed=1)
+    model = MAKERS["PairFTRL"](2000, positive_rate="released", seed=1)
     first = model.run.state.plan.companion.first
     model.learn_many(x[: first - 1], y[: first - 1])
     assert model._proba(0.0) == 0.5
@@ -216,9 +215,9 @@ def test_a_declared_share_costs_nothing(name: str) -> None:
             lambda: ranking.PairFTRL(mechanism=privacy.PairGradients(positive_rate=0.5)),
             "there are no two classes",
         ),
-        (lambda: auc.NoisyOGD(positive_rate="yes"), "positive_rate is 'yes'"),
-        (lambda: auc.NoisyOGD(positive_rate=True), "positive_rate is True"),
-        (lambda: auc.NoisyOGD(positive_rate=1.0), "positive_rate is 1.0"),
+        (lambda: MAKERS["PairFTRL"](50, positive_rate="yes"), "positive_rate is 'yes'"),
+        (lambda: MAKERS["PairFTRL"](50, positive_rate=True), "positive_rate is True"),
+        (lambda: MAKERS["OnPairC"](50, positive_rate=1.0), "positive_rate is 1.0"),
         (
             lambda: auc.OnPairC(1.0, 1e-4, 50, calibration="paper", positive_rate="released"),
             "the paper's calibration leaves nothing",

@@ -38,7 +38,7 @@ options = {options}
 LEARNERS = {
     "PairFTRL": "{epsilon = 1.75, delta = 1e-4, horizon = 200}",
     "OnPairC": "{epsilon = 1.75, delta = 1e-4, horizon = 200}",
-    "NoisyOGD": "{epsilon = 1.75, delta = 1e-4}",
+    "OnPairStrC": "{epsilon = 1.75, delta = 1e-4, horizon = 200, l2 = 0.1}",
 }
 
 

@@ -24,7 +24,6 @@ KINDS: dict[str, Callable[[Any], Learner]] = {
     "endless": lambda family: partial(family.PairFTRL, 1.0, 1e-3, warmup=0),
     "strongly": lambda family: partial(family.OnPairStrC, 1.0, 1e-3, 60, l2=0.1),
     "convex": lambda family: partial(family.OnPairC, 1.0, 1e-3, 60, buffer=buffers.Reservoir(4)),
-    "noisy": lambda family: partial(family.NoisyOGD, 1.0, 1e-3, 60),
 }
 CASES = [
     pytest.param(kind(family), id=f"{family.__name__.split('.')[1]}-{name}")
@@ -82,7 +81,7 @@ def test_the_noise_is_that_of_a_symmetric_matrix() -> None:
     # its variance, and the Frobenius norm is the norm of the coordinates.
     outs = []
     for _ in range(600):
-        model = metric.NoisyOGD(1.0, 1e-3, 2, features=["a", "b", "c"], warmup=0)
+        model = metric.PairFTRL(1.0, 1e-3, 2, features=["a", "b", "c"], warmup=0)
         rule = model.run.state
         assert rule is not None
         object.__setattr__(rule.plan, "rates", lambda start, count: np.full(count, 1e-3))

@@ -35,12 +35,15 @@ LEARNERS: dict[str, Callable[..., Any]] = {
     "gradients, BLT": lambda **more: auc.PairFTRL(
         **BUDGET, mechanism=privacy.PairGradients(loss=losses.Logistic()), **more
     ),
-    "noise in the gradient": lambda **more: auc.NoisyOGD(**BUDGET, **more),
     "output": lambda **more: auc.OnPairStrC(**BUDGET, horizon=200, l2=0.1, **more),
     "output, centred": lambda **more: auc.OnPairC(**BUDGET, horizon=200, releases=9, **more),
-    "evaluated": lambda **more: auc.NoisyOGD(**BUDGET, auc_share=0.2, positive_rate="released", **more),
+    "evaluated": lambda **more: auc.PairFTRL(
+        **BUDGET, mechanism=privacy.PairGradients(positive_rate="released"), auc_share=0.2, **more
+    ),
     "ranking": lambda **more: ranking.PairFTRL(**BUDGET, **more),
-    "ranking, gradients": lambda **more: ranking.NoisyOGD(**BUDGET, **more),
+    "ranking, gradients": lambda **more: ranking.PairFTRL(
+        **BUDGET, mechanism=privacy.PairGradients(), **more
+    ),
 }
 WITHOUT_WARMUP = [name for name in LEARNERS if not name.startswith(("moments", "ranking"))]
 
@@ -159,7 +162,7 @@ def test_without_a_warm_up_the_learning_begins_at_the_weights(name: str, release
     assert np.linalg.norm(short.weights_vector) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("name", ["moments", "moments that fade", "noise in the gradient"])
+@pytest.mark.parametrize("name", ["moments", "moments that fade", "gradients, BLT"])
 def test_what_the_model_knows_outlives_the_warm_up(name: str) -> None:
     """At the warm-up's end there is hardly another release; ranks are near those of the model."""
     model = model_of(taught(auc.PairOGD(seed=1), 2000, seed=7))
@@ -251,7 +254,7 @@ def test_budgets_add(released: models.Model) -> None:
     assert f"it includes epsilon {promised_epsilon(before, 1e-5):.4g}" in report.guarantee
     assert "is not known, so it is assumed" in report.guarantee
     # It travels on.
-    last = model_of(learner).to_online(auc.NoisyOGD(1.0, 1e-5, warmup=0, noise_key=KEY))
+    last = model_of(learner).to_online(auc.PairFTRL(1.0, 1e-5, warmup=0, noise_key=KEY))
     assert last.privacy.mu_spent == report.mu_spent
 
 
@@ -259,15 +262,15 @@ def test_a_model_that_is_declared_public_adds_nothing_and_the_report_says_so(
     raw: models.Model, released: models.Model
 ) -> None:
     for model in (raw, released):
-        learner = model.to_online(auc.NoisyOGD(2.0, 1e-3, warmup=0, noise_key=KEY), public=True)
+        learner = model.to_online(auc.PairFTRL(2.0, 1e-3, warmup=0, noise_key=KEY), public=True)
         report = learner.privacy
         assert (report.mu_spent, report.epsilon_budget, report.kind) == (0.0, 2.0, "holds")
         said = f"it began with a model of {model.class_name} that is declared public: for the records which"
         assert said in report.guarantee
         assert said in model_of(learner).privacy["guarantee"]
     # A model that goes back to one says so, too.
-    first = raw.to_online(auc.NoisyOGD(1.0, 1e-5, warmup=0, noise_key=KEY), public=True)
-    second = model_of(taught(first, 5)).to_online(auc.NoisyOGD(1.0, 1e-5, noise_key=KEY))
+    first = raw.to_online(auc.PairFTRL(1.0, 1e-5, warmup=0, noise_key=KEY), public=True)
+    second = model_of(taught(first, 5)).to_online(auc.PairFTRL(1.0, 1e-5, noise_key=KEY))
     assert "goes back to a model that is declared public" in second.privacy.guarantee
     assert second.privacy.mu_spent == first.privacy.mu_spent > 0.0
 
@@ -317,7 +320,7 @@ def test_other_refusals(raw: models.Model, relevances: models.Model) -> None:
             {},
             "other labels than ranking.PairFTRL learns. Fix: make a new auc.PairFTRL",
         ),
-        (relevances, auc.NoisyOGD(), {}, "other labels than auc.NoisyOGD"),
+        (relevances, auc.PairFTRL(), {}, "other labels than auc.PairFTRL"),
         (raw, auc.PrivateForest(), {}, "a PrivateForest cannot begin.*leaves.*Fix: make a new auc.PairFTRL"),
         (raw, metric.PairFTRL(), {}, "a metric.PairFTRL cannot begin.*Fix"),
         (
@@ -337,7 +340,7 @@ def test_other_refusals(raw: models.Model, relevances: models.Model) -> None:
 
 
 @pytest.mark.parametrize("slots", [0, WARM - 10, WARM + 50])
-@pytest.mark.parametrize("name", ["moments", "gradients, BLT", "output, centred", "noise in the gradient"])
+@pytest.mark.parametrize("name", ["moments", "gradients, BLT", "output, centred"])
 def test_a_copy_goes_on_with_the_same_bits(name: str, slots: int, released: models.Model) -> None:
     """Before and after the warm-up, by pickle and by state; the account goes with it."""
     key = {"noise_key": KEY, "warmup": WARM}

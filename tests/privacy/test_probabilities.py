@@ -162,7 +162,7 @@ def test_a_restored_learner_gives_the_same_probabilities() -> None:
     "model",
     [
         auc.PairFTRL(horizon=500, mechanism=privacy.PairGradients(), features=NAMES),
-        auc.NoisyOGD(horizon=500, features=NAMES),
+        auc.OnPairC(1.0, 1e-4, 500, features=NAMES),
         auc.OnPairStrC(1.0, 1e-4, 500, l2=0.1, features=NAMES),
     ],
     ids=lambda model: type(model).__name__,

@@ -45,7 +45,7 @@ def test_numbers_that_protect_nobody(module: Any, options: dict[str, Any], words
 
 def test_a_warning_points_at_the_line_that_makes_the_learner() -> None:
     with pytest.warns(PrivacyWarning, match="protects nobody") as caught:
-        auc.NoisyOGD(epsilon=21.0)
+        auc.PairFTRL(epsilon=21.0)
     assert caught[0].filename == __file__
 
 
@@ -56,7 +56,7 @@ def test_sound_numbers_are_taken_without_a_word(module: Any) -> None:
 
 
 @pytest.mark.parametrize("module", [auc, ranking, metric])
-@pytest.mark.parametrize("learner", ["PairFTRL", "NoisyOGD", "OnPairC"])
+@pytest.mark.parametrize("learner", ["PairFTRL", "OnPairStrC", "OnPairC"])
 def test_a_horizon_of_one_record_is_refused(module: Any, learner: str) -> None:
     with pytest.raises(ConfigError, match="one record makes no pair"):
         getattr(module, learner)(epsilon=1.0, delta=1e-6, horizon=1)

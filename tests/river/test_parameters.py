@@ -109,7 +109,6 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"epsilon": 1e-30, "delta": 1e-40, "features": ["a"]}, "memory"),
         ({"mechanism": privacy.PairGradients(buffer=buffers.FullHistory())}, "full history"),
     ],
-    auc.NoisyOGD: [({"buffer": buffers.FullHistory()}, "full history"), ({"l2": -1.0}, "l2")],
     partial(strongly, horizon=100): [
         ({"loss": losses.Hinge()}, "not smooth"),
         ({"calibration": "loose"}, "'tight' or 'paper'"),
@@ -151,7 +150,7 @@ def test_bad_parameters(make: Callable[..., Any], options: dict[str, Any], messa
         (auc.PairFTRL, {"eps": 1.0}, "no parameter 'eps', did you mean 'epsilon'?"),
         (auc.Forest, {"bagging": 3}, "no parameter 'bagging'. Fix: use one of trees, nodes, "),
         (ranking.PairOGD, {"learningrate": 1.0}, "did you mean 'learning_rate'?"),
-        (metric.NoisyOGD, {"buffers": None}, "did you mean 'buffer'?"),
+        (metric.OnPairC, {"buffers": None}, "did you mean 'buffer'?"),
     ],
 )
 def test_an_unknown_keyword_is_refused_with_the_one_that_may_be_meant(

@@ -1197,41 +1197,6 @@ def ftrl_turn(kernel: Any, rng: Rng) -> None:
     close(vectors[:2], np.array([wanted["w"][-1], wanted["average"][-1]]))
 
 
-@against(naive.noisy_turns)
-def noisy_turn(kernel: Any, rng: Rng) -> None:
-    rows, labels = slots(rng)
-    for buffer in runs():
-        p = size_of(buffer)
-        words, etas = rng.integers(0, 2**64, (N, 6), dtype=np.uint64), np.linspace(0.5, 0.1, N)
-        vectors = start(buffer)
-        batch, cells = (rows, labels, rng.normal(size=(N, p)), np.full(N, 7.0)), np.empty(p, dtype=np.int64)
-        dp_steps.score_and_cells(*batch, 0, 0, buffer.numbers, vectors, buffer.places, cells)
-        for t in range(N):
-            kernel(*batch, t, words[t], 0.3, cells, etas[t], t, buffer.numbers, vectors, buffer.places)
-        wanted = naive.noisy_turns(
-            batch[2].tolist(), rows.tolist(), labels.tolist(), words.tolist(), etas.tolist(),
-            buffer.reference, sigma=0.3, radius=1.5, grid=GRID, l2=0.1, gradient=buffer.gradient,
-        )  # fmt: skip
-        assert cells.tolist() == wanted["gradient"][-1].tolist()
-        close(batch[3].tolist(), wanted["scores"])
-        close(vectors[:2], np.array([wanted["w"][-1], wanted["average"][-1]]))
-
-
-@against(naive.noisy)
-def noisy_steps(kernel: Any, rng: Rng) -> None:
-    rows, labels = slots(rng)
-    for buffer in runs():
-        noise, etas = rng.normal(size=(N, size_of(buffer))), np.linspace(0.5, 0.1, N)
-        vectors = start(buffer)
-        kernel(rows, labels, whole_steps(noise), etas, 0, buffer.numbers, vectors, buffer.places)
-        wanted = naive.noisy(
-            rows.tolist(), labels.tolist(), noise, etas.tolist(), buffer.reference,
-            radius=1.5, grid=GRID, l2=0.1, gradient=buffer.gradient,
-        )  # fmt: skip
-        close(vectors[0], wanted["w"][-1], 1e-3)
-        close(vectors[1], wanted["average"][-1], 1e-3)
-
-
 @against(naive.output)
 def output_steps(kernel: Any, rng: Rng) -> None:
     rows, labels = slots(rng)

@@ -241,7 +241,7 @@ def test_bad_ranges(bad: Any) -> None:
         ranking.PairOGD(relevance=bad)
 
 
-@pytest.mark.parametrize("make", [ranking.PairFTRL, ranking.OnPairStrC, ranking.OnPairC, ranking.NoisyOGD])
+@pytest.mark.parametrize("make", [ranking.PairFTRL, ranking.OnPairStrC, ranking.OnPairC])
 def test_private_learners_need_a_range(make: Any) -> None:
     """Their noise is scaled to it."""
     with pytest.raises(ConfigError, match=r"relevance is None.*Fix: give the lowest and the highest"):

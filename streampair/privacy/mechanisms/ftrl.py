@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import math
 from collections.abc import Mapping
@@ -47,11 +46,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FTRL",
     "TOEPLITZ_LIMIT",
-    "ExactGradients",
     "FTRLPlan",
     "FTRLState",
-    "GradientPlan",
-    "GradientState",
     "check_strategy",
     "choose_strategy",
     "empty_buffer",
@@ -73,59 +69,18 @@ def empty_buffer(settings: Settings, seed: int | None) -> PairBuffer:
     )
 
 
-class ExactGradients:
-    """Exact gradients of records paired with a buffer; a subclass releases them with noise in `privatize`.
+TOEPLITZ_LIMIT = 4096
+"""Longest horizon for which `strategy="auto"` takes the square root, whose memory grows with the run."""
 
-    Parameters
-    ----------
-    release
-        The kind of release, for the card.
-    buffer
-        The buffer, empty.
-    numbers
-        Clip, radius and grid, and further numbers of the loop of the subclass.
-    dim
-        Number of coordinates.
+StrategyName = Literal["auto", "toeplitz", "blt"]
 
-    Attributes
-    ----------
-    vectors
-        The iterate and the published average, (2, dim): functions of the releases.
-    average
-        The second of them.
-    """
-
-    __slots__ = ("__cells", "_scratch", "average", "buffer", "release", "vectors")
-
-    def __init__(self, release: Release, buffer: PairBuffer, numbers: list[float], dim: int) -> None:
-        self.release = release
-        self.buffer = buffer
-        buffer.extend(numbers)
-        # The third row is the loop's own: the exact gradient, or with noise in each the noisy one. The fourth
-        # is where FTRL begins.
-        self._scratch = np.zeros((4, dim))
-        self.vectors: Floats = self._scratch[:2]
-        self.average: Floats = self.vectors[1]
-        self.__cells = np.zeros(dim, dtype=np.int64)
-
-    def begin_at(self, weights: Floats) -> None:
-        """Begin at weights (dim,) in the ball of the radius, which no record has a part in."""
-        self.vectors[:] = self._scratch[3] = weights
-
-    def cells(self, row: Floats, label: Floats, steps: int) -> NDArray[np.int64]:
-        """The exact value of this slot, (dim,), which noise is added to: only for the chain that keys it."""
-        return self.turns(SlotBatch(row, label), steps)
-
-    def turns(self, batch: SlotBatch, steps: int) -> NDArray[np.int64]:
-        """Score the first row of a batch and return its `cells`; `turn` of a subclass takes the next rows."""
-        b = self.buffer
-        dp_steps.score_and_cells(*batch[:4], 0, steps, b.numbers, self._scratch, b.places, self.__cells)
-        return self.__cells
+_LONGEST_FIT = 4097
+_CHUNK = 1024
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GradientPlan(abc.ABC):
-    """Base class of the plans of `FTRL` and of gradient perturbation.
+class FTRLPlan:
+    """Calibrated plan of FTRL with correlated noise (docs/privacy 4.3).
 
     Parameters
     ----------
@@ -137,6 +92,12 @@ class GradientPlan(abc.ABC):
         The buffer.
     clip, diameter, radius
         Per-pair clip, replacement diameter D and radius R of the weights.
+    strategy
+        The matrix C.
+    grid
+        gamma, a power of two.
+    sensitivity
+        `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run; of an entity the sum over its records.
     tangent
         Whether gradients are clipped into a ball of radius `clip` that touches 0, instead of the one around
         0: D is the same, and norms up to twice the clip pass. For decreasing losses and centred records.
@@ -149,10 +110,6 @@ class GradientPlan(abc.ABC):
 
     Attributes
     ----------
-    grid
-        gamma, a power of two.
-    sensitivity
-        l2 sensitivity over the whole run; of an entity the sum over its records.
     sigma
         Noise std of each coordinate.
     """
@@ -163,173 +120,16 @@ class GradientPlan(abc.ABC):
     clip: float
     diameter: float
     radius: float
+    strategy: Toeplitz | BLT
+    grid: float
+    sensitivity: float
     tangent: bool = False
     horizon: int | None = None
     forks: int = 0
     window: int = 0
     relation: Relation = ONE_RECORD
-    grid: float = field(init=False)
-    sensitivity: float = field(init=False)
     sigma: float = field(init=False)
 
-    #: What is released, and the lemma on its noise, for the card.
-    RELEASED: ClassVar[str]
-    LEMMA: ClassVar[str]
-
-    @classmethod
-    def arguments(cls, settings: Settings) -> dict[str, Any]:
-        """Arguments of the plan that follow from a learner's settings: all but the strategy and `tangent`."""
-        dim = settings.dim
-        assert dim is not None
-        return {
-            "mu": settings.mu_learning,
-            "dim": dim,
-            "influence": settings.buffer.influence,
-            "diameter": settings.loss.diameter(1.0, settings.radius, settings.clip, form=settings.form),
-            "clip": settings.clip,
-            "radius": settings.radius,
-            "horizon": settings.learning,
-            "forks": settings.forks,
-            "window": settings.window,
-            "relation": settings.relation,
-        }
-
-    def _moves(self) -> Floats:
-        """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its slot on."""
-        return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
-
-    @abc.abstractmethod
-    def _window_norm(self, window: int) -> float:
-        """Largest norm of what one record moves in `window` consecutive releases."""
-
-    @property
-    def memory(self) -> float:
-        """mu that the rounding of the memory of correlated noise costs (docs/privacy, Lemma 21)."""
-        return 0.0
-
-    def fork_mu2(self, window: int) -> float:
-        """Upper bound of what a fork of `window` consecutive releases adds to mu^2."""
-        return (self._window_norm(window) / self.sigma + self.memory) ** 2
-
-    def draws(self) -> float | None:
-        """As of `Release`."""
-        return None
-
-    def release(self) -> Release:
-        """The release with its sensitivity, noise and cost, for the card."""
-        replace = self.sensitivity / self.sigma + self.memory
-        # Blanking takes away gradients of at most the clip, which moves by less than the diameter.
-        share = 1.0 if self.tangent else min(self.clip / self.diameter, 1.0)
-        return Release(
-            name=self.RELEASED,
-            domain="records in the unit ball, with a label",
-            relation=self.relation,
-            lemma=f"docs/privacy, Lemma 11 and {self.LEMMA}",
-            sensitivity=self.sensitivity,
-            sigma=self.sigma,
-            replace=replace,
-            blank=share * replace,
-            releases=self.horizon,
-            coordinates=self.dim,
-            grid=self.grid,
-            draws=self.draws(),
-        )
-
-
-class GradientState(MechanismState):
-    """State of a mechanism that releases gradients of pairs.
-
-    Attributes
-    ----------
-    gate
-        The gradients, with iterates and buffer.
-    """
-
-    gate: ExactGradients
-    steps: int = 0
-    _keyed_in_one_call = True
-
-    @property
-    def average(self) -> Floats:
-        """The published weights, the t-weighted average of the iterates, shape (d,): a view."""
-        return self.gate.average
-
-    @property
-    def releases(self) -> int:
-        """Number of models released so far."""
-        return self.steps
-
-    @property
-    def buffer_records(self) -> int:
-        """Places of the buffer in use, null records included."""
-        return self.gate.buffer.filled(self.steps)
-
-    def begin_at(self, weights: Floats) -> None:
-        """Begin the descent at these weights."""
-        self.gate.begin_at(weights)
-
-    def card(self) -> tuple[Release, ...]:
-        """The gradients, or their running sum."""
-        return (self.gate.release,)
-
-    def take(self, batch: SlotBatch, stream: Stream) -> None:
-        """As in the base class; with keyed noise, one compiled call per slot where there is one."""
-        chain = stream if isinstance(stream, ChainedNoise) else None
-        if chain is not None and self._keyed_in_one_call and len(batch.rows):
-            self._take_keyed(batch, chain)
-        elif chain is None and not len(batch.scores):
-            self._step(batch.rows, batch.labels, stream)
-        else:
-            rows, labels, scored, scores, records = batch
-            for i in range(len(rows)):
-                row, label = rows[i : i + 1], labels[i : i + 1]
-                if len(scores):
-                    scores[i] = vectors.dot(self.average, scored[i])
-                if chain is not None:
-                    chain.record(records[i])
-                    chain.advance(self.gate.cells(row, label, self.steps).tobytes())
-                self._step(row, label, stream)
-
-    @abc.abstractmethod
-    def _step(self, rows: Floats, labels: Floats, stream: Stream) -> None:
-        """Take one slot for each row, with noise of the stream as it is. A null slot has noise too."""
-
-    @abc.abstractmethod
-    def _take_keyed(self, batch: SlotBatch, chain: ChainedNoise) -> None:
-        """Take one slot for each row of a batch that has some, in a call of `turn` each."""
-
-
-TOEPLITZ_LIMIT = 4096
-"""Longest horizon for which `strategy="auto"` takes the square root, whose memory grows with the run."""
-
-StrategyName = Literal["auto", "toeplitz", "blt"]
-
-_LONGEST_FIT = 4097
-_CHUNK = 1024
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FTRLPlan(GradientPlan):
-    """Calibrated plan of FTRL with correlated noise (docs/privacy 4.3).
-
-    Parameters
-    ----------
-    mu, dim, influence, clip, diameter, radius, tangent, horizon, forks, window, relation
-        As in `GradientPlan`.
-    strategy
-        The matrix C.
-    grid
-        gamma, a power of two.
-    sensitivity
-        `||C (D v + gamma sqrt(d) 1[v > 0])||` over the whole run; of an entity the sum over its records.
-    """
-
-    strategy: Toeplitz | BLT
-    grid: float
-    sensitivity: float
-
-    RELEASED: ClassVar = "running sum of the gradients"
-    LEMMA: ClassVar = "Lemma 16"
     FITTED: ClassVar = ("strategy", "mu", "diameter", "grid", "sensitivity", "sigma")
 
     def __post_init__(self) -> None:
@@ -345,6 +145,33 @@ class FTRLPlan(GradientPlan):
         object.__setattr__(self, "sigma", total / left)
         check_overflow(20.0 * self.sigma / self.grid, "noise")
 
+    def _moves(self) -> Floats:
+        """`D v_t + gamma sqrt(d)`: how far one record moves each rounded gradient, from its slot on."""
+        return self.influence.moves(self.horizon, self.diameter, self.grid * math.sqrt(self.dim))
+
+    def fork_mu2(self, window: int) -> float:
+        """Upper bound of what a fork of `window` consecutive releases adds to mu^2."""
+        return (self._window_norm(window) / self.sigma + self.memory) ** 2
+
+    def release(self) -> Release:
+        """The release with its sensitivity, noise and cost, for the card."""
+        replace = self.sensitivity / self.sigma + self.memory
+        # Blanking takes away gradients of at most the clip, which moves by less than the diameter.
+        share = 1.0 if self.tangent else min(self.clip / self.diameter, 1.0)
+        return Release(
+            name="running sum of the gradients",
+            domain="records in the unit ball, with a label",
+            relation=self.relation,
+            lemma="docs/privacy, Lemma 11 and Lemma 16",
+            sensitivity=self.sensitivity,
+            sigma=self.sigma,
+            replace=replace,
+            blank=share * replace,
+            releases=self.horizon,
+            coordinates=self.dim,
+            grid=self.grid,
+        )
+
     def mu_spent(self, steps: int) -> float:
         """mu of the first `steps` releases: that of the record that is in most of them."""
         if steps <= 0:
@@ -357,6 +184,7 @@ class FTRLPlan(GradientPlan):
         return self.strategy.memory_error(self.horizon, self.dim)
 
     def _window_norm(self, window: int) -> float:
+        """Largest norm of what one record moves in `window` consecutive releases."""
         if self.influence.together:
             return pattern_sensitivity(self.strategy, self._moves())
         return window_sensitivity(self.strategy, self._moves(), window=window)
@@ -466,20 +294,56 @@ def strategy_numbers(strategy: Toeplitz | BLT) -> list[float]:
     return [float(len(strategy.column))]
 
 
-class SummedGradients(ExactGradients):
-    """The running sum of rounded gradients, released with rounded noise.
+class SummedGradients:
+    """The running sum of the rounded gradients of records paired with a buffer, released with rounded noise.
+
+    Parameters
+    ----------
+    release
+        The kind of release, for the card.
+    buffer
+        The buffer, empty.
+    numbers
+        Clip, radius, grid, the noise's std, and the numbers of a buffered linear Toeplitz matrix.
+    dim
+        Number of coordinates.
 
     Attributes
     ----------
+    vectors
+        The iterate and the published average, (2, dim): functions of the releases.
+    average
+        The second of them.
     total
         The noisy sum, in units of the grid, (dim,).
     """
 
-    __slots__ = ("total",)
+    __slots__ = ("__cells", "_scratch", "average", "buffer", "release", "total", "vectors")
 
     def __init__(self, release: Release, buffer: PairBuffer, numbers: list[float], dim: int) -> None:
-        super().__init__(release, buffer, numbers, dim)
+        self.release = release
+        self.buffer = buffer
+        buffer.extend(numbers)
+        # The third row is the loop's own: the exact gradient. The fourth is where the descent begins.
+        self._scratch = np.zeros((4, dim))
+        self.vectors: Floats = self._scratch[:2]
+        self.average: Floats = self.vectors[1]
         self.total = np.zeros(dim, dtype=np.int64)
+        self.__cells = np.zeros(dim, dtype=np.int64)
+
+    def begin_at(self, weights: Floats) -> None:
+        """Begin at weights (dim,) in the ball of the radius, which no record has a part in."""
+        self.vectors[:] = self._scratch[3] = weights
+
+    def cells(self, row: Floats, label: Floats, steps: int) -> NDArray[np.int64]:
+        """The exact value of this slot, (dim,), which noise is added to: only for the chain that keys it."""
+        return self.turns(SlotBatch(row, label), steps)
+
+    def turns(self, batch: SlotBatch, steps: int) -> NDArray[np.int64]:
+        """Score the first row of a batch and return its `cells`; `turn` takes the next rows."""
+        b = self.buffer
+        dp_steps.score_and_cells(*batch[:4], 0, steps, b.numbers, self._scratch, b.places, self.__cells)
+        return self.__cells
 
     def privatize(
         self, rows: Floats, labels: Floats, noise: NDArray[np.int64], rates: Floats, steps: int
@@ -511,7 +375,7 @@ class SummedGradients(ExactGradients):
         )  # fmt: skip
 
 
-class FTRLState(GradientState):
+class FTRLState(MechanismState):
     """State of one run: noisy sum, iterates, buffer and noise memory (docs/privacy 4.3, 7).
 
     Parameters
@@ -520,10 +384,17 @@ class FTRLState(GradientState):
         The calibrated mechanism.
     buffer
         The buffer, empty.
+
+    Attributes
+    ----------
+    gate
+        The gradients, with iterates and buffer.
     """
 
     plan: FTRLPlan
     gate: SummedGradients
+    steps: int = 0
+    _keyed_in_one_call = True
 
     def __init__(self, plan: FTRLPlan, buffer: PairBuffer) -> None:
         self.plan = plan
@@ -540,6 +411,29 @@ class FTRLState(GradientState):
         self._rates_from = 0
 
     @property
+    def average(self) -> Floats:
+        """The published weights, the t-weighted average of the iterates, shape (d,): a view."""
+        return self.gate.average
+
+    @property
+    def releases(self) -> int:
+        """Number of models released so far."""
+        return self.steps
+
+    @property
+    def buffer_records(self) -> int:
+        """Places of the buffer in use, null records included."""
+        return self.gate.buffer.filled(self.steps)
+
+    def begin_at(self, weights: Floats) -> None:
+        """Begin the descent at these weights."""
+        self.gate.begin_at(weights)
+
+    def card(self) -> tuple[Release, ...]:
+        """The running sum of the gradients."""
+        return (self.gate.release,)
+
+    @property
     def released(self) -> Floats:
         """The last noisy sum of the gradients, (d,), before the projection."""
         return np.asarray(self.gate.total * self.plan.grid, dtype=np.float64)
@@ -549,7 +443,26 @@ class FTRLState(GradientState):
         plan = self.plan
         return [plan.sigma, plan.grid, plan.clip, plan.radius, *strategy_numbers(plan.strategy)]
 
+    def take(self, batch: SlotBatch, stream: Stream) -> None:
+        """As in the base class; with keyed noise, one compiled call per slot where there is one."""
+        chain = stream if isinstance(stream, ChainedNoise) else None
+        if chain is not None and self._keyed_in_one_call and len(batch.rows):
+            self._take_keyed(batch, chain)
+        elif chain is None and not len(batch.scores):
+            self._step(batch.rows, batch.labels, stream)
+        else:
+            rows, labels, scored, scores, records = batch
+            for i in range(len(rows)):
+                row, label = rows[i : i + 1], labels[i : i + 1]
+                if len(scores):
+                    scores[i] = vectors.dot(self.average, scored[i])
+                if chain is not None:
+                    chain.record(records[i])
+                    chain.advance(self.gate.cells(row, label, self.steps).tobytes())
+                self._step(row, label, stream)
+
     def _take_keyed(self, batch: SlotBatch, chain: ChainedNoise) -> None:
+        """Take one slot for each row of a batch that has some, in a call of `turn` each."""
         noise: Any = self._noise
         dim, gate = self.plan.dim, self.gate
         cells = gate.turns(batch, self.steps)
@@ -563,6 +476,7 @@ class FTRLState(GradientState):
             self.steps = steps + 1
 
     def _step(self, rows: Floats, labels: Floats, stream: Stream) -> None:
+        """Take one slot for each row, with noise of the stream as it is. A null slot has noise too."""
         for start in range(0, len(rows), _CHUNK):
             part = rows[start : start + _CHUNK]
             count = len(part)
@@ -624,9 +538,19 @@ class FTRL(Mechanism):
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> FTRLState:
         """A new state; a saved strategy is used unchanged, since another fit would be another mechanism."""
+        assert settings.dim is not None
         plan = plan_ftrl(
-            **GradientPlan.arguments(settings),
+            settings.mu_learning,
+            dim=settings.dim,
+            influence=settings.buffer.influence,
+            diameter=settings.loss.diameter(1.0, settings.radius, settings.clip, form=settings.form),
+            clip=settings.clip,
+            radius=settings.radius,
             tangent=settings.tangent,
+            horizon=settings.learning,
+            forks=settings.forks,
+            window=settings.window,
+            relation=settings.relation,
             strategy=self.strategy if saved is None else strategy_from(saved["strategy"], settings.learning),
         )
         return FTRLState(with_numbers(plan, saved), empty_buffer(settings, seed))
