@@ -364,7 +364,7 @@ SERVERS = Row(
         ),
         Panel(
             "Servers that are ready",
-            "1 if every process of a server is ready; requests that are being answered, the scrape included.",
+            "1 if a server is ready; requests that are being answered, the scrape included.",
             [
                 ("streampair_serve_ready", "{{instance}} ready"),
                 ("streampair_serve_requests_in_flight", "{{instance}} requests"),

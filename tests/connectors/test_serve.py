@@ -23,14 +23,12 @@ from harness.serving import Serving, golden_models
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.config import parse_config
-from streampair_connectors.serve.errors import Refusal
-from streampair_connectors.serve.idempotency import Answers
 from streampair_connectors.serve.model_source import load_model
 from streampair_connectors.serve.openapi import document
 from streampair_connectors.serve.options import read_tls, read_tokens
+from streampair_connectors.serve.routes import ROUTES
 from streampair_connectors.serve.scoring import model_decoder
 from streampair_connectors.serve.series import STATUSES, ServerMetrics
-from streampair_connectors.serve.server import ROUTES
 
 from streampair import auc, models
 from streampair.errors import ConfigError, SnapshotError
@@ -374,11 +372,8 @@ def test_addresses_and_methods(linear: models.Model) -> None:
         assert serving.get("/nothing").status == 404
         assert serving.get("/v2/models/other").status == 404
         wrong = serving.get("/score")
-        labels, events = serving.post("/label", {}), serving.post("/events", {}, Idempotency_Key="1")
         assert serving.post("/score", b"{}", Expect="wonders").status == 417
     assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
-    assert (labels.status, events.status) == (404, 404)
-    assert "[kafka]" in events.json["fix"]
 
 
 def test_tokens(linear: models.Model, tmp_path: Path) -> None:
@@ -538,9 +533,10 @@ def test_the_document_is_valid_and_names_every_route(linear: models.Model) -> No
         OpenAPIV31SpecValidator(wrong).validate()
 
 
-def test_answers_are_as_the_document_says(linear: models.Model) -> None:
+def test_answers_are_as_the_document_says(linear: models.Model, forest: auc.Forest) -> None:
     import jsonschema
 
+    forest_model = models.export(forest)
     specification = document("fraud")
 
     def fits(answer: Any, path: str, method: str = "post") -> None:
@@ -554,9 +550,22 @@ def test_answers_are_as_the_document_says(linear: models.Model) -> None:
         fits(serving.post("/score", rows(1)[0]), "/score")
         fits(serving.post("/score", rows(3)), "/score")
         fits(serving.post("/score", {}), "/score")
+        for path in ("/readyz", "/livez", "/v2", "/openapi.json"):
+            fits(serving.get(path), path, "get")
+        model = "/v2/models/{model}"
+        fits(serving.get("/v2/models/fraud"), model, "get")
+        fits(serving.get("/v2/models/fraud/ready"), f"{model}/ready", "get")
+        fits(serving.get("/v2/models/other"), model, "get")
+        for outputs in (None, [{"name": "score", "parameters": {"binary_data": False}}]):
+            sent = {"id": "r1", "inputs": [tensor()], "outputs": outputs}
+            fits(serving.post("/v2/models/fraud/infer", sent), f"{model}/infer")
+    with Serving.of(forest_model) as serving:
+        fits(serving.post("/score?explain=true", rows(1)[0]), "/score")
+        fits(serving.post("/score?explain=true", rows(3)), "/score")
+    with Serving.of(None, config()) as serving:
         fits(serving.get("/readyz"), "/readyz", "get")
-        infer = "/v2/models/{model}/infer"
-        fits(serving.post("/v2/models/fraud/infer", {"inputs": [tensor()]}), infer)
+        fits(serving.get("/v2/models/fraud/ready"), f"{model}/ready", "get")
+        fits(serving.get("/v2/models/fraud/versions/3/ready"), f"{model}/ready", "get")
 
 
 def test_series(linear: models.Model) -> None:
@@ -581,17 +590,15 @@ def test_series(linear: models.Model) -> None:
     assert found["streampair_serve_model_timestamp_seconds",] == 1_700_000_000
 
 
-def test_series_of_several_processes_add_up() -> None:
-    first = ServerMetrics(["score", "infer"], workers=2)
-    second = ServerMetrics(["score", "infer"], workers=2, shared=first.memory, number=1)
-    for each, count in ((first, 1), (second, 2)):
-        for _ in range(count):
-            each.request(0, 200, 0.003)
-        each.request(1, 503, 20.0)
-        each.events(10)
-        each.standing(in_flight=count, ready=count == 1, slots=100 * count, time=1000 * count)
-    assert first.render() == second.render()
-    lines = first.render().decode().splitlines()
+def test_series_as_prometheus_reads_them() -> None:
+    metrics = ServerMetrics(["score", "infer"])
+    for _ in range(3):
+        metrics.request(0, 200, 0.003)
+    for _ in range(2):
+        metrics.request(1, 503, 20.0)
+    metrics.events(20)
+    metrics.standing(in_flight=3, ready=False, slots=100, time=1000)
+    lines = metrics.render().decode().splitlines()
     for line in (
         'streampair_serve_requests_total{route="score",status="200"} 3',
         'streampair_serve_request_seconds_bucket{route="score",le="0.0025"} 0',
@@ -608,63 +615,11 @@ def test_series_of_several_processes_add_up() -> None:
         assert line in lines, line
 
 
-# Idempotency keys
-
-
-def test_a_key_is_answered_once() -> None:
-    done: list[int] = []
-    now = [0.0]
-
-    async def body() -> None:
-        answers = Answers(10.0, 3, clock=lambda: now[0])
-        gate = asyncio.Event()
-
-        async def work() -> bytes:
-            await gate.wait()
-            done.append(len(done))
-            return b"%d" % done[-1]
-
-        async def ask(key: str, request: bytes = b"r", seconds: float = 5.0) -> bytes:
-            return await answers.answer(key, request, work, seconds)
-
-        with pytest.raises(Refusal, match="not confirmed") as late:
-            await ask("a", seconds=0.001)
-        assert late.value.status == 503
-        gate.set()
-        assert await asyncio.gather(ask("a"), ask("a")) == [b"0", b"0"]  # the first attempt went on
-        with pytest.raises(Refusal, match="another request") as other:
-            await ask("a", b"s")
-        assert other.value.status == 422
-        assert [await ask("b"), await ask("c"), await ask("a")] == [b"1", b"2", b"0"]
-        assert await ask("d") == b"3"  # no room: the oldest is forgotten
-        assert await ask("a") == b"4"
-        gate.clear()
-        with pytest.raises(Refusal, match="not confirmed"):
-            await ask("e", seconds=0.001)
-        now[0] = 11.0
-        gate.set()
-        assert await ask("e") == b"5"  # one that waits is not forgotten
-        assert await ask("d") == b"6"  # its time is over
-        assert done == [0, 1, 2, 3, 4, 5, 6]
-
-    asyncio.run(body())
-
-
-def test_a_refused_event_may_be_sent_again_under_its_key() -> None:
-    async def body() -> None:
-        answers, tries = Answers(), []
-
-        async def work() -> bytes:
-            tries.append(1)
-            if len(tries) == 1:
-                raise Refusal(503, "no broker", fix="later")
-            return b"ok"
-
-        with pytest.raises(Refusal, match="no broker"):
-            await answers.answer("a", b"r", work, 5.0)
-        assert await answers.answer("a", b"r", work, 5.0) == b"ok"
-
-    asyncio.run(body())
+def test_series_without_a_model() -> None:
+    with Serving.of(None, config()) as serving:
+        lines = serving.get("/metrics").body.decode().splitlines()
+    assert "streampair_serve_ready 0" in lines
+    assert "streampair_serve_model_slots NaN" in lines
 
 
 # Requests at random

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -18,12 +18,14 @@ from harness.worker_process import wait_for
 
 from streampair import auc, models
 
+_NUMBERS = itertools.count()  # of the files of logs
+
 
 class Process:
     """A running ``streampair serve``."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self.log = folder / "log"
+        self.log = folder / f"log-{next(_NUMBERS)}"
         with self.log.open("w") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "streampair_connectors", "serve", *arguments],
@@ -92,54 +94,23 @@ def test_a_model_file(start: Any, model: Path) -> None:
     assert server.stop(signal.SIGINT) == 0
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not share out connections")
 def test_processes_share_a_port(start: Any, model: Path) -> None:
-    server = start("--model", str(model), "--port", "0", "--workers", "2", "--name", "other")
-    address = server.address()
-    for _ in range(40):
-        assert ask(address, "POST", "/score", {"a": 1, "b": 2}).json["model"]["name"] == "other"
-    series = ask(address, "GET", "/metrics").body.decode().splitlines()
-    assert 'streampair_serve_requests_total{route="score",status="200"} 40' in series
-    wait_for(
-        "both are ready",
-        lambda: "streampair_serve_ready 1" in ask(address, "GET", "/metrics").body.decode().splitlines(),
-    )
-    assert server.stop() == 0
-    assert [line for line in server.lines() if line["level"] == "error"] == []
+    """Each answers some of the connections; when one has stopped, the other answers all."""
+    first = start("--model", str(model), "--port", "0", "--reuse-port", "--name", "first")
+    address = first.address()
+    port = address.rpartition(":")[2]
+    second = start("--model", str(model), "--port", port, "--reuse-port", "--name", "second")
+    assert second.address() == address
 
+    def answered() -> str:
+        return str(ask(address, "POST", "/score", {"a": 1, "b": 2}).json["model"]["name"])
 
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(each) for each in text.split()]
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_all_processes_end_with_one_of_them(start: Any, model: Path) -> None:
-    server = start("--model", str(model), "--port", "0", "--workers", "2")
-    server.address()
-    workers = [pid for pid in children(server.process.pid) if "spawn_main" in cmdline(pid)]
-    assert len(workers) == 2
-    os.kill(workers[0], signal.SIGKILL)
-    assert server.process.wait(60) == 1
-    assert "a process of the server has ended" in server.log.read_text()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_processes_end_with_their_parent(start: Any, model: Path) -> None:
-    server = start("--model", str(model), "--port", "0", "--workers", "2")
-    server.address()
-    workers = [pid for pid in children(server.process.pid) if "spawn_main" in cmdline(pid)]
-    server.process.kill()
-    server.process.wait()
-    wait_for("no process is left", lambda: not any(map(cmdline, workers)))
-
-
-def cmdline(pid: int) -> str:
-    """The command of a process; empty if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except FileNotFoundError:
-        return ""
+    for name in ("first", "second"):
+        wait_for(f"an answer of {name}", lambda name=name: answered() == name)
+    assert first.stop() == 0
+    assert {answered() for _ in range(20)} == {"second"}
+    assert second.stop() == 0
 
 
 def test_what_is_refused_at_the_start(model: Path, tmp_path: Path) -> None:
@@ -163,12 +134,12 @@ def test_what_is_refused_at_the_start(model: Path, tmp_path: Path) -> None:
         assert (found, text in output) == (code, True), output
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_port_that_is_taken(model: Path, workers: str) -> None:
+def test_a_port_that_is_taken(model: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        code, output = finished("--model", str(model), "--port", port, "--workers", workers)
+        code, output = finished("--model", str(model), "--port", port)
     assert code == 1
     assert f"cannot listen on 127.0.0.1:{port}" in output
+    assert "--reuse-port" in output

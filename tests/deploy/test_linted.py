@@ -21,7 +21,7 @@ from harness import support
 from harness.worker_process import fetch, wait_for
 from streampair_connectors.cli.app import app
 from streampair_connectors.config import Config, load_config
-from streampair_connectors.serve.server import ROUTES
+from streampair_connectors.serve.routes import ROUTES
 from streampair_connectors.worker.factory import build_learner
 
 from streampair.errors import ConfigError

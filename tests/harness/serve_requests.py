@@ -13,8 +13,8 @@ TOKEN = "a-token-for-requests-at-random"
 PAYLOAD = "payload-that-no-log-has"
 
 _PATHS = [
-    *("/score", "/score?explain=true", "/score?explain=maybe", "/score?%ff=%00", "/events", "/events?key=1"),
-    *("/label", "/v2", "/v2/models/fraud", "/v2/models/fraud/infer", "/v2/models/fraud/infer"),
+    *("/score", "/score?explain=true", "/score?explain=maybe", "/score?%ff=%00"),
+    *("/v2", "/v2/models/fraud", "/v2/models/fraud/infer", "/v2/models/fraud/infer"),
     *(
         "/v2/models/other/infer",
         "/v2/models/fraud/ready",
@@ -103,8 +103,6 @@ def request(coin: random.Random, names: list[str]) -> tuple[bytes, bool]:
     method = coin.choice(_METHODS)
     if coin.random() < 0.9:
         headers["Authorization"] = f"Bearer {TOKEN}"
-    if coin.random() < 0.5:
-        headers["Idempotency-Key"] = coin.choice(["", "1", "k" * 300])
     if coin.random() < 0.05:
         headers[coin.choice(["Authorization", "Content-Encoding", "Expect", "Content-Type", "Accept"])] = (
             coin.choice(["", "gzip", "deflate", "Basic x", "wonders", "\xff", PAYLOAD, "br"])

@@ -55,7 +55,7 @@ class Serving:
             assert model is not None
             decoder = model_decoder(model)
         chosen = ServeOptions(**{"name": "fraud", "port": 0, **options})
-        return cls(ScoringServer(source, decoder, chosen, config))
+        return cls(ScoringServer(source, decoder, chosen))
 
     def _run(self) -> None:
         async def body() -> None:

@@ -17,12 +17,12 @@ from streampair_connectors.cli.options import (
     errors,
     run_until_signal,
 )
-from streampair_connectors.config import parse_duration
+from streampair_connectors.config import Config, load_config, parse_duration
 from streampair_connectors.observability import logs
 from streampair_connectors.serve.options import ServeOptions
 
 if TYPE_CHECKING:
-    from streampair_connectors.serve import processes
+    from streampair.models import Model
 
 __all__ = ["serve"]
 
@@ -53,18 +53,19 @@ def serve(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain for TLS, PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate, PEM.")] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, max=256, help="Processes that share the port (SO_REUSEPORT).")
-    ] = 1,
+    reuse_port: Annotated[
+        bool,
+        typer.Option(
+            "--reuse-port", help="Share the port with other processes that are started so (SO_REUSEPORT)."
+        ),
+    ] = False,
     max_body_bytes: Annotated[
         int, typer.Option(min=1024, max=1_000_000_000, help="Largest body of a request.")
     ] = 1_048_576,
     max_requests: Annotated[
-        int, typer.Option(min=1, help="Requests that a process answers at a time; others get status 503.")
+        int, typer.Option(min=1, help="Requests that it answers at a time; others get status 503.")
     ] = 256,
-    timeout_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Time for a body to arrive, and for a broker to store.")
-    ] = 10.0,
+    timeout_seconds: Annotated[float, typer.Option(min=0.1, help="Time for a body to arrive.")] = 10.0,
     max_model_age: Annotated[
         str | None,
         typer.Option(
@@ -80,13 +81,13 @@ def serve(
 
     POST /score takes one event or a list, as [input] of CONFIG declares them; with --model alone an event has
     the features of the model. It also speaks the Open Inference Protocol, version 2, as KServe and Triton do.
-    With CONFIG, POST /events scores an event and produces it to the input topic, and POST /label produces a
-    label to the topic of [labels]. /openapi.json describes all, /readyz and /metrics are for operators.
+    /openapi.json describes all, /readyz and /metrics are for operators.
 
     Serving learns nothing, stores nothing and spends no privacy budget. On Ctrl-C or SIGTERM it answers what
     has come, and ends.
     """
-    from streampair_connectors.serve import processes, server
+    from streampair_connectors.serve.model_source import load_model
+    from streampair_connectors.serve.server import build_server
 
     with errors(as_json):
         configure_logs(log_level, log_format)
@@ -95,30 +96,21 @@ def serve(
             raise ConfigError(
                 "there is nothing to serve", fix="give a configuration, or a model file with --model"
             )
-        served = processes.Served(config, model)
-        loaded = served.load()
+        settings = None if config is None else load_config(config)
+        loaded = None if model is None else load_model(model, settings)
         options = ServeOptions(
-            _name_of(name, loaded, model),
-            *(host, port, token_file, tls_cert, tls_key, workers),
+            _name_of(name, settings, loaded, model),
+            *(host, port, token_file, tls_cert, tls_key, reuse_port),
             *(max_body_bytes, max_requests, timeout_seconds, _milliseconds(max_model_age)),
         )
-
-        def started(url: str) -> None:
-            log.info("serving", app=options.name, url=url, processes=workers)
-
-        if workers > 1:
-            # Refused here, once, rather than by each process.
-            memory = processes.build(loaded, options).series.memory
-            processes.Processes(served, options, memory, (log_level, log_format)).run(started)
-            return
         stop = asyncio.Event()
 
         async def work() -> None:
-            one: server.ScoringServer = processes.build(loaded, options)
-            await one.start()
-            started(one.url)
+            server = build_server(settings, loaded, options)
+            await server.start()
+            log.info("serving", app=options.name, url=server.url)
             try:
-                await one.run(stop)
+                await server.run(stop)
             except StreampairError as error:
                 log.error("failed", app=options.name, error=error.problem, fix=error.fix)
                 raise
@@ -137,15 +129,15 @@ def _milliseconds(text: str | None) -> int | None:
         ) from None
 
 
-def _name_of(name: str | None, loaded: processes.Loaded, file: Path | None) -> str:
+def _name_of(name: str | None, config: Config | None, model: Model | None, file: Path | None) -> str:
     """The name of the model in answers."""
     if name is None:
-        if loaded.config is not None:
-            name = loaded.config.app
+        if config is not None:
+            name = config.app
         else:
-            assert loaded.model is not None
+            assert model is not None
             assert file is not None
-            application = loaded.model.metadata.get("application")
+            application = model.metadata.get("application")
             name = application if application and isinstance(application, str) else file.stem
     if not _NAME.fullmatch(name):
         raise ConfigError(

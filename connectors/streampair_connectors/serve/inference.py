@@ -16,10 +16,18 @@ import numpy as np
 
 from streampair.models import Model
 from streampair_connectors.serve.errors import Refusal
-from streampair_connectors.serve.model_source import ModelInfo
+from streampair_connectors.serve.messages import (
+    InferAnswer,
+    InferRequest,
+    ModelInfo,
+    ModelMetadata,
+    RequestedOutput,
+    Tensor,
+    TensorMetadata,
+)
 from streampair_connectors.serve.scoring import Body, Decoder, Scores
 
-__all__ = ["HEADER_LENGTH", "InferRequest", "infer_answer", "infer_events", "model_metadata", "parse_request"]
+__all__ = ["HEADER_LENGTH", "infer_answer", "infer_events", "model_metadata", "parse_request"]
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 """Header: length of the JSON where binary tensors follow it."""
@@ -34,36 +42,13 @@ _WHOLE = {name: np.iinfo(kind) for name, kind in _DTYPES.items() if "INT" in nam
 _LARGEST = {name: float(np.finfo(kind).max) for name, kind in _DTYPES.items() if name.startswith("FP")}
 
 
-class _Tensor(msgspec.Struct):
-    name: str
-    shape: list[int]
-    datatype: str
-    data: Any = None
-    parameters: dict[str, Any] | None = None
-
-
-class _Output(msgspec.Struct):
-    name: str
-    parameters: dict[str, Any] | None = None
-
-
-class InferRequest(msgspec.Struct):
-    """A request of the protocol."""
-
-    inputs: list[_Tensor]
-    id: str | None = None
-    parameters: dict[str, Any] | None = None
-    outputs: list[_Output] | None = None
-    tail: bytes = b""  # binary tensors
-
-
 _decode = msgspec.json.Decoder(InferRequest).decode
 _parse = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-def parse_request(body: bytes, length: str | None) -> InferRequest:
-    """Read a request.
+def parse_request(body: bytes, length: str | None) -> tuple[InferRequest, bytes]:
+    """Read a request: its JSON, and the binary tensors behind it.
 
     Parameters
     ----------
@@ -93,12 +78,16 @@ def parse_request(body: bytes, length: str | None) -> InferRequest:
             f"the body is no inference request: {error}",
             fix='send {"inputs": [{"name": ..., "shape": [...], "datatype": "FP64", "data": [...]}]}',
         ) from None
-    request.tail = body[end:]
-    return request
+    return request, body[end:]
 
 
-def infer_events(request: InferRequest, decoder: Decoder) -> list[Body]:
+def infer_events(request: InferRequest, binary: bytes, decoder: Decoder) -> list[Body]:
     """The events of a request: an input for each field, or one matrix whose columns are the fields.
+
+    Parameters
+    ----------
+    binary
+        The binary tensors behind the JSON.
 
     Raises
     ------
@@ -107,7 +96,7 @@ def infer_events(request: InferRequest, decoder: Decoder) -> list[Body]:
     """
     if not request.inputs:
         raise _wrong("the request has no inputs")
-    rest = memoryview(request.tail)
+    rest = memoryview(binary)
     columns: dict[str, list[Any]] = {}
     for tensor in request.inputs:
         values, rest = _values(tensor, rest)
@@ -131,7 +120,7 @@ def infer_events(request: InferRequest, decoder: Decoder) -> list[Body]:
     ]
 
 
-def _matrix(tensor: _Tensor, values: list[Any], decoder: Decoder) -> dict[str, list[Any]]:
+def _matrix(tensor: Tensor, values: list[Any], decoder: Decoder) -> dict[str, list[Any]]:
     fields = decoder.fields
     if fields is None:
         raise _wrong("the features have no order here: events declare their own")
@@ -142,7 +131,7 @@ def _matrix(tensor: _Tensor, values: list[Any], decoder: Decoder) -> dict[str, l
     return {name: values[i :: len(fields)] for i, name in enumerate(fields)}
 
 
-def _values(tensor: _Tensor, rest: memoryview) -> tuple[list[Any], memoryview]:
+def _values(tensor: Tensor, rest: memoryview) -> tuple[list[Any], memoryview]:
     """Values of a tensor, row by row, None for NaN; and the binary data behind it."""
     if any(size < 0 for size in tensor.shape):
         raise _wrong(f"the input {tensor.name!r} has a negative length in its shape")
@@ -165,7 +154,7 @@ def _values(tensor: _Tensor, rest: memoryview) -> tuple[list[Any], memoryview]:
     return [_finite(tensor, value) for value in values], rest
 
 
-def _finite(tensor: _Tensor, value: Any) -> Any:
+def _finite(tensor: Tensor, value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         if math.isnan(value):
             return None
@@ -173,7 +162,7 @@ def _finite(tensor: _Tensor, value: Any) -> Any:
     return value
 
 
-def _flat(tensor: _Tensor) -> list[Any]:
+def _flat(tensor: Tensor) -> list[Any]:
     """Values of a JSON tensor, row by row; its data are flat, or nested as its shape says."""
     data = tensor.data if isinstance(tensor.data, list) else []
     if not any(isinstance(item, list) for item in data):
@@ -189,7 +178,7 @@ def _flat(tensor: _Tensor) -> list[Any]:
     return data
 
 
-def _ragged(tensor: _Tensor) -> Refusal:
+def _ragged(tensor: Tensor) -> Refusal:
     return _wrong(f"the input {tensor.name!r} has nested data that are not of its shape {tensor.shape}")
 
 
@@ -206,7 +195,7 @@ def _fits(datatype: str, value: Any) -> bool:
     return not number or not math.isfinite(value) or abs(value) <= _LARGEST[datatype]
 
 
-def _numbers(tensor: _Tensor, part: memoryview) -> list[Any]:
+def _numbers(tensor: Tensor, part: memoryview) -> list[Any]:
     dtype = np.dtype(_DTYPES[tensor.datatype])
     if len(part) % dtype.itemsize:
         raise _wrong(f"the input {tensor.name!r} has a binary_data_size that is no multiple of its datatype")
@@ -214,7 +203,7 @@ def _numbers(tensor: _Tensor, part: memoryview) -> list[Any]:
     return values
 
 
-def _texts(tensor: _Tensor, part: memoryview) -> list[Any]:
+def _texts(tensor: Tensor, part: memoryview) -> list[Any]:
     """Texts of a binary tensor: each has its length before it, in 4 bytes."""
     out, position = [], 0
     while position < len(part):
@@ -245,48 +234,36 @@ def infer_answer(
         rows = [list(each.values()) for each in scores.probabilities]
         width = len(rows[0]) if rows else len(model.classes)
         made["probabilities"] = np.array(rows, dtype="<f8").reshape(len(rows), width)
-    wanted = request.outputs or [_Output(name) for name in made]
+    wanted = request.outputs or [RequestedOutput(name) for name in made]
     every = bool((request.parameters or {}).get("binary_data_output", False))
-    outputs: list[dict[str, Any]] = []
+    outputs: list[Tensor] = []
     tail = b""
     for output in wanted:
         if output.name not in made:
             raise _wrong(f"there is no output {output.name!r}; outputs are {', '.join(made)}")
         values = made[output.name]
-        tensor: dict[str, Any] = {"name": output.name, "datatype": "FP64", "shape": list(values.shape)}
+        tensor = Tensor(output.name, list(values.shape), "FP64")
         if (output.parameters or {}).get("binary_data", every):
-            tensor["parameters"] = {"binary_data_size": values.nbytes}
+            tensor.parameters = {"binary_data_size": values.nbytes}
             tail += values.tobytes()
         else:
-            tensor["data"] = values.ravel().tolist()
+            tensor.data = values.ravel().tolist()
         outputs.append(tensor)
-    answer: dict[str, Any] = {
-        "model_name": info.name,
-        "model_version": str(info.slots),
-        "parameters": {"slots": info.slots, "time": info.time},
-        "outputs": outputs,
-    }
-    if request.id is not None:
-        answer["id"] = request.id
-    text = _encode(answer)
+    parameters = {"slots": info.slots, "time": info.time}
+    text = _encode(InferAnswer(info.name, str(info.slots), parameters, outputs, request.id))
     if not tail:
         return text, {"Content-Type": "application/json"}
     return text + tail, {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))}
 
 
-def model_metadata(model: Model, info: ModelInfo, decoder: Decoder) -> dict[str, Any]:
+def model_metadata(model: Model, info: ModelInfo, decoder: Decoder) -> ModelMetadata:
     """What the protocol says of a model: inputs are its fields, one tensor each."""
     fields: Sequence[str] = decoder.fields or [str(name) for name in model.features]
-    outputs: list[dict[str, Any]] = [{"name": "score", "datatype": "FP64", "shape": [-1]}]
+    outputs = [TensorMetadata("score", "FP64", [-1])]
     if model.multiclass:
-        outputs.append({"name": "probabilities", "datatype": "FP64", "shape": [-1, len(model.classes)]})
-    return {
-        "name": info.name,
-        "versions": [str(info.slots)],
-        "platform": "streampair",
-        "inputs": [{"name": name, "datatype": "FP64", "shape": [-1]} for name in fields],
-        "outputs": outputs,
-    }
+        outputs.append(TensorMetadata("probabilities", "FP64", [-1, len(model.classes)]))
+    inputs = [TensorMetadata(name, "FP64", [-1]) for name in fields]
+    return ModelMetadata(info.name, [str(info.slots)], "streampair", inputs, outputs)
 
 
 def _wrong(problem: str) -> Refusal:

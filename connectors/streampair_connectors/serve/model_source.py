@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from streampair import models
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import Config
@@ -17,19 +15,11 @@ from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.worker.model_topic import ModelFollower, warm
 from streampair_connectors.worker.sessions import ConnectionWatch, run_watched
 
-__all__ = ["FileModel", "ModelInfo", "ModelSource", "TopicModel", "load_model"]
+__all__ = ["FileModel", "ModelSource", "TopicModel", "load_model"]
 
 log = get_logger(__name__)
 
 _RETRY_SECONDS = 1.0
-
-
-class ModelInfo(msgspec.Struct, gc=False):
-    """What an answer says of its model: name, records learned, and the time of the newest of them."""
-
-    name: str
-    slots: int
-    time: int | None
 
 
 class ModelSource(Protocol):

@@ -1,205 +1,34 @@
-"""The OpenAPI document of the server, written as data."""
+"""The OpenAPI document of the server, made from its routes and from the types of bodies and answers."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import msgspec
+
 from streampair import __version__
+from streampair_connectors.serve.messages import Ready, RefusalAnswer
+from streampair_connectors.serve.routes import ROUTES, Route
 
 __all__ = ["document"]
-
-_NUMBERS = {"type": "object", "additionalProperties": {"type": "number"}}
-_EVENT = {
-    "type": "object",
-    "description": "The fields of an event, as the input of the application declares them.",
-}
-_MODEL = {
-    "type": "object",
-    "required": ["name", "slots", "time"],
-    "properties": {
-        "name": {"type": "string"},
-        "slots": {"type": "integer", "description": "Records that the model has learned."},
-        "time": {"type": ["integer", "null"], "description": "Time of the newest, in ms since the epoch."},
-    },
-}
-_EXPLANATION = {
-    "type": "object",
-    "description": "Baseline and contributions of the features add up to the score.",
-    "required": ["baseline", "features"],
-    "properties": {"baseline": {"type": "number"}, "features": _NUMBERS},
-}
-_ONE = {
-    "type": "object",
-    "required": ["score", "model"],
-    "properties": {
-        "score": {"type": ["number", "null"], "description": "Higher ranks higher."},
-        "model": {"oneOf": [{"$ref": "#/components/schemas/Model"}, {"type": "null"}]},
-        "id": {"type": ["string", "null"], "description": "The id of the event."},
-        "probabilities": {**_NUMBERS, "description": "Of each class, of a model of several classes."},
-        "explanation": _EXPLANATION,
-    },
-}
-_MANY = {
-    "type": "object",
-    "required": ["scores", "model"],
-    "properties": {
-        "scores": {"type": "array", "items": {"type": "number"}},
-        "model": {"$ref": "#/components/schemas/Model"},
-        "ids": {"type": "array", "items": {"type": ["string", "null"]}},
-        "probabilities": {"type": "array", "items": _NUMBERS},
-        "explanations": {"type": "array", "items": _EXPLANATION},
-    },
-}
-_ERROR = {
-    "type": "object",
-    "required": ["error", "fix"],
-    "properties": {"error": {"type": "string"}, "fix": {"type": "string"}},
-}
-_TENSOR = {
-    "type": "object",
-    "required": ["name", "shape", "datatype"],
-    "properties": {
-        "name": {"type": "string"},
-        "shape": {"type": "array", "items": {"type": "integer"}},
-        "datatype": {"type": "string"},
-        "data": {"type": "array"},
-        "parameters": {"type": "object"},
-    },
-}
-_INFER = {
-    "type": "object",
-    "required": ["inputs"],
-    "properties": {
-        "id": {"type": "string"},
-        "parameters": {"type": "object"},
-        "inputs": {"type": "array", "items": _TENSOR},
-        "outputs": {"type": "array", "items": {"type": "object", "required": ["name"]}},
-    },
-}
-_INFERRED = {
-    "type": "object",
-    "required": ["model_name", "model_version", "outputs"],
-    "properties": {
-        "model_name": {"type": "string"},
-        "model_version": {"type": "string"},
-        "id": {"type": "string"},
-        "parameters": {"type": "object"},
-        "outputs": {"type": "array", "items": _TENSOR},
-    },
-}
-_READY = {
-    "type": "object",
-    "required": ["ready", "problems", "model"],
-    "properties": {
-        "ready": {"type": "boolean"},
-        "problems": {"type": "array", "items": {"type": "object"}},
-        "model": {"type": ["object", "null"]},
-    },
-}
 
 _TEXTS = {
     400: "The request is not JSON, or a header is wrong.",
     401: "The token is missing or wrong.",
-    404: "There is no such model, or the server does not offer this.",
+    404: "There is no such model or version.",
     408: "The body did not arrive in time.",
     413: "The body or an event is too large.",
     415: "The body has a Content-Encoding other than gzip and deflate.",
-    422: "An event cannot be used; the message names the field.",
+    417: "The header Expect is not 100-continue.",
+    422: "An event or a tensor cannot be used; the message names the field.",
     500: "An error of the server.",
-    503: "There is no model yet, the broker does not answer, or there are too many requests.",
+    503: "There is no model that is new enough, or there are too many requests.",
 }
-_REFUSED = (400, 401, 408, 413, 415, 422, 500, 503)
-_NAME = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-_VERSION = {
-    "name": "version",
-    "in": "path",
-    "required": True,
-    "description": "As in `versions` of the metadata; other versions are not there.",
-    "schema": {"type": "string"},
+_PLACES = {
+    "model": "Name of the model.",
+    "version": "As in `versions` of the metadata; other versions are not there.",
 }
-_KEY = {
-    "name": "key",
-    "in": "query",
-    "description": "Key of the record.",
-    "schema": {"type": "string"},
-}
-_EXPLAIN = {
-    "name": "explain",
-    "in": "query",
-    "description": "Whether the answer has the contribution of each feature.",
-    "schema": {"type": "boolean", "default": False},
-}
-_IDEMPOTENCY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": True,
-    "description": "A request with a known key is answered again, and not produced again.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-}
-
-
-def _answer(text: str, schema: Any, kind: str = "application/json") -> dict[str, Any]:
-    return {"description": text, "content": {kind: {"schema": schema}}}
-
-
-def _ref(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _operation(
-    summary: str,
-    answer: dict[str, Any],
-    refused: tuple[int, ...],
-    *,
-    body: Any = None,
-    parameters: tuple[Any, ...] = (),
-    token: bool = True,
-) -> dict[str, Any]:
-    made: dict[str, Any] = {
-        "summary": summary,
-        "responses": {
-            "200": answer,
-            **{str(status): _answer(_TEXTS[status], _ref("Error")) for status in refused},
-        },
-    }
-    if body is not None:
-        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    if parameters:
-        made["parameters"] = list(parameters)
-    if not token:
-        made["security"] = []
-    return made
-
-
-def _model_paths(path: str, parameters: tuple[Any, ...]) -> dict[str, Any]:
-    """The routes of the protocol under the path of a model, or of one of its versions."""
-    return {
-        f"{path}/infer": {
-            "post": _operation(
-                "Score tensors (Open Inference Protocol)",
-                _answer("The scores.", _INFERRED),
-                (*_REFUSED, 404),
-                body=_INFER,
-                parameters=parameters,
-            )
-        },
-        path: {
-            "get": _operation(
-                "Inputs and outputs of the model",
-                _answer("The metadata.", {"type": "object"}),
-                (401, 404, 503),
-                parameters=parameters,
-            )
-        },
-        f"{path}/ready": {
-            "get": _operation(
-                "Whether the model is ready",
-                _answer("It is.", _READY),
-                (401, 404, 503),
-                parameters=parameters,
-            )
-        },
-    }
 
 
 def document(name: str) -> dict[str, Any]:
@@ -210,55 +39,12 @@ def document(name: str) -> dict[str, Any]:
     name
         Of the model.
     """
-    scored = _answer("The score.", {"oneOf": [_ref("Score"), _ref("Scores")]})
-    ready = _operation(
-        "Whether there is a model that is new enough", _answer("It is ready.", _READY), (503,), token=False
-    )
-    live = _operation("Whether the server answers", _answer("It does.", {"type": "object"}), (), token=False)
-    paths: dict[str, Any] = {
-        "/score": {
-            "post": _operation(
-                "Score an event, or a list of events",
-                scored,
-                _REFUSED,
-                body={"oneOf": [_EVENT, {"type": "array", "items": _EVENT}]},
-                parameters=(_EXPLAIN,),
-            )
-        },
-        "/events": {
-            "post": _operation(
-                "Score an event, and produce it to the input topic, so that it is learned",
-                _answer("The event is stored.", _ref("Score")),
-                (*_REFUSED, 404),
-                body=_EVENT,
-                parameters=(_IDEMPOTENCY, _KEY),
-            )
-        },
-        "/label": {
-            "post": _operation(
-                "Produce a label to the labels topic",
-                _answer("The label is stored.", {"type": "object"}),
-                (*_REFUSED, 404),
-                body={"type": "object"},
-                parameters=(_KEY,),
-            )
-        },
-        **_model_paths("/v2/models/{model}", (_NAME,)),
-        **_model_paths("/v2/models/{model}/versions/{version}", (_NAME, _VERSION)),
-        "/v2": {
-            "get": _operation("Name, version and extensions", _answer("They.", {"type": "object"}), (401,))
-        },
-        "/v2/health/live": {"get": live},
-        "/v2/health/ready": {"get": ready},
-        "/livez": {"get": live},
-        "/readyz": {"get": ready},
-        "/metrics": {
-            "get": _operation(
-                "Series for Prometheus", _answer("The series.", {"type": "string"}, "text/plain"), (401,)
-            )
-        },
-        "/openapi.json": {"get": _operation("This document", _answer("It.", {"type": "object"}), (401,))},
-    }
+    types = [RefusalAnswer, *(each for route in ROUTES for each in (*route.answers, *route.bodies))]
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    of_type = dict(zip(types, schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, of_type)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -270,6 +56,69 @@ def document(name: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Model": _MODEL, "Score": _ONE, "Scores": _MANY, "Error": _ERROR},
+            "schemas": components,
         },
     }
+
+
+def _operation(route: Route, of_type: dict[Any, Any]) -> dict[str, Any]:
+    def content(types: tuple[Any, ...]) -> dict[str, Any]:
+        schemas = [of_type[each] for each in types]
+        return {"application/json": {"schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas}}}
+
+    found = content(route.answers) if route.answers else {"text/plain": {"schema": {"type": "string"}}}
+    made: dict[str, Any] = {
+        "summary": route.summary,
+        "parameters": _parameters(route),
+        "responses": {
+            "200": {"description": "The answer.", "content": found},
+            **{
+                str(status): {"description": _TEXTS[status], "content": content((RefusalAnswer,))}
+                for status in _refused(route)
+            },
+        },
+    }
+    if Ready in route.answers:  # a server that is not ready says why
+        made["responses"]["503"]["content"] = content((*route.answers, RefusalAnswer))
+    if route.bodies:
+        made["requestBody"] = {"required": True, "content": content(route.bodies)}
+    if not route.token:
+        made["security"] = []
+    return made
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    in_path = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": _PLACES[name],
+            "schema": {"type": "string"},
+        }
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    in_query = [
+        {
+            "name": name,
+            "in": "query",
+            "description": text,
+            "schema": {"type": "boolean", "default": False},
+        }
+        for name, text in route.flags
+    ]
+    return in_path + in_query
+
+
+def _refused(route: Route) -> list[int]:
+    """The statuses other than 200 that a route may answer with."""
+    statuses = {417, 500}
+    if route.token:
+        statuses |= {401, 503}
+    if route.bodies:
+        statuses |= {400, 408, 413, 415, 422}
+    if "{model}" in route.path:
+        statuses |= {404}
+    if Ready in route.answers:
+        statuses |= {503}
+    return sorted(statuses)

@@ -26,14 +26,14 @@ class ServeOptions(NamedTuple):
         Bearer tokens, one a line. None: everybody may ask.
     tls_cert, tls_key
         Certificate chain and key, in PEM. None: plain HTTP.
-    workers
-        Processes that share the port.
+    reuse_port
+        Whether other processes may listen on the same port (SO_REUSEPORT).
     max_body_bytes
         Of a request.
     max_requests
-        Requests that one process answers at a time.
+        Requests that it answers at a time.
     timeout_seconds
-        For a body to arrive, and for a broker to store.
+        For a body to arrive.
     max_model_age
         Milliseconds from the newest record of the model until the server is not ready. None: no limit.
     """
@@ -44,7 +44,7 @@ class ServeOptions(NamedTuple):
     token_file: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    workers: int = 1
+    reuse_port: bool = False
     max_body_bytes: int = 1_048_576
     max_requests: int = 256
     timeout_seconds: float = 10.0

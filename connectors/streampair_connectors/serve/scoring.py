@@ -16,6 +16,7 @@ from streampair_connectors.codecs.json_fields import is_json
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, InputConfig
 from streampair_connectors.serve.errors import Refusal
+from streampair_connectors.serve.messages import Reasons
 from streampair_connectors.worker.factory import taken_cells
 
 __all__ = [
@@ -49,11 +50,14 @@ class Decoder(NamedTuple):
         The fields of an event, in order; None: each event has its own.
     configured
         Whether a configuration declares them, so that errors may name its keys.
+    ids
+        Whether events have ids.
     """
 
     decode: Callable[[Any], Event]
     fields: list[str] | None
     configured: bool = True
+    ids: bool = False
 
 
 class EventScore(NamedTuple):
@@ -77,7 +81,11 @@ _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 def config_decoder(config: Config) -> Decoder:
     """The decoder of an application's events."""
-    return Decoder(json_decoder(config.input, **taken_cells(config)), config.input.source_names() or None)
+    return Decoder(
+        json_decoder(config.input, **taken_cells(config)),
+        config.input.source_names() or None,
+        ids=config.input.id is not None,
+    )
 
 
 def model_decoder(model: Model) -> Decoder:
@@ -186,7 +194,7 @@ def _score_table(model: Model, decoder: Decoder, events: Sequence[Body]) -> Scor
     return Scores(scores, [None] * len(scores) if table.ids is None else table.ids, None)
 
 
-def explain(model: Model, decoder: Decoder, body: Body) -> dict[str, Any]:
+def explain(model: Model, decoder: Decoder, body: Body) -> Reasons:
     """The contribution of each feature to the score of an event that has been scored.
 
     Raises
@@ -202,7 +210,7 @@ def explain(model: Model, decoder: Decoder, body: Body) -> dict[str, Any]:
             error.problem,
             fix="ask without explain; auc.Forest, auc.MulticlassForest and ranking.Forest give reasons",
         ) from None
-    return {"baseline": found.baseline, "features": by_label(found.features)}
+    return Reasons(found.baseline, by_label(found.features))
 
 
 def by_label(values: Mapping[Any, float]) -> dict[str, float]:
