@@ -590,15 +590,15 @@ async def _missing_rights(
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
         await within(config, admin.start())
-        work: list[Awaitable[list[Missing]]] = [
-            _missing_on_topics(admin, topics),
-            *(_missing_on_group(admin, group, operation) for group, operation in groups.items()),
-        ]
-        if transactional_id is not None:
-            work.append(_missing_on_transactional_id(admin, transactional_id))
+        # Each question is made when the one before is answered: one that fails leaves none behind.
         missing: list[Missing] = []
-        for part in work:
-            missing += await within(config, _empty_if_unsupported(part))
+        missing += await within(config, _empty_if_unsupported(_missing_on_topics(admin, topics)))
+        for group, operation in groups.items():
+            of_group = _missing_on_group(admin, group, operation)
+            missing += await within(config, _empty_if_unsupported(of_group))
+        if transactional_id is not None:
+            of_id = _missing_on_transactional_id(admin, transactional_id)
+            missing += await within(config, _empty_if_unsupported(of_id))
         return missing
     finally:
         await stop_quietly(admin.close(), 2.0)
