@@ -24,7 +24,7 @@ PRIVATE = (
 
 
 def export(app: App, file: Path, *options: str, code: int = 0) -> dict[str, object]:
-    arguments = ["model", "export", str(app.path), str(file), "--json", *options]
+    arguments = ["model", "export", str(app.path), "--output", str(file), "--json", *options]
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == code, result.output
     return dict(json.loads(result.stdout.splitlines()[-1]))

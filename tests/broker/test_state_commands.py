@@ -230,7 +230,7 @@ def test_a_worker_that_runs_is_shown_and_left_alone(app: App) -> None:
         assert (lane["offset"], lane["damage"]) == (60, None)
         output = call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
         assert "has 1 member" in output["error"]
-        call("state", "export", app.path, app.path.with_name("x.state"), code=1)
+        call("state", "export", app.path, "--output", app.path.with_name("x.state"), code=1)
         app.produce(events(20, seed=2))
         app.await_scores({0: 80}, worker)
         assert worker.stop() is None
@@ -270,10 +270,10 @@ def test_a_state_moves_between_stores(
         third.state.mkdir(mode=0o700)
         shutil.copy(first.state / f"{name}.noise-key", third.state)
     file = tmp_path / "moved.state"
-    output = call("state", "export", first.path, file)
+    output = call("state", "export", first.path, "--output", file)
     assert output["partitions"] == list(map(partition_key, first.lanes))
     assert file.stat().st_mode & 0o777 == 0o600
-    call("state", "export", first.path, file, code=1)  # nothing is written over
+    call("state", "export", first.path, "--output", file, code=1)  # nothing is written over
     before = call("state", "show", first.path)["lanes"][0]
     call("state", "import", second.path, file)
     after = call("state", "show", second.path)["lanes"][0]
@@ -283,7 +283,7 @@ def test_a_state_moves_between_stores(
     run(second, 200)
     assert "not the newest" in call("state", "import", third.path, file, code=1)["error"]
     back = tmp_path / "back.state"
-    call("state", "export", second.path, back)
+    call("state", "export", second.path, "--output", back)
     call("state", "import", third.path, back)
     third.produce(values[200:])
     with Inside(third) as worker:
@@ -330,7 +330,7 @@ def test_a_state_is_exported_whose_last_commit_did_not_come_to_the_register(
     worker.kill()
     nobody(first)
     file = tmp_path / "moved.state"
-    call("state", "export", first.path, file)
+    call("state", "export", first.path, "--output", file)
     first.produce(values[100:])
     run(first, 120)
     # Another one has gone on: that is no state which is a commit ahead.
@@ -350,7 +350,10 @@ def test_a_log_without_an_entry_is_not_exported(
     app = App(apache_kafka, tmp_path, unique("app"), store="directory").create_topics()
     app.state.mkdir(mode=0o700)
     (app.state / f"{app.name}@{app.input}-{app.label()}.log").touch()
-    assert "has no entry" in call("state", "export", app.path, tmp_path / "moved.state", code=1)["error"]
+    assert (
+        "has no entry"
+        in call("state", "export", app.path, "--output", tmp_path / "moved.state", code=1)["error"]
+    )
 
 
 def test_a_store_beside_the_configuration_is_not_passed_over(
@@ -642,8 +645,11 @@ def test_a_state_is_exported_without_its_input(
     delete_topic(app, app.input)
     file = tmp_path / "moved.state"
     with support.full_disk(100):
-        assert "moved.state cannot be written" in call("state", "export", app.path, file, code=1)["error"]
+        assert (
+            "moved.state cannot be written"
+            in call("state", "export", app.path, "--output", file, code=1)["error"]
+        )
     assert not file.exists()
-    assert call("state", "export", app.path, file)["partitions"] == ["all"]
+    assert call("state", "export", app.path, "--output", file)["partitions"] == ["all"]
     (lane,) = call("state", "show", app.path)["lanes"]
     assert (lane["sequence"], lane["register"]) == (before["sequence"], "not asked")

@@ -79,7 +79,7 @@ def help_of(*path: str) -> str:
 
 def test_the_commands() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
-        *("", "demo", "check", "doctor", "run", "serve", "promote", "replay", "report", "audit", "erasure"),
+        *("", "demo", "check", "run", "serve", "promote", "replay", "audit", "erasure"),
         *("budget", "budget plan", "budget show", "budget card"),
         *("dlq", "dlq list", "dlq show", "dlq replay"),
         *("model", "model export", "model show"),
@@ -397,7 +397,7 @@ def test_replay_serves_metrics_until_interrupted(config: Path) -> None:
         config,
         file,
         "--serve",
-        "-o",
+        "--output",
         os.devnull,
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

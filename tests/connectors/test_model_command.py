@@ -81,7 +81,7 @@ def test_the_model_of_a_stored_lane(config: Path, tmp_path: Path) -> None:
     learner = lane.lane.learner
     lane.close()
     before = {path: path.read_bytes() for path in (tmp_path / "state").iterdir()}
-    assert call_json("export", config, file) == {
+    assert call_json("export", config, "--output", file) == {
         **{"file": str(file), "slots": 150},
         **{"newer_events": 0, "features": 2},
     }
@@ -100,7 +100,7 @@ def test_the_model_of_a_stored_lane(config: Path, tmp_path: Path) -> None:
         assert card["privacy_loss"]["epsilon spent"] == learner.privacy.epsilon_spent
         assert card["deployment"]["data curator"] == "a bank"
     graph = tmp_path / "model.onnx"
-    call("export", config, graph)
+    call("export", config, "--output", graph)
     outputs = onnxruntime.InferenceSession(graph).run(None, models.onnx_inputs(model, xs))
     assert outputs[0].tolist() == pytest.approx([model.score_one(x) for x in xs])
 
@@ -114,8 +114,8 @@ def test_events_behind_the_last_snapshot_are_counted(config: Path, tmp_path: Pat
     lane.commit(snapshot=False)
     lane.take(7)  # and dies
     lane.close()
-    assert call_json("export", config, file)["newer_events"] == 20
-    assert "20 newer events are not in it" in call("export", config, file)
+    assert call_json("export", config, "--output", file)["newer_events"] == 20
+    assert "20 newer events are not in it" in call("export", config, "--output", file)
     model = models.load(file)
     assert model.slots == 150
     if spent is not None:  # what a replay may charge is charged
@@ -132,7 +132,7 @@ def test_the_card_of_a_model_names_a_challenger(tmp_path: Path) -> None:
     lane.take(50)
     lane.commit()
     lane.close()
-    call("export", config, file)
+    call("export", config, "--output", file)
     assert NOT_PRIVATE in models.load(file).metadata["privacy_card"]["notes"]
 
 
@@ -144,28 +144,34 @@ def test_a_model_for_each_partition(tmp_path: Path) -> None:
         lane.commit()
         lane.close()
     assert "a model for each of 2 partitions\n  fix: choose one: --partition 0" in call(
-        "export", config, file, code=2
+        "export", config, "--output", file, code=2
     )
-    assert call_json("export", config, file, "--partition", 2)["slots"] == 42
-    assert "no lane of fraud of partition 1" in call("export", config, file, "--partition", 1, code=1)
+    assert call_json("export", config, "--output", file, "--partition", 2)["slots"] == 42
+    assert "no lane of fraud of partition 1" in call(
+        "export", config, "--output", file, "--partition", 1, code=1
+    )
 
 
 def test_what_cannot_be_exported_names_the_fix(tmp_path: Path) -> None:
     config, file = configured(tmp_path, PAIR_OGD), tmp_path / "model.json"
-    assert "the store has no lane of fraud\n  fix: run it first" in call("export", config, file, code=1)
-    assert "fix: remove --partition" in call("export", config, file, "--partition", 0, code=2)
+    assert "the store has no lane of fraud\n  fix: run it first" in call(
+        "export", config, "--output", file, code=1
+    )
+    assert "fix: remove --partition" in call("export", config, "--output", file, "--partition", 0, code=2)
     lane = lane_of(config)
     lane.take(10)
     lane.close()
-    assert "has no snapshot of payments[all] yet" in call("export", config, file, code=1)
+    assert "has no snapshot of payments[all] yet" in call("export", config, "--output", file, code=1)
     lane = lane_of(config)
     lane.take(10)
     lane.commit()
     lane.close()
-    assert "give a file in a directory that is there" in call("export", config, tmp_path / "no" / "m", code=2)
+    assert "give a file in a directory that is there" in call(
+        "export", config, "--output", tmp_path / "no" / "m", code=2
+    )
     (log,) = (tmp_path / "state").glob("*.log")
     log.write_bytes(log.read_bytes()[:-70])
-    assert "fix: " in call("export", config, file, code=1)
+    assert "fix: " in call("export", config, "--output", file, code=1)
     assert not file.exists()
 
 
@@ -175,8 +181,8 @@ def test_a_model_topic_without_a_broker_leaves_the_store(tmp_path: Path) -> None
     lane.take(10)
     lane.commit()
     lane.close()
-    assert "fix: " in call("export", config, file, code=1)
-    assert call_json("export", config, file, "--stored")["slots"] == 10
+    assert "fix: " in call("export", config, "--output", file, code=1)
+    assert call_json("export", config, "--output", file, "--stored")["slots"] == 10
 
 
 def saved(path: Path, learner: Any, count: int, **more: Any) -> Path:

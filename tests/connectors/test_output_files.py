@@ -68,7 +68,7 @@ SPELLINGS: tuple[Callable[[Path], str], ...] = (
 )
 
 
-@pytest.mark.parametrize("option", ["--output", "--record", "--dead-letters"])
+@pytest.mark.parametrize("option", ["--output", "--page", "--dead-letters"])
 @pytest.mark.parametrize("name", ["e.jsonl", "c.toml", "audit.json"])
 def test_a_replay_writes_over_nothing_that_it_reads(folder: Path, option: str, name: str) -> None:
     (folder / "audit.json").write_text("{}")
@@ -98,12 +98,12 @@ def test_a_replay_does_not_write_over_its_input_by_default(folder: Path) -> None
 def test_two_outputs_in_one_file(folder: Path, begin: str | None) -> None:
     if begin is not None:
         (folder / "s").write_text(begin)
-    command = ["replay", "c.toml", "e.jsonl", "--output", "s", "--record", "sub/../s"]
-    assert "--record sub/../s is the same file as that of --output" in call(*command, code=2).stderr
-    command = ["replay", "c.toml", "e.jsonl", "--output", "s", "--record", "s.part"]
-    assert "--record s.part is the same file as that of --output" in call(*command, code=2).stderr
+    command = ["replay", "c.toml", "e.jsonl", "--output", "s", "--page", "sub/../s"]
+    assert "--page sub/../s is the same file as that of --output" in call(*command, code=2).stderr
+    command = ["replay", "c.toml", "e.jsonl", "--output", "s", "--page", "s.part"]
+    assert "--page s.part is the same file as that of --output" in call(*command, code=2).stderr
     # A device takes them all.
-    call("replay", "c.toml", "e.jsonl", "--output", os.devnull, "--record", os.devnull)
+    call("replay", "c.toml", "e.jsonl", "--output", os.devnull, "--page", os.devnull)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,8 @@ def test_standard_input_and_output_are_files_too(folder: Path, source: str, sink
 
 
 def test_other_commands_write_over_nothing_that_they_read(folder: Path) -> None:
-    call("replay", "c.toml", "e.jsonl", "--output", "s.jsonl", "--record", "run.json")
-    os.link("run.json", "run.html")
-    assert "is the same file as RUN, which is read" in call("report", "run.json", code=2).stderr
-    for command in ("report c.toml -o", "budget card c.toml --html", "model export c.toml"):
-        failed = call(*command.split(), "sub/../c.toml", code=2)
+    for command in ("budget card c.toml", "model export c.toml"):
+        failed = call(*command.split(), "--output", "sub/../c.toml", code=2)
         assert "is the same file as the configuration, which is read" in failed.stderr
     assert (folder / "c.toml").read_text() == TOML
 
@@ -143,15 +140,15 @@ def test_an_output_gets_its_name_when_it_is_complete(folder: Path) -> None:
         "link",
         "--dead-letters",
         "bad.jsonl",
-        "--record",
-        "run.json",
+        "--page",
+        "run.html",
     )
     assert (folder / "link").is_symlink()
     assert len((folder / "s.jsonl").read_text().splitlines()) == 61
     assert (folder / "s.jsonl").stat().st_mode & 0o777 == 0o640
     assert len((folder / "bad.jsonl").read_text().splitlines()) == 1
     assert {path.name for path in folder.iterdir()} == {
-        *("c.toml", "e.jsonl", "sub", "link", "s.jsonl", "bad.jsonl", "run.json")
+        *("c.toml", "e.jsonl", "sub", "link", "s.jsonl", "bad.jsonl", "run.html")
     }
 
 
@@ -159,15 +156,15 @@ def test_an_output_of_a_replay_that_fails_does_not_get_its_name(folder: Path) ->
     (folder / "s.jsonl").write_text("of yesterday\n")
     rows = "".join(f"{n % 7},{n % 3},{n % 2}\n" for n in range(3000))
     (folder / "e.csv").write_text(f'a,b,y\nx,1,1\n{rows}1,"2,1\n')
-    failed = call("replay", "c.toml", "e.csv", "-o", "s.jsonl", "--record", "run.json", code=1)
+    failed = call("replay", "c.toml", "e.csv", "--output", "s.jsonl", "--page", "run.html", code=1)
     assert "not complete: " in failed.stderr
     assert "line 3003 of e.csv has a quote" in failed.stderr.replace(",", "")
     assert (folder / "s.jsonl").read_text() == "of yesterday\n"
     assert len((folder / "s.jsonl.part").read_text().splitlines()) == 3000
     assert len((folder / "fraud-dead-letters.jsonl.part").read_text().splitlines()) == 1
-    assert not list(folder.glob("run.json*"))
+    assert not list(folder.glob("run.html*"))
     # The next one begins anew.
-    call("replay", "c.toml", "e.jsonl", "-o", "s.jsonl")
+    call("replay", "c.toml", "e.jsonl", "--output", "s.jsonl")
     assert len((folder / "s.jsonl").read_text().splitlines()) == 60
     assert [path.name for path in folder.glob("*.part")] == ["fraud-dead-letters.jsonl.part"]
 
@@ -233,5 +230,5 @@ def test_a_model_is_not_saved_over_what_a_command_reads(folder: Path) -> None:
     models.save(auc.PairOGD(), folder / "start.json")
     text = TOML.replace("[worker]", 'start = "start.json"\n[worker]')
     (folder / "c.toml").write_text(text)
-    failed = call("model", "export", "c.toml", "start.json", code=2)
-    assert "FILE start.json is the same file as learner.start, which is read" in failed.stderr
+    failed = call("model", "export", "c.toml", "--output", "start.json", code=2)
+    assert "--output start.json is the same file as learner.start, which is read" in failed.stderr

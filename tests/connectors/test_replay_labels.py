@@ -445,7 +445,7 @@ def test_labels_of_which_none_finds_an_event(
     write(
         tmp_path / "l.csv", [Label(BEGIN + 10 + n, written.format(name), True) for n, name in enumerate(IDS)]
     )
-    call = ["replay", "c.toml", "e.csv", "--labels", "l.csv", "-o", "s.jsonl"]
+    call = ["replay", "c.toml", "e.csv", "--labels", "l.csv", "--output", "s.jsonl"]
     failed = CliRunner().invoke(app, call)
     assert failed.exit_code == 1
     assert f"error: none of 4 labels found its event: ids of labels are {examples}" in failed.stderr

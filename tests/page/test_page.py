@@ -21,16 +21,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from harness.browser import browser
 from harness.label_series import DAY, label_metrics, late_gauges
-from harness.lane_on_disk import LaneOnDisk
 from harness.worker_process import wait_for
 from playwright.sync_api import expect
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.replay import _Background
-from streampair_connectors.cli.report import report_html
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
-from streampair_connectors.observability.dashboard import frame
+from streampair_connectors.observability.dashboard import frame, recorded_page
 from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
 from streampair_connectors.observability.metric_history import CAUSES, LetterCause
 from streampair_connectors.observability.metrics import Telemetry
@@ -601,7 +599,7 @@ def test_a_worker_that_hangs_or_dies_is_noticed(visit: Open, tmp_path: Path) -> 
         config,
         file,
         "--serve",
-        "-o",
+        "--output",
         os.devnull,
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -796,17 +794,23 @@ def call(*arguments: object, code: int = 0) -> str:
     return str(result.output)
 
 
+def run_of(page: Path) -> dict[str, Any]:
+    """The run that a page shows."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text())
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
 def test_a_recorded_run_is_one_file_that_opens_from_a_disk(visit: Open, tmp_path: Path) -> None:
     config, file = tmp_path / "fraud.toml", tmp_path / "events.jsonl"
     config.write_text(CONFIG)
     file.write_text(
         "".join(json.dumps({"a": i % 3 - 1, "b": 0.5, "y": i % 2 == 0}) + "\n" for i in range(90))
     )
-    recorded = tmp_path / "run.json"
-    call("replay", config, file, "-o", os.devnull, "--record", recorded)
-    call("report", recorded)
-    recording = json.loads(recorded.read_text())
-    page = visit((tmp_path / "run.html").as_uri())
+    recorded = tmp_path / "run.html"
+    call("replay", config, file, "--output", os.devnull, "--page", recorded)
+    recording = run_of(recorded)
+    page = visit(recorded.as_uri())
     says(page, "Recorded on")
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url))
@@ -823,64 +827,28 @@ def test_a_recorded_run_is_one_file_that_opens_from_a_disk(visit: Open, tmp_path
 
 def test_a_short_file_has_a_past_and_a_record_says_nothing_of_now(visit: Open, tmp_path: Path) -> None:
     """It is read in less time than the page looks anew: its lines are those of its events all the same."""
-    config, file, record = tmp_path / "fraud.toml", tmp_path / "events.jsonl", tmp_path / "run.json"
+    config, file, recorded = tmp_path / "fraud.toml", tmp_path / "events.jsonl", tmp_path / "run.html"
     config.write_text(CONFIG)
     rows = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}) for i in range(380)]
     file.write_text("\n".join(rows))
-    call("replay", config, file, "--output", tmp_path / "scores.jsonl", "--record", record)
-    past = json.loads(record.read_text())["lanes"][0]["history"]
+    call("replay", config, file, "--output", tmp_path / "scores.jsonl", "--page", recorded)
+    past = run_of(recorded)["lanes"][0]["history"]
     assert past["events"] == [64.0, 128.0, 192.0, 256.0, 320.0, 380.0]
     assert len(set(past["regret_average"])) == 6  # no estimate is drawn where it was not made
-    call("report", record)
-    page = visit(f"{record.with_suffix('.html').as_uri()}#privacy")
+    page = visit(f"{recorded.as_uri()}#privacy")
     says(page, "When this was recorded, 20 records could still be learned.")
     assert "At the present rate" not in page.locator("body").inner_text()
     page.get_by_role("tab", name="Operation").click()
     says(page, "Nothing runs here: this is what was recorded.")
 
 
-def test_a_run_cannot_smuggle_a_script_into_its_report(visit: Open, tmp_path: Path) -> None:
+def test_a_run_cannot_smuggle_a_script_into_its_page(visit: Open, tmp_path: Path) -> None:
     evil = "</script><script>document.title = 'evil'</script><img src=x onerror=alert(1)>"
     data = frame(Telemetry(), public=False)
     data["apps"] = {evil: {"state": "failed", "detail": evil, "next_step": ""}}
     file = tmp_path / "run.html"
-    file.write_bytes(report_html(data))
+    file.write_bytes(recorded_page(data))
     page = visit(file.as_uri())
     says(page, "has failed.")
     assert page.title() == "streampair"
     assert page.locator("img").count() == 0
-
-
-def test_what_is_no_recorded_run_is_refused(tmp_path: Path) -> None:
-    for name, content in (("a.json", b"{}"), ("b.json", b"\xff"), ("c.json", None)):
-        if content is not None:
-            (tmp_path / name).write_bytes(content)
-        assert "fix: " in call("report", tmp_path / name, code=1)
-
-
-def test_a_state_at_rest_is_shown_too(visit: Open, tmp_path: Path) -> None:
-    config = tmp_path / "fraud.toml"
-    config.write_text(CONFIG + 'store.directory = "state"\nlearner.scope = "partition"\n')
-    rows = [json.dumps({"a": i % 3 - 1, "b": 0.5, "y": i % 2 == 0}).encode() for i in range(60)]
-    lane = LaneOnDisk(config, [Record(i, row, None, 1_700_000_000_000) for i, row in enumerate(rows)], 0)
-    lane.take(60)
-    lane.commit(when=1_700_000_009_000)
-    lane.close()
-    assert json.loads(call("report", config, "--json"))["lanes"] == 1
-    (account,) = json.loads(call("budget", "show", config, "--json"))["accounts"]
-    page = visit(f"{(tmp_path / 'fraud.html').as_uri()}#privacy")
-    says(page, "The guarantee holds")
-    texts = {name.removeprefix("streampair_privacy_"): text for name, _, text in numbers(page)}
-    for name in ("epsilon_spent", "mu_spent", "horizon_left", "forks"):
-        assert agrees(texts[name], account[name]), name
-    says(page, "The account goes back to its first record, of 14 Nov 2023")
-    assert "has held the lane" not in page.locator("body").inner_text()
-    (dates,) = account["release_dates"]
-    row = page.get_by_role("region", name="The latest releases").locator("tbody tr")
-    assert dates[1] == account["releases"]
-    assert [agrees(row.locator("td").nth(i).inner_text(), dates[j]) for i, j in ((0, 4), (1, 1))] == [
-        True
-    ] * 2
-    assert "Not recorded" not in page.locator("body").inner_text()
-    page.get_by_role("tab", name="Learning").click()
-    says(page, "A state at rest has no scores")

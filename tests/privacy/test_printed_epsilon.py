@@ -63,7 +63,7 @@ def replayed(directory: Path, name: str) -> str:
     outputs = []
     for form in ([], ["--json"]):
         result = CliRunner().invoke(
-            app, ["replay", str(config), str(file), "-o", str(directory / "o"), *form]
+            app, ["replay", str(config), str(file), "--output", str(directory / "o"), *form]
         )
         assert result.exit_code == 0, result.output
         outputs.append(result.output)

@@ -32,7 +32,6 @@ from streampair_connectors.cli.options import (
 )
 from streampair_connectors.cli.options import errors as _errors
 from streampair_connectors.cli.promote import promote
-from streampair_connectors.cli.report import add_report
 from streampair_connectors.cli.serve import serve
 from streampair_connectors.cli.state import state_app
 from streampair_connectors.config import load_config
@@ -155,43 +154,37 @@ def demo(
     short_help="Say whether a configuration is ready to run.",
     epilog="Example: streampair check fraud.toml",
 )
-def check(config: ConfigPath, create_topics: CreateTopics = False, as_json: AsJson = False) -> None:
-    from streampair_connectors.cli.check import check_config
+def check(
+    config: ConfigPath,
+    create_topics: CreateTopics = False,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep",
+            help="Also what takes longer: look at the free disk space, compile the kernels, and compare this "
+            "host's clock with the newest records.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    from streampair_connectors.cli.check import Report, check_config
+    from streampair_connectors.cli.check_deep import check_deep
 
     with _errors(as_json):
         settings = load_config(config)
         logs.configure("error")
-        report = asyncio.run(check_config(settings, create_topics=create_topics))
+
+        async def work() -> Report:
+            report = await check_config(settings, create_topics=create_topics)
+            if deep:
+                await check_deep(settings, report)
+            return report
+
+        report = asyncio.run(work())
         if as_json:
             typer.echo(json.dumps(report.as_dict()))
         else:
             for line in report.lines():
-                typer.echo(line)
-        if not report.ok:
-            raise typer.Exit(1)
-
-
-@app.command(
-    short_help="Say what is to be mended before `run`, in order.",
-    epilog="Example: streampair doctor fraud.toml",
-)
-def doctor(config: ConfigPath, as_json: AsJson = False) -> None:
-    """Say what is to be mended before `run`, in the order in which to do it.
-
-    Does all that `check` does, and what takes longer: kernels are compiled, as at the first start of `run`,
-    the newest records of the input are compared with this host's clock, and the disk is looked at. Prints
-    problems with their fixes, then warnings. Changes nothing else. Exit code 1 if `run` would not start.
-    """
-    from streampair_connectors.cli.doctor import examine, report_lines
-
-    with _errors(as_json):
-        settings = load_config(config)
-        logs.configure("error")
-        report = asyncio.run(examine(settings))
-        if as_json:
-            typer.echo(json.dumps(report.as_dict()))
-        else:
-            for line in report_lines(report):
                 typer.echo(line)
         if not report.ok:
             raise typer.Exit(1)
@@ -291,7 +284,7 @@ def replay(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the scores here, not to standard output.")
+        Path | None, typer.Option("--output", help="Write the scores here, not to standard output.")
     ] = None,
     dead_letters: Annotated[
         Path | None,
@@ -299,8 +292,11 @@ def replay(
             help="Write bad events here. Default: APP-dead-letters.jsonl, created if there are any."
         ),
     ] = None,
-    record: Annotated[
-        Path | None, typer.Option("--record", help="Write the run here, for `streampair report`.")
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page", help="Write the dashboard of the run here, as one HTML file, which needs no server."
+        ),
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve dashboard and metrics until Ctrl-C.")] = False,
     as_json: AsJson = False,
@@ -330,7 +326,7 @@ def replay(
                 for name, value in summary.items():
                     typer.echo(f"{name:>20}: {value}", err=True)
 
-        files = {"output": output, "dead_letters": dead_letters, "record": record}
+        files = {"output": output, "dead_letters": dead_letters, "page": page}
         replay_file(settings, file, labels=labels, **files, serve=serve, report=report)
 
 
@@ -524,11 +520,10 @@ def _features_of(d: int | None, config: Path | None) -> tuple[int, list[int]]:
     return len(names), [] if categories is None else [len(columns) for columns in categories.places.values()]
 
 
-add_report(app)
 budget_app.command(
     "card",
     short_help="Show the privacy card: guarantee, unit of protection, mechanism.",
-    epilog="Example: streampair budget card fraud.toml --html card.html",
+    epilog="Example: streampair budget card fraud.toml --output card.html",
 )(card)
 app.add_typer(budget_app, name="budget")
 app.add_typer(dlq_app, name="dlq")

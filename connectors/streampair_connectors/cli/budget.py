@@ -335,8 +335,9 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
 
 def card(
     config: ConfigPath,
-    page: Annotated[
-        Path | None, typer.Option("--html", help="Write it as a page, which prints well, to this file.")
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="Write it to this file, as an HTML page, which prints well."),
     ] = None,
     audit: Annotated[
         Path | None,
@@ -356,12 +357,12 @@ def card(
     with errors(as_json):
         settings = load_config(config)
         file = settings.audit_file if audit is None else audit
-        check_outputs({"--html": page}, {"--audit": audit, **files_of(settings)})
+        check_outputs({"--output": output}, {"--audit": audit, **files_of(settings)})
         made = application_card(settings, None if file is None else read_audit(file))
-        if page is not None:
-            write_file(page, card_html(made).encode())
+        if output is not None:
+            write_file(output, card_html(made).encode())
         if as_json:
             typer.echo(json.dumps(made))
-        elif page is None:
+        elif output is None:
             for line in card_lines(made):
                 typer.echo(line)

@@ -25,7 +25,7 @@ __all__ = ["model_app"]
 
 model_app = typer.Typer(
     help="Export the model to a file, show a file.",
-    epilog="Example: streampair model export fraud.toml model.json",
+    epilog="Example: streampair model export fraud.toml --output model.json",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -38,12 +38,13 @@ _LABEL = 12
 @model_app.command(
     "export",
     short_help="Write the newest model to a file.",
-    epilog="Example: streampair model export fraud.toml model.json",
+    epilog="Example: streampair model export fraud.toml --output model.json",
 )
 def export(
     config: ConfigPath,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The file: JSON, or with the ending .onnx a graph.")
+    output: Annotated[
+        Path,
+        typer.Option("--output", metavar="FILE", help="The file: JSON, or with the ending .onnx a graph."),
     ],
     stored: Annotated[
         bool,
@@ -66,7 +67,7 @@ def export(
     with errors(as_json):
         settings = load_config(config)
         logs.configure("error")
-        check_outputs({"FILE": file}, files_of(settings))
+        check_outputs({"--output": output}, files_of(settings))
         if settings.model_topic is not None and not stored:
             _refuse_partition(settings, partition)
             model, behind = asyncio.run(_published(settings)), 0
@@ -77,16 +78,17 @@ def export(
             numbers = model.metadata.get("lane_privacy", model.privacy)
             model.metadata[_CARD] = _card(settings, numbers, str(model.metadata.get("learner", "")))
         try:
-            models.save(model, file)
+            models.save(model, output)
         except OSError as error:
             raise ConfigError(
-                f"{file} cannot be written: {error.strerror}", fix="give a file in a directory that is there"
+                f"{output} cannot be written: {error.strerror}",
+                fix="give a file in a directory that is there",
             ) from None
         if as_json:
-            written = {"file": str(file), "slots": model.slots, "newer_events": behind}
+            written = {"file": str(output), "slots": model.slots, "newer_events": behind}
             typer.echo(json.dumps({**written, "features": len(model.features)}))
             return
-        typer.echo(f"{file}: {model.class_name}, {len(model.features)} features, {model.slots} records")
+        typer.echo(f"{output}: {model.class_name}, {len(model.features)} features, {model.slots} records")
         if behind:
             typer.echo(
                 f"{behind} newer events are not in it: they are in no snapshot yet. A worker takes one when "

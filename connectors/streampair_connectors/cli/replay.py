@@ -38,7 +38,7 @@ from streampair_connectors.cli.late_labels import DueEvents, check_late_labels
 from streampair_connectors.cli.output_files import OutputFile, check_outputs, files_of
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config
-from streampair_connectors.observability.dashboard import frame_json
+from streampair_connectors.observability.dashboard import frame, recorded_page
 from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metric_history import LetterCause
 from streampair_connectors.observability.metrics import Telemetry
@@ -258,11 +258,11 @@ def replay_file(
     labels: str | None = None,
     output: Path | None,
     dead_letters: Path | None,
-    record: Path | None = None,
+    page: Path | None = None,
     serve: bool,
     report: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Replay a file, record the run, report the summary, and with `serve` keep the page up until Ctrl-C.
+    """Replay a file and report the summary; with `serve` keep the dashboard up until Ctrl-C.
 
     Raises
     ------
@@ -274,10 +274,10 @@ def replay_file(
     console = Console(stderr=True, soft_wrap=True)
     letters = dead_letters or Path(f"{config.app}-dead-letters.jsonl")
     scores = {"standard output": "-"} if output is None else {"--output": output}
-    paths = {**scores, "--dead-letters": letters, "--record": record}
+    paths = {**scores, "--dead-letters": letters, "--page": page}
     check_outputs(paths, {"the file of events": file, "the file of labels": labels, **files_of(config)})
     with contextlib.ExitStack() as stack:
-        files = _Outputs(output, letters, record, console)
+        files = _Outputs(output, letters, page, console)
         stack.callback(files.close)
         files.open()
         replay = Replay(config, file, files.write_scores, files.write_letter, labels)
@@ -293,7 +293,7 @@ def replay_file(
         start = time.perf_counter()
         gauges = _run_with_progress(replay)
         seconds = time.perf_counter() - start
-        files.finish(frame_json(replay.telemetry, public=False, audit=config.audit_file)[1])
+        files.finish(frame(replay.telemetry, public=False, audit=config.audit_file))
         summary = summarise(gauges, replay.late)
         summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
         if files.letters.bytes:
@@ -317,15 +317,15 @@ def replay_file(
 class _Outputs:
     """The files that a replay writes."""
 
-    def __init__(self, output: Path | None, letters: Path, record: Path | None, console: Console) -> None:
+    def __init__(self, output: Path | None, letters: Path, page: Path | None, console: Console) -> None:
         self._console = console
-        self._record = None if record is None else OutputFile(record)
+        self._page = None if page is None else OutputFile(page)
         self._scores = None if output is None else OutputFile(output)
         self.letters = OutputFile(letters)
 
     def open(self) -> None:
         """Create the files, but that of dead letters, which its first line creates."""
-        for file in (self._record, self._scores):
+        for file in (self._page, self._scores):
             if file is not None:
                 file.open()
 
@@ -338,15 +338,15 @@ class _Outputs:
     def write_letter(self, line: bytes) -> None:
         self.letters.write(line + b"\n")
 
-    def finish(self, recorded: bytes) -> None:
-        """Give all files their names; `recorded`: the content of `--record`."""
-        if self._record is not None:
-            self._record.write(recorded)
+    def finish(self, run: dict[str, Any]) -> None:
+        """Give all files their names; `run` is what the page shows."""
+        if self._page is not None:
+            self._page.write(recorded_page(run))
         for file in self._files():
             file.finish()
 
     def _files(self) -> list[OutputFile]:
-        return [file for file in (self._scores, self.letters, self._record) if file is not None]
+        return [file for file in (self._scores, self.letters, self._page) if file is not None]
 
     def close(self) -> None:
         """Close the files, and say where those are that did not get their names."""

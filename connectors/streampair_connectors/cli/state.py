@@ -28,8 +28,6 @@ state_app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ExportFile = Annotated[Path, typer.Argument(metavar="FILE", help="The exported state.")]
-
 
 @state_app.command(
     "show",
@@ -171,9 +169,13 @@ async def _recover(
 @state_app.command(
     "export",
     short_help="Write the state to one file.",
-    epilog="Example: streampair state export fraud.toml fraud.state",
+    epilog="Example: streampair state export fraud.toml --output fraud.state",
 )
-def export(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> None:
+def export(
+    config: ConfigPath,
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file, which must be new.")],
+    as_json: AsJson = False,
+) -> None:
     """Write log and snapshot of every lane to one new file of mode 0600, to move them to another store.
 
     Encrypted with the sealing key or the noise key, if there is one; the noise key is not exported. No worker
@@ -184,12 +186,12 @@ def export(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> Non
     with errors(as_json):
         settings = load_config(config)
         logs.configure("error")
-        summary = asyncio.run(export_state(settings, file))
+        summary = asyncio.run(export_state(settings, output))
         if as_json:
             typer.echo(json.dumps(summary))
             return
         sealed = "sealed" if summary["sealed"] else "not sealed: as sensitive as the input"
-        typer.echo(f"{file}: {len(summary['partitions'])} lane(s), {summary['bytes']} bytes, {sealed}")
+        typer.echo(f"{output}: {len(summary['partitions'])} lane(s), {summary['bytes']} bytes, {sealed}")
         if summary["keeps_key"]:
             key = settings.state_directory / f"{settings.app}.noise-key"
             typer.echo(f'the noise key is not in it: set learner.noise_key_file = "{key}" where it goes')
@@ -200,7 +202,11 @@ def export(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> Non
     short_help="Write an exported state into an empty store.",
     epilog="Example: streampair state import fraud.toml fraud.state",
 )
-def import_(config: ConfigPath, file: ExportFile, as_json: AsJson = False) -> None:
+def import_(
+    config: ConfigPath,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The exported state.")],
+    as_json: AsJson = False,
+) -> None:
     """Write an exported state into the store of the configuration, which must not have these lanes.
 
     It must be the newest state by the group's register. No worker may run. Afterwards move the old store

@@ -18,7 +18,7 @@ from streampair_connectors.config import Config
 from streampair_connectors.stores.offline import OfflineTopic, StoredLane
 from streampair_connectors.stores.topic import ForeignLogError, log_partition
 
-__all__ = ["Budget", "LaneBudget", "Total", "read_stored", "together", "total_of"]
+__all__ = ["Budget", "LaneBudget", "Total", "read_stored", "total_of"]
 
 
 @dataclass(frozen=True)
@@ -405,24 +405,6 @@ def _account(
         release_dates=tuple(released),
         fork_dates=tuple(forked),
         **{name: numbers[name] for name in _NUMBERS},
-    )
-
-
-def together(accounts: Sequence[LaneBudget]) -> LaneBudget:
-    """The account of a lane: that of its champion, with those of its challengers added (Lemma 2)."""
-    champion, delta = accounts[0], min(account.delta for account in accounts)
-    spent = Spend().then(*(Spend(mu=account.mu_spent) for account in accounts))
-    ending = {account.learner: account.mu_spent for account in accounts if account.ended}
-    budgets = [ending.get(account.learner, account.mu_budget) for account in accounts]
-    budget = Spend().then(*(Spend(mu=mu) for mu in budgets))
-    return replace(
-        champion,
-        delta=delta,
-        mu_spent=spent.mu,
-        mu_budget=budget.mu,
-        epsilon_spent=spent.epsilon(delta),
-        epsilon_budget=budget.epsilon(delta),
-        releases=sum(account.releases for account in accounts),
     )
 
 

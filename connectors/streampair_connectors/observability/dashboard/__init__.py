@@ -8,5 +8,6 @@ are a module of our own, `assets/chart.js`, under 400 lines: no charts that Pyth
 from __future__ import annotations
 
 from streampair_connectors.observability.dashboard.page import add_routes, frame, frame_json
+from streampair_connectors.observability.dashboard.recorded import recorded_page
 
-__all__ = ["add_routes", "frame", "frame_json"]
+__all__ = ["add_routes", "frame", "frame_json", "recorded_page"]

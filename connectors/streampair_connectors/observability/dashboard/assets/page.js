@@ -300,7 +300,6 @@
     learning(ids) {
       const out = [], one = ids.length === 1 ? ids[0] : null;
       const has = (name) => ids.some((id) => known(value(lane1(id), name)));
-      if (recorded && !has("events_total")) return [h("div", { class: "card empty" }, h("p", {}, h("b", {}, "A state at rest has no scores.")), h("p", {}, ...typed("The privacy tab has its account. `streampair replay CONFIG FILE --record run.json` records a run with all that it learned.")))];
       if (one) {
         const lane = lane1(one), quality = lane.quality;
         out.push(tiles(
@@ -585,7 +584,7 @@
     out.push(card("", null, chipOf(id),
       h("p", { class: "lead" }, text([id], () => (report().kind === "void" ? "Nothing is promised about records that this lane has taken since its guarantee was void. " : report().kind === "unvouched" ? "What is accounted for is within the budget, but more may have been released. " : "Differential privacy holds for every released model. ")
         + `Protected: ${report().unit}; `), "epsilon at most ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain), "."),
-      h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. ${since(id)}${known(lane1(id).since) ? ` This worker has held the lane since ${when(lane1(id).since)}.` : ""}`))));
+      h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. ${since(id)} This worker has held the lane since ${when(lane1(id).since)}.`))));
     out.push(tiles(
       tile(id, "privacy_epsilon_budget", plain, h("span", {}, "at delta ", num(id, "privacy_delta", plain), ", for any one record")),
       known(v("privacy_horizon")) ? ["Horizon used", text([id], () => percent(usedShare(id))), h("span", {}, num(id, "privacy_horizon_left", count), " of ", num(id, "privacy_horizon", count), " records left")] : [titled("privacy_horizon"), "none", "the stream may be unbounded"],
@@ -644,7 +643,7 @@
       if (key === last) return;
       last = key;
       const names = ["Committed on", ...(placed ? ["Record"] : []), ...["privacy_releases_total", "privacy_mu_spent", "privacy_horizon_left"].map(titleOf)];
-      if (!rows.length) rows.push([known(lane1(id).since) ? "None yet" : "Not recorded", ...names.slice(1).map(() => "")]);
+      if (!rows.length) rows.push(["None yet", ...names.slice(1).map(() => "")]);
       head.replaceChildren(...names.map((c, i) => h("th", { class: i ? "n" : null, scope: "col" }, c)));
       body.replaceChildren(...rows.map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
     });

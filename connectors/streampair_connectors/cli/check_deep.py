@@ -1,4 +1,4 @@
-"""`streampair doctor`: what is to be mended before `run`, in order."""
+"""`streampair check --deep`: the checks that take longer, of disk, kernels and clock."""
 
 from __future__ import annotations
 
@@ -8,43 +8,26 @@ from pathlib import Path
 
 from streampair.errors import SourceError, StoreError, StreampairError
 from streampair.kernels import on_compile
-from streampair_connectors.cli.check import Report, check_config
+from streampair_connectors.cli.check import Report
 from streampair_connectors.config import Config, duration_text
 from streampair_connectors.kafka import Partition, RecordReader, describe_topics, has_append_time
 from streampair_connectors.worker.factory import warm_up
 
-__all__ = ["examine", "report_lines"]
+__all__ = ["check_deep"]
 
 _FULL, _LOW = 100, 1024  # MiB of free space: nothing can be saved soon, and little is left
 _AHEAD_MS = 1000  # how far a record may be ahead of this host's clock
 
 
-async def examine(config: Config) -> Report:
-    """Run all checks: those of `check_config`, then disk, kernels and clock."""
-    report = await check_config(config)
+async def check_deep(config: Config, report: Report) -> None:
+    """Add the checks of disk, kernels and clock, as far as the findings until now leave them a sense."""
     if "learn" in config.worker.roles and not config.store.in_kafka:
         _check_disk(config.state_directory, report)
-    if not any(not each["ok"] and each["check"] == "learner" for each in report.findings):
+    failed = {each["check"] for each in report.findings if not each["ok"]}
+    if "learner" not in failed:
         _check_kernels(config, report)
-    if not any(not each["ok"] and each["check"] in ("kafka", "rights") for each in report.findings):
+    if not failed & {"kafka", "rights"}:
         await _check_clock(config, report)
-    return report
-
-
-def report_lines(report: Report) -> list[str]:
-    """What failed, numbered and with its fix; then warnings, and a summary."""
-    failed = [each for each in report.findings if not each["ok"]]
-    doubtful = [each for each in report.findings if each["ok"] and each.get("warning")]
-    passed = len(report.findings) - len(failed) - len(doubtful)
-    out = []
-    for number, each in enumerate(failed, 1):
-        out += [f"{number}. {each['check']}: {each['text']}", f"   fix: {each['fix']}"]
-    out += [f"warning: {each['check']}: {each['text']}" for each in doubtful]
-    out.append(
-        f"{passed} checks passed, {len(failed)} failed, {len(doubtful)} warned: "
-        + ("ready to run" if report.ok else "mend them in this order, then call it again")
-    )
-    return out
 
 
 def _check_disk(directory: Path, report: Report) -> None:
