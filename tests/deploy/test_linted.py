@@ -30,14 +30,16 @@ DEPLOY = support.ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 COMPOSE = (DEPLOY / "docker-compose.yml").read_text()
 LOCAL = DEPLOY / "prometheus" / "local.py"
+BASE = DEPLOY / "kubernetes" / "base"
+OVERLAYS = DEPLOY / "kubernetes" / "overlays"
 KUBERNETES = {
     f"{made['kind']}/{made['metadata']['name']}": made
-    for file in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    for file in sorted(BASE.glob("*.yaml"))
     for made in yaml.safe_load_all(file.read_text())
     if made["kind"] != "Kustomization"
 }
-PARALLEL = DEPLOY / "kubernetes-parallel"
-INFERENCE = yaml.safe_load((DEPLOY / "kserve" / "inferenceservice.yaml").read_text())
+PARALLEL = OVERLAYS / "parallel"
+INFERENCE = yaml.safe_load((OVERLAYS / "kserve" / "inferenceservice.yaml").read_text())
 # Fields of a predictor that are KServe's own (ComponentExtensionSpec of its v1beta1), and their types.
 KSERVE_FIELDS = {
     **dict.fromkeys(("minReplicas", "maxReplicas", "containerConcurrency", "timeout", "scaleTarget"), int),
@@ -139,8 +141,8 @@ def test_a_manifest_that_does_not_fit_is_caught() -> None:
 
 
 def test_all_manifests_are_applied() -> None:
-    listed = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())["resources"]
-    files = {file.name for file in (DEPLOY / "kubernetes").glob("*.yaml")}
+    listed = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+    files = {file.name for file in BASE.glob("*.yaml")}
     assert set(listed) == files - {"kustomization.yaml"}
 
 
@@ -242,7 +244,7 @@ def test_everything_selects_the_pods() -> None:
 
 @pytest.fixture(scope="module")
 def parallel() -> dict[str, dict[str, Any]]:
-    """What is applied with deploy/kubernetes-parallel."""
+    """What is applied with the overlay parallel."""
     return built(PARALLEL)
 
 
@@ -260,7 +262,7 @@ def built(overlay: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_the_secure_overlay_reaches_kafka_with_tls_and_a_password(tmp_path: Path) -> None:
-    secure = built(DEPLOY / "kubernetes-secure")
+    secure = built(OVERLAYS / "secure")
     for name, made in secure.items():
         if made["kind"] != "ServiceMonitor":  # the Prometheus operator's own
             kubernetes_validate.validate(made, VERSIONS[-1], strict=True)
@@ -286,7 +288,7 @@ def test_the_secure_overlay_reaches_kafka_with_tls_and_a_password(tmp_path: Path
 
 
 def test_the_monitor_selects_the_operators_port() -> None:
-    secure = built(DEPLOY / "kubernetes-secure")
+    secure = built(OVERLAYS / "secure")
     monitor, service = secure["ServiceMonitor/streampair"], secure["Service/streampair"]
     assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
     wanted = monitor["spec"]["selector"]["matchLabels"].items()
@@ -393,8 +395,8 @@ def test_scorers_are_as_many_as_their_lag_needs(parallel: dict[str, dict[str, An
 
 @pytest.fixture(scope="module")
 def serving() -> dict[str, dict[str, Any]]:
-    """What deploy/kubernetes-serve adds to deploy/kubernetes-parallel."""
-    found = yaml.safe_load_all((DEPLOY / "kubernetes-serve" / "serve.yaml").read_text())
+    """What the overlay serve adds to the overlay parallel."""
+    found = yaml.safe_load_all((OVERLAYS / "serve" / "serve.yaml").read_text())
     return {f"{made['kind']}/{made['metadata']['name']}": made for made in found}
 
 
@@ -461,7 +463,7 @@ def test_servers_with_an_old_model_are_not_ready(serving: dict[str, Any]) -> Non
 
 def test_servers_are_scraped_with_a_token(serving: dict[str, Any], tmp_path: Path) -> None:
     """All routes but the probes ask for one, and no example of a scrape had it."""
-    monitor = yaml.safe_load((DEPLOY / "kubernetes-serve" / "monitor.yaml").read_text())
+    monitor = yaml.safe_load((OVERLAYS / "serve" / "monitor.yaml").read_text())
     service = serving["Service/streampair-serve"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     (endpoint,) = monitor["spec"]["endpoints"]
@@ -482,15 +484,7 @@ def test_servers_are_scraped_with_a_token(serving: dict[str, Any], tmp_path: Pat
 
 
 def test_servers_are_applied_with_the_workers(serving: dict[str, Any]) -> None:
-    if shutil.which("kubectl") is None:
-        support.unavailable("kubectl", "install it (https://kubernetes.io/docs/tasks/tools)")
-    completed = subprocess.run(
-        ["kubectl", "kustomize", str(DEPLOY / "kubernetes-serve")], capture_output=True, text=True
-    )
-    assert completed.returncode == 0, completed.stderr
-    applied = {
-        f"{made['kind']}/{made['metadata']['name']}": made for made in yaml.safe_load_all(completed.stdout)
-    }
+    applied = built(OVERLAYS / "serve")
     assert serving.keys() <= applied.keys()
     volumes = applied["Deployment/streampair-serve"]["spec"]["template"]["spec"]["volumes"]
     (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
@@ -529,6 +523,16 @@ def test_the_inference_service_is_one() -> None:
     assert [port["containerPort"] for port in container["ports"]] == [options["port"]]
     # Its name is that of the model, by which clients of the protocol ask.
     assert INFERENCE["metadata"]["name"] == load_config(PARALLEL / "scorer.toml").app
+
+
+def test_the_inference_service_is_applied_with_the_configuration_of_the_scorers() -> None:
+    applied = built(OVERLAYS / "kserve")
+    made = applied["InferenceService/phishing"]
+    assert component_problems(made) == []
+    volumes = made["spec"]["predictor"]["volumes"]
+    (name,) = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
+    assert f"ConfigMap/{name}" in applied
+    assert without_hash(name) == "streampair-scorers-config"
 
 
 @pytest.mark.parametrize(
