@@ -131,7 +131,6 @@ def speed(name: str, queries: Sequence[tuple[str, str]] | None = None) -> Panel:
 
 
 LEARNER = f"{NAME} {{{{learner}}}}"
-CHALLENGER = f"{NAME} {{{{challenger}}}}"
 VERSION = one("build_info", [("streampair_build_info", "{{instance}}")], kind="table")
 
 LEARNING = Row(
@@ -156,36 +155,6 @@ LEARNING = Row(
             by_app=True,
         ),
         one("prequential_auc", [(lane("prequential_auc"), LEARNER)]),
-        Panel(
-            "Challengers and champion",
-            "AUC of each challenger, and of the champion over the same events.",
-            [
-                (lane("challenger_auc"), CHALLENGER),
-                (lane("challenger_champion_auc"), f"{CHALLENGER}: champion"),
-            ],
-            unit="percentunit",
-        ),
-        Panel(
-            "Challengers above the champion",
-            "AUC of each challenger minus that of the champion over the same events, its standard error "
-            "(DeLong), and the p-value of the difference.",
-            [
-                (lane("challenger_auc_difference"), CHALLENGER),
-                (lane("challenger_auc_difference_stderr"), f"{CHALLENGER}: standard error"),
-                (lane("challenger_auc_p_value"), f"{CHALLENGER}: p"),
-            ],
-        ),
-        one("challenger_auc_stderr", [(lane("challenger_auc_stderr"), CHALLENGER)]),
-        one("challenger_events", [(lane("challenger_events"), CHALLENGER)]),
-        Panel(
-            "CPU time of learners",
-            "Share of one core for scoring and learning, without decoding.",
-            [(rate("challenger_seconds_total"), CHALLENGER), (rate("champion_seconds_total"), LEARNER)],
-            unit="percentunit",
-        ),
-        one("challenger_epsilon_spent", [(lane("challenger_epsilon_spent"), CHALLENGER)]),
-        one("challenger_private_auc", [(lane("challenger_private_auc"), CHALLENGER)]),
-        one("challenger_ended", [(lane("challenger_ended"), CHALLENGER)]),
         one("prequential_auc_stderr", [(lane("prequential_auc_stderr"), LEARNER)]),
         one("evaluated_events"),
         Panel(

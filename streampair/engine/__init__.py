@@ -3,7 +3,6 @@
 No I/O, no clock, no asyncio.
 """
 
-from streampair.engine.challengers import Challenger, ChallengerGauges
 from streampair.engine.durable_lane import LoggedLane
 from streampair.engine.lane import Lane
 from streampair.engine.records import (
@@ -15,7 +14,6 @@ from streampair.engine.records import (
     LaneGauges,
     LaneOutput,
     LateGauges,
-    LearnerIdentity,
     LogAppend,
     OrderedRecord,
     Record,
@@ -23,14 +21,12 @@ from streampair.engine.records import (
     ReplayRequest,
     Scored,
 )
-from streampair.engine.recovery import ExternalState, learners_of
+from streampair.engine.recovery import ExternalState
 from streampair.engine.snapshot import UnusableLogError
 from streampair.engine.wal import LogDamagedError, LogKey, RecordRef, Register
 
 __all__ = [
     "Breaker",
-    "Challenger",
-    "ChallengerGauges",
     "Commit",
     "DeadLetter",
     "Event",
@@ -40,7 +36,6 @@ __all__ = [
     "LaneGauges",
     "LaneOutput",
     "LateGauges",
-    "LearnerIdentity",
     "LogAppend",
     "LogDamagedError",
     "LogKey",
@@ -53,5 +48,4 @@ __all__ = [
     "ReplayRequest",
     "Scored",
     "UnusableLogError",
-    "learners_of",
 ]

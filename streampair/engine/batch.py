@@ -45,7 +45,6 @@ from streampair.privacy.provenance import Origin, Origins
 
 __all__ = [
     "BatchDecoder",
-    "Evaluated",
     "Outside",
     "Read",
     "RecordProcessor",
@@ -257,11 +256,6 @@ class BatchDecoder:
             ys[index] = None
         return ys
 
-    @property
-    def takes_rows(self) -> bool:
-        """Whether records are decoded to whole arrays."""
-        return self._many is not None
-
     def rows(self, records: Sequence[Record]) -> EventRows | None:
         """Decode records to an array; None: one by one."""
         return None if self._many is None else self._many(records)
@@ -366,19 +360,6 @@ _SKIPPED: Final = object()
 _RELEARNED: Final = 500
 
 
-class Evaluated(NamedTuple):
-    """Labelled events that were scored: their offsets, whether each is positive, and the scores."""
-
-    offsets: list[int]
-    labels: list[int]
-    scores: list[float]
-
-    def clear(self) -> None:
-        """Forget them."""
-        for each in self:
-            each.clear()
-
-
 class RecordProcessor:
     """Scores and learns the records of one partition, and counts their outcomes.
 
@@ -413,8 +394,6 @@ class RecordProcessor:
         Positions, in records seen, of the dead letters in the breaker's window.
     outside
         Counter of values outside the bounds; None without bounds.
-    evaluated
-        What entered the AUC since it was cleared; None: this is not kept.
     """
 
     def __init__(
@@ -465,16 +444,9 @@ class RecordProcessor:
         self.due = 0  # of them, those that were due
         self.labelled = 0  # of those, the ones whose label had come
         self.bad: deque[int] = deque()
-        self.evaluated: Evaluated | None = None
-        self._offsets: list[int] = []  # of labelled events that were scored
         # For rollbacks: a copy of the steps that an error can leave half changed, and events learned since.
         self._saved: dict[str, Any] = {}
         self._since: list[tuple[Any, Any, int]] = []
-
-    @property
-    def takes_rows(self) -> bool:
-        """Whether records are decoded to whole arrays."""
-        return self._reader.takes_rows
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
         """Take the records of a batch, each as its label says: `OrderedRecord.label`."""
@@ -518,22 +490,17 @@ class RecordProcessor:
         found = self.arrivals.pop_many(records)
         positive = [label == self._positive for label in known]
         sampled = [
-            (scored.offset, positive[code], score)
+            (positive[code], score)
             for code, score, scored in zip(codes, found, output.scores[begin:], strict=True)
             if score is not None and scored.outcome == "learned"
         ]
         if sampled:
             self._evaluate(*map(list, zip(*sampled, strict=True)))
 
-    def _evaluate(self, offsets: list[int], labels: list[int], scores: list[float]) -> None:
+    def _evaluate(self, labels: list[int], scores: list[float]) -> None:
         """Add labelled events that were scored to the AUC."""
-        if not self._model.ranks:
-            return
-        self._auc.extend(labels, scores)
-        if self.evaluated is not None:
-            self.evaluated.offsets.extend(offsets)
-            self.evaluated.labels.extend(labels)
-            self.evaluated.scores.extend(scores)
+        if self._model.ranks:
+            self._auc.extend(labels, scores)
 
     def _score(self, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
         """Score events whose labels come later; nothing is learned."""
@@ -604,7 +571,6 @@ class RecordProcessor:
         """
         auc_labels: list[int] = []
         auc_scores: list[float] = []
-        self._offsets = []
         if self._model.fragile and (not self._saved or len(self._since) >= _RELEARNED):
             self._copy()
         # The first records of the stream are taken one by one; the rest of their batch need not be.
@@ -617,7 +583,7 @@ class RecordProcessor:
             if done < len(part):
                 self._take_carefully(part[done:] if done else part, output, auc_labels, auc_scores)
         if self._labels is None:
-            self._evaluate(self._offsets, auc_labels, auc_scores)
+            self._evaluate(auc_labels, auc_scores)
 
     def _take_plain(
         self,
@@ -651,11 +617,6 @@ class RecordProcessor:
         done = len(taken.labelled_scores)
         auc_labels.extend(taken.truth[:done] if done < len(taken.truth) else taken.truth)
         auc_scores.extend(taken.labelled_scores)
-        if self.evaluated is not None:
-            offsets = batch.offsets
-            if unlearned := taken.refused.keys() | batch.nulls:
-                offsets = [offset for i, offset in enumerate(offsets) if i not in unlearned]
-            self._offsets += offsets[:done]
         return len(taken.scores)
 
     def _record_outcomes(
@@ -931,7 +892,6 @@ class RecordProcessor:
                 if score is not None:
                     auc_labels.append(label)
                     auc_scores.append(score)
-                    self._offsets.append(record.offset)
                 if model.fragile:
                     self._since.append((x, y, record.timestamp))
             if self.outside is not None and not self._is_due:

@@ -15,14 +15,12 @@ from streampair import __version__
 from streampair.engine.batch import payload_digest
 from streampair.engine.fits import Fits, PendingModel
 from streampair.engine.lane import Lane
-from streampair.engine.protocols import deferred_fits, privacy_summary
+from streampair.engine.protocols import deferred_fits
 from streampair.engine.records import (
-    BEGAN_WITH,
     Commit,
     Event,
     LaneGauges,
     LaneOutput,
-    LearnerIdentity,
     LogAppend,
     OrderedRecord,
     Record,
@@ -38,7 +36,6 @@ from streampair.engine.recovery import (
     check,
     check_replay,
     override_start,
-    promotion,
     refuse_key,
     replay_impossible,
 )
@@ -53,7 +50,6 @@ from streampair.engine.wal import (
     Digests,
     Entry,
     GenesisEntry,
-    LearnerState,
     LogKey,
     ModelEntry,
     OverrideEntry,
@@ -113,8 +109,6 @@ class LaneLog:
         Returns the fitted numbers of the learner's plan; None while they are not known.
     late
         Whether labels come later than events.
-    member
-        Which of the learners of the lane this one is.
     settings
         The settings behind the fingerprint, by name.
     """
@@ -135,11 +129,9 @@ class LaneLog:
         replayable: bool,
         plan: Callable[[], dict[str, Any] | None],
         late: bool = False,
-        member: LearnerIdentity = BEGAN_WITH,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self._late = late
-        self._member = member
         self._settings = dict(settings or {})
         self._key = key
         self._who = {"app": app, "topic": topic, "partition": partition}
@@ -202,12 +194,6 @@ class LaneLog:
                 fix="point the store at this lane's own place",
             )
         genesis.check_settings(self._fingerprint, self._settings)
-        if known.champion != self._member.name:
-            raise SnapshotError(
-                f"the champion of the log is {known.champion or genesis.name!r}, and the lane was built for "
-                f"{self._member.name or genesis.name!r}",
-                fix="build the lane for this log: streampair.engine.learners_of reads it",
-            )
         return ReplayRequest(
             None if known.saved is None else known.saved.content.hex(),
             genesis.first,
@@ -341,26 +327,6 @@ class LaneLog:
         self._chain = Chain(self._key)
         self._known, self._partitions = RecoveredState.of(entries), facts.partitions
         return self._append(*map(self._chain.add, entries))
-
-    def promote(
-        self, name: str, facts: ExternalState, titles: Mapping[str, str], what: str, void: str
-    ) -> LogAppend:
-        """Make a challenger the champion: see `LoggedLane.promote`."""
-        known = self._known
-        entry = promotion(known, self._chain, name, titles, what, void)
-        assert known is not None  # `promotion` raises without a log
-        check(known, self._chain, facts, private=self._private, entity=self._entity)
-        known.fold(entry)
-        self._partitions = facts.partitions
-        return self._append(self._chain.add(entry))
-
-    def tag(self, data: bytes) -> bytes:
-        """Keyed digest of what a challenger has computed."""
-        return self._key.tag(b"challenger", data, 16)
-
-    def require_snapshot(self) -> None:
-        """Let the next commit include a snapshot: its lane has other learners than the last one."""
-        self._snapshot_due = True
 
     def override(self, cause: Cause, facts: ExternalState, when: str) -> OverrideResult:
         """Override a refused `start` on an operator's word: see `recovery.override_start`."""
@@ -514,7 +480,6 @@ class LaneLog:
         *,
         clean: bool,
         report: dict[str, Any] | None,
-        learners: dict[str, LearnerState] | None = None,
     ) -> Commit:
         """Make a commit, which is to be made durable once all outputs are.
 
@@ -528,8 +493,6 @@ class LaneLog:
             A snapshot; None: none.
         clean
             Whether the process ends here.
-        learners
-            The learners of a lane with several.
         """
         known, account = self._known, self._reservations
         if known is None:
@@ -548,9 +511,6 @@ class LaneLog:
             privacy=report,
             first=self._first,
             source=None if source is None else source.state,
-            champion=self._member.name,
-            learners=learners or {},
-            promotions=[] if known.tip is None else known.tip.promotions,
         )
         if data is None:
             frames = self._ranges(ranges)
@@ -714,11 +674,6 @@ class LoggedLane(Lane):
         # A fixed seed gives no privacy, so there is no account to keep.
         if private is not None and private.seed is None:
             self._reservations = Reservations(private, self.identity, payloads_change=payloads_change)
-        if self._challengers is not None:
-            for lane in self._challengers.lanes:
-                self._challengers.keep_account(
-                    lane.member.name, lane.account(payloads_change=payloads_change)
-                )
         self._working = False
         self.labels_used = b""
         """Where labels come later: which of them were used, as of the snapshot or of `label_state`."""
@@ -741,11 +696,8 @@ class LoggedLane(Lane):
             and (private is None or (private.seed is None and private.noise_key is not None)),
             plan=self._plan,
             late=self._batch.arrivals is not None,
-            member=self.member,
             settings=settings,
         )
-
-    _logged_challengers = True
 
     # Start
 
@@ -789,7 +741,6 @@ class LoggedLane(Lane):
         log = self._log
         if snapshot is not None or (log.known is not None and log.known.saved is not None):
             log.check_content(b"" if snapshot is None else snapshot)
-        self._check_learners()
         appends, warnings = log.start(facts, report=self._summary())
         known, private = log.known, self._model.private
         if snapshot is not None:
@@ -805,67 +756,7 @@ class LoggedLane(Lane):
         log.restored()
         self._follow_models()
         self._working = log.replay_until is None
-        self._begin_challengers()
         return appends, warnings
-
-    def _check_learners(self) -> None:
-        """Check the learners of the lane against those of the log."""
-        known, member = self._log.known, self.member
-        learners = {} if known is None else known.learners
-        champion = learners.get(member.name)
-        if champion is not None and (champion.fingerprint, champion.token) != member[1:]:
-            raise SnapshotError(
-                f"the settings of the champion {self.name} changed since it began",
-                fix="put its class, options and steps back",
-            )
-        self._challengers.check(learners)
-
-    def _begin_challengers(self) -> None:
-        """Continue challengers that the snapshot has; new ones begin where the lane goes on."""
-        challengers, known = self._challengers, self._log.known
-        if known is None:
-            return
-        challengers.begin_accounts(known.learners)
-        if self._working:
-            challengers.join(self.next_offset)
-        else:
-            challengers.replaying()
-        if challengers.changed:
-            self._log.require_snapshot()
-
-    def promote(
-        self,
-        name: str,
-        facts: ExternalState,
-        what: str,
-        void: str = "",
-        titles: Mapping[str, str] | None = None,
-    ) -> LogAppend:
-        """Make a challenger the champion: from the next record on its scores are published.
-
-        Call it after `read`, on a lane that is not started. Make the append durable, then start a new lane,
-        built for the new champion. The champion before goes on as a challenger.
-
-        Parameters
-        ----------
-        name
-            Of the challenger; empty: the learner that the lane began with.
-        facts
-            As of `start`.
-        what
-            Description with the date, and what the choice was made by: the log keeps it.
-        void
-            Why the choice voids the guarantee of a private lane; empty: it does not. A choice by scores or
-            labels is a release that no account covers.
-        titles
-            Names of the learners for messages.
-
-        Raises
-        ------
-        ConfigError, SnapshotError, PrivacyError
-            As of `streampair.engine.recovery.promotion`, and if a start is refused.
-        """
-        return self._log.promote(name, facts, titles or {}, what, void)
 
     def override(
         self, cause: Cause, facts: ExternalState, when: str, snapshot: bytes | None = None
@@ -889,7 +780,6 @@ class LoggedLane(Lane):
         elif private is not None and known is not None and known.plan is not None:
             private.load_plan(known.plan)
         tip_ledger = None if known is None or known.tip is None else known.tip.ledger
-        others = 0.0 if known is None else self._others_mu2(known)
         accepted = self._log.override(cause, facts, when)
         if private is None or self._reservations is None or report is None:
             return accepted
@@ -898,12 +788,9 @@ class LoggedLane(Lane):
         base = private.privacy.mu_spent
         private.charge(accepted.charged[1])
         before, after = report["mu_spent"], private.privacy.mu_spent
-        if known is not None:
-            charged = self._others_mu2(known)  # private challengers end, with their whole budgets
-            if known.span_override is None:
-                # More is spent at the tip than at the snapshot. Forks cost the same at both.
-                after, charged = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0))), charged - others
-            after = math.hypot(after, math.sqrt(max(charged, 0.0)))
+        if known is not None and known.span_override is None:
+            # More is spent at the tip than at the snapshot. Forks cost the same at both.
+            after = math.hypot(before, math.sqrt(max(after**2 - base**2, 0.0)))
         return accepted._replace(mu=(before, after))
 
     def begin_anew(self, facts: ExternalState, when: str) -> LogAppend:
@@ -934,11 +821,6 @@ class LoggedLane(Lane):
             )
         return self._log.begin_anew(facts, when)
 
-    def _others_mu2(self, known: RecoveredState) -> float:
-        """Spend of the private challengers in the log, as the sum of mu^2."""
-        states = (state for name, state in known.learners.items() if name != known.champion)
-        return math.fsum(state.privacy["mu_spent"] ** 2 for state in states if state.privacy is not None)
-
     def reread(self, frames: bytes) -> ReplayRequest | None:
         """Read the log again after the partition was revoked; returns what `rejoin` needs.
 
@@ -967,7 +849,6 @@ class LoggedLane(Lane):
         self._log.restored()
         self._follow_models()
         self._working = True
-        self._begin_challengers()
         return appends, warnings
 
     def _follow_models(self) -> None:
@@ -1003,7 +884,7 @@ class LoggedLane(Lane):
             raise LaneStoppedError("there is nothing to replay", fix="call process")
         records = [record for record in records if record.offset < until]
         self._torn = self._used = True
-        output = self._take_all(records)
+        output = self._take(records)
         log.took(records, output.scores, silent=True)
         self._torn = False
 
@@ -1020,23 +901,13 @@ class LoggedLane(Lane):
         self._batch.next_offset = log.replay_until
         log.replayed()
         self._working = True
-        challengers, known = self._challengers, log.known
-        if known is not None:
-            challengers.replayed(known.learners, log.tag)
-            challengers.join(self.next_offset)
-            if challengers.changed:
-                log.require_snapshot()
 
     # Learning
 
     @property
     def room(self) -> int | None:
         """Records that may be processed before the next commit; None: any number."""
-        rooms = [
-            None if self._reservations is None else self._reservations.room,
-            self._challengers.room if self._challengers.running else None,
-        ]
-        return min((room for room in rooms if room is not None), default=None)
+        return None if self._reservations is None else self._reservations.room
 
     def process(self, records: Sequence[Record]) -> LaneOutput:
         """Score each record, then learn from it: as `Lane.process`, with a `line` to be made durable first.
@@ -1087,11 +958,10 @@ class LoggedLane(Lane):
     def _void_reasons(self) -> list[str]:
         """As in the base, and the reasons in the log under which records were taken; marks the learner."""
         private, known = self._model.private, self._log.known
-        reasons = super()._void_reasons() if self._challengers.running else self._void
         if private is None or known is None:
-            return reasons
+            return self._void
         private.mark(void=known.void, accepted=known.accepted)
-        return list(dict.fromkeys([*known.void, *reasons]))
+        return list(dict.fromkeys([*known.void, *self._void]))
 
     def _uncovered(self) -> str:
         """The order over partitions, where producers set the timestamps (docs/privacy 8.4)."""
@@ -1141,37 +1011,13 @@ class LoggedLane(Lane):
         if self._reservations is not None:
             self._dates.note(when, numbers, self._reservations.ledger.charged, self.slots)
         privacy = summary(numbers, self._since, self._dates.to_state())
-        if self._challengers.changed:
-            log.require_snapshot()
         data = self.snapshot(clean=clean) if snapshot or clean or log.snapshot_due else None
-        challengers, learners = self._challengers, {}
-        if challengers.running or challengers.departed or challengers.changed or self.member.name:
-            learners = self._learner_states(clean=clean, snapshot=data is not None)
-        return log.commit(
-            self.next_offset, self._batch.seen, data, clean=clean, report=privacy, learners=learners
-        )
-
-    def _learner_states(self, *, clean: bool, snapshot: bool) -> dict[str, LearnerState]:
-        """The learners of a lane that has, or had, several."""
-        known, member = self._log.known, self.member
-        states = self._challengers.states(clean=clean, snapshot=snapshot, tag=self._log.tag)
-        if not states and not member.name:
-            return {}
-        champion = None if known is None else known.learners.get(member.name)
-        states[member.name] = LearnerState(
-            fingerprint=member.fingerprint,
-            token=member.token,
-            since=None if champion is None else champion.since,
-            privacy=summary(self._voided(privacy_summary)),
-        )
-        return states
+        return log.commit(self.next_offset, self._batch.seen, data, clean=clean, report=privacy)
 
     def committed(self) -> None:
         """Confirm that the last commit is durable: the slots that it reserves may now be released."""
         if self._reservations is not None:
             self._reservations.committed()
-        if self._challengers.running:
-            self._challengers.committed()
 
     def _plan(self) -> dict[str, Any] | None:
         plan = None if self._model.private is None else self._model.private.plan()

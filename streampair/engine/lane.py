@@ -25,8 +25,7 @@ from typing import Any, Literal
 import msgspec
 
 from streampair import __version__
-from streampair.engine.batch import Evaluated, RecordProcessor
-from streampair.engine.challengers import Challenger, Challengers, SharedDecoder, add_accounts
+from streampair.engine.batch import RecordProcessor
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import PipelineAdapter
@@ -38,19 +37,16 @@ from streampair.engine.protocols import (
     weight_norm,
 )
 from streampair.engine.records import (
-    BEGAN_WITH,
     Breaker,
     DeadLetter,
     Event,
     LaneGauges,
     LaneOutput,
     LateGauges,
-    LearnerIdentity,
     Record,
     RegretConfig,
     Scored,
 )
-from streampair.engine.reservations import Reservations
 from streampair.engine.snapshot import (
     Dates,
     Snapshot,
@@ -67,7 +63,6 @@ from streampair.evaluation import RegretEstimate
 
 __all__ = [
     "Breaker",
-    "ChallengerLane",
     "DeadLetter",
     "Event",
     "Lane",
@@ -125,13 +120,6 @@ class Lane:
     explain
         How many of the largest contributions each score has, `Scored.reasons`; 0: none. Of a learner with
         `explain_one`.
-    challengers
-        Learners that learn from the same records, and are compared with this one; their scores stay inside.
-        See `streampair.engine.Challenger`.
-    member
-        Which of the learners of the lane `learner` is.
-    clock
-        Returns seconds; only what each of several learners has cost depends on it. None: there is no clock.
     bounds
         Declared bounds of features, the lowest and the highest value: values outside are counted, for
         operators. None: there are none.
@@ -195,9 +183,6 @@ class Lane:
         snapshots: bool = True,
         classes: bool = False,
         explain: int = 0,
-        challengers: Sequence[Challenger] = (),
-        member: LearnerIdentity = BEGAN_WITH,
-        clock: Callable[[], float] | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
         labels: Sequence[object] | None = None,
         threshold: float | None = None,
@@ -225,8 +210,6 @@ class Lane:
                 f"the lane ranks {positive!r} high, its learner {own_positive!r}",
                 fix="give both the same positive=",
             )
-        self.member = member
-        self._clock = clock
         self._signing_key = signing_key
         self._allow_pickle = allow_pickle
         self._snapshots = snapshots
@@ -239,10 +222,9 @@ class Lane:
             )
         self._monitor = Monitor(self._model.learner, regret, auc_window, threshold)
         self.late_sample = None if labels is None else LateSample()
-        self._decoder = SharedDecoder(decode, clock) if challengers else None
         self._batch = RecordProcessor(
             self._model,
-            decode if self._decoder is None else self._decoder,
+            decode,
             positive=positive,
             on_bad=on_bad,
             breaker=self._breaker,
@@ -262,52 +244,11 @@ class Lane:
         if self._model.private is not None:
             self._model.private.bind_noise(self.identity)
         self._notes = tuple(notes)
-        self._challengers = self._build_challengers(
-            challengers,
-            positive=positive,
-            auc_window=auc_window,
-            allow_pickle=allow_pickle,
-            signing_key=signing_key,
-            trust_preprocessing=trust_preprocessing,
-            snapshots=snapshots,
-            classes=classes,
-            labels=labels,
-        )
-        if self._model.private is not None:
-            self._notes = (*self._notes, *self._challengers.notes)
-
-    def _build_challengers(self, declared: Sequence[Challenger], **options: Any) -> Challengers:
-        decoder = self._decoder
-        where = {"app": self.app, "topic": self.topic, "partition": self.partition}
-
-        def lane_of(challenger: Challenger) -> ChallengerLane:
-            assert decoder is not None
-            return ChallengerLane(challenger, decoder, logged=self._logged_challengers, **where, **options)
-
-        private = self._model.private
-        challengers = Challengers(
-            declared,
-            lane_of,
-            champion=self.member.name,
-            report=None if private is None else private.privacy,
-            window=options["auc_window"],
-            clock=self._clock,
-        )
-        if decoder is not None:
-            decoder.rows = decoder.rows or self._batch.takes_rows
-            self._batch.evaluated = Evaluated([], [], [])
-        if not self._logged_challengers:
-            challengers.activate()
-        return challengers
-
-    _logged_challengers = False  # whether a log says when challengers begin
 
     @property
     def identity(self) -> str:
-        """App, topic and partition in one text, and of a challenger its name and token: of the noise."""
-        member = self.member
-        suffix = f"|{member.name}|{member.token}" if member.name else ""
-        return f"{self.app}|{self.topic}|{self.partition}{suffix}"
+        """App, topic and partition in one text: of the noise."""
+        return f"{self.app}|{self.topic}|{self.partition}"
 
     @property
     def next_offset(self) -> int | None:
@@ -345,11 +286,6 @@ class Lane:
         return self._model.whole
 
     @property
-    def challengers(self) -> Challengers:
-        """The learners beside the champion."""
-        return self._challengers
-
-    @property
     def private(self) -> bool:
         """Whether the learner keeps a privacy ledger."""
         return self._model.private is not None
@@ -357,7 +293,7 @@ class Lane:
     @property
     def privacy(self) -> Any:
         """The learner's privacy report, void where the lane breaks its guarantee; None if not private."""
-        report = self._together(self._voided(operator.attrgetter("privacy")))
+        report = self._voided(operator.attrgetter("privacy"))
         if report is None or not self._notes:
             return report
         return dataclasses.replace(report, notes=(*report.notes, *self._notes))
@@ -377,19 +313,13 @@ class Lane:
             return dataclasses.replace(report, guarantee=f"{report.guarantee}; {uncovered}")
         return report
 
-    def _together(self, report: Any) -> Any:
-        """A report of the learner with the accounts of private challengers added."""
-        if report is None:
-            return None
-        return add_accounts(report, self._challengers.accounts, self.name)
-
     def _uncovered(self) -> str:
         """Limits of the guarantee that follow from the source of the records; empty: none."""
         return ""
 
     def _void_reasons(self) -> list[str]:
         """Why the learner's guarantee does not hold in this lane."""
-        return [*self._void, *self._challengers.failures] if self._challengers.running else self._void
+        return self._void
 
     @property
     def auc(self) -> float:
@@ -423,25 +353,9 @@ class Lane:
                 fix="make a new lane and restore the last snapshot",
             )
         self._torn = self._used = True
-        output = self._take_all(records)
+        output = self._take(records)
         self._torn = False
         return output
-
-    def _take_all(self, records: Sequence[Record]) -> LaneOutput:
-        """Let the champion take records, and then the challengers."""
-        challengers, decoder, evaluated = self._challengers, self._decoder, self._batch.evaluated
-        if decoder is None or evaluated is None:  # no challenger is declared
-            return self._take(records)
-        decoder.begin(records)
-        evaluated.clear()
-        begin, decoding = self._now(), decoder.seconds
-        output = self._take(records)
-        challengers.champion_seconds += self._now() - begin - (decoder.seconds - decoding)
-        challengers.take(records, evaluated)
-        return output
-
-    def _now(self) -> float:
-        return 0.0 if self._clock is None else self._clock()
 
     def _take(self, records: Sequence[Record]) -> LaneOutput:
         if self._since is None and records:
@@ -483,8 +397,6 @@ class Lane:
             fork_dates=tuple(self._dates.forks),
             outside=None if self._batch.outside is None else dict(self._batch.outside.counts),
             late=self._late(),
-            challengers=self._challengers.gauges() if self._challengers.running else (),
-            champion_seconds=self._challengers.champion_seconds if self._challengers.running else None,
         )
 
     def _late(self) -> LateGauges | None:
@@ -526,29 +438,16 @@ class Lane:
         """
         if not self._snapshots:
             raise SnapshotError("the lane was made with snapshots=False", fix="make it with snapshots=True")
-        saved = msgspec.structs.asdict(self.to_snapshot(clean=clean))
-        if self._challengers.running:
-            saved |= {
-                "challengers": self._challengers.save(clean=clean),
-                "comparison": self._challengers.table.to_state(),
-            }
-        data = pack(saved, signing_key=self._signing_key)
-        self._state_bytes = len(data)
-        return data
-
-    def to_snapshot(self, *, clean: bool) -> Snapshot:
-        """The state of the lane without that of its challengers.
-
-        Raises
-        ------
-        SnapshotError
-            If the lane stopped in the middle of a batch.
-        """
         if self._torn:
             raise SnapshotError(
                 "the lane stopped in the middle of a batch, so its state belongs to no offset",
                 fix="make a new lane and restore the last snapshot",
             )
+        data = pack(msgspec.structs.asdict(self._state(clean=clean)), signing_key=self._signing_key)
+        self._state_bytes = len(data)
+        return data
+
+    def _state(self, *, clean: bool) -> Snapshot:
         auc, regret = self._monitor.auc, self._monitor.regret
         return Snapshot(
             writer=__version__,
@@ -574,7 +473,6 @@ class Lane:
             labels_used=self._labels_used(),
             labelled=self._batch.labelled,
             late_sample=None if self.late_sample is None else self.late_sample.to_state(),
-            member=self.member.name,
         )
 
     def restore(self, data: bytes) -> None:
@@ -601,24 +499,11 @@ class Lane:
         saved = Snapshot.read(data, self._signing_key)
         saved.check(self.app, self.topic, self.partition, self.fingerprint)
         verified = self._allow_pickle and self._signing_key is not None and is_signed(data)
-        if saved.member != self.member.name:
-            saved = saved.with_champion(self.member.name)
-        self.load(saved, verified=verified)
-        if self._challengers.running:
-            self._challengers.load(saved.challengers, verified=verified)
-            if saved.comparison is not None:
-                self._challengers.table.load_state(saved.comparison)
+        self._load(saved, verified=verified)
         self._state_bytes = len(data)
 
-    def load(self, saved: Snapshot, *, verified: bool) -> None:
-        """Restore the contents of a snapshot; `verified`: whether a signature vouches for them.
-
-        Raises
-        ------
-        SnapshotError
-            As of `restore`.
-        """
-        self._used = self._torn = True
+    def _load(self, saved: Snapshot, *, verified: bool) -> None:
+        """Take the contents of a snapshot; `verified`: whether a signature vouches for them."""
         try:
             self._model.load(saved.steps, verified=verified)
             self._monitor.load(saved.auc, saved.regret)
@@ -648,8 +533,7 @@ class Lane:
 
     def _numbers(self) -> Any:
         """The numbers of `privacy`; None if not private."""
-        numbers, challengers = self._voided(privacy_summary), self._challengers
-        return self._together(numbers) if challengers.running or challengers.departed else numbers
+        return self._voided(privacy_summary)
 
     def _labels_used(self) -> bytes:
         """Labels that were used, where they come later; empty otherwise."""
@@ -699,69 +583,3 @@ class Lane:
         if self.on_bad == "fail":
             reasons.append("on_bad='fail' stops the lane because of what an event contains")
         return reasons
-
-
-class ChallengerLane(Lane):
-    """The lane of a challenger: its outputs stay inside, and the lane around it keeps its account.
-
-    Parameters
-    ----------
-    challenger
-        As it is declared.
-    decoder
-        Of the lane around it.
-    logged
-        Whether that one has a log: restarts are then not marked in the report.
-    options
-        Further arguments of `Lane`.
-    """
-
-    def __init__(
-        self, challenger: Challenger, decoder: SharedDecoder, *, logged: bool, **options: Any
-    ) -> None:
-        self._logged = logged
-        self.decoder = decoder
-        allow_pickle = options["allow_pickle"]
-        steps = PipelineAdapter(
-            challenger.learner, positive=options["positive"], trust_preprocessing=True
-        ).pickled
-        # One that only pickle can save begins anew at each start, unless pickle is allowed.
-        self.saved = allow_pickle or not steps
-        super().__init__(
-            challenger.learner,
-            decoder,
-            name=challenger.name if challenger.title is None else challenger.title,
-            on_bad="skip",
-            breaker=None,
-            snapshots=options.pop("snapshots") and self.saved,
-            member=LearnerIdentity(challenger.name, challenger.fingerprint, challenger.token),
-            **options,
-        )
-        self.evaluated = self._batch.evaluated = Evaluated([], [], [])
-        decoder.rows = decoder.rows or self._batch.takes_rows
-
-    @property
-    def foreign(self) -> bool:
-        """Whether code that is not ours runs, whose results may differ in a replay."""
-        return self._model.foreign
-
-    @property
-    def numbers(self) -> Any:
-        """The numbers of its privacy report; None: not private."""
-        return self._numbers()
-
-    def process(self, records: Sequence[Record]) -> LaneOutput:
-        """As of `Lane.process`; `evaluated` is then of these records."""
-        self.evaluated.clear()
-        return super().process(records)
-
-    def account(self, *, payloads_change: bool) -> Reservations | None:
-        """New reservations of its privacy account; None: it keeps none."""
-        private = self._model.private
-        if private is None or private.seed is not None:
-            return None
-        return Reservations(private, self.identity, payloads_change=payloads_change)
-
-    def _continue(self, saved: Snapshot) -> None:
-        if not self._logged:
-            super()._continue(saved)

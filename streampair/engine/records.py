@@ -16,7 +16,6 @@ from streampair.errors import ConfigError, RecordError
 from streampair.evaluation import Quality, RegretEstimate
 
 __all__ = [
-    "BEGAN_WITH",
     "LABEL_IN_EVENT",
     "LABEL_LATER",
     "LABEL_LEARNED",
@@ -30,7 +29,6 @@ __all__ = [
     "LaneGauges",
     "LaneOutput",
     "LateGauges",
-    "LearnerIdentity",
     "LogAppend",
     "OrderedRecord",
     "Record",
@@ -345,26 +343,6 @@ class RegretConfig:
     seed: int = 0
 
 
-class LearnerIdentity(NamedTuple):
-    """Which of the learners of a lane its champion is, whose scores are published.
-
-    Attributes
-    ----------
-    name
-        Of the challenger that was promoted; empty: the learner that the lane began with.
-    fingerprint, token
-        As of `streampair.engine.Challenger`.
-    """
-
-    name: str = ""
-    fingerprint: str = ""
-    token: str = ""
-
-
-BEGAN_WITH: Final = LearnerIdentity()
-"""The learner that a lane began with, of unknown settings."""
-
-
 class LateGauges(NamedTuple):
     """Numbers of a lane whose labels come later than its events.
 
@@ -432,11 +410,6 @@ class LaneGauges:
         declared.
     late
         Of a lane whose labels come later; None otherwise.
-    challengers
-        Of learners that learn beside the champion: see `streampair.engine.challengers.ChallengerGauges`.
-    champion_seconds
-        What the champion has cost so far, by the clock of the lane, without decoding; None without
-        challengers.
     """
 
     events: dict[str, int]
@@ -458,5 +431,3 @@ class LaneGauges:
     fork_dates: tuple[tuple[int, int], ...] = ()
     outside: dict[str, int] | None = None
     late: LateGauges | None = None
-    challengers: tuple[Any, ...] = ()
-    champion_seconds: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -20,10 +20,8 @@ from streampair.engine.wal import (
     Digests,
     Entry,
     GenesisEntry,
-    LearnerState,
     ModelEntry,
     OverrideEntry,
-    PromotionEntry,
     Range,
     RangesEntry,
     RecordRef,
@@ -33,11 +31,10 @@ from streampair.engine.wal import (
     StartEntry,
     split_digests,
 )
-from streampair.errors import ConfigError, PrivacyError, SnapshotError
+from streampair.errors import PrivacyError, SnapshotError
 
 __all__ = [
     "ANOTHER",
-    "OVERRIDDEN",
     "Cause",
     "ExternalState",
     "NothingToOverrideError",
@@ -46,17 +43,10 @@ __all__ = [
     "check",
     "check_replay",
     "forks_to_charge",
-    "learners_of",
-    "promotion",
     "refuse_key",
     "replay_impossible",
     "verify_log",
 ]
-
-_PROMOTIONS: Final = 8  # of which a log remembers the description
-
-OVERRIDDEN: Final = "its account could not go on after `streampair state recover`"
-"""Why a private challenger has ended."""
 
 Cause = Literal["register", "rollback", "span"]
 """What an operator's override replaces: the register; the newest entries; the replay from the snapshot."""
@@ -83,8 +73,6 @@ class RecoveredState:
         The last slot that may have been released.
     attempts
         Whether any process has ever begun an attempt.
-    started
-        Whether one has begun since the last commit.
     span_override
         The operator's override that skips the span from the snapshot to the tip; None: none.
     ranges
@@ -107,7 +95,6 @@ class RecoveredState:
     path: dict[int, bytes] = dataclasses.field(default_factory=dict)
     released: int = 0
     attempts: bool = False
-    started: bool = False
     span_override: OverrideEntry | None = None
     ranges: list[Range] = dataclasses.field(default_factory=list)
     announced: list[Range] = dataclasses.field(default_factory=list)
@@ -132,7 +119,7 @@ class RecoveredState:
         if isinstance(entry, GenesisEntry):
             return  # `of` has read it
         if isinstance(entry, StartEntry):
-            self.attempts = self.started = True
+            self.attempts = True
             self.voiding = entry.void
             self._account(entry.ledger)
             # An attempt takes what is ahead first, so that one of the two begins with the other.
@@ -161,13 +148,10 @@ class RecoveredState:
             self.path = dict(enumerate(ledger["behind"], ledger["start"] + 1))
             self.ranges = []
             self.models = list(entry.models)
-        elif isinstance(entry, PromotionEntry):
-            self._promote(entry)
         else:
             self._override(entry)
 
     def _override(self, entry: OverrideEntry) -> None:
-        self._end_private_challengers()
         self.accepted.append(entry.what)
         self.void += [reason for reason in entry.void if reason not in self.void]
         self._account(entry.ledger)
@@ -178,68 +162,6 @@ class RecoveredState:
         if entry.from_snapshot:
             self.span_override = entry
             self.ranges = []
-
-    def _promote(self, entry: PromotionEntry) -> None:
-        """Exchange the accounts of a challenger and the champion."""
-        tip, name = self.tip, entry.name
-        assert tip is not None  # `promotion` makes no such entry
-        learners = dict(tip.learners)
-        former = learners.get(tip.champion, LearnerState())
-        learners[tip.champion] = msgspec.structs.replace(
-            former, digest=b"", slots=tip.slots, ledger=tip.ledger
-        )
-        champion = learners[name]
-        learners[name] = msgspec.structs.replace(champion, digest=b"", slots=0, ledger=None)
-        self.tip = msgspec.structs.replace(
-            tip,
-            champion=name,
-            learners=learners,
-            slots=champion.slots,
-            ledger=champion.ledger,
-            promotions=[*tip.promotions, entry.what][-_PROMOTIONS:],
-        )
-        assert self.saved is not None
-        self.saved = msgspec.structs.replace(self.saved, tip=self.tip)
-        self.plan, self.released, self.path, self.models = None, champion.slots, {}, []
-        self._account(champion.ledger)
-        self.void += [reason for reason in entry.void if reason not in self.void]
-
-    def _end_private_challengers(self) -> None:
-        """End private challengers at an override, and count all of their budgets.
-
-        What they released in entries that are lost is not known; under the identity of their noise nothing
-        more is released.
-        """
-        tip = self.tip
-        if tip is None or not tip.learners:
-            return
-        learners = {
-            name: state
-            if name == tip.champion or state.privacy is None or state.ended
-            else msgspec.structs.replace(
-                state,
-                ended=OVERRIDDEN,
-                ledger=None,
-                digest=b"",
-                privacy={
-                    **state.privacy,
-                    "mu_spent": state.privacy["mu_budget"],
-                    "epsilon_spent": state.privacy["epsilon_budget"],
-                },
-            )
-            for name, state in tip.learners.items()
-        }
-        self.tip = msgspec.structs.replace(tip, learners=learners)
-
-    @property
-    def champion(self) -> str:
-        """Name of the learner whose scores are published; empty: the one that the lane began with."""
-        return "" if self.tip is None else self.tip.champion
-
-    @property
-    def learners(self) -> Mapping[str, LearnerState]:
-        """All learners of a lane with several, by name."""
-        return {} if self.tip is None else self.tip.learners
 
     def _models_to_replay(self, entry: OverrideEntry) -> list[ModelEntry]:
         """Select the models up to the tip, if the lane goes on from there: later records need not repeat."""
@@ -254,7 +176,7 @@ class RecoveredState:
             last = None if self.saved is None else self.saved.tip
         if tip.seen > (0 if last is None else last.seen):
             self.takes_records()
-        self.tip, self.span_override, self.started = tip, None, False
+        self.tip, self.span_override = tip, None
         self.ranges += self.announced
         self.announced, self.ahead = [], [] if tip.source is None else list(tip.source.ahead)
         self.released = max(self.released, tip.slots)
@@ -372,45 +294,6 @@ ANOTHER = (
     "Never delete "
     "the log: it is the account"
 )
-
-
-def learners_of(frames: bytes) -> tuple[str, dict[str, str]]:
-    """Which learners a log has, to build its lane with: read before it is verified, which `read` does.
-
-    Parameters
-    ----------
-    frames
-        The log's bytes from the store.
-
-    Returns
-    -------
-    tuple
-        Name of the champion, empty for the learner that the lane began with; and the token of each learner
-        that has one.
-
-    Raises
-    ------
-    SnapshotError
-        If it is no log.
-
-    Examples
-    --------
-    >>> from streampair.engine import learners_of
-    >>> learners_of(b"")
-    ('', {})
-    """
-    known = RecoveredState.of(_peeked(frames))
-    if known is None:
-        return "", {}
-    return known.champion, {name: s.token for name, s in known.learners.items() if s.token}
-
-
-def _peeked(frames: bytes) -> list[Entry]:
-    """The entries of a log that can be read; a damaged one is reported by `LaneLog.read`."""
-    try:
-        return Chain.peek(frames)
-    except SnapshotError:
-        return []
 
 
 def check(
@@ -660,63 +543,6 @@ def check_replay(known: RecoveredState, facts: ExternalState) -> None:
                 f"the records from offset {each.first} to {min(start, each.end)} of partition "
                 f"{each.partition} are gone from the topic"
             )
-
-
-def promotion(
-    known: RecoveredState | None, chain: Chain, name: str, titles: Mapping[str, str], what: str, void: str
-) -> PromotionEntry:
-    """Make the log entry that makes a challenger the champion.
-
-    Parameters
-    ----------
-    known, chain
-        State that the log records, checked; and its chain.
-    name
-        Of the challenger; empty: the learner that the lane began with.
-    titles
-        Names of the learners for messages.
-    what
-        Description with the date, and what the choice was made by.
-    void
-        Why the choice voids the guarantee of a private lane; empty: it does not.
-
-    Raises
-    ------
-    ConfigError
-        There is no such challenger, it has ended, cannot be promoted, or is the champion already; or it is
-        not private, and the champion is.
-    SnapshotError
-        The application did not end cleanly after its last record.
-    """
-    title = titles.get(name, name)
-    if chain.damage is not None:
-        raise chain.damage
-    tip = None if known is None else known.tip
-    clean = known is not None and tip is not None and tip.clean and not known.started
-    if known is None or tip is None or not clean or known.span is not None or known.span_override is not None:
-        raise SnapshotError(
-            "the application did not stop cleanly after its last record, so it is not certain which records "
-            "the champion has scored",
-            fix="start `streampair run` once more, stop it with SIGTERM, and repeat the command",
-        )
-    if name == tip.champion:
-        raise ConfigError(f"{title} is the champion already", fix="there is nothing to do")
-    state = tip.learners.get(name)
-    if state is None or state.ended:
-        why = "has not learned from any record yet" if state is None else f"has ended: {state.ended}"
-        known_names = [titles.get(each, each) for each, s in tip.learners.items() if not s.ended]
-        raise ConfigError(
-            f"the challenger {title} {why}",
-            fix=f"the state has: {', '.join(sorted(known_names)) or 'no challenger'}. A challenger is there "
-            "once `streampair run` has committed with it; one of a class that only pickle can save needs "
-            "learner.allow_pickle and a signing key",
-        )
-    if tip.privacy is not None and state.privacy is None:
-        raise ConfigError(
-            f"{title} is not private, and the champion is: what it publishes no account would cover",
-            fix="run it as an application of its own, whose output says that it is not private",
-        )
-    return PromotionEntry(name, what, [void] if void else [])
 
 
 def replay_impossible(problem: str) -> SnapshotError:

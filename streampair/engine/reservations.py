@@ -134,7 +134,7 @@ class Reservations:
         Parameters
         ----------
         path
-            The digest that each slot must give. None: the log has none of single slots, as of a challenger.
+            The digest that each slot must give. None: the log has none of single slots.
         """
         self._replaying, self._path = True, path
 

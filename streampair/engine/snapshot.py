@@ -371,10 +371,6 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     labels_used: bytes = b""
     labelled: int = 0
     late_sample: dict[str, Any] | None = None
-    # Of a lane with several learners: the name of its champion, whose state is above, and the others' states.
-    member: str = ""
-    challengers: dict[str, dict[str, Any]] = {}
-    comparison: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, data: bytes, signing_key: bytes | None) -> Snapshot:
@@ -389,40 +385,6 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
             return msgspec.convert(unpack(data, signing_key=signing_key), cls, strict=True)
         except msgspec.ValidationError as error:
             raise unreadable(error) from error
-
-    def with_champion(self, name: str) -> Snapshot:
-        """The same lane after a promotion: the state of this challenger becomes that of the champion.
-
-        What was counted of the records stays with the lane: the learners have seen the same.
-
-        Raises
-        ------
-        SnapshotError
-            It has no state of that challenger.
-        """
-        if name == self.member:
-            return self
-        others = dict(self.challengers)
-        if name not in others:
-            raise SnapshotError(
-                f"the snapshot has no state of the challenger {name!r}", fix="put the newest store back"
-            )
-        try:
-            champion = msgspec.convert(others.pop(name), Snapshot, strict=True)
-        except msgspec.ValidationError as error:
-            raise unreadable(error) from error
-        former = msgspec.structs.replace(self, challengers={}, comparison=None)
-        others[self.member] = msgspec.structs.asdict(former)
-        return msgspec.structs.replace(
-            self,
-            name=champion.name,
-            steps=champion.steps,
-            auc=champion.auc,
-            regret=champion.regret,
-            arrivals=champion.arrivals,
-            member=name,
-            challengers=others,
-        )
 
     def check(self, app: str, topic: str, partition: int, fingerprint: str) -> None:
         """Refuse the snapshot of another lane.

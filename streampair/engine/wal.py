@@ -42,13 +42,11 @@ __all__ = [
     "CommitEntry",
     "Digests",
     "GenesisEntry",
-    "LearnerState",
     "LogDamagedError",
     "LogKey",
     "ModelEntry",
     "OverrideEntry",
     "Position",
-    "PromotionEntry",
     "Range",
     "RangesEntry",
     "Register",
@@ -304,38 +302,6 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="m
     end: int
 
 
-class LearnerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A learner of a lane that has several.
-
-    Attributes
-    ----------
-    fingerprint
-        Of its settings.
-    token
-        Part of the identity of its noise; no other learner of the lane ever had it.
-    since
-        Offset from which on it has learned.
-    digest
-        Of a challenger: keyed digest of its scores since the last snapshot and of its noise's chain. Empty
-        where a replay may differ.
-    slots, ledger
-        Of a private challenger, as in a `CommitEntry`.
-    privacy
-        Numbers of its privacy report; None: not private.
-    ended
-        Why it learns no more; empty: it learns.
-    """
-
-    fingerprint: str = ""
-    token: str = ""
-    since: int | None = None
-    digest: bytes = b""
-    slots: int = 0
-    ledger: dict[str, Any] | None = None
-    privacy: dict[str, Any] | None = None
-    ended: str = ""
-
-
 class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tip", omit_defaults=True):
     """A commit: the outputs up to here are stored.
 
@@ -362,13 +328,6 @@ class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         Offset of the first record taken since the last snapshot, where a replay begins; None: none was.
     source
         Where a lane that reads a whole topic goes on; None: the lane reads one partition, from `next_offset`.
-    champion
-        The learner whose scores are published, of a lane with several: its name. Empty: the one that the
-        lane began with. `slots`, `scores` and `ledger` are its own, `privacy` is that of the lane.
-    learners
-        Of a lane with several, all learners by name, the champion and private ones that have ended too.
-    promotions
-        The latest promotions: date, names, and what the choice was made by.
     """
 
     writer: str
@@ -382,9 +341,6 @@ class CommitEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     privacy: dict[str, Any] | None
     first: int | None
     source: SourceState | None = None
-    champion: str = ""
-    learners: dict[str, LearnerState] = {}
-    promotions: list[str] = []
 
 
 class SnapshotEntry(
@@ -444,27 +400,6 @@ class OverrideEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     void: list[str]
 
 
-class PromotionEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="promotion"):
-    """A challenger becomes the champion: from the next record on its scores are published.
-
-    It follows a clean end with a snapshot, so that no record was taken after the commit. The champion before
-    goes on as a challenger.
-
-    Attributes
-    ----------
-    name
-        Of the challenger.
-    what
-        Description with the date, and what the choice was made by.
-    void
-        Why the choice voids the guarantee of a private lane.
-    """
-
-    name: str
-    what: str
-    void: list[str]
-
-
 Entry = (
     GenesisEntry
     | StartEntry
@@ -474,7 +409,6 @@ Entry = (
     | CommitEntry
     | SnapshotEntry
     | OverrideEntry
-    | PromotionEntry
 )
 
 _encode = msgspec.msgpack.Encoder().encode

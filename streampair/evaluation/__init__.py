@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from streampair.evaluation.comparison import AUCDifference, ScoreTable, delong
+from streampair.evaluation.comparison import AUCDifference, delong
 from streampair.evaluation.label_delay import delayed_labels, delayed_progressive_val_score
 from streampair.evaluation.pair_reservoir import Drawn, Records
 from streampair.evaluation.quality import AUCWindow, Quality, quality_of
@@ -28,7 +28,6 @@ __all__ = [
     "RegretEstimate",
     "RelevanceRegret",
     "RollingAUC",
-    "ScoreTable",
     "delayed_labels",
     "delayed_progressive_val_score",
     "delong",

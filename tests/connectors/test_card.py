@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 import urllib.error
 import urllib.request
@@ -27,10 +26,7 @@ from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
 from streampair import auc, metric, ranking
-from streampair.engine import LaneGauges, OrderedRecord, Record
-from streampair.engine.challengers import NOT_PRIVATE
-from streampair.engine.records import LABEL_LATER
-from streampair.errors import ConfigError
+from streampair.engine import LaneGauges, Record
 
 TOML = """
 app = "fraud"
@@ -288,20 +284,6 @@ def test_the_audit_that_the_configuration_names_is_served(config: Path, gauges: 
     assert "the audit is of streampair.auc.OnPairC" in card() or "the audit is of OnPairC" in card()
 
 
-CHALLENGER = '[[challengers]]\nname = "open"\nclass = "streampair.auc.PairOGD"\n'
-
-
-def test_every_card_says_that_there_is_a_challenger_that_is_not_private(config: Path) -> None:
-    """That of the configuration too; without one nothing is said."""
-    runner = CliRunner()
-    for text, said in ((TOML, False), (TOML + CHALLENGER, True)):
-        config.write_text(text)
-        result = runner.invoke(app, ["budget", "card", str(config), "--json"])
-        assert result.exit_code == 0, result.output
-        assert (NOT_PRIVATE in json.loads(result.output)["notes"]) is said
-        assert (NOT_PRIVATE in lane(config).privacy.notes) is said
-
-
 LATE = (
     TOML.replace('label = "y"\n', "").replace('scope = "partition"\n', "")
     + """
@@ -333,21 +315,6 @@ def test_every_card_says_that_labels_come_later(config: Path, absent: bool) -> N
     assert "labels" not in str(lane(config).privacy.notes).lower()
 
 
-def test_a_challenger_learns_from_labels_that_come_later(config: Path) -> None:
-    config.write_text(LATE + CHALLENGER)
-    running = lane(config)
-    for number in range(40):  # 20 events, scored and then learned
-        value = json.dumps({"a": number % 2, "b": 0}).encode()
-        label = LABEL_LATER if number < 20 else 1 + number % 2
-        where = {"partition": 0, "position": number % 20, "label": label}
-        running.process([OrderedRecord(number, value, b"k", 1000 + number, **where)])
-    (found,) = running.gauges().challengers
-    assert found.comparison.second == 0.5  # all were scored by a model that had learned nothing
-    config.write_text(config.read_text().replace("[learner]\n", '[learner]\nscoring = "parallel"\n'))
-    with pytest.raises(ConfigError, match=r"remove the challengers, or learner.scoring"):
-        load_config(config)
-
-
 def test_a_plan_says_how_much_later_learning_is(config: Path) -> None:
     config.write_text(LATE)
     command = ["budget", "plan", "--n", "2000", "--config", str(config)]
@@ -358,42 +325,3 @@ def test_a_plan_says_how_much_later_learning_is(config: Path) -> None:
     config.write_text(TOML)
     assert "learned" not in CliRunner().invoke(app, command, env={"COLUMNS": "400"}).output
     assert "learning_lag_seconds" not in json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
-
-
-def test_the_card_has_the_sum_of_private_learners(config: Path) -> None:
-    """Planned, spent, and with the learner that was removed."""
-    second = CHALLENGER.replace("PairOGD", "PairFTRL").replace("open", "second")
-    options = next(line for line in TOML.splitlines() if line.startswith("options"))
-    config.write_text(f"{TOML}{second}{options}\n")
-    runner = CliRunner()
-
-    def card() -> Any:
-        result = runner.invoke(app, ["budget", "card", str(config), "--json"])
-        assert result.exit_code == 0, result.output
-        return json.loads(result.output)
-
-    report = lane(config).privacy
-    alone = lane(config).learner.privacy
-    assert report.epsilon_budget > alone.epsilon_budget
-    assert report.mu_budget == pytest.approx(math.sqrt(2.0) * alone.mu_budget)
-    assert card()["privacy_loss"]["epsilon"] == pytest.approx(report.epsilon_budget)
-    assert any("so their accounts add up" in note for note in card()["notes"])
-
-
-def test_a_challenger_that_does_not_fit_is_refused_by_its_name(config: Path) -> None:
-    options = next(line for line in TOML.splitlines() if line.startswith("options"))
-    config.write_text(TOML.replace("PairFTRL", "PairOGD").replace(options, "") + CHALLENGER)
-    assert lane(config).name == "PairOGD"
-    private = CHALLENGER.replace("PairOGD", "PairFTRL").replace("open", "second")
-    config.write_text(f"{config.read_text()}{private}{options}\n")
-    with pytest.raises(ConfigError, match="challenger second is private, and the learner"):
-        lane(config)
-    config.write_text(TOML + CHALLENGER + CHALLENGER)
-    with pytest.raises(ConfigError, match="give each a name of its own"):
-        load_config(config)
-    config.write_text(TOML + CHALLENGER.replace("PairOGD", "PairODG"))
-    with pytest.raises(ConfigError, match=r"challengers\.open: .*has no class 'PairODG'"):
-        lane(config)
-    config.write_text(TOML + "[[challengers]]\n")
-    with pytest.raises(ConfigError, match=r"challengers\.0\.name is missing"):
-        load_config(config)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from streampair.errors import ConfigError
 
-PLACES = ("learner", "learner.options", "deep option", "step", "option of a step", "challenger", "in a list")
+PLACES = ("learner", "learner.options", "deep option", "step", "option of a step", "in a list")
 
 
 def hostile(place: str, path: str, **arguments: Any) -> dict[str, Any]:
@@ -34,22 +34,16 @@ def hostile(place: str, path: str, **arguments: Any) -> dict[str, Any]:
                 "steps": [{"class": "river.compose.FuncTransformer", "options": {"func": named}}, ours]
             }
         },
-        "challenger": {
-            "learner": ours,
-            "challengers": [{"name": "other", "class": path, "options": arguments}],
-        },
         "in a list": {"learner": {**ours, "options": {"loss": [named]}}},
     }
     return {"app": "clicks", "input": {"label": "y", "features": ["a"]}, **tables[place]}
 
 
 def built(data: dict[str, Any]) -> None:
-    """What every command does: learner and challengers are constructed."""
+    """What every command does: the learner is constructed."""
     config = parse_config(data)
     is_private(config)
     build_learner(config)
-    for challenger in config.challengers:
-        build_learner(config.challenger(challenger))
 
 
 def as_toml(data: dict[str, Any]) -> str:

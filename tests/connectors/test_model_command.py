@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from streampair import auc, models
 from streampair.engine import OrderedRecord, Record
-from streampair.engine.challengers import NOT_PRIVATE
 from streampair.engine.wal import WHOLE_TOPIC
 
 TOML = """
@@ -121,19 +120,6 @@ def test_events_behind_the_last_snapshot_are_counted(config: Path, tmp_path: Pat
     if spent is not None:  # what a replay may charge is charged
         assert model.privacy is not None
         assert model.privacy["epsilon_spent"] > spent
-
-
-def test_the_card_of_a_model_names_a_challenger(tmp_path: Path) -> None:
-    config, file = configured(tmp_path, PRIVATE), tmp_path / "model.json"
-    config.write_text(
-        config.read_text() + '[[challengers]]\nname = "open"\nclass = "streampair.auc.PairOGD"\n'
-    )
-    lane = lane_of(config)
-    lane.take(50)
-    lane.commit()
-    lane.close()
-    call("export", config, "--output", file)
-    assert NOT_PRIVATE in models.load(file).metadata["privacy_card"]["notes"]
 
 
 def test_a_model_for_each_partition(tmp_path: Path) -> None:

@@ -173,7 +173,6 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
             name="l",
             slots=seen,
             source=SimpleNamespace(positions=known, due={}),
-            challengers=SimpleNamespace(accounts=[]),
         ),
         topic="t",
         spans={0: (0, 9), 1: (4, 9)},

@@ -33,7 +33,6 @@ from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.factory import build_logged_lane
 
 from streampair.engine import ExternalState, LaneGauges, Record
-from streampair.engine.challengers import NOT_PRIVATE
 from streampair.privacy import NoiseKey
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
@@ -43,15 +42,12 @@ BEGAN = 1_700_000_000_000  # milliseconds: the date of the first record
 EVENTS = [{"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0} for i in range(80)]
 
 
-def lane(
-    name: str = "PairFTRL", key: NoiseKey | None = None, *, open_one: bool = False, **options: Any
-) -> Any:
+def lane(name: str = "PairFTRL", key: NoiseKey | None = None, **options: Any) -> Any:
     config = parse_config(
         {
             "app": "fraud",
             "input": {"topic": "events", "label": "y", "features": {"a": [-1, 1], "b": [-1, 1]}},
             "learner": {"class": f"streampair.auc.{name}", "options": options},
-            "challengers": [{"name": "open", "class": "streampair.auc.PairOGD"}] if open_one else [],
         }
     )
     made = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0, noise_key=key)
@@ -141,10 +137,10 @@ def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
         assert words == {"title": series.title, "unit": series.unit, "help": series.help}
 
 
-def view(events: list[Any], public: bool, open_one: bool = False) -> list[bytes]:
+def view(events: list[Any], public: bool) -> list[bytes]:
     """What a port shows after every commit of a stream, under one key for the noise: the card too."""
     metrics, answers = Telemetry(), []
-    made = lane(key=NoiseKey(bytes(range(32))), open_one=open_one, **PRIVATE)
+    made = lane(key=NoiseKey(bytes(range(32))), **PRIVATE)
     metrics.history, letters = ticking(), 0
     for start in range(0, len(events), 20):
         gauges = feed(made, encoded(events[start : start + 20]), start)
@@ -165,30 +161,6 @@ def test_neighbouring_streams_look_the_same_to_the_public(place: int, other: Any
     changed = [*EVENTS[:place], other, *EVENTS[place + 1 :]]
     assert view(EVENTS, public=True) == view(changed, public=True)
     assert view(EVENTS, public=False) != view(changed, public=False)
-
-
-@pytest.mark.parametrize("other", [{"a": 1, "b": -0.9, "y": True}, b"\xff"])
-@pytest.mark.parametrize("place", [3, 25])
-def test_a_challenger_changes_nothing_of_what_the_public_sees_of_neighbours(place: int, other: Any) -> None:
-    """It is a function of raw data, at the same port as the page: that it exists is all that is told."""
-    changed = [*EVENTS[:place], other, *EVENTS[place + 1 :]]
-    answers = view(EVENTS, public=True, open_one=True)
-    assert answers == view(changed, public=True, open_one=True)
-    # What is said of it, apart, is what is shown without it.
-    said = f"\\n{NOT_PRIVATE}".encode()
-    plain = [text.replace(said, b"").replace(f', "{NOT_PRIVATE}"'.encode(), b"") for text in answers]
-    plain = [text.replace(f',"{NOT_PRIVATE}"'.encode(), b"") for text in plain]
-    assert plain == view(EVENTS, public=True)
-    assert sum(NOT_PRIVATE.encode() in text for text in answers) >= len(answers) / 4
-    assert not any(b"challenger_auc" in text for text in answers)
-    assert any(b"challenger_auc" in text for text in view(EVENTS, public=False, open_one=True))
-
-
-def test_the_card_says_that_there_is_a_challenger_even_where_no_guarantee_holds() -> None:
-    gauges = feed(lane(open_one=True, **PRIVATE), encoded(EVENTS[:20]), 0)
-    void = gauges.privacy.replace(kind="void", guarantee="void (event 7)", notes=("Event 7.", NOT_PRIVATE))
-    card = lane_card(LABELS, dataclasses.replace(gauges, privacy=void), public=True)
-    assert card["notes"] == [NOT_PRIVATE]
 
 
 def test_why_a_guarantee_is_void_is_not_for_everybody(telemetry: Telemetry) -> None:

@@ -51,13 +51,11 @@ PUBLIC = {
     ),
     *("privacy_forks", "privacy_generation", "noise_std", "build_info"),
     *("private_auc", "private_auc_stderr", "privacy_since_seconds"),
-    *("challenger_epsilon_spent", "challenger_private_auc"),
 }
 
 
 # With enough of both classes for a private AUC.
 EVALUATED = {"epsilon": 24.0, "horizon": 40, "auc_share": 0.5}
-SECOND = {**EVALUATED, "delta": 1e-4, "warmup": 0}
 
 
 def config(**options: float) -> Config:
@@ -69,14 +67,6 @@ def config(**options: float) -> Config:
                 "class": "streampair.auc.PairFTRL",
                 "options": {"epsilon": 2.0, "delta": 1e-4, "horizon": 100, "warmup": 0, **options},
             },
-            "challengers": [
-                {"name": "open", "class": "streampair.auc.PairOGD"},
-                *(
-                    [{"name": "second", "class": "streampair.auc.PairFTRL", "options": SECOND}]
-                    if options
-                    else []
-                ),
-            ],
         }
     )
 

@@ -45,7 +45,6 @@ STILL = {
     *("Health", "Firing alerts", "Version", "Guarantee", "Delta", "Rebalances", "Null records"),
     *("Restores and fences", "Time to open lanes", "Configuration changes", "Account since"),
     *("Dead letters", "Forks", "Generation of the noise"),
-    *("Challenger ended", "Events compared", "Epsilon spent by a challenger", "Private AUC of a challenger"),
     *("Labels are read again", "Events without an id", "Messages of the labels topic"),
     *("Age of the newest label, and what is usual", "Sample of scores that wait for labels"),
     *("Servers that are ready", "Reads repeated and count differences"),
@@ -116,10 +115,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     }.items():
         assert text.count(old) == (2 if old == "0.0.0.0" else 1)  # both endpoints
         text = text.replace(old, new)
-    # What privacy costs is on a panel, and a private challenger has panels of its own.
-    text += '[[challengers]]\nname = "open"\nclass = "streampair.auc.PairOGD"\n'
-    text += '[[challengers]]\nname = "second"\nclass = "streampair.auc.PairFTRL"\n'
-    text += "options = { epsilon = 4.0, delta = 1e-6, auc_share = 0.05 }\n"
     (directory / "example.toml").write_text(text)
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"] = {"scrape_interval": INTERVAL, "evaluation_interval": INTERVAL}

@@ -11,7 +11,7 @@ import pytest
 from river import linear_model, preprocessing
 
 from streampair import auc, privacy
-from streampair.engine import Challenger, ExternalState, Lane, LoggedLane, OrderedRecord
+from streampair.engine import ExternalState, Lane, LoggedLane, OrderedRecord
 from streampair.engine.delays import LateSample
 from streampair.engine.labels import digest_ids
 from streampair.engine.records import LABEL_LATER
@@ -163,28 +163,6 @@ def test_the_label_of_an_event_changes_the_digests_of_its_slot_alone() -> None:
     others[changed] = msgspec.structs.replace(records[changed], label=1)
     assert lines(records) != lines(others)
     assert lines(records)[: changed // 10] == lines(others)[: changed // 10]
-
-
-def test_a_challenger_learns_from_the_labels_that_come() -> None:
-    """Its AUC is that of the same learner alone, and no score of the private lane depends on it."""
-    records = [record for record, *_ in stream(300)]
-    challengers = [Challenger("open", LEARNERS["PairOGD"]()), Challenger("forest", LEARNERS["Forest"]())]
-    both, without, alone = (
-        started(lane("PairFTRL", challengers=challengers)),
-        started(lane("PairFTRL")),
-        lane("PairOGD"),
-    )
-    assert fed(both, records, 25) == fed(without, records, 25)
-    fed(started(alone), records, 25)
-    found = both.gauges().challengers[0].comparison
-    assert found is not None
-    assert found.second == pytest.approx(alone.gauges().auc, abs=1e-12)
-    assert found.first == pytest.approx(without.gauges().auc, abs=1e-12)
-    assert found.second > 0.5
-    commit = both.commit(snapshot=True)
-    again = lane("PairFTRL", challengers=[Challenger("open", LEARNERS["PairOGD"]())])
-    again.restore(commit.snapshot or b"")
-    assert again.gauges().challengers[0].comparison == found
 
 
 @pytest.mark.parametrize("name", ["PairOGD", "Forest"])

@@ -54,7 +54,6 @@ class LaneOnDisk(Driver):
             topic=config.input.topic,
             partition=self._partition,
             noise_key=key,
-            frames=self.store.read(),
         )
 
     def start(self, *, die_after: int | None = None) -> None:

@@ -36,8 +36,7 @@ from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
-from streampair.engine import ChallengerGauges, LaneGauges, Record
-from streampair.evaluation import AUCDifference
+from streampair.engine import LaneGauges, Record
 
 CONFIG = """
 app = "fraud"
@@ -190,8 +189,7 @@ def compare(page: Any, url: str) -> set[str]:
         tab.click()
         for name, labels, text in numbers(page):
             values = truth.get((name, labels), [])
-            # Of several challengers some may have no number.
-            absent = text == NOTHING and (not values or name.startswith("streampair_challenger_"))
+            absent = text == NOTHING and not values
             assert absent or any(agrees(text, value) for value in values), (name, labels, text)
             seen.add(name)
     return seen
@@ -306,38 +304,21 @@ def test_what_is_wrong_is_said_in_words(run: Run, visit: Open) -> None:
     says(page, "The log is <b>damaged</b>.")  # as text
 
 
-def test_challengers_are_for_operators_and_parts_appear_when_there_is_something_to_show(
-    run: Run, visit: Open
-) -> None:
+def test_parts_appear_when_there_is_something_to_show(run: Run, visit: Open) -> None:
     labels = ("fraud-private", "events", "0", "PairFTRL")
     run.publish(labels, quality=None, auc=float("nan"), weights=())
-    page, public = visit(run.url), visit(run.public_url)
+    page = visit(run.url)
     says(page, "Events learned")
-    assert page.get_by_text("Challengers").count() == page.get_by_text("Largest weights").count() == 0
+    assert page.get_by_text("Largest weights").count() == 0
     page.locator("#panel-learning").focus()
-    compared = AUCDifference(100, 0.75, 0.9375, 0.02, 0.01, 0.1875, 0.03, 0.004)
-    challengers = (
-        ChallengerGauges("boosted", 7, "", compared, 1.5, None, None, True),
-        ChallengerGauges("broken", 7, "failed (KeyError)", None, 0.5, None, None, True),
-    )
-    run.publish(labels, quality=run.private.quality, challengers=challengers, champion_seconds=2.0)
-    says(page, "Challengers")
+    run.publish(labels, quality=run.private.quality)
     says(page, "Largest weights")
     says(page, "Reliability: share of positives by probability")
     assert page.evaluate("document.activeElement.id") == "panel-learning"
     drifting = dataclasses.replace(run.private.quality, drift=True)
-    run.publish(labels, quality=drifting, challengers=challengers, champion_seconds=2.0)
+    run.publish(labels, quality=drifting)
     says(page, "the learner has caught up with it")
-    says(page, "failed (KeyError)")
-    row = page.get_by_role("row", name="boosted")
-    assert "0.9375 ± 0.0100" in row.inner_text()
-    assert "0.1875 ± 0.0300" in row.inner_text()
-    assert "0.004" in row.inner_text()
     compare(page, run.url)
-    says(public, "The guarantee holds")
-    assert "boosted" not in public.locator("body").inner_text()
-    with urllib.request.urlopen(f"{run.public_url}/page/data", timeout=10) as answer:
-        assert b"boosted" not in answer.read()
 
 
 def test_what_happened_to_lanes_what_changed_and_since_when(run: Run, visit: Open, tmp_path: Path) -> None:

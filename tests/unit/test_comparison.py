@@ -1,4 +1,4 @@
-"""DeLong's test against its definition, and the table of scores against a plain list."""
+"""DeLong's test against its definition."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streampair.errors import ConfigError, SnapshotError
-from streampair.evaluation import ScoreTable, delong
+from streampair.evaluation import delong
 
 
 def plain(labels: Any, first: Any, second: Any) -> tuple[float, float, float]:
@@ -69,37 +68,3 @@ def test_its_level_is_that_of_the_test() -> None:
         assert found is not None
         rejected += found.p_value < 0.05
     assert 5 <= rejected <= 37  # 20 of 400, at four standard deviations
-
-
-def test_events_that_only_one_has_scored_are_left_out() -> None:
-    rng = np.random.default_rng(1)
-    rows = [(i, int(rng.random() < 0.4), float(rng.normal()), float(rng.normal())) for i in range(300)]
-    table = ScoreTable(120)
-    for start in range(0, 300, 50):
-        part = rows[start : start + 50]
-        a = [row for row in part if row[0] % 7]
-        b = [row for row in part if row[0] % 5]
-        table.extend(
-            {
-                "a": ([r[0] for r in a], [r[1] for r in a], [r[2] for r in a]),
-                "b": ([r[0] for r in b], [r[1] for r in b], [r[3] for r in b]),
-            }
-        )
-    latest = [row for row in rows if row[0] % 7 or row[0] % 5][-120:]
-    both = [row for row in latest if row[0] % 7 and row[0] % 5]
-    wanted = delong([bool(r[1]) for r in both], [r[2] for r in both], [r[3] for r in both])
-    assert table.compare("a", "b") == wanted
-    assert table.compare("a", "c") is None
-    again = ScoreTable(120)
-    again.load_state(table.to_state())
-    assert again.compare("a", "b") == wanted
-    table.drop("b")
-    assert table.compare("a", "b") is None
-
-
-def test_what_is_no_table_is_refused() -> None:
-    with pytest.raises(ConfigError):
-        ScoreTable(0)
-    for state in ({}, {"labels": [True], "scores": {"a": [0.5, 0.5]}}, {"labels": [True], "scores": 7}):
-        with pytest.raises(SnapshotError, match="table of scores"):
-            ScoreTable(10).load_state(state)

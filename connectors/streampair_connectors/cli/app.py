@@ -31,7 +31,6 @@ from streampair_connectors.cli.options import (
     run_until_signal,
 )
 from streampair_connectors.cli.options import errors as _errors
-from streampair_connectors.cli.promote import promote
 from streampair_connectors.cli.serve import serve
 from streampair_connectors.cli.state import state_app
 from streampair_connectors.config import load_config
@@ -259,12 +258,6 @@ app.command(
 )(serve)
 
 
-app.command(
-    short_help="Make a challenger the champion.",
-    epilog="Example: streampair promote fraud.toml forest",
-)(promote)
-
-
 @app.command(
     short_help="Score and learn from a file, without Kafka.",
     epilog="Example: streampair replay fraud.toml history.csv.gz --output scores.jsonl",
@@ -473,7 +466,7 @@ def budget_plan(
     Reads no data: a wrong guess makes the forecast wrong, and never the guarantee.
     """
     from streampair.privacy import EntityLimit, plan
-    from streampair_connectors.cli.budget import plan_dict, show_plan, with_challengers
+    from streampair_connectors.cli.budget import plan_dict, show_plan
 
     with _errors(as_json):
         features, one_hot = _features_of(d, config)
@@ -492,13 +485,11 @@ def budget_plan(
         )
         settings = None if config is None else load_config(config)
         labels = None if settings is None else settings.labels
-        added = None if settings is None else with_challengers(settings, found)
         if as_json:
             late = {} if labels is None else {"learning_lag_seconds": labels.wait / 1000}
-            more = {} if added is None else {"with_challengers": added}
-            typer.echo(json.dumps({**plan_dict(found), **late, **more}))
+            typer.echo(json.dumps({**plan_dict(found), **late}))
         else:
-            show_plan(found, Console(), None if labels is None else labels.wait, added)
+            show_plan(found, Console(), None if labels is None else labels.wait)
 
 
 def _features_of(d: int | None, config: Path | None) -> tuple[int, list[int]]:

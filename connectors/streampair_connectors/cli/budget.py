@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from streampair.privacy import PrivacyPlan
     from streampair_connectors.stores.spending import Budget, LaneBudget
 
-__all__ = ["application_card", "card", "chart", "plan_dict", "show_budget", "show_plan", "with_challengers"]
+__all__ = ["application_card", "card", "chart", "plan_dict", "show_budget", "show_plan"]
 
 _MARKS = "ABCDEFGH"
 _MODELS = {
@@ -90,23 +90,7 @@ def chart(found: PrivacyPlan, height: int = 14) -> list[str]:
     return lines
 
 
-def with_challengers(settings: Config, found: PrivacyPlan) -> dict[str, Any] | None:
-    """What a plan promises together with the private challengers of a configuration; None: it has none."""
-    from streampair.privacy import NoiseKey
-    from streampair.privacy.accounting import promised_epsilon
-    from streampair_connectors.worker.factory import challenger_reports
-
-    reports = challenger_reports(settings, NoiseKey(secrets.token_bytes(32)))
-    if not reports:
-        return None
-    mu = math.hypot(found.mu, *(report.mu_budget for report in reports.values()))
-    delta = min(found.delta, *(report.delta for report in reports.values()))
-    return {"challengers": list(reports), "mu": mu, "epsilon": promised_epsilon(mu, delta), "delta": delta}
-
-
-def show_plan(
-    found: PrivacyPlan, console: Console, wait: int | None = None, added: dict[str, Any] | None = None
-) -> None:
+def show_plan(found: PrivacyPlan, console: Console, wait: int | None = None) -> None:
     """Print the table, the chart and the recommendation.
 
     Parameters
@@ -115,8 +99,6 @@ def show_plan(
         What is printed, and where.
     wait
         Milliseconds from an event until it is learned; None: it is learned when it comes.
-    added
-        As of `with_challengers`.
     """
     from streampair.assurance.planner import setting_text
 
@@ -162,13 +144,6 @@ def show_plan(
             "first model, and each number of records, is reached so much later.",
             highlight=False,
         )
-    if added is not None:
-        console.print(
-            f"The private challengers ({', '.join(added['challengers'])}) learn from the same records, so "
-            f"their accounts add up: together epsilon {added['epsilon']:.4g} at delta {added['delta']:.3g} "
-            f"(mu {added['mu']:.4g}).",
-            highlight=False,
-        )
     console.print(
         f"{found.measure} and loss are means of simulated runs, and four of five losses are in the band. "
         "These runs have normal records, correlated features, and bounds at 2 to 8 standard deviations"
@@ -206,8 +181,6 @@ def _name(a: LaneBudget) -> str:
 
 
 def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
-    if a.ended:
-        yield "ended", f"{a.ended}: it learns no more, and what it has spent stays"
     yield "promised", f"epsilon {a.epsilon_budget:.4g} at delta {a.delta:.3g}"
     yield "epsilon", f"{a.epsilon_spent:.4g} of {a.epsilon_budget:.4g} spent"
     yield "mu", f"{a.mu_spent:.4g} of {a.mu_budget:.4g} spent"
@@ -280,20 +253,17 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline_check import is_private
     from streampair_connectors.observability.privacy_card import card_of, checked_audit
-    from streampair_connectors.worker.factory import add_challengers, build_learner, challenger_notes
+    from streampair_connectors.worker.factory import build_learner
 
     budget = _spent(settings)
-    if budget is not None:
-        settings = settings.with_champion(budget.accounts[0].learner)
-    key = NoiseKey(secrets.token_bytes(32))
-    model = build_learner(settings, noise_key=key)
+    model = build_learner(settings, noise_key=NoiseKey(secrets.token_bytes(32)))
     learner = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
     if not is_private(learner):
         raise ConfigError(
             f"{type(learner).__name__} is not private, so there is nothing to put on a card",
             fix="configure a private learner, such as streampair.auc.PairFTRL",
         )
-    report, name = add_challengers(settings, learner.privacy, key), class_name(learner)
+    report, name = learner.privacy, class_name(learner)
     audit_result = None if audit is None else checked_audit(audit, report, name)
     status: dict[str, Any] = {"lanes": "none has begun: what is planned"}
     if budget is not None:
@@ -328,7 +298,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             ],
             "over lanes": f"{budget.over_lanes}: {budget.why}",
         }
-    report = report.replace(notes=(*report.notes, *settings.privacy_notes, *challenger_notes(settings)))
+    report = report.replace(notes=(*report.notes, *settings.privacy_notes))
     deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}
     return card_of(report, deployment=deployment, curator=settings.card, status=status, audit=audit_result)
 

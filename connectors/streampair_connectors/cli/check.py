@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streampair.engine import Lane
 from streampair.engine.labels import table_bytes
 from streampair.errors import ConfigError, SourceError, StoreError, StreampairError
 from streampair.privacy import PrivacyReport, Spend
@@ -177,7 +176,6 @@ def _check_learner(config: Config, report: Report) -> Any:
     report.good("learner", text if privacy is not None else f"{text}, not private")
     if learner.start is not None:
         report.good("learner.start", _start_text(config))
-    _check_challengers(config, lane, report)
     if privacy is not None:
         report.good(
             "privacy",
@@ -194,31 +192,6 @@ def _check_learner(config: Config, report: Report) -> Any:
             f"come out otherwise; noise key {kept if draws_key(config) else 'as configured'}",
         )
     return lane
-
-
-def _check_challengers(config: Config, lane: Lane, report: Report) -> None:
-    for challenger in lane.challengers.lanes:
-        name, learner = challenger.name, type(challenger.learner).__name__
-        what = f"challengers.{name}"
-        if challenger.private:
-            privacy = challenger.privacy
-            text = (
-                f"epsilon {privacy.epsilon_budget:g} at delta {privacy.delta:g}, which adds to the learner's"
-            )
-        else:
-            text = "not private"
-        report.good(what, f"{learner}, {text}")
-        if not challenger.saved:
-            report.doubtful(
-                what,
-                "only pickle can save it: it begins anew at each start and cannot be promoted, unless "
-                "learner.allow_pickle and a signing key are set",
-            )
-        if config.model_topic is not None:
-            try:
-                check_exportable(challenger.model)
-            except ConfigError as error:
-                report.doubtful(what, f"it cannot be promoted: {error.problem}")
 
 
 def _start_text(config: Config) -> str:

@@ -74,9 +74,7 @@ def export(
         else:
             model, behind = asyncio.run(_from_store(settings, partition))
         if model.privacy is not None:
-            # Of a lane with several private learners the report is that of all.
-            numbers = model.metadata.get("lane_privacy", model.privacy)
-            model.metadata[_CARD] = _card(settings, numbers, str(model.metadata.get("learner", "")))
+            model.metadata[_CARD] = _card(settings, model.privacy)
         try:
             models.save(model, output)
         except OSError as error:
@@ -128,7 +126,6 @@ async def _published(settings: Config) -> models.Model:
 async def _from_store(settings: Config, partition: int | None) -> tuple[models.Model, int]:
     """Return the model of the last snapshot of a lane, and how many committed events it lacks."""
     from streampair import models
-    from streampair.engine.snapshot import summary
     from streampair_connectors.stores.state import open_states
 
     _refuse_partition(settings, partition)
@@ -159,30 +156,28 @@ async def _from_store(settings: Config, partition: int | None) -> tuple[models.M
             "settings": settings.model_settings(),
             "topic": settings.input.topic,
             "learner": lane.name,
-            **({"lane_privacy": summary(lane.privacy)} if lane.challengers.accounts else {}),
         },
     )
     return model, 0 if known.replay is None else known.replay[1] - known.replay[0]
 
 
-def _card(settings: Config, privacy: dict[str, Any], champion: str) -> dict[str, Any]:
+def _card(settings: Config, privacy: dict[str, Any]) -> dict[str, Any]:
     """Return the privacy card of a model: of the configuration, with what the model has spent."""
     from river import compose
 
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline_check import class_name
     from streampair_connectors.observability.privacy_card import audit_summary, card_of
-    from streampair_connectors.worker.factory import add_challengers, build_learner, challenger_notes
+    from streampair_connectors.worker.factory import build_learner
 
-    settings, key = settings.with_champion(champion), NoiseKey(secrets.token_bytes(32))
-    made = build_learner(settings, noise_key=key)
+    made = build_learner(settings, noise_key=NoiseKey(secrets.token_bytes(32)))
     learner = list(made.steps.values())[-1] if isinstance(made, compose.Pipeline) else made
     names = ("epsilon_spent", "epsilon_budget", "delta", "mu_spent", "mu_budget", "kind", "guarantee", "unit")
     numbers = {name: privacy[name] for name in names}
-    report = add_challengers(settings, learner.privacy, key).replace(**numbers)
+    report = learner.privacy.replace(**numbers)
     name = class_name(learner)
     card = card_of(
-        report.replace(notes=(*report.notes, *settings.privacy_notes, *challenger_notes(settings))),
+        report.replace(notes=(*report.notes, *settings.privacy_notes)),
         deployment={"application": settings.app, "topic": settings.input.topic, "learner": name},
         curator=settings.card,
     )

@@ -30,7 +30,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from streampair.engine import ChallengerGauges, DeadLetter, LaneOutput, OrderedRecord, Record, Scored
+from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Record, Scored
 from streampair.engine.lane import LaneGauges
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.cli.event_files import EventFile, Lines, open_labels, open_source
@@ -396,24 +396,6 @@ def _interruptible(replay: Replay) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _challenger_summary(challenger: ChallengerGauges) -> dict[str, Any]:
-    """How well a challenger did beside the champion, on the same events."""
-    found = challenger.comparison
-    numbers: dict[str, Any] = {"ended": challenger.ended} if challenger.ended else {}
-    if found is not None:
-        numbers |= {
-            "events": found.events,
-            "auc": round(found.second, 4),
-            "champion": round(found.first, 4),
-            "difference": round(found.difference, 4),
-            "stderr": round(found.difference_stderr, 4),
-            "p_value": float(f"{found.p_value:.3g}"),
-        }
-    if challenger.privacy is not None:
-        numbers["epsilon_spent"] = challenger.privacy["epsilon_spent"]
-    return {**numbers, "seconds": round(challenger.seconds, 3)}
-
-
 def _check_learned(replay: Replay, summary: dict[str, Any], config: Config) -> None:
     """Raise the error of a replay that learned nothing, or whose labels found no event.
 
@@ -471,8 +453,6 @@ def summarise(gauges: Any, late: DueEvents | None = None) -> dict[str, Any]:
         summary["epsilon_budget"] = gauges.privacy.epsilon_budget
         summary["delta"] = gauges.privacy.delta
         summary["guarantee"] = gauges.privacy.guarantee
-    if gauges.challengers:
-        summary["challengers"] = {each.name: _challenger_summary(each) for each in gauges.challengers}
     return summary
 
 

@@ -244,11 +244,6 @@ def _rows(lane: LaneState) -> Iterator[tuple[str, str]]:
         yield "forks", f"{lane.forks} of {lane.forks_planned} planned{more}"
     if lane.snapshot is not None:
         yield "snapshot", f"{lane.snapshot['size']} bytes, at offset {lane.snapshot['offset']}"
-    if lane.learners or lane.promotions:
-        yield "champion", lane.champion
-    for name, ended in lane.learners.items():
-        yield "challenger", name + (f", ended: {ended}" if ended else "")
-    yield from _listed("promoted", lane.promotions)
     yield "key", lane.key or "none"
     yield "topic", f"{lane.partitions} partition(s) when it began, cluster {lane.cluster or 'not named'}"
     yield from _listed("void", lane.void)

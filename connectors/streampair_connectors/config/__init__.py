@@ -8,7 +8,6 @@ error or a metric.
 from streampair_connectors.config.loader import Changes, load_config
 from streampair_connectors.config.models import (
     CardConfig,
-    ChallengerConfig,
     Config,
     InputConfig,
     KafkaConfig,
@@ -30,7 +29,6 @@ from streampair_connectors.config.models import (
 
 __all__ = [
     "CardConfig",
-    "ChallengerConfig",
     "Changes",
     "Config",
     "InputConfig",

@@ -655,10 +655,6 @@ class StepConfig(Table):
     options: dict[str, Any] = {}
 
 
-# A label of series, and a part of the identity of noise.
-_CHALLENGER = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-
-
 class LearnerConfig(Table):
     """The model: one estimator, or the steps of a pipeline."""
 
@@ -746,25 +742,6 @@ class LearnerConfig(Table):
         """Return the key that signs pickled steps (hexadecimal in its file); None without."""
         secret = read_secret("signing_key", self.signing_key_file, self.signing_key_env)
         return None if secret is None else hex_key("signing_key", secret)
-
-
-class ChallengerConfig(Table):
-    """A challenger: a learner beside that of [learner], one estimator or the steps of a pipeline."""
-
-    name: Annotated[str, Field(pattern=_CHALLENGER)]
-    class_: Annotated[str | None, Field(alias="class")] = None
-    options: dict[str, Any] = {}
-    steps: list[StepConfig] = []
-
-    @model_validator(mode="after")
-    def _whole(self) -> ChallengerConfig:
-        self.as_learner()
-        return self
-
-    def as_learner(self) -> LearnerConfig:
-        """Return it as a learner's table."""
-        fields = {"class": self.class_, "options": self.options, "steps": self.steps}
-        return LearnerConfig.model_validate({**fields, "name": self.name})
 
 
 class StoreConfig(Table):
@@ -901,7 +878,6 @@ def _check_topic(value: str) -> str:
 
 
 _LONG_SETTING = 100  # bytes; a longer value is shortened in messages
-MOST_CHALLENGERS = 8
 
 # The name of an application is also that of its group and files.
 _APP = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -918,7 +894,6 @@ class Config(Table):
     output: OutputConfig = OutputConfig()
     topics: TopicsConfig = TopicsConfig()
     learner: LearnerConfig
-    challengers: Sequence[ChallengerConfig] = ()
     store: StoreConfig = StoreConfig()
     metrics: MetricsConfig = MetricsConfig()
     card: CardConfig = CardConfig()
@@ -960,42 +935,6 @@ class Config(Table):
                 "worker.roles"
             )
         return self
-
-    @model_validator(mode="after")
-    def _learners(self) -> Config:
-        names = [self.learner.label(), *(challenger.name for challenger in self.challengers)]
-        if len(set(names)) != len(names):
-            raise ValueError(
-                f"the learner and its challengers are named {', '.join(names)}: give each a name of its own "
-                "(learner.name, challengers.name)"
-            )
-        if len(self.challengers) > MOST_CHALLENGERS:
-            raise ValueError(
-                f"there are {len(self.challengers)} challengers, and each takes the time of a learner: at "
-                f"most {MOST_CHALLENGERS} are accepted"
-            )
-        return self
-
-    def challenger(self, challenger: ChallengerConfig) -> Config:
-        """The configuration with a challenger in place of the learner; keys and permissions stay."""
-        kept = ("allow_classes", "allow_pickle", "trust_preprocessing", "noise_key_file", "noise_key_env")
-        learner = challenger.as_learner().model_copy(
-            update={name: getattr(self.learner, name) for name in kept}
-        )
-        return self.model_copy(update={"learner": learner, "challengers": []})
-
-    def with_champion(self, name: str) -> Config:
-        """The configuration with a promoted challenger as its learner, and the learner as a challenger."""
-        chosen = next((challenger for challenger in self.challengers if challenger.name == name), None)
-        if chosen is None:
-            return self
-        learner = self.learner
-        former = ChallengerConfig.model_validate(
-            {"class": learner.class_, "options": learner.options, "name": learner.label()}
-            | {"steps": [step.model_dump(by_alias=True) for step in learner.steps]}
-        )
-        others = [challenger for challenger in self.challengers if challenger.name != name]
-        return self.challenger(chosen).model_copy(update={"challengers": [former, *others]})
 
     @model_validator(mode="before")
     @classmethod
@@ -1054,11 +993,6 @@ class Config(Table):
         if not self.learner.whole_topic:
             raise ValueError(
                 '[labels] needs one model for the whole topic; remove learner.scope = "partition"'
-            )
-        if self.challengers and self.learner.parallel:
-            raise ValueError(
-                '[[challengers]] cannot be compared where [labels] and scoring = "parallel" are set: the '
-                "lane scores no events; remove the challengers, or learner.scoring"
             )
         field = labels.id_field
         if field is not None and declared.id != field:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from streampair.engine import ChallengerGauges, LaneGauges, LateGauges
+from streampair.engine import LaneGauges, LateGauges
 from streampair.engine.source import partition_number
-from streampair.evaluation import AUCDifference
 
 __all__ = [
     "GUARANTEES",
@@ -280,32 +279,6 @@ def _late(
         return None if lane.gauges.late is None else read(lane.gauges.late)
 
     return _operator(name, title, unit, help, of_lane, *labels, counter=counter)
-
-
-def _compared(read: Callable[[AUCDifference], float]) -> Callable[[ChallengerGauges], float | None]:
-    """A number of the comparison of a challenger with the champion."""
-    return lambda challenger: None if challenger.comparison is None else read(challenger.comparison)
-
-
-def _challenger(
-    name: str,
-    title: str,
-    unit: str,
-    help: str,
-    read: Callable[[ChallengerGauges], float | None],
-    *,
-    counter: bool = False,
-    public: bool = False,
-) -> MetricDefinition:
-    """A series of each challenger; a public one is a function of privacy reports alone."""
-
-    def of_lane(lane: LaneMetrics) -> LaneValue:
-        found = ((each.name, read(each)) for each in lane.gauges.challengers)
-        return {name: value for name, value in found if value is not None} or None
-
-    kind: Literal["gauge", "counter"] = "counter" if counter else "gauge"
-    labels = (*LANE, "challenger")
-    return MetricDefinition(f"streampair_{name}", kind, public, title, unit, help, labels, of_lane)
 
 
 SERIES: tuple[MetricDefinition, ...] = (
@@ -656,97 +629,6 @@ SERIES: tuple[MetricDefinition, ...] = (
         "ratio",
         "Standard error of prequential_auc, as if the events of its window were independent.",
         lambda quality: quality.auc_stderr,
-    ),
-    _challenger(
-        "challenger_auc",
-        "AUC of a challenger",
-        "ratio",
-        "AUC over the latest labelled events that the champion and the challenger have both scored.",
-        _compared(lambda found: found.second),
-    ),
-    _challenger(
-        "challenger_auc_stderr",
-        "Standard error of that AUC",
-        "ratio",
-        "Standard error of challenger_auc, as if the events were independent.",
-        _compared(lambda found: found.second_stderr),
-    ),
-    _challenger(
-        "challenger_champion_auc",
-        "AUC of the champion beside it",
-        "ratio",
-        "AUC of the champion over the events of challenger_auc.",
-        _compared(lambda found: found.first),
-    ),
-    _challenger(
-        "challenger_auc_difference",
-        "Challenger above champion",
-        "ratio",
-        "challenger_auc minus challenger_champion_auc.",
-        _compared(lambda found: found.difference),
-    ),
-    _challenger(
-        "challenger_auc_difference_stderr",
-        "Standard error of the difference",
-        "ratio",
-        "Standard error of challenger_auc_difference: of paired AUCs (DeLong), as if the events were "
-        "independent.",
-        _compared(lambda found: found.difference_stderr),
-    ),
-    _challenger(
-        "challenger_auc_p_value",
-        "P-value of the difference",
-        "",
-        "Of DeLong's two-sided test that both AUCs are equal. Looked at again and again it is below any "
-        "level at some time.",
-        _compared(lambda found: found.p_value),
-    ),
-    _challenger(
-        "challenger_events",
-        "Events compared",
-        "events",
-        "Number of events of challenger_auc.",
-        _compared(lambda found: float(found.events)),
-    ),
-    _challenger(
-        "challenger_seconds_total",
-        "CPU time of a challenger",
-        "seconds",
-        "CPU time of its scoring and learning since the lane was opened, without decoding.",
-        lambda challenger: challenger.seconds,
-        counter=True,
-    ),
-    _operator(
-        "champion_seconds_total",
-        "CPU time of the champion",
-        "seconds",
-        "CPU time of its scoring and learning since the lane was opened, without decoding; absent without "
-        "challengers.",
-        lambda lane: lane.gauges.champion_seconds,
-        counter=True,
-    ),
-    _challenger(
-        "challenger_ended",
-        "Challenger ended",
-        "",
-        "1 if the challenger learns no more: it has failed, or its account could not go on.",
-        lambda challenger: float(bool(challenger.ended)),
-    ),
-    _challenger(
-        "challenger_epsilon_spent",
-        "Epsilon spent by a challenger",
-        "epsilon",
-        "Epsilon of the releases of a private challenger so far, part of privacy_epsilon_spent.",
-        lambda challenger: None if challenger.privacy is None else challenger.privacy["epsilon_spent"],
-        public=True,
-    ),
-    _challenger(
-        "challenger_private_auc",
-        "Private AUC of a challenger",
-        "ratio",
-        "As private_auc, of a private challenger.",
-        lambda challenger: challenger.private_auc["value"] if challenger.private_auc is not None else None,
-        public=True,
     ),
     _quality(
         "average_precision",

@@ -18,8 +18,6 @@ from streampair.engine.lane import LaneGauges
 
 __all__ = [
     "CAUSES",
-    "CHALLENGER_AUC",
-    "CHALLENGER_AUC_STDERR",
     "POINTS",
     "RELEASES",
     "LetterCause",
@@ -38,9 +36,6 @@ CAUSES = 20
 
 _FURTHER = ""  # the name of all further causes
 
-CHALLENGER_AUC = "challenger_auc:"
-CHALLENGER_AUC_STDERR = "challenger_auc_stderr:"
-"""Beginnings of the columns of each challenger: its name follows."""
 
 Counts = tuple[int, int]
 """Counts of changes: of those for operators, and of the public ones. Indexed by `public`."""
@@ -277,12 +272,6 @@ def _point(gauges: LaneGauges, lag: int | None) -> dict[str, float | None]:
         "lag": lag,
         "weight_norm": gauges.weight_norm,
     }
-    for each in gauges.challengers:  # a number of them that the configuration limits
-        found = each.comparison
-        point |= {
-            f"{CHALLENGER_AUC}{each.name}": None if found is None else found.second,
-            f"{CHALLENGER_AUC_STDERR}{each.name}": None if found is None else found.second_stderr,
-        }
     if regret is not None:
         point |= {"regret_average": regret.average, "regret_average_stderr": regret.average_stderr}
         point |= {"pair_loss": regret.pair_loss, "comparator_loss": regret.comparator_loss}

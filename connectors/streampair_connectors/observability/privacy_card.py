@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from streampair import __version__
-from streampair.engine.challengers import NOT_PRIVATE
 from streampair.engine.lane import LaneGauges
 from streampair.engine.source import partition_key, partition_number
 from streampair.errors import ConfigError
@@ -298,13 +297,10 @@ def read_audit(file: Path) -> str:
 
 
 def public_report(report: PrivacyReport) -> PrivacyReport:
-    """The report without the reason of a void guarantee, which may depend on records.
-
-    It still says that a learner that is not private learns from the same records.
-    """
+    """The report without the reason of a void guarantee, which may depend on records."""
     if report.kind != "void":
         return report
-    return report.replace(guarantee="void", notes=tuple(note for note in report.notes if note == NOT_PRIVATE))
+    return report.replace(guarantee="void", notes=())
 
 
 # ---- as a page, and as text ------------------------------------------------------------------------------

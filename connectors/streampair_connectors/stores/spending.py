@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -46,8 +46,6 @@ class LaneBudget:
         Timestamp of the account's first record, in seconds since the epoch; None: unknown.
     release_dates, fork_dates
         Commit dates of the first and latest ones, as in `streampair.engine.LaneGauges`.
-    ended
-        Of a challenger: why it learns no more; its account stays.
     """
 
     app: str
@@ -76,7 +74,6 @@ class LaneBudget:
     since: float | None = None
     release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()
-    ended: str = ""
 
     @property
     def by_entity(self) -> bool:
@@ -284,8 +281,8 @@ def _accounts_in_directory(directory: Path, app: str) -> list[LaneBudget]:
             f"the store directory {directory} cannot be read: {error.strerror}",
             fix="run as the user of the worker",
         ) from None
-    accounts = [account for path, frames in logs for account in _accounts_in_log(path, frames)]
-    return [account for account in accounts if account.app == app]
+    accounts = [_account_in_log(path, frames) for path, frames in logs]
+    return [account for account in accounts if account is not None and account.app == app]
 
 
 async def _accounts_in_kafka(config: Config, unread: list[str]) -> list[LaneBudget]:
@@ -299,8 +296,9 @@ async def _accounts_in_kafka(config: Config, unread: list[str]) -> list[LaneBudg
             if found.damage is not None:
                 unread.append(name)
                 break
-            in_log = _accounts_in_log(f"{name}[{log_partition(partition)}]", found.frames)
-            accounts += [account for account in in_log if account.app == config.app]
+            account = _account_in_log(f"{name}[{log_partition(partition)}]", found.frames)
+            if account is not None and account.app == config.app:
+                accounts.append(account)
     return accounts
 
 
@@ -345,66 +343,42 @@ async def _log_topics(config: Config) -> list[Config]:
     return found
 
 
-def _accounts_in_log(where: Path | str, frames: bytes) -> list[LaneBudget]:
-    """Return the accounts in a log, that of the champion first; none if its lane is not private."""
+def _account_in_log(where: Path | str, frames: bytes) -> LaneBudget | None:
+    """Return the account in a log; None: its lane is not private."""
     known = RecoveredState.of(Chain.peek(frames))
     if known is None:
-        return []
+        return None
     genesis, tip = known.genesis, known.tip
     # Before the first commit the report is in the first entry.
     slots, report = (0, genesis.privacy) if tip is None else (tip.slots, tip.privacy)
     if report is None:
-        return []
-    titles = {"": genesis.name}
-    champion, ledger = known.champion, known.ledger
-    # Of a lane with several learners the report of the lane is that of the sum.
-    numbers = known.learners[champion].privacy if champion in known.learners else None
-    # Releases that a replay has not reached yet count, too.
-    uncommitted = max(known.released - slots, len((ledger or {}).get("behind", [])))
+        return None
+    ledger = known.ledger or {}
+    released, forked = rows_of(report.get("dates"))
     try:
-        found = [
-            _account(known, titles.get(champion, champion), numbers or report, ledger, report, uncommitted)
-        ]
-        for name, state in known.learners.items():
-            if name != champion and state.privacy is not None:
-                title = titles.get(name, name)
-                account = _account(known, title, state.privacy, state.ledger, {}, 0)
-                found.append(replace(account, ended=state.ended))
-    except (KeyError, TypeError) as error:
+        numbers = {name: report[name] for name in _NUMBERS}
+    except KeyError as error:
         raise SnapshotError(
             f"{where} has an invalid privacy report ({error!r})", fix="use the release that wrote it"
         ) from None
-    return found
-
-
-def _account(
-    known: RecoveredState,
-    learner: str,
-    numbers: Mapping[str, Any],
-    ledger: Mapping[str, Any] | None,
-    report: dict[str, Any],
-    uncommitted: int,
-) -> LaneBudget:
-    """The account of a learner; `report` is that of its lane, if it is the champion: it has the dates."""
-    genesis, ledger = known.genesis, ledger or {}
-    released, forked = rows_of(report.get("dates"))
     return LaneBudget(
         app=genesis.app,
         topic=genesis.topic,
         partition=genesis.partition,
-        learner=learner,
+        learner=genesis.name,
         forks=ledger.get("forks"),
         forks_planned=ledger.get("limit"),
         pending=bool(ledger.get("pending", False)),
         attempt=ledger.get("attempt"),
         window=ledger.get("window"),
         generation=ledger.get("generation"),
-        uncommitted=uncommitted,
+        # Releases that a replay has not reached yet count, too.
+        uncommitted=max(known.released - slots, len(ledger.get("behind", []))),
         partitions=genesis.partitions,
         since=since_of(report) / 1000.0 or None,
         release_dates=tuple(released),
         fork_dates=tuple(forked),
-        **{name: numbers[name] for name in _NUMBERS},
+        **numbers,
     )
 
 

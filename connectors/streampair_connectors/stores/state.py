@@ -25,7 +25,6 @@ from streampair.engine.recovery import Cause, NothingToOverrideError, OverrideRe
 from streampair.engine.source import lane_title, partition_key
 from streampair.engine.wal import WHOLE_TOPIC, Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
-from streampair.evaluation import AUCDifference
 from streampair.privacy import NoiseKey
 from streampair.privacy.accounting import promised_epsilon
 from streampair_connectors import kafka
@@ -43,13 +42,11 @@ from streampair_connectors.stores.offline import (
 )
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, taken_cells
 from streampair_connectors.worker.lane_manager import external_state, refuse_other_state
-from streampair_connectors.worker.model_topic import check_exportable
 
 __all__ = [
     "AnewPlan",
     "LaneState",
     "OverridePlan",
-    "Promotion",
     "States",
     "export_state",
     "import_state",
@@ -96,12 +93,6 @@ class LaneState:
     replay
         First offset and end of the events that a start replays after the last snapshot; None: none. The
         replay is not run here, and may still refuse the start.
-    champion
-        The learner whose scores are published.
-    learners
-        The learners of the lane beside it, and why those have ended that have.
-    promotions
-        The latest promotions: date, names, and what the choice was made by.
     """
 
     partition: int
@@ -125,9 +116,6 @@ class LaneState:
     fix: str | None = None
     damage: str | None = None
     replay: tuple[int, int] | None = None
-    champion: str = ""
-    learners: dict[str, str] = field(default_factory=dict)
-    promotions: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON-compatible dictionary."""
@@ -194,45 +182,6 @@ class AnewPlan:
             "partition": partition_key(self.partition),
             "refused": self.problem,
             "begins": {str(number): offset for number, offset in self.begins.items()},
-        }
-
-
-@dataclass(frozen=True)
-class Promotion:
-    """Effect of a promotion on a lane; `States.carry_out` applies it.
-
-    Attributes
-    ----------
-    partition, champion, promoted
-        The lane, and the names of both learners.
-    comparison
-        Their AUCs over the same events: `first` is the champion's; None: there are too few events.
-    chosen_by
-        `"private AUC"` or `"raw data"`.
-    void
-        Why the choice voids the guarantee of a private lane; empty: it does not.
-    """
-
-    partition: int
-    champion: str
-    promoted: str
-    comparison: AUCDifference | None
-    chosen_by: str
-    void: str
-    append: LogAppend
-    seen: StoredLane
-    used: int
-    starts: Mapping[int, int]
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON-compatible dictionary."""
-        return {
-            "partition": partition_key(self.partition),
-            "champion": self.champion,
-            "promoted": self.promoted,
-            "comparison": None if self.comparison is None else self.comparison._asdict(),
-            "chosen_by": self.chosen_by,
-            "void": self.void or None,
         }
 
 
@@ -358,93 +307,12 @@ class States:
         loaded.lane.start(external, loaded.at_rest.snapshot(loaded.request.content))
         return loaded.lane
 
-    async def promotions(self, name: str, *, by_raw_data: bool) -> list[Promotion]:
-        """Return the effect of making a challenger the champion of each lane in which it is not.
-
-        Parameters
-        ----------
-        name
-            Of the challenger, or of the learner of [learner] once another one was promoted.
-        by_raw_data
-            Whether the choice was made by numbers that are functions of raw data. Of a private lane it must
-            otherwise be the learner with the highest private AUC.
-
-        Raises
-        ------
-        StreampairError
-            There is no such learner, or it cannot be promoted; a worker runs, or its last one did not stop
-            cleanly.
-        """
-        if self._lookup is not None:
-            await require_no_members(self.config)
-        lanes = await self.store.lanes()
-        if not lanes:
-            raise StoreError(
-                "the store has no lane of this application",
-                fix="run it first, or set store.kind and store.directory as in the run",
-            )
-        found = [await self._promotion(partition, name, by_raw_data) for partition in lanes]
-        made = [promotion for promotion in found if promotion is not None]
-        if not made:
-            raise ConfigError(f"{name} is the champion already", fix="there is nothing to do")
-        return made
-
-    async def _promotion(self, partition: int, name: str, by_raw_data: bool) -> Promotion | None:
-        loaded = await self._load(partition)
-        if loaded.at_rest.damage is not None:
-            raise loaded.at_rest.damage
-        key = "" if name == self.config.learner.label() else name
-        lane, known = loaded.lane, loaded.lane.log.known
-        if known is not None and known.champion == key:
-            return None
-        names = [key, *({} if known is None else known.learners)]
-        titles = {each: self._title(each) for each in names}
-        external = loaded.external if self._lookup is not None else _facts_of_log(loaded)
-        when = datetime.datetime.now(datetime.UTC).date().isoformat()
-        private_best = False
-        comparison: AUCDifference | None = None
-        if known is not None and known.span is None and loaded.request.content is not None:
-            state = await self.restored(partition)
-            gauges = state.gauges(solve=False)
-            comparison = next((c.comparison for c in gauges.challengers if c.name == name), None)
-            private_best = state.private and _highest_private_auc(state, name)
-            candidate = state.challengers.lane_of(key)
-            if candidate is not None and self.config.model_topic is not None:
-                check_exportable(candidate.model)
-        chosen_by = "raw data" if by_raw_data or not lane.private else "private AUC"
-        if chosen_by == "private AUC" and not private_best:
-            raise ConfigError(
-                f"{name} does not have the highest private AUC of the private learners, so that any reason "
-                "to choose it is a function of raw data, which no account covers",
-                fix="give the learners auc_share=, whose AUCs may be looked at; or pass --by-raw-data, after "
-                "which the report says that the guarantee is void",
-            )
-        text = f"{name} in place of {lane.name}, chosen by {chosen_by}"
-        void = f"{when}: {text}, a release that no account covers" if lane.private and by_raw_data else ""
-        append = lane.promote(key, external, f"{when}: {text}", void, titles)
-        return Promotion(
-            partition,
-            lane.name,
-            name,
-            comparison,
-            chosen_by,
-            void,
-            append,
-            loaded.at_rest,
-            loaded.request.used,
-            loaded.starts,
-        )
-
-    def _title(self, name: str) -> str:
-        return name or self.config.learner.label()
-
-    async def carry_out(self, plan: OverridePlan | AnewPlan | Promotion) -> None:
-        """Apply a plan or a promotion, durably."""
+    async def carry_out(self, plan: OverridePlan | AnewPlan) -> None:
+        """Apply a plan, durably."""
         if isinstance(plan, AnewPlan):
             await self.store.replace(plan.partition, plan.append, plan.starts)
             return
-        append = plan.append if isinstance(plan, Promotion) else plan.accepted.append
-        await self.store.amend(plan.partition, plan.seen, plan.used, append, plan.starts)
+        await self.store.amend(plan.partition, plan.seen, plan.used, plan.accepted.append, plan.starts)
 
     async def _plan(self, cause: Cause, partition: int) -> OverridePlan:
         loaded = await self._load(partition)
@@ -507,25 +375,23 @@ class States:
         if not at_rest.frames and at_rest.damage is None and self._lookup is not None:
             refuse_other_state(self.config, Partition(self.config.input.topic, partition))
         committed = outside.committed
-        lane = self.make(partition, at_rest.frames, fresh=not any(committed.values()))
+        lane = self.make(partition, fresh=not at_rest.frames and not any(committed.values()))
         request = lane.read(at_rest.frames, damaged=True)
         external = await self._external(partition, request, outside)
         group = committed[min(committed)] if committed else None
         return _LoadedLane(at_rest, lane, request, external, group, outside.starts)
 
-    def make(self, partition: int, frames: bytes = b"", *, fresh: bool = False) -> LoggedLane:
+    def make(self, partition: int, *, fresh: bool = False) -> LoggedLane:
         """Return a new lane, not started.
 
         Parameters
         ----------
         partition
             Of the input.
-        frames
-            Its log, which says which learner is the champion.
         fresh
-            Whether the group has no offset: without a log no noise key was ever used.
+            Whether there is neither a log nor an offset of the group: then no noise key was ever used.
         """
-        config, secret = self.config, self.store.secret(fresh=fresh and not frames)
+        config, secret = self.config, self.store.secret(fresh=fresh)
         return build_logged_lane(
             config,
             event_decoder(config, **taken_cells(config)),
@@ -533,7 +399,6 @@ class States:
             partition=partition,
             noise_key=None if secret is None else NoiseKey(secret),
             payloads_change=self._compacted,
-            frames=frames,
         )
 
     def _refusal(self, loaded: _LoadedLane) -> StreampairError | None:
@@ -564,7 +429,6 @@ class States:
         if known is None:
             return LaneState(
                 partition=partition,
-                champion=self._title(""),
                 register=register,
                 group_offset=group_offset,
                 refused=None if refused is None else refused.problem,
@@ -594,9 +458,6 @@ class States:
             fix=None if refused is None else refused.fix,
             damage=damage,
             replay=known.replay,
-            champion=self._title(known.champion),
-            learners={self._title(n): s.ended for n, s in known.learners.items() if n != known.champion},
-            promotions=[] if tip is None else list(tip.promotions),
         )
 
 
@@ -612,18 +473,6 @@ def _facts_of_log(loaded: _LoadedLane) -> ExternalState:
         registers=False,
         spans={each.partition: (0, each.next_offset) for each in positions} or None,
     )
-
-
-def _highest_private_auc(lane: LoggedLane, name: str) -> bool:
-    """Whether a challenger has the highest AUC of those that private learners have released."""
-    found = {each.name: each.private_auc for each in lane.gauges(solve=False).challengers if not each.ended}
-    found[lane.name] = lane.privacy.auc
-    aucs = {
-        title: float(released["value"])
-        for title, released in found.items()
-        if released is not None and not released["too_few"]
-    }
-    return name in aucs and aucs[name] == max(aucs.values())
 
 
 def _start_error(loaded: _LoadedLane) -> StreampairError | None:
@@ -751,7 +600,7 @@ def _without_input(config: Config) -> States:
 async def _exported(states: States, seal: Seal, partition: int) -> _ExportedLane:
     config = states.config
     at_rest = await states.store.read_lane(partition)
-    lane = states.make(partition, at_rest.frames)
+    lane = states.make(partition)
     if at_rest.damage is not None:
         raise at_rest.damage
     request = lane.read(at_rest.frames)
@@ -812,7 +661,7 @@ async def _check_newest(
     existing = await states.store.read_lane(partition)
     if existing.frames or existing.damage:
         raise exists_error(config, partition)
-    lane = states.make(partition, frames)
+    lane = states.make(partition)
     request = lane.read(frames)
     if request.content != content or request.used != len(frames):
         raise StoreError("the file is incomplete", fix="export the state again")

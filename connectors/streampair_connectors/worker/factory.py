@@ -7,14 +7,11 @@ import functools
 import importlib
 import inspect
 import os
-import secrets
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from time import thread_time
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,26 +20,21 @@ from river import base, compose
 from streampair import losses, models
 from streampair.engine import (
     Breaker,
-    Challenger,
     Event,
     EventRows,
     ExternalState,
     Lane,
-    LearnerIdentity,
     LoggedLane,
     Record,
     RegretConfig,
-    learners_of,
 )
-from streampair.engine.challengers import NOT_PRIVATE, add_accounts
 from streampair.engine.fits import PendingModel
 from streampair.engine.pipeline import check_explains
-from streampair.engine.snapshot import summary
 from streampair.engine.source import partition_key, partition_label
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import ConfigError, PrivacyError, SnapshotError, StreampairError
 from streampair.kernels import on_compile
-from streampair.privacy import EntityLimit, NoiseKey, PrivacyReport
+from streampair.privacy import EntityLimit, NoiseKey
 from streampair_connectors.codecs.fields import is_outer
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Partition
@@ -50,12 +42,9 @@ from streampair_connectors.observability.logs import get_logger
 
 __all__ = [
     "LEARNERS_TO_COMPILE",
-    "add_challengers",
     "build_lane",
     "build_learner",
     "build_logged_lane",
-    "challenger_notes",
-    "challenger_reports",
     "compile_kernels",
     "draws_key",
     "is_private",
@@ -240,7 +229,6 @@ def build_logged_lane(
     noise_key: NoiseKey | None = None,
     payloads_change: bool = False,
     submit: Callable[[Callable[[], Any]], PendingModel] | None = None,
-    frames: bytes = b"",
 ) -> LoggedLane:
     """Return a new lane of this configuration for one partition, to be started from its log.
 
@@ -250,15 +238,12 @@ def build_logged_lane(
         As of `build_lane`.
     payloads_change, submit
         As of `LoggedLane`.
-    frames
-        The bytes of the log: they say which learner is the champion.
 
     Raises
     ------
     ConfigError, PrivacyError
         The model cannot be used in a lane; the message says why.
     """
-    champion, tokens = learners_of(frames)
     more = {
         "topic": topic,
         "partition": partition,
@@ -268,7 +253,7 @@ def build_logged_lane(
         "settings": config.model_settings(),
     }
     with _warnings_logged(topic, partition):
-        lane = _build(LoggedLane, config, decode, noise_key, more, champion=champion, tokens=tokens)
+        lane = _build(LoggedLane, config, decode, noise_key, more)
     if lane.source is not None:
         lane.source.learns_only = config.labels is not None and config.learner.parallel
     return lane
@@ -280,9 +265,6 @@ def _build(
     decode: Callable[[Any], Event],
     noise_key: NoiseKey | None,
     more: dict[str, Any],
-    *,
-    champion: str = "",
-    tokens: Mapping[str, str] = MappingProxyType({}),
 ) -> AnyLane:
     worker, regret = config.worker, config.regret
     breaker: Any = {
@@ -291,28 +273,11 @@ def _build(
         "on": Breaker(worker.breaker_window, worker.breaker_share),
     }[worker.breaker]
     loss = {None: None, "hinge": losses.Hinge, "logistic": losses.Logistic}[regret.loss]
-    challengers = build_challengers(config, noise_key, tokens)
-    first = Challenger(
-        "",
-        build_learner(config, noise_key=noise_key),
-        fingerprint=config.fingerprint(),
-        title=config.learner.label(),
-    )
-    learners = {each.name: each for each in (first, *challengers)}
-    if champion not in learners:
-        raise ConfigError(
-            f"the champion of this application is {champion!r}, and the configuration has no such challenger",
-            fix=f"put [[challengers]] with name = {champion!r} back; to drop it, promote another one first",
-        )
-    published = learners.pop(champion)
     lane = kind(
-        published.learner,
+        build_learner(config, noise_key=noise_key),
         decode,
         app=config.app,
-        name=published.name if published.title is None else published.title,
-        member=LearnerIdentity(published.name, published.fingerprint, published.token),
-        challengers=tuple(learners.values()),
-        clock=thread_time,
+        name=config.learner.label(),
         positive=config.input.positive,
         on_bad=worker.on_bad,
         breaker=breaker,
@@ -374,56 +339,6 @@ def _warnings_logged(topic: str, partition: int) -> Iterator[None]:
         )
 
 
-def build_challengers(
-    config: Config, noise_key: NoiseKey | None, tokens: Mapping[str, str]
-) -> list[Challenger]:
-    """Return the learners of [[challengers]].
-
-    `tokens`: by name, those of challengers that the log knows; others get a new one.
-
-    Raises
-    ------
-    ConfigError
-        A challenger cannot be built; the message names it.
-    """
-    found = []
-    for challenger in config.challengers:
-        settings = config.challenger(challenger)
-        try:
-            learner = build_learner(settings, noise_key=noise_key)
-        except ConfigError as error:
-            raise ConfigError(f"challengers.{challenger.name}: {error.problem}", fix=error.fix) from None
-        token = tokens.get(challenger.name) or secrets.token_hex(8)
-        found.append(Challenger(challenger.name, learner, settings.fingerprint(), token))
-    return found
-
-
-def challenger_reports(config: Config, noise_key: NoiseKey) -> dict[str, PrivacyReport]:
-    """The privacy reports of private challengers before they have spent anything, by name."""
-    reports: dict[str, PrivacyReport] = {}
-    for challenger in build_challengers(config, noise_key, {}):
-        model = challenger.learner
-        learner = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
-        report = getattr(learner, "privacy", None)
-        if report is not None:
-            reports[challenger.name] = report
-    return reports
-
-
-def add_challengers(config: Config, report: PrivacyReport, noise_key: NoiseKey) -> PrivacyReport:
-    """The report of the learner before anything is spent, with the budgets of private challengers added."""
-    reports = challenger_reports(config, noise_key)
-    accounts = [(name, summary(each) or {}) for name, each in reports.items()]
-    found: PrivacyReport = add_accounts(report, accounts, config.learner.label())
-    return found
-
-
-def challenger_notes(config: Config) -> tuple[str, ...]:
-    """Notes of the privacy report that follow from [[challengers]]."""
-    private = [is_private(config.challenger(each)) for each in config.challengers]
-    return () if all(private) else (NOT_PRIVATE,)
-
-
 def warm_up(config: Config) -> None:
     """Compile the kernels of a lane, by running a throw-away lane before the worker joins its group.
 
@@ -441,29 +356,11 @@ def warm_up(config: Config) -> None:
     # Warnings and errors here are repeated by the real lanes, with an offset.
     with on_compile(compiling), warnings.catch_warnings(), suppress(StreampairError):
         warnings.simplefilter("ignore")
-        learners = [
-            config.model_copy(update={"challengers": ()}),
-            *map(config.challenger, config.challengers),
-        ]
-        exercised: set[str] = set()
-        for each in learners:
-            shape = _shape(each.learner.model_dump(include={"class_", "options", "steps"}))
-            if shape not in exercised:  # learners that differ in numbers alone have the same kernels
-                exercised.add(shape)
-                _exercise_lane(each)
+        _exercise_lane(config)
     if begun:
         took = round(time.monotonic() - begun[0], 1)
         if not _print_progress(f"kernels compiled in {took} s"):
             log.info("compiled", seconds=took)
-
-
-def _shape(value: Any) -> str:
-    """A text of settings without their numbers: what decides which kernels a learner has."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}: {_shape(value[name])}' for name in sorted(value))}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_shape, value))}]"
-    return type(value).__name__ if isinstance(value, int | float) else repr(value)
 
 
 def _exercise_lane(config: Config) -> None:

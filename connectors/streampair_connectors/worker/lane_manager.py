@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 from streampair.engine import (
-    ChallengerGauges,
     DeadLetter,
     ExternalState,
     LoggedLane,
@@ -165,7 +164,6 @@ class OpenLane:
         self.event_time: float | None = None
         self.learned_time: float | None = None
         self._outside: set[str] = set()
-        self._ended: set[str] = set()
         self.lane_count = 1
         self.spans = spans
         self.announced = announced
@@ -253,21 +251,6 @@ class OpenLane:
                 next_step="learners with bounds clip such values: fix the producer, or declare wider "
                 "bounds, with another application name",
             )
-
-    def report_challengers(self, challengers: Sequence[ChallengerGauges]) -> None:
-        """Log challengers that have ended, once: the reason names the kind of error, and no record."""
-        for each in challengers:
-            if each.ended and each.name not in self._ended:
-                self._ended.add(each.name)
-                log.warning(
-                    "challenger_ended",
-                    app=self.labels[0],
-                    topic=self.topic,
-                    partition=partition_key(self.partition),
-                    challenger=each.name,
-                    reason=each.ended,
-                    next_step="none: the champion goes on. To try again, correct it and give it another name",
-                )
 
     async def close(self) -> None:
         """Close the store, so that another worker can open the lane."""
@@ -447,7 +430,8 @@ class Opener:
             rejoined = None if lane is None else await in_thread(functools.partial(lane.reread, frames))
             snapshot = None
             if lane is None or rejoined is None:
-                lane = await self._build(store, partition, frames, fresh=not any(committed.values()))
+                fresh = not frames and not any(committed.values())
+                lane = await self._build(store, partition, fresh=fresh)
                 request = await in_thread(functools.partial(lane.read, frames))
                 snapshot = None if request.content is None else await store.snapshot(request.content)
             else:
@@ -507,11 +491,8 @@ class Opener:
             host=self._host,
         )
 
-    async def _build(
-        self, store: LaneStore, partition: Partition, frames: bytes, *, fresh: bool
-    ) -> LoggedLane:
+    async def _build(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:
         config = self._config
-        fresh = fresh and not frames
         key = None
         # One at a time: the first lane draws the key for all, and warnings are caught for the whole process.
         async with self._build_lock:
@@ -526,7 +507,6 @@ class Opener:
                 noise_key=key,
                 payloads_change=self._payloads_change,
                 submit=self._fits,
-                frames=frames,
             )
             return await self._host.in_thread(build)
 

@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 
 from streampair import models
-from streampair.engine.snapshot import summary
 from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair_connectors.config import Config
 from streampair_connectors.host import THIS_HOST, Host
@@ -70,8 +69,6 @@ class PublishedModel:
     ----------
     model
         The model.
-    learner
-        The name of its learner; empty: it does not say.
     application, configuration, settings
         Its application, and the fingerprint and the settings of its configuration.
     positions
@@ -90,7 +87,6 @@ class PublishedModel:
         self.configuration = known.get("configuration")
         self.settings = known.get("settings")
         self.positions = _numbers(known.get("positions", {}))
-        self.learner = str(known.get("learner", ""))
         until = known.get("scored_until")
         self.scored_until = None if until is None else _numbers(until)
         self.scored = _numbers(known.get("scored", {}))
@@ -374,8 +370,6 @@ class ModelPublisher:
             "learner": logged.name,
             "positions": {str(number): offset for number, offset in lane.learned_positions.items()},
         }
-        if logged.challengers.accounts:
-            metadata["lane_privacy"] = summary(logged.privacy)
         if self._scored_until is not None:
             metadata["scored_until"] = {str(p): offset for p, offset in self._scored_until.items()}
             metadata["scored"] = {str(p): offset for p, offset in self._scored.items()}

@@ -128,7 +128,9 @@ class ScoringWorker:
         self._pace = Pace(_BATCH_RECORDS, self._kafka.max_poll_interval_seconds, host=host)
         name = self._kafka.instance_id()
         self._takeovers = None if name is None else StaticMemberConflicts(name)
-        self._learner, self._encoder = "", self._encoder_of(config.learner.label())
+        self._encoder = Encoder(
+            app=config.app, learner=config.learner.label(), topic=config.input.topic, partition=0
+        )
         # As the group knows it; a static member that starts again ends what it had open.
         self._client = scorer_id(config.app, config.input.topic, name or uuid.uuid4().hex)
         self._id = ""  # of the producer
@@ -347,8 +349,6 @@ class ScoringWorker:
         places: Sequence[tuple[int, int]],
     ) -> None:
         classes = self.config.input.labels == "any"
-        if found.learner not in ("", self._learner):  # another one was promoted
-            self._learner, self._encoder = found.learner, self._encoder_of(found.learner)
         explain = self.config.output.explain
         scored, letters = score_records(found.model, self._decode, records, classes=classes, explain=explain)
         self._messages.scores(out, self._encoder, records, scored, places, model=found.model.slots)
@@ -360,9 +360,6 @@ class ScoringWorker:
             if letter.stage in SCORING_STAGES:
                 record, place = records[index], places[index]
                 self._messages.dead_letters(out, self._encoder, [record], [letter], [place])
-
-    def _encoder_of(self, learner: str) -> Encoder:
-        return Encoder(app=self.config.app, learner=learner, topic=self.config.input.topic, partition=0)
 
     async def _room(self) -> int:
         """How many events may be scored now; 0: wait for a model that has learned more.

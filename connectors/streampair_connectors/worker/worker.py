@@ -474,7 +474,6 @@ class Worker:
             gauges = lane.timer.gauges(final=final)
             self._publish(lane, gauges, self._lag(lane))
             lane.report_outside(gauges.outside)
-            lane.report_challengers(gauges.challengers)
             lane.report_bad(self.telemetry, self.config.dead_letter_topic)
         self._uncommitted = 0
         self._models.committed()

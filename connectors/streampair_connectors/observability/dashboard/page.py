@@ -93,8 +93,7 @@ def frame(
             values = {name: value for name, value in series.items() if value != {}}
             if values:
                 lane = _lane(telemetry, labels, track, values, public=public)
-                challengers = [] if public else [n for n in track.columns if n.startswith("challenger_")]
-                lane["history"] = track.points([*names, *challengers], most)
+                lane["history"] = track.points(names, most)
                 if after is None or track.words_changed[public] > after:
                     lane["report"] = _report(telemetry, labels, audit, public=public)
                 lanes.append(lane)
@@ -140,17 +139,6 @@ def _lane(
         "releases": _releases(gauges, track, public=public),
         "values": values,
     }
-    if gauges is not None and gauges.challengers and not public:
-        content["challengers"] = [
-            {
-                "name": each.name,
-                "since": each.since,
-                "ended": each.ended,
-                "private": each.privacy is not None,
-                "saved": each.saved,
-            }
-            for each in gauges.challengers
-        ]
     if not public:
         content["fork_dates"] = [] if gauges is None else [[t / 1000.0, n] for t, n in gauges.fork_dates]
         content["dead_letter_offsets"] = dict(telemetry.history.letters.get(labels, {}))

@@ -322,16 +322,10 @@
         ));
       }
       const auc = each(ids, (id) => banded(id, "prequential_auc", "prequential_auc_stderr", "events", 1), { banded: true });
-      const others = one ? (lane1(one).challengers || []) : [];
-      if (others.length) {
-        auc[0].name = `${lane1(one).learner}, the champion`;
-        others.forEach((each, i) => auc.push({ id: one, name: each.name, colour: Math.min(i + 1, 8), dashed: true, banded: true, points: banded(one, `challenger_auc:${each.name}`, `challenger_auc_stderr:${each.name}`, "events", 1) }));
-      }
       out.push(lines("half", { ...described("prequential_auc", ", with its standard error"), series: auc, x: "count", xLabel: "events", floor: 0.5, ceiling: 1, number: fixed(4), tick: axis, empty: "It begins once both labels were seen.", marks: one ? releaseMarks(one) : null }));
       if (has("regret_average")) out.push(lines("half", { ...described("regret_average", ", with its standard error"), series: each(ids, (id) => banded(id, "regret_average", "regret_average_stderr", "events"), { banded: true, sparse: true }), x: "count", xLabel: "events", number: four, tick: axis, empty: "It begins with the second labelled event." }));
       if (one && has("pair_loss")) out.push(lines("half", { ...described("pair_loss"), series: [{ id: one, name: titleOf("pair_loss"), colour: 0, sparse: true, points: column(one, "pair_loss", "events") }, { id: one, name: titleOf("comparator_loss"), colour: 1, dashed: true, sparse: true, points: column(one, "comparator_loss", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No estimate yet." }));
       if (one && has("weight_norm")) out.push(lines("half", { ...described("weight_norm"), series: [{ id: one, name: "", colour: 2, points: column(one, "weight_norm", "events") }], x: "count", xLabel: "events", floor: 0, number: four, tick: axis, empty: "No weights yet." }));
-      if (others.length) out.push(challengers(one, others));
       if (one && lane1(one).quality) out.push(...qualityCharts(one));
       if (one && (lane1(one).weights || []).length) out.push(card("", "Largest weights", weights(one)));
       if (!one) out.push(card("", "Lanes", table("Lanes and how they learn", [["Lane"], ["Learner"], [titled("events_total", " learned"), "n"], ...["prequential_auc", "regret_average", "pair_loss", "weight_norm"].map((name) => [titled(name), "n"])],
@@ -392,15 +386,6 @@
       return out;
     },
   };
-
-  function challengers(one, others) {
-    const of = (name, series, format) => num(one, series, format, (v) => (v ? v[name] : null));
-    const pair = (name, series, format) => h("span", {}, of(name, series, format), " ± ", of(name, `${series}_stderr`, format));
-    const heads = [["Challenger"], ["AUC", "n"], ["Champion", "n"], [titled("challenger_auc_difference"), "n"], [titled("challenger_auc_p_value"), "n"], [titled("challenger_events"), "n"], [titled("challenger_seconds_total"), "n"], [titled("challenger_epsilon_spent"), "n"], ["State"]];
-    const state = (each) => text([one], () => { const now_ = (lane1(one).challengers || []).find((c) => c.name === each.name) || each; return now_.ended || (now_.saved ? "learns" : "learns; begins anew at each start"); });
-    const rows = others.map((each) => [each.name, pair(each.name, "challenger_auc", fixed(4)), of(each.name, "challenger_champion_auc", fixed(4)), pair(each.name, "challenger_auc_difference", fixed(4)), of(each.name, "challenger_auc_p_value", fixed(3)), of(each.name, "challenger_events", count), of(each.name, "challenger_seconds_total", fixed(2)), each.private ? of(each.name, "challenger_epsilon_spent", four) : "not private", state(each)]);
-    return card("", "Challengers", table("Challengers beside the champion, over the same events", heads, rows), h("p", { class: "note" }, "For operators: AUCs are functions of raw data. The champion took ", num(one, "champion_seconds_total", fixed(2)), " s of CPU time. ", ...typed("`streampair promote CONFIG NAME` makes a challenger the champion.")));
-  }
 
   function stateOf(name) {
     const state = () => meta.apps[name] || { state: "starting" };
