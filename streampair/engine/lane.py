@@ -286,6 +286,11 @@ class Lane:
         return self._model.whole
 
     @property
+    def probabilities(self) -> Callable[[Any], Any] | None:
+        """Function from scores (n,) to the model's current probabilities; None: it gives none."""
+        return self._model.probabilities
+
+    @property
     def private(self) -> bool:
         """Whether the learner keeps a privacy ledger."""
         return self._model.private is not None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from streampair.evaluation.comparison import AUCDifference, delong
 from streampair.evaluation.label_delay import delayed_labels, delayed_progressive_val_score
 from streampair.evaluation.pair_reservoir import Drawn, Records
-from streampair.evaluation.quality import AUCWindow, Quality, quality_of
+from streampair.evaluation.quality import AUCWindow, Quality, average_precision, quality_of
 from streampair.evaluation.regret import MetricRegret, PairRegret, RegretEstimate, RelevanceRegret
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "RegretEstimate",
     "RelevanceRegret",
     "RollingAUC",
+    "average_precision",
     "delayed_labels",
     "delayed_progressive_val_score",
     "delong",

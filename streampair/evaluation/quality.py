@@ -30,6 +30,7 @@ __all__ = [
     "LEVELS",
     "AUCWindow",
     "Quality",
+    "average_precision",
     "placements",
     "quality_of",
 ]
@@ -123,8 +124,6 @@ def quality_of(
         return None
     ranked = _ranked(scores, labels)
     hits, seen = ranked.hits, ranked.seen
-    fresh = np.diff(hits, prepend=0.0)
-    precision = float((fresh * hits / seen).sum() / hits[-1])
     shares = {f"{share:g}": _recall(hits, seen, math.ceil(share * len(scores))) for share in SHARES}
     counts = np.zeros((2, BINS), dtype=np.int64)
     spread = float(scores.std())
@@ -141,7 +140,7 @@ def quality_of(
         BINS,
         tuple(positives),
         tuple(negatives),
-        precision,
+        _precision(ranked),
         shares,
         drift,
         auc_stderr=_stderr(placed, labels, sizes),
@@ -149,6 +148,31 @@ def quality_of(
         events=sum(sizes),
         recall_at_threshold=None if threshold is None else float((scores[labels] >= threshold).mean()),
     )
+
+
+def average_precision(scores: Floats, labels: Flags) -> float | None:
+    """Mean of the precision over the positives, from the highest score down; tied scores are taken at once.
+
+    Parameters
+    ----------
+    scores
+        (n,), finite.
+    labels
+        (n,), whether each event is positive.
+
+    Returns
+    -------
+    float or None
+        None where no event is positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.evaluation import average_precision
+    >>> round(average_precision(np.array([0.9, 0.8, 0.7, 0.1]), np.array([True, False, True, False])), 4)
+    0.8333
+    """
+    return _precision(_ranked(scores, labels)) if labels.any() else None
 
 
 class _Ranked(NamedTuple):
@@ -175,6 +199,11 @@ def _ranked(scores: Floats, labels: Flags) -> _Ranked:
     above, flags = scores[order], labels[order]
     ends = np.append(np.flatnonzero(above[1:] != above[:-1]), len(scores) - 1)
     return _Ranked(order, flags, np.cumsum(flags)[ends].astype(np.float64), ends + 1.0)
+
+
+def _precision(ranked: _Ranked) -> float:
+    fresh = np.diff(ranked.hits, prepend=0.0)
+    return float((fresh * ranked.hits / ranked.seen).sum() / ranked.hits[-1])
 
 
 def _placed(ranked: _Ranked) -> Floats:

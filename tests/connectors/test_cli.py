@@ -79,7 +79,7 @@ def help_of(*path: str) -> str:
 
 def test_the_commands() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
-        *("", "demo", "check", "run", "serve", "replay", "audit", "erasure"),
+        *("", "demo", "check", "run", "serve", "compare", "replay", "audit", "erasure"),
         *("budget", "budget plan", "budget show", "budget card"),
         *("dlq", "dlq list", "dlq show", "dlq replay"),
         *("model", "model export", "model show"),

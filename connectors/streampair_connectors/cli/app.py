@@ -20,6 +20,7 @@ from rich.console import Console
 from streampair import __version__
 from streampair.errors import ConfigError, StreampairError
 from streampair_connectors.cli.budget import card
+from streampair_connectors.cli.compare import compare
 from streampair_connectors.cli.dlq import dlq_app
 from streampair_connectors.cli.model import model_app
 from streampair_connectors.cli.options import (
@@ -256,6 +257,12 @@ app.command(
     short_help="Answer over HTTP with the newest model.",
     epilog="Example: streampair serve fraud.toml --port 8080",
 )(serve)
+
+
+app.command(
+    short_help="Compare two applications on the same events.",
+    epilog="Example: streampair compare fraud.toml forest.toml",
+)(compare)
 
 
 @app.command(
