@@ -42,9 +42,10 @@ import confluent_kafka
 import msgspec
 import numpy as np
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from streampair_connectors.config import Config, KafkaConfig, load_config
 from streampair_connectors.kafka import Partition, RecordReader
-from streampair_connectors.kafka.admin import add_partitions, describe_topics
+from streampair_connectors.kafka.admin import describe_topics
 from streampair_connectors.stores import TopicStore
 from worker import create, kafka
 
@@ -185,7 +186,7 @@ class Score(msgspec.Struct):
 
 async def lane(config: Config, partitions: int) -> tuple[int, int, int]:
     """Records that the lane has taken, those that were due, and forks charged; nobody may be running."""
-    store = TopicStore(config, partitions=1)
+    store = TopicStore(config)
     topic = config.input.topic
     opened = await store.open(Partition(topic, WHOLE_TOPIC), dict.fromkeys(range(partitions), 0))
     known = RecoveredState.of(Chain.peek(await opened.read()))
@@ -279,6 +280,16 @@ class Workers:
         return [process.wait(60) for process in self.running]
 
 
+async def add_partitions(bootstrap: str, topic: str, total: int) -> None:
+    """Add partitions to a topic."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_partitions({topic: NewPartitions(total)})
+    finally:
+        await admin.close()
+
+
 async def attack(options: argparse.Namespace, workers: Workers, feed: Feed, config: Config) -> None:
     """Send the events, and kill a worker from time to time."""
     settings = config.require_kafka()
@@ -288,7 +299,7 @@ async def attack(options: argparse.Namespace, workers: Workers, feed: Feed, conf
     for stage in range(options.grow + 1):
         if stage:
             grown += 1
-            await add_partitions(settings, "events", len(feed.sent) + 2)
+            await add_partitions(settings.bootstrap_servers, "events", len(feed.sent) + 2)
             feed.sent += [0, 0]
             print(f"{len(feed.sent)} partitions", flush=True)
         sending = asyncio.create_task(feed.run(share, options.rate))

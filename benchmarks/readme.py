@@ -48,9 +48,7 @@ BLOCKS = {
     "replay": ["python benchmarks/replay.py"],
     "serve": ["python benchmarks/serve.py --rounds 4"],
     "stores": ["python benchmarks/stores.py"],
-    "lanes": ["python benchmarks/lanes.py --lanes 1 8 64"],
     "kill-loop": ["python benchmarks/kill_loop.py"],
-    "partitions": ["python benchmarks/partitions.py"],
     "worker-options": ["python benchmarks/worker_options.py"],
 }
 

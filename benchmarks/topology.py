@@ -1,15 +1,14 @@
-"""One model for the whole topic, against one for each partition: AUC, events per second, CPU and latency.
+"""One lane that scores, and scorers beside it, on few and many partitions: AUC, rate, CPU and latency.
 
     python benchmarks/topology.py                                  # starts Apache Kafka, as the tests do
     python benchmarks/topology.py --sets letter --learners Forest --partitions 1 16   # --json for machines
-    python benchmarks/topology.py --rate 5000 --events 60000 --modes application parallel
+    python benchmarks/topology.py --rate 5000 --events 60000 --modes inline parallel
 
 The same shuffled events, repeated where a set has fewer, are in topics of one and of more partitions, with
 LogAppendTime. Workers, each `streampair run` in a process of its own with the state in Kafka, read them to
 their end:
 
-    partition     one worker with `learner.scope = "partition"`
-    application   one worker with the default, one lane for the topic
+    inline        one worker, which scores and learns
     parallel      one worker that learns, and `--scorers` that score with its newest model
 
 Modes alternate, and each round has another order of the events, since the AUC of a learner depends on the
@@ -52,15 +51,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from harness.worker_process import WorkerProcess, fetch
 
-MODES = ("partition", "application", "parallel")
+MODES = ("inline", "parallel")
 KEY = "5e" * 32
 
 
-def learner(name: str, count: int, partitions: int) -> dict[str, Any]:
-    """The table [learner]; the horizon of a private one is its share of the events."""
+def learner(name: str, count: int) -> dict[str, Any]:
+    """The table [learner]; the horizon of a private one is all events."""
     table: dict[str, Any] = {"class": f"streampair.auc.{name}"}
     if name in ("PairFTRL", "PrivateForest"):
-        table["options"] = {"epsilon": 1.0, "delta": 1.0 / count, "horizon": count // partitions}
+        table["options"] = {"epsilon": 1.0, "delta": 1.0 / count, "horizon": count}
         table["noise_key_env"] = "STREAMPAIR_TOPOLOGY_KEY"
     return table
 
@@ -111,7 +110,7 @@ def configuration(
         "kafka": {"bootstrap_servers": bootstrap, "session_timeout_seconds": 120},
         "metrics": {"port": 0},
         "input": {"topic": f"{app}-in", "label": "y", "features": names},
-        "learner": {**table, "scope": "partition" if mode == "partition" else "application"},
+        "learner": dict(table),
         "store": {"kind": "kafka"},
     }
     if mode == "parallel":
@@ -279,7 +278,7 @@ def shuffled(data: _sets.Set, count: int, seed: int) -> _sets.Set:
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
-    """A row for each set, learner, number of partitions and scope."""
+    """A row for each set, learner, number of partitions and mode."""
     os.environ.setdefault("STREAMPAIR_TOPOLOGY_KEY", KEY)
     mark = f"topology-{os.getpid()}"
     with broker(options.bootstrap, options.kafka) as bootstrap:
@@ -292,10 +291,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                     events = shuffled(data, count, number)
                     for partitions in options.partitions:
                         for mode in options.modes:
-                            shares = partitions if mode == "partition" else 1
-                            if kind in ("PairFTRL", "PrivateForest") and count // shares < 100:
-                                continue
-                            table = learner(kind, count, shares)
+                            table = learner(kind, count)
                             found.setdefault((partitions, mode), []).append(
                                 asyncio.run(run(bootstrap, mark, partitions, mode, table, events, options))
                             )

@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--brief",
         action="store_true",
-        help="the verifier on the newest Kafka, in one store and with one scope",
+        help="the verifier on the newest Kafka, in one store",
     )
 
 

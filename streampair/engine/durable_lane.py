@@ -821,36 +821,6 @@ class LoggedLane(Lane):
             )
         return self._log.begin_anew(facts, when)
 
-    def reread(self, frames: bytes) -> ReplayRequest | None:
-        """Read the log again after the partition was revoked; returns what `rejoin` needs.
-
-        Parameters
-        ----------
-        frames
-            The log's current bytes from the store.
-
-        Returns
-        -------
-        ReplayRequest or None
-            None if another process has written to the log since, or this lane has processed records after
-            its last commit: discard the lane then, and start another.
-        """
-        left = (self._log.chain.sequence, self._log.chain.tag)
-        wanted = self._log.read(frames)
-        known, chain = self._log.known, self._log.chain
-        same = known is not None and left == (chain.sequence, chain.tag) and not self._torn
-        if not same or known is None or known.span is not None or known.next_offset != self.next_offset:
-            return None
-        return wanted
-
-    def rejoin(self, facts: ExternalState) -> tuple[list[LogAppend], list[str]]:
-        """Go on with this lane's state after `reread`; otherwise as `start`."""
-        appends, warnings = self._log.start(facts)
-        self._log.restored()
-        self._follow_models()
-        self._working = True
-        return appends, warnings
-
     def _follow_models(self) -> None:
         known = self._log.known
         if self._fits is not None and known is not None:

@@ -250,17 +250,6 @@ class Driver:
         self.append(accepted.append)
         return accepted.forks
 
-    def rejoin(self) -> bool:
-        """Continue with the same lane, as after a rebalance; False if another one had to be started."""
-        wanted = self.lane.reread(self.store.read())
-        if wanted is None:
-            self.start()
-            return False
-        appends, self.warnings = self.lane.rejoin(self.found(wanted))
-        for append in appends:
-            self.append(append)
-        return True
-
     def new_lane(self) -> LoggedLane:
         """A fresh lane, not started."""
         return LoggedLane(self._make(), self._decode, **self._options)

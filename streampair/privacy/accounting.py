@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -372,22 +372,6 @@ class Spend:
         return Spend(
             max(one.mu for one in every), max(one.rho for one in every), max(one.pure for one in every)
         )
-
-    @classmethod
-    def of_application(cls, lanes: Mapping[Hashable, Iterable[Spend]]) -> Spend:
-        """Spend of an application, from the spends of the learners of each lane.
-
-        The learners of a lane see the same records, so they compose; lanes hold different records. That
-        needs a partition key that does not depend on private content. For an entity whose records reach
-        several lanes use `then` over the lanes (docs/privacy 8).
-
-        Examples
-        --------
-        >>> from streampair.privacy import Spend
-        >>> Spend.of_application({0: [Spend(3.0), Spend(4.0)], 1: [Spend(4.5)]}).mu
-        5.0
-        """
-        return cls().parallel(*(cls().then(*spends) for spends in lanes.values()))
 
     def epsilon(self, delta: float) -> float:
         """An epsilon at delta for the composition of all three parts.

@@ -14,37 +14,32 @@ from harness.kafka import Cluster
 from harness.tiers import REAL_TIERS, STOPPABLE_TIERS, TIERS, open_cluster
 from harness.verifier import Nursery, Trial
 
-# Of learners: one for the application, which is the default, and one for each partition.
-SCOPES = ("application", "partition")
-
-USUAL = {"scope": "application", "store": "kafka"}
-"""The case of a test that runs where it runs once."""
+USUAL = "kafka"
+"""The store of a test that runs once."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on each tier that its fixture names: ``kafka``, ``apache_kafka`` or ``stoppable_kafka``.
 
-    And in each store and with each scope, if it asks for ``store`` and ``scope``.
+    And in each store, if it asks for ``store``.
     """
-    names = [name for name in ("kafka", "store", "scope") if name in metafunc.fixturenames]
+    names = [name for name in ("kafka", "store") if name in metafunc.fixturenames]
     tiers = TIERS
     if "stoppable_kafka" in metafunc.fixturenames:
         tiers = STOPPABLE_TIERS
     elif "apache_kafka" in metafunc.fixturenames:
         tiers = REAL_TIERS
     newest = metafunc.definition.get_closest_marker("newest")
-    values = {"kafka": tiers, "store": ("directory", "kafka"), "scope": SCOPES}
+    values = {"kafka": tiers, "store": ("directory", "kafka")}
     cases = []
     for chosen in itertools.product(*(values[name] for name in names)):
         case = dict(zip(names, chosen, strict=True))
-        tier, scope = case.get("kafka"), case.get("scope")
-        # The in-process broker does not fence, so that no state may lie in it; and one scope is enough there.
-        if tier == "embedded" and (case.get("store") == "kafka" or scope == "partition"):
+        tier = case.get("kafka")
+        # The in-process broker does not fence, so that no state may lie in it.
+        if tier == "embedded" and case.get("store") == "kafka":
             continue
         marks = [] if tier is None else [pytest.mark.embedded if tier == "embedded" else pytest.mark.broker]
-        if newest is not None and (
-            tier in STOPPABLE_TIERS[:-1] or scope not in (None, newest.kwargs.get("scope", scope))
-        ):
+        if newest and tier in STOPPABLE_TIERS[:-1]:
             marks.append(pytest.mark.verifier)
         cases.append(pytest.param(*chosen, marks=marks))
     if names:
@@ -62,9 +57,9 @@ def _tier(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The whole verifier runs with ``-m verifier`` (`make verify`); else the short part, on one version.
 
-    So do tests marked `newest` on the older versions. There each test runs in one store and with one scope,
-    `USUAL` if it has them: requests differ between versions, what stores do with the answers does not. With
-    ``--brief`` the newest version runs each test so, and the older ones none.
+    So do tests marked `newest` on the older versions. There each test runs in one store, `USUAL` if it has
+    it: requests differ between versions, what stores do with the answers does not. With ``--brief`` the
+    newest version runs each test so, and the older ones none.
 
     And each broker starts once: pytest's own order knows a parameter by its place among those of one test.
     """
@@ -75,20 +70,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marks = [mark.kwargs for mark in item.iter_markers("verifier")]
         if not marks or not isinstance(item, pytest.Function):
             continue
-        tier, store, scope = (item.callspec.params.get(name) for name in ("kafka", "store", "scope"))
-        short = any(mark.get("short") in (True, scope or True) for mark in marks)
+        tier, store = (item.callspec.params.get(name) for name in ("kafka", "store"))
+        short = any(mark.get("short") for mark in marks)
         wanted = everything or (tier in STOPPABLE_TIERS[-1:] and short)
         if (
             not wanted
-            or any(mark.get("store", store) != store or mark.get("scope", scope) != scope for mark in marks)
+            or any(mark.get("store", store) != store for mark in marks)
             or (brief and tier in STOPPABLE_TIERS[:-1])
         ):
             dropped.append(item)
         elif brief or tier in STOPPABLE_TIERS[:-1]:
-            others = [(name, str(value)) for name, value in item.callspec.params.items() if name not in USUAL]
+            others = [(name, str(value)) for name, value in item.callspec.params.items() if name != "store"]
             once.setdefault((item.path, item.originalname, *sorted(others)), []).append(item)
     for cases in once.values():
-        usual = [sum(case.callspec.params.get(name) == USUAL[name] for name in USUAL) for case in cases]
+        usual = [case.callspec.params.get("store") == USUAL for case in cases]
         dropped += [case for place, case in enumerate(cases) if place != usual.index(max(usual))]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
@@ -111,12 +106,6 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def store(request: pytest.FixtureRequest) -> str:
     """Where the state lies; a test that asks for it runs for each place."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="session")
-def scope(request: pytest.FixtureRequest) -> str:
-    """What a learner learns from; a test that asks for it runs for each."""
     return str(request.param)
 
 
@@ -185,15 +174,15 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 @pytest.fixture
 def trial(
-    stoppable_kafka: KafkaBroker, unique: Callable[[str], str], tmp_path: Path, store: str, scope: str
+    stoppable_kafka: KafkaBroker, unique: Callable[[str], str], tmp_path: Path, store: str
 ) -> Callable[..., Trial]:
-    """Makes applications under test, their state where `store` says, of three partitions or one lane."""
+    """Makes applications under test, their state where `store` says, of three partitions."""
 
     def make(kafka: Cluster = stoppable_kafka, **options: Any) -> Trial:
         name = unique("app")
         (tmp_path / name).mkdir()
-        options = {"partitions": 3 if scope == "application" else 1, **options}
-        return Trial(kafka, tmp_path / name, name, store=store, scope=scope, **options)
+        options = {"partitions": 3, **options}
+        return Trial(kafka, tmp_path / name, name, store=store, **options)
 
     return make
 

@@ -15,7 +15,7 @@ from harness.kafka import Cluster
 from streampair_connectors.cli.app import app as command
 from typer.testing import CliRunner
 
-pytestmark = pytest.mark.newest(scope="application", store="directory")
+pytestmark = pytest.mark.newest
 
 Unique = Callable[[str], str]
 

@@ -31,7 +31,7 @@ PIPELINE = (
 @pytest.fixture
 def make(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> Callable[..., App]:
     def app(learner: str = PARALLEL, **options: Any) -> App:
-        options = {"store": "kafka", "partitions": 3, "scope": "application", **options}
+        options = {"store": "kafka", "partitions": 3, **options}
         made = App(apache_kafka, tmp_path, unique("app"), learner=learner, **options)
         return made.create_topics(message_timestamp_type="LogAppendTime")
 

@@ -83,13 +83,11 @@ def test_an_input_that_one_lane_reads_gets_the_brokers_timestamps(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
     """Without them the order over partitions is not covered: `check` warns, with the command to set them."""
-    for scope, append_time in (("application", True), ("partition", False)):
-        settings = "[topics]\ninput_partitions = 2"
-        app = App(apache_kafka, tmp_path, unique("app"), settings=settings, scope=scope)
-        report = findings(streampair("check", app.path, "--create-topics", "--json", code=0))
-        assert ("timestamps" in report) is append_time
-        assert asyncio.run(has_append_time(load_config(app.path).require_kafka(), app.input)) is append_time
-    app = App(apache_kafka, tmp_path, unique("app"), learner=PAIR_FTRL, partitions=2, scope="application")
+    settings = "[topics]\ninput_partitions = 2"
+    app = App(apache_kafka, tmp_path, unique("app"), settings=settings)
+    assert "timestamps" in findings(streampair("check", app.path, "--create-topics", "--json", code=0))
+    assert asyncio.run(has_append_time(load_config(app.path).require_kafka(), app.input))
+    app = App(apache_kafka, tmp_path, unique("app"), learner=PAIR_FTRL, partitions=2)
     app.create_topics()
     report = findings(streampair("check", app.path, "--json", code=0))["timestamps"]
     assert report["warning"]

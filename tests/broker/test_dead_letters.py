@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from streampair.errors import SourceError
 
-pytestmark = pytest.mark.newest(scope="application", store="directory")
+pytestmark = pytest.mark.newest
 
 Unique = Callable[[str], str]
 

@@ -33,9 +33,9 @@ class Watched(Producer):
         self.seen: list[tuple[bytes | None, Committed | None]] = []
 
 
-def entry(number: int, frame: bytes, register: str, offset: int) -> LogAppend:
-    """An append of a lane of either scope."""
-    return LogAppend((frame,), register, offset, positions={0: offset} if number == WHOLE_TOPIC else None)
+def entry(frame: bytes, register: str, offset: int) -> LogAppend:
+    """An append of a lane."""
+    return LogAppend((frame,), register, offset, positions={0: offset})
 
 
 class Early(DiskLane):
@@ -61,9 +61,6 @@ class Refused(DiskLane):
         raise FencedError("the lane has another owner", fix="drop it")
 
 
-SCOPES = pytest.mark.parametrize("number", [WHOLE_TOPIC, 0], ids=["application", "partition"])
-
-
 def config_of(kafka: Cluster, app: str, topic: str, out: str, directory: Path) -> Config:
     return parse_config(
         {
@@ -77,10 +74,9 @@ def config_of(kafka: Cluster, app: str, topic: str, out: str, directory: Path) -
     )
 
 
-@SCOPES
 @pytest.mark.parametrize(("kind", "holds"), [(DiskLane, True), (Early, False), (Hasty, False)])
 def test_no_output_leaves_before_its_line(
-    kafka: Cluster, unique: Unique, tmp_path: Path, kind: type[DiskLane], holds: bool, number: int
+    kafka: Cluster, unique: Unique, tmp_path: Path, kind: type[DiskLane], holds: bool
 ) -> None:
     app, topic, out = unique("app"), kafka.create_topic(unique("events")), kafka.create_topic(unique("out"))
     config = config_of(kafka, app, topic, out, tmp_path)
@@ -93,13 +89,13 @@ def test_no_output_leaves_before_its_line(
         try:
             async with member(kafka, topic, app) as consumer:
                 store = DiskStore(config, consumer, producer)
-                lane = await store.open(Partition(topic, number), {0: 0})
+                lane = await store.open(Partition(topic, WHOLE_TOPIC), {0: 0})
                 lane.__class__ = kind
                 await lane.send(target, [Message(None, b"a")])  # nobody's privacy: no line before it
                 assert lane.waiting_since is None
-                await lane.line(entry(number, b"1", "first", 1))
+                await lane.line(entry(b"1", "first", 1))
                 await lane.send(target, [Message(None, b"b")])
-                await lane.line(entry(number, b"2", "second", 1))
+                await lane.line(entry(b"2", "second", 1))
                 await lane.send(target, [Message(None, b"c"), Message(None, b"d")])
                 if holds:
                     assert lane.waiting_since is not None
@@ -110,12 +106,12 @@ def test_no_output_leaves_before_its_line(
                 assert lane.waiting_since is None
                 assert store.waiting_bytes == 0
                 assert await lane.read() == b"12"
-                await lane.line(entry(number, b"3", "third", 2))
+                await lane.line(entry(b"3", "third", 2))
                 await lane.send(target, [Message(None, b"e")])
                 await lane.release(give_up)
                 assert await lane.read() == b"123"
                 # Where the lane ends before it has released them, the next owner makes them again.
-                await lane.line(entry(number, b"4", "fourth", 3))
+                await lane.line(entry(b"4", "fourth", 3))
                 await lane.send(target, [Message(None, b"f")])
                 await lane.close()
                 assert store.waiting_bytes == 0
@@ -129,8 +125,7 @@ def test_no_output_leaves_before_its_line(
     asyncio.run(body())
 
 
-@SCOPES
-def test_a_line_is_not_written_twice(kafka: Cluster, unique: Unique, tmp_path: Path, number: int) -> None:
+def test_a_line_is_not_written_twice(kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
     """Where it is not known whether it is stored, nobody goes on with the lane, and nothing has left."""
     app, topic, out = unique("app"), kafka.create_topic(unique("events")), kafka.create_topic(unique("out"))
     config, give_up = config_of(kafka, app, topic, out, tmp_path), asyncio.Event()
@@ -139,13 +134,13 @@ def test_a_line_is_not_written_twice(kafka: Cluster, unique: Unique, tmp_path: P
         producer = Watched(config.require_kafka(), max_message_bytes=config.output.max_message_bytes)
         producer.watch(app, Partition(topic, 0))
         async with member(kafka, topic, app) as consumer:
-            lane = await DiskStore(config, consumer, producer).open(Partition(topic, number), {0: 0})
+            lane = await DiskStore(config, consumer, producer).open(Partition(topic, WHOLE_TOPIC), {0: 0})
             lane.__class__ = Refused
-            await lane.line(entry(number, b"1", "first", 1))
+            await lane.line(entry(b"1", "first", 1))
             await lane.send(Partition(out, 0), [Message(None, b"a")])
             with pytest.raises(FencedError):
                 await lane.release(give_up)
-            for again in (lane.release(give_up), lane.append(entry(number, b"2", "second", 1))):
+            for again in (lane.release(give_up), lane.append(entry(b"2", "second", 1))):
                 with pytest.raises(
                     CommitOutcomeUnknownError, match=r"it is unknown whether an earlier entry.*Fix: "
                 ):

@@ -14,7 +14,7 @@ from harness.kafka import Cluster
 from streampair_connectors.cli.app import app as command
 from typer.testing import CliRunner
 
-pytestmark = pytest.mark.newest(scope="application", store="directory")
+pytestmark = pytest.mark.newest
 
 
 def find(app: App, *arguments: str, code: int = 1) -> list[dict[str, Any]]:

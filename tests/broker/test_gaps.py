@@ -33,10 +33,10 @@ def work_until(app: App, offset: int, *, kill: bool) -> Running:
 
 
 def test_a_kill_after_a_retention_gap_is_survived(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, scope: str
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
     """All that was learned since the gap is still in the topic, or in a snapshot."""
-    app = App(apache_kafka, tmp_path, unique("app"), scope=scope).create_topics()
+    app = App(apache_kafka, tmp_path, unique("app")).create_topics()
     values = events(140)
     app.produce(values[:40])
     work_until(app, 40, kill=False)
@@ -47,7 +47,7 @@ def test_a_kill_after_a_retention_gap_is_survived(
     app.produce(values[100:])
     work_until(app, 140, kill=True)
     with Inside(app) as last:
-        wait_for("the lane", lambda: last.lanes() == app.lanes)
+        wait_for("the lane", last.has_lane)
         assert last.stop() is None
     expected = app.reference([*values[:40], *values[70:]])[1]
     assert same(app.snapshot()["steps"], expected["steps"])
@@ -55,10 +55,10 @@ def test_a_kill_after_a_retention_gap_is_survived(
 
 
 def test_a_kill_over_a_compacted_topic_is_survived_without_privacy(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, scope: str
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
     """Every lane saves its state with each commit there: no replay has to find its records again."""
-    app = App(apache_kafka, tmp_path, unique("app"), scope=scope).create_topics(
+    app = App(apache_kafka, tmp_path, unique("app")).create_topics(
         cleanup_policy="compact",
         segment_ms="100",
         min_cleanable_dirty_ratio="0.001",
@@ -88,10 +88,10 @@ def test_a_kill_over_a_compacted_topic_is_survived_without_privacy(
 
 
 def test_a_topic_that_is_made_again_ends_the_worker_with_the_cause(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, scope: str, caplog: pytest.LogCaptureFixture
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing was lost to retention, and what the new topic holds is not what follows."""
-    app = App(apache_kafka, tmp_path, unique("app"), partitions=2, scope=scope).create_topics()
+    app = App(apache_kafka, tmp_path, unique("app"), partitions=2).create_topics()
     app.produce(events(60))
     with Inside(app) as worker:
         wait_for("the commit", lambda: worker.learned() == 60)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
-import json
 import threading
 import time
 from collections import Counter
@@ -16,27 +14,26 @@ from typing import Any
 import pytest
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from harness.admin import add_partitions
-from harness.applications import PAIR_FTRL, App, Inside, events, produce, same
+from harness.applications import App, Inside, events, produce, same
 from harness.kafka import Cluster
 from harness.stalls import Stalls
 from harness.worker_process import wait_for
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import (
-    KAFKA,
     Consumer,
     Partition,
     StaticMemberConflicts,
     ended,
     read_register,
 )
-from streampair_connectors.kafka.membership import describe_group, member_of, rejoin
+from streampair_connectors.kafka.membership import WholeTopicAssignor, describe_group, member_of, rejoin
 from streampair_connectors.stores import TopicLane
 from streampair_connectors.worker.flow_control import Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.worker import Worker
 
 from streampair.engine import LoggedLane
-from streampair.errors import PrivacyError, SourceError
+from streampair.errors import SourceError
 
 Unique = Callable[[str], str]
 
@@ -281,75 +278,6 @@ def test_added_partitions_are_noticed(apache_kafka: Cluster, unique: Unique, sta
     asyncio.run(body())
 
 
-def test_a_worker_goes_on_when_partitions_are_added(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
-) -> None:
-    """The new partition gets a lane and, with the store in Kafka, a partition of the log topic."""
-    monkeypatch.setitem(vars(KAFKA), "consumer", functools.partial(Consumer, watch_seconds=0.5))
-    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", partitions=2, store=store)
-    app.create_topics()
-    values = {p: events(60, seed=p + 1) for p in range(3)}
-    for partition in (0, 1):
-        app.produce(values[partition][:40], partition)
-    with Inside(app) as worker:
-        app.await_scores({0: 40, 1: 40}, worker)
-        asyncio.run(add_partitions(apache_kafka, app.input, 3))
-        wait_for("a third lane", lambda: worker.error or worker.lanes() == [0, 1, 2])
-        assert worker.error is None
-        app.produce(values[2], 2)
-        for partition in (0, 1):
-            app.produce(values[partition][40:], partition)
-        rows = app.await_scores({0: 60, 1: 60, 2: 60}, worker)
-        assert worker.stop() is None
-    assert len(rows) == 180, "no output twice"
-    app.partitions = 3
-    for partition, fed in values.items():
-        assert same(app.snapshot(partition), app.reference(fed, partition)[1])
-
-
-def test_two_workers_go_on_when_partitions_are_added(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(vars(KAFKA), "consumer", functools.partial(Consumer, watch_seconds=0.5))
-    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", partitions=2, store="kafka")
-    app.create_topics()
-    values = {p: events(60, seed=p + 1) for p in range(4)}
-    for partition in (0, 1):
-        app.produce(values[partition][:40], partition)
-
-    def open_lanes() -> list[int]:
-        return sorted(first.lanes() + second.lanes())
-
-    with Inside(app) as first, Inside(app) as second:
-        wait_for("a lane each", lambda: len(first.lanes()) == len(second.lanes()) == 1)
-        asyncio.run(add_partitions(apache_kafka, app.input, 4))
-        wait_for("four lanes", lambda: first.error or second.error or open_lanes() == [0, 1, 2, 3])
-        for partition, fed in values.items():
-            app.produce(fed if partition > 1 else fed[40:], partition)
-        rows = app.await_scores(dict.fromkeys(values, 60), first)
-        assert [worker.stop() for worker in (first, second)] == [None, None]
-    assert len(rows) == 240, "no output twice"
-
-
-def test_a_lane_of_entities_is_refused_when_partitions_are_added(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
-) -> None:
-    """While the worker runs, too: the records of an entity may be in two lanes from then on."""
-    monkeypatch.setitem(vars(KAFKA), "consumer", functools.partial(Consumer, watch_seconds=0.5))
-    gradients = '{ class = "streampair.privacy.PairGradients" }'
-    limit = '{ class = "streampair.privacy.EntityLimit", records = 50, separation = 1 }'
-    learner = PAIR_FTRL.replace("warmup = 0", f"warmup = 0, mechanism = {gradients}, entity = {limit}")
-    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", store=store, learner=learner)
-    app.create_topics()
-    app.produce([json.dumps({**json.loads(value), "who": "one"}).encode() for value in events(40)])
-    with Inside(app) as worker:
-        app.await_scores({0: 40}, worker)
-        asyncio.run(add_partitions(apache_kafka, app.input, 2))
-        error = worker.end()
-    assert isinstance(error, PrivacyError)
-    assert "had 1 partition(s) when the account began and has 2 now" in str(error)
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_static_members_that_were_away_get_the_added_partitions(
     apache_kafka: Cluster, unique: Unique, count: int
@@ -430,28 +358,25 @@ def test_a_learner_slower_than_the_poll_interval(apache_kafka: Cluster, unique: 
         assert assignments == [{0}]
 
 
-def test_a_worker_without_a_partition_is_well(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, scope: str
-) -> None:
+def test_a_worker_without_a_partition_is_well(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
     """More workers than partitions: the second one runs, polls, and takes over when the first one stops.
 
     Not on librdkafka's broker: it takes no offsets while a group changes, as Kafka does, so that each member
     asks for another change, and two of them on a busy processor may do so for a minute.
     """
-    app = App(apache_kafka, tmp_path, unique("app"), scope=scope).create_topics()
+    app = App(apache_kafka, tmp_path, unique("app")).create_topics()
     values = events(80)
     app.produce(values[:40])
     with Inside(app) as first:
         app.await_scores({0: 40}, first)
         with Inside(app) as second:
             wait_for(
-                "one of them has the partition, and both run",
+                "one of them has the lane, and both run",
                 lambda: (
-                    first.lanes() + second.lanes() == app.lanes
-                    and first.health() == second.health() == "running"
+                    first.has_lane() != second.has_lane() and first.health() == second.health() == "running"
                 ),
             )
-            idle, busy = (second, first) if first.lanes() else (first, second)
+            idle, busy = (second, first) if first.has_lane() else (first, second)
             assert idle.telemetry.health_report()[0]
             assert busy.stop() is None
             app.produce(values[40:])
@@ -459,11 +384,11 @@ def test_a_worker_without_a_partition_is_well(
             assert idle.stop() is None
 
 
-def test_a_partition_that_is_given_away_while_its_lane_is_opened(
+def test_a_topic_that_is_given_away_while_its_lane_is_opened(
     apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rebalance does not wait for a lane that is being opened: it is dropped, and the worker goes on."""
-    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", partitions=2, store="kafka")
+    app = App(apache_kafka, tmp_path, unique("app"), partitions=2, store="kafka")
     app.create_topics()
     for partition in (0, 1):
         app.produce(events(60), partition)
@@ -477,9 +402,10 @@ def test_a_partition_that_is_given_away_while_its_lane_is_opened(
         await replay(self, lane, *rest)
 
     monkeypatch.setattr(Opener, "_replay", wait)
+    # No member says that it has the topic: the first by name gets it.
+    monkeypatch.setattr(WholeTopicAssignor, "set_assigned", lambda self, assigned: None)
     text = app.path.read_text()
     apps = []
-    # Partitions go to members by their names: the second to come has the first partition.
     for name in ("b", "a"):
         one = copy.copy(app)
         one.path = tmp_path / f"{name}.toml"
@@ -488,16 +414,19 @@ def test_a_partition_that_is_given_away_while_its_lane_is_opened(
     with Inside(apps[0]) as first:
         assert opening.wait(60)
         with Inside(apps[1]) as second:
-            wait_for("the first partition elsewhere", lambda: second.lanes() == [0])
+            wait_for("the lane elsewhere", second.has_lane)
             go.set()
-            wait_for("the second partition", lambda: first.lanes() == [1])
-            app.await_scores({0: 60, 1: 60}, first)
+            app.await_scores({0: 60, 1: 60}, second)
             assert second.stop() is None
+        wait_for("the lane", first.has_lane)
+        app.produce(events(20))
+        rows = app.await_scores({0: 80, 1: 60}, first)
         assert first.stop() is None
+    assert len(rows) == 140, "no output twice"
 
 
 def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, scope: str, monkeypatch: pytest.MonkeyPatch
+    apache_kafka: Cluster, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody revokes the lane, as it is not held yet; its first record is polled before the group is done.
 
@@ -521,12 +450,12 @@ def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
             await until("the end of the rebalance", rebalanced.is_set)
         return lane
 
-    async def open_and_poll(self: Worker, partitions: list[Partition]) -> None:
-        await opened(self, partitions)
+    async def open_and_poll(self: Worker, partition: Partition) -> None:
+        await opened(self, partition)
         fetcher = self._consumer._consumer._fetcher
         await until("records that wait to be polled", lambda: fetcher._records)
 
-    app = App(apache_kafka, tmp_path, unique("app"), scope=scope).create_topics()
+    app = App(apache_kafka, tmp_path, unique("app")).create_topics()
     app.produce(events(40))
     notes = Worker._on_assigned
     monkeypatch.setattr(Worker, "_on_assigned", assigned)
@@ -584,7 +513,7 @@ def test_heartbeats_go_on_while_a_lane_is_opened(
         wait_for("an opening", begun.is_set)
         with Inside(app) as second:
             app.await_scores({0: 40}, first, committed=True)
-            assert (len(openings), second.lanes()) == (1, [])
+            assert (len(openings), second.has_lane()) == (1, False)
             assert f'streampair_fences_total{{app="{app.name}"}} 0.0' in first.metrics()
             seconds = first.metrics().partition(f'opening_seconds{{app="{app.name}"}} ')[2].split()[0]
             assert first.worker is not None

@@ -95,7 +95,7 @@ def test_killed_at_any_time(trial: MakeTrial, nursery: Nursery, store: str, lear
     finish(nursery, one, "killed at any time")
 
 
-@pytest.mark.verifier(short="application")
+@pytest.mark.verifier(short=True)
 def test_killed_at_every_step_of_learning_by_arrival(trial: MakeTrial, nursery: Nursery, store: str) -> None:
     """Events that were learned when their labels came are not learned again when they are due."""
     one, found = trial(learner=PAIR_OGD, order="arrival"), None

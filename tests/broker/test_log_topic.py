@@ -23,7 +23,6 @@ from streampair_connectors.kafka import (
     Partition,
     RecordReader,
     TransactionalProducer,
-    describe_topics,
     transactional_id,
 )
 from streampair_connectors.stores import TopicLane
@@ -40,8 +39,8 @@ def settings(kafka: Cluster) -> KafkaConfig:
 
 def test_it_is_made_with_the_settings_that_keep_everything(apache_kafka: Cluster, unique: Unique) -> None:
     topic = LogTopic(settings(apache_kafka), unique("log"))
-    asyncio.run(topic.ensure(2, replication_factor=None, strict=True))
-    asyncio.run(topic.ensure(2, replication_factor=None, strict=True))
+    asyncio.run(topic.ensure(replication_factor=None, strict=True))
+    asyncio.run(topic.ensure(replication_factor=None, strict=True))
     topic_settings = asyncio.run(topic.settings())
     assert topic_settings == {
         "cleanup.policy": "delete",
@@ -49,31 +48,6 @@ def test_it_is_made_with_the_settings_that_keep_everything(apache_kafka: Cluster
         "retention.bytes": "-1",
         "unclean.leader.election.enable": "false",
     }
-
-
-def test_partitions_are_added_that_it_lacks(apache_kafka: Cluster, unique: Unique) -> None:
-    topic, config = LogTopic(settings(apache_kafka), unique("log")), settings(apache_kafka)
-    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
-
-    async def two_workers() -> None:
-        await asyncio.gather(*(topic.ensure(3, replication_factor=None, strict=True) for _ in range(2)))
-
-    asyncio.run(two_workers())
-    asyncio.run(topic.ensure(2, replication_factor=None, strict=True))  # more are harmless
-    assert asyncio.run(describe_topics(config))[topic.name] == 3
-
-
-@pytest.mark.broker
-def test_a_user_who_may_not_add_partitions(forgetful: KafkaBroker, unique: Unique) -> None:
-    topic = LogTopic(settings(forgetful), unique("log"))
-    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
-    forgetful.deny("Alter", "--topic", topic.name)
-    with pytest.raises(SourceError, match="needs 2 partitions, and this user may not add them") as refused:
-        asyncio.run(topic.ensure(2, replication_factor=None, strict=True))
-    assert not refused.value.retriable
-    assert f"--operation Alter --topic {topic.name}" in refused.value.fix
-    assert f"kafka-topics.sh --alter --bootstrap-server {forgetful.bootstrap}" in refused.value.fix
-    assert f"--topic {topic.name} --partitions 2" in refused.value.fix
 
 
 @pytest.mark.parametrize(
@@ -93,20 +67,20 @@ def test_a_topic_that_can_lose_an_entry_is_refused(
     apache_kafka.create_topic(name, **kept)
     topic = LogTopic(settings(apache_kafka), name)
     with pytest.raises(ConfigError, match=setting.replace("_", ".")) as caught:
-        asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+        asyncio.run(topic.ensure(replication_factor=None, strict=True))
     assert "kafka-configs.sh --bootstrap-server" in caught.value.fix
-    asyncio.run(topic.ensure(1, replication_factor=None, strict=False))  # of models: the next one replaces it
+    asyncio.run(topic.ensure(replication_factor=None, strict=False))  # of models: the next one replaces it
 
 
 @pytest.mark.broker
 def test_a_cluster_that_does_not_tell_is_refused(forgetful: KafkaBroker, unique: Unique) -> None:
     topic = LogTopic(settings(forgetful), unique("log"))
-    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+    asyncio.run(topic.ensure(replication_factor=None, strict=True))
     forgetful.deny("DescribeConfigs", "--topic", topic.name)
     with pytest.raises(ConfigError, match=r"does not say whether .* has cleanup\.policy") as caught:
-        asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+        asyncio.run(topic.ensure(replication_factor=None, strict=True))
     assert f"--operation DescribeConfigs --topic {topic.name}" in caught.value.fix
-    asyncio.run(topic.ensure(1, replication_factor=None, strict=False))
+    asyncio.run(topic.ensure(replication_factor=None, strict=False))
 
 
 def test_records_that_are_no_entries_are_not_taken_for_an_empty_log(
@@ -115,7 +89,7 @@ def test_records_that_are_no_entries_are_not_taken_for_an_empty_log(
     """Of another release, whose log would begin beside them; the group knows nothing of it."""
     app = App(apache_kafka, tmp_path, unique("app"), store="kafka").create_topics()
     topic = LogTopic(settings(apache_kafka), load_config(app.path).log_topic)
-    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+    asyncio.run(topic.ensure(replication_factor=None, strict=True))
 
     async def body() -> None:
         async with writer(apache_kafka, topic, unique("other")) as write:
@@ -225,7 +199,7 @@ async def settle(kafka: Cluster, app: str) -> None:
 
 def made(kafka: Cluster, unique: Unique) -> LogTopic:
     topic = LogTopic(settings(kafka), unique("log"))
-    asyncio.run(topic.ensure(1, replication_factor=None, strict=True))
+    asyncio.run(topic.ensure(replication_factor=None, strict=True))
     return topic
 
 

@@ -9,7 +9,7 @@ import pytest
 from harness.verifier import Nursery, Trial
 from harness.worker_process import fetch, wait_for
 
-pytestmark = pytest.mark.verifier(scope="application")
+pytestmark = pytest.mark.verifier
 
 _BUDGET = "epsilon = 2.0, delta = 1e-4, horizon = 300"
 _BUFFERS = {

@@ -62,10 +62,10 @@ class Probes:
 
 
 @pytest.fixture
-def app(unique: Unique, tmp_path: Path, scope: str) -> Iterator[App]:
+def app(unique: Unique, tmp_path: Path) -> Iterator[App]:
     """On the in-process broker: it has no part in what goes wrong."""
     cluster = open_cluster("embedded")
-    yield App(cluster, tmp_path, unique("app"), settings=PATIENCE, scope=scope).create_topics()
+    yield App(cluster, tmp_path, unique("app"), settings=PATIENCE).create_topics()
     cluster.close()
 
 
@@ -112,11 +112,11 @@ def test_a_disk_that_hangs_and_then_refuses(app: App) -> None:
         # The offset is stored before the log is begun anew with the snapshot, which would take the place of
         # what is put there: so the end of the commit is waited for, not its offset.
         wait_for("a commit", lambda: probes.committed() == 40, explain=worker.log)
-        log = app.state / f"{app.name}@{app.input}-{app.label()}.log"
+        log = app.log_file
         log.rename(log.with_suffix(".aside"))
         os.mkfifo(log)  # whoever opens it to write waits until somebody reads
         app.produce(events(40))
-        both_say(probes, f"{app.input}/{app.label()} has 40 events", "start it again")
+        both_say(probes, f"{app.input}/all has 40 events", "start it again")
         with log.open("rb"):
             failed = worker.await_log("failed")
         assert "cannot be written" in failed["error"]

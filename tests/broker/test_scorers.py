@@ -34,9 +34,7 @@ PARTITIONS = 4
 
 def make(kafka: Cluster, name: str, directory: Path, store: str, *, learner: str = PAIR_OGD) -> App:
     parallel = f'scoring = "parallel"\n{learner}'
-    made = App(
-        kafka, directory, name, partitions=PARTITIONS, learner=parallel, store=store, scope="application"
-    )
+    made = App(kafka, directory, name, partitions=PARTITIONS, learner=parallel, store=store)
     return made.create_topics(message_timestamp_type="LogAppendTime")
 
 

@@ -54,7 +54,7 @@ def slots(serving: Serving) -> int:
 @pytest.fixture
 def make(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> Callable[..., App]:
     def app(learner: str = f"{PARALLEL}{PAIR_OGD}", **options: Any) -> App:
-        options = {"store": "kafka", "partitions": 1, "scope": "application", **options}
+        options = {"store": "kafka", "partitions": 1, **options}
         return App(apache_kafka, tmp_path, unique("app"), learner=learner, **options)
 
     return app

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,10 +31,10 @@ from streampair_connectors.kafka import (
 from typer.testing import CliRunner
 
 from streampair.engine import UnusableLogError
-from streampair.engine.source import partition_key
+from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import StoreError, StreampairError
 
-pytestmark = pytest.mark.newest(scope="application")
+pytestmark = pytest.mark.newest
 
 Unique = Callable[[str], str]
 
@@ -89,7 +88,7 @@ async def take_over(app: App) -> None:
     """What the worker had open when it died is undecided until somebody takes its place."""
     owner = TransactionalProducer(
         load_config(app.path).require_kafka(),
-        transactional_id(app.name, app.input, app.lane()),
+        transactional_id(app.name, app.input, WHOLE_TOPIC),
         name=app.input,
         max_message_bytes=900_000,
     )
@@ -160,7 +159,7 @@ def damage(app: App) -> None:
         return
     records = copy_of(app)
     offset, key, value = records[-3]
-    assert key == f"frame|{app.name}|{app.input}|{app.lane()}".encode()
+    assert key == f"frame|{app.name}|{app.input}|{WHOLE_TOPIC}".encode()
     records[-3] = (offset, key, value[:-1] + bytes([value[-1] ^ 1]))
     put_back(app, records)
 
@@ -173,8 +172,8 @@ def forget_events(app: App) -> None:
 
 
 @pytest.fixture
-def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str, scope: str) -> App:
-    app = App(apache_kafka, tmp_path, unique("app"), learner=PRIVATE, store=store, scope=scope)
+def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str) -> App:
+    app = App(apache_kafka, tmp_path, unique("app"), learner=PRIVATE, store=store)
     return app.create_topics()
 
 
@@ -203,7 +202,7 @@ def test_what_is_refused_can_be_accepted_and_is_charged_and_reported(app: App, w
     assert call("state", "recover", app.path, option, code=2)["fix"].endswith("add --yes")
     (again,) = call("state", "show", app.path)["lanes"]
     assert again == lane  # what was refused has written nothing
-    (done,) = call("state", "recover", app.path, option, "--yes")["recovered"]
+    done = call("state", "recover", app.path, option, "--yes")["recovered"]
     assert done["forks_charged"] >= {"rollback": 4}.get(what, 1)
     assert 0 < done["mu"][0] < done["mu"][1]
     assert done["epsilon"][0] < done["epsilon"][1] <= 1.0
@@ -243,7 +242,6 @@ def test_a_state_moves_between_stores(
     apache_kafka: Cluster,
     unique: Unique,
     tmp_path: Path,
-    scope: str,
     monkeypatch: pytest.MonkeyPatch,
     learner: str,
 ) -> None:
@@ -252,7 +250,7 @@ def test_a_state_moves_between_stores(
     places = {}
     for place, store in (("first", "directory"), ("second", "kafka"), ("third", "directory")):
         (tmp_path / place).mkdir()
-        options = {"learner": learner, "store": store, "scope": scope}
+        options = {"learner": learner, "store": store}
         places[place] = App(apache_kafka, tmp_path / place, name, **options)
     first, second, third = places.values()
     # What was sealed in Kafka is opened with the same key, wherever it goes.
@@ -271,7 +269,7 @@ def test_a_state_moves_between_stores(
         shutil.copy(first.state / f"{name}.noise-key", third.state)
     file = tmp_path / "moved.state"
     output = call("state", "export", first.path, "--output", file)
-    assert output["partitions"] == list(map(partition_key, first.lanes))
+    assert output["partitions"] == ["all"]
     assert file.stat().st_mode & 0o777 == 0o600
     call("state", "export", first.path, "--output", file, code=1)  # nothing is written over
     before = call("state", "show", first.path)["lanes"][0]
@@ -349,7 +347,7 @@ def test_a_log_without_an_entry_is_not_exported(
     """A worker has made the file, and died before it wrote to it."""
     app = App(apache_kafka, tmp_path, unique("app"), store="directory").create_topics()
     app.state.mkdir(mode=0o700)
-    (app.state / f"{app.name}@{app.input}-{app.label()}.log").touch()
+    app.log_file.touch()
     assert (
         "has no entry"
         in call("state", "export", app.path, "--output", tmp_path / "moved.state", code=1)["error"]
@@ -382,16 +380,13 @@ def test_the_account_of_an_input_that_was_renamed_stays(
     renamed = f"{app.input}-2"
     apache_kafka.create_topic(renamed)
     app.path.write_text(app.path.read_text().replace(f'"{app.input}"', f'"{renamed}"'))
-    text = app.path.read_text()
-    for scope in ("partition", "application"):  # it may have another scope now, too
-        app.path.write_text(text.replace('scope = "application"', f'scope = "{scope}"'))
-        output = call("budget", "show", app.path)
-        assert output["accounts"] == [before]
+    output = call("budget", "show", app.path)
+    assert output["accounts"] == [before]
     assert before["topic"] == app.input
     if store == "kafka":
         for owner, source in ((app.name, "other"), (f"{app.name}-eu", "events")):
             apache_kafka.create_topic(f"{owner}-{source}-log")
-            asyncio.run(_write_junk(app, f"{owner}-{source}-log", f"frame|{owner}|{source}|{app.lane()}"))
+            asyncio.run(_write_junk(app, f"{owner}-{source}-log", f"frame|{owner}|{source}|{WHOLE_TOPIC}"))
         # The log of an application whose name begins alike is nothing of this one's.
         output = call("budget", "show", app.path)
         assert (output["accounts"], output["unread"]) == ([before], [f"{app.name}-other-log"])
@@ -402,37 +397,6 @@ def test_the_account_of_an_input_that_was_renamed_stays(
         assert worker.stop() is None
     accounts = call("budget", "show", app.path)["accounts"]
     assert {account["topic"]: account["releases"] for account in accounts} == {old: 60, renamed: 30}
-
-
-def test_another_scope_is_refused_with_its_way_on(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
-) -> None:
-    """A model for each partition was begun: one for the whole topic gets an account on top of theirs."""
-    options = {"partitions": 2, "learner": PRIVATE, "store": store}
-    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", **options).create_topics()
-    for number in range(2):
-        app.produce(events(60)[30 * number :][:30], number)
-    with Inside(app) as worker:
-        app.await_scores({0: 30, 1: 30}, worker)
-        wait_for("the last commit", lambda: worker.lag() == 0)
-        assert worker.stop() is None
-    text = app.path.read_text()
-    app.path.write_text(text.replace('scope = "partition"', 'scope = "application"'))
-    error = refused(app)
-    assert 'set learner.scope = "partition", or start under another application name' in error.fix
-    assert "budget show OLD.toml NEW.toml" in error.fix
-    app.path.write_text(text)
-    (tmp_path / "new").mkdir()
-    new = App(apache_kafka, tmp_path / "new", unique("app"), **options).create_topics()
-    new.path.write_text(new.path.read_text().replace(f'"{new.input}"', f'"{app.input}"'))
-    with Inside(new) as worker:
-        new.await_scores({0: 30, 1: 30}, worker)
-        wait_for("the last commit", lambda: worker.lag() == 0)
-        assert worker.stop() is None
-    found = call("budget", "show", app.path, new.path)
-    *lanes, whole = (account["mu_spent"] for account in found["accounts"])
-    assert [account["partition"] for account in found["accounts"]] == [0, 1, "all"]
-    assert found["mu_spent"] == pytest.approx(math.hypot(max(lanes), whole))
 
 
 async def _write_junk(app: App, topic: str, key: str) -> None:
@@ -544,7 +508,7 @@ def test_a_lost_log_is_refused_and_a_new_model_begins_where_the_group_is(
     assert (lane["refused"], lane["fix"]) == (error.problem, error.fix)
     nobody(app)
     call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
-    (done,) = call("state", "recover", app.path, "--begin-anew", "--yes")["recovered"]
+    done = call("state", "recover", app.path, "--begin-anew", "--yes")["recovered"]
     assert done == {"partition": "all", "refused": error.problem, "begins": {"0": 60, "1": 60}}
     (lane,) = call("state", "show", app.path)["lanes"]
     assert (lane["refused"], lane["register"], lane["group_offset"]) == (None, "agrees", 60)

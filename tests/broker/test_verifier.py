@@ -91,25 +91,21 @@ def contents(trial: Trial) -> dict[str, bytes]:
 
 
 @pytest.mark.verifier(short=True)
-def test_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str, scope: str) -> None:
-    """One application dies at one step after the other.
-
-    Of one lane that reads three partitions; and of two lanes, so that the other one is anywhere.
-    """
-    whole = scope == "application"
-    one = trial(partitions=3 if whole else 2)
+def test_killed_at_every_step(trial: MakeTrial, nursery: Nursery, store: str) -> None:
+    """One application, of three partitions, dies at one step after the other."""
+    one = trial()
     steps = TOPIC if store == "kafka" else DIRECTORY
     coin = random.Random(store)
-    one.feed(30 if whole else 50)
+    one.feed(30)
     found: Evidence | None = None
     for step in (s for s in steps if not s.startswith("start 5")):
-        one.feed(20 if whole else 30)
+        one.feed(20)
         # Snapshots at every commit where one is to die over them.
         often = "snapshot" in step or "log " in step or "anew" in step or "trimmed" in step
-        count = coin.randint(1, 3 if whole else 5) if steps[step].at_work and not often else 1
+        count = coin.randint(1, 3) if steps[step].at_work and not often else 1
         found = killed_at(nursery, one, step, found, count=count, snapshot_seconds=0 if often else None)
     for step in (s for s in steps if s.startswith("start 5")):
-        one.feed(60 if whole else 100)
+        one.feed(60)
         # What is replayed at a start was committed after a snapshot.
         found = killed_at(nursery, one, "commit 6: not published", found, count=3, snapshot_seconds=math.inf)
         found = killed_at(nursery, one, step, found)
@@ -146,7 +142,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.verifier(short="application")
+@pytest.mark.verifier(short=True)
 def test_mutants_are_caught(trial: MakeTrial, nursery: Nursery, store: str) -> None:
     caught = {}
     for broken, (where, learner, step, count) in MUTANTS.items():
@@ -197,14 +193,14 @@ def test_a_zombie_commits_nothing(trial: MakeTrial, nursery: Nursery) -> None:
             one.feed(60)
             one.await_done(other, zombie)
             # It comes back as a member that says it has the topic, and the other one has it since later.
-            assert one.app.scope == "partition" or sum('"lane_opened"' in s for s in zombie.lines) == 1
+            assert sum('"lane_opened"' in s for s in zombie.lines) == 1
             assert zombie.stop() == 0, zombie.log()
             assert other.stop() == 0, other.log()
         found = one.look(found)
     one.verify("zombie")
 
 
-@pytest.mark.verifier(store="kafka", scope="application", short="application")
+@pytest.mark.verifier(store="kafka", short=True)
 @pytest.mark.parametrize(
     "step", ["commit 1: line not sent", "commit 3: sends answered", "commit 4: offsets in"]
 )
@@ -284,7 +280,7 @@ LATE = [
     pytest.param(
         name,
         marks=pytest.mark.verifier(
-            store="kafka", short="application" if name in ("EndTxn", "TxnOffsetCommit") else None
+            store="kafka", short=True if name in ("EndTxn", "TxnOffsetCommit") else None
         ),
     )
     for name in API_KEYS
@@ -382,7 +378,7 @@ def test_a_register_that_cannot_be_read_is_asked_for_again(
     finish(nursery, one, "register cannot be read")
 
 
-@pytest.mark.verifier(scope="application")
+@pytest.mark.verifier
 def test_a_partition_has_no_leader_for_a_while(
     trial: MakeTrial, nursery: Nursery, two_brokers: TwoBrokers
 ) -> None:
@@ -476,7 +472,7 @@ def test_a_learner_slower_than_the_group_allows(trial: MakeTrial, nursery: Nurse
 # ---- partitions that come, and records that go --------------------------------------------------
 
 
-@pytest.mark.verifier(scope="application")
+@pytest.mark.verifier
 def test_partitions_are_added_in_mid_stream(trial: MakeTrial, nursery: Nursery) -> None:
     """While a worker runs, and while none does, with a kill in the first commit with them."""
     one = trial()
@@ -498,7 +494,7 @@ def test_partitions_are_added_in_mid_stream(trial: MakeTrial, nursery: Nursery) 
     finish(nursery, one, "partitions added", by_outputs=True)
 
 
-@pytest.mark.verifier(scope="application")
+@pytest.mark.verifier
 @pytest.mark.parametrize("learner", [PAIR_OGD, PAIR_FTRL], ids=["PairOGD", "PairFTRL"])
 def test_retention_overtakes_a_position(trial: MakeTrial, nursery: Nursery, learner: str) -> None:
     """Of one partition. The lane dies before the loss is committed, and before a snapshot holds it."""
@@ -531,7 +527,7 @@ def test_the_disk_is_full(trial: MakeTrial, nursery: Nursery) -> None:
     finish(nursery, one, "disk full")
 
 
-@pytest.mark.verifier(short="application", store="directory")
+@pytest.mark.verifier(short=True, store="directory")
 def test_a_log_that_is_not_what_it_was_is_refused(trial: MakeTrial, nursery: Nursery) -> None:
     """Put back, cut, flipped, lost. Nothing is written, and with the right one it goes on."""
     one = trial(instance=None)
@@ -689,7 +685,7 @@ PROCESSORS = {
 }
 
 
-@pytest.mark.verifier(store="kafka", scope="application")
+@pytest.mark.verifier(store="kafka")
 def test_a_lane_goes_on_under_another_processor(trial: MakeTrial, nursery: Nursery, tmp_path: Path) -> None:
     """What one has learned the next one replays: digests and scores are equal, and nothing is charged."""
     one = trial()

@@ -264,8 +264,8 @@ def test_commands_name_the_lane_and_check_repeats_a_refusal(
     def call(*arguments: str) -> Any:
         return CliRunner().invoke(cli.app, [*arguments, str(app.path)])
 
-    for command in (("state", "show"), ("budget", "show")):
-        assert f"{app.name}: {app.input}[all]" in call(*command).stdout
+    assert f"{app.name}: {app.input}[all]" in call("state", "show").stdout
+    assert f"{app.name}: {app.input}, PairFTRL" in call("budget", "show").stdout
     ready = call("check")
     assert ready.exit_code == 0, ready.output
     assert "ok   state: a start continues from the last commit" in ready.stdout

@@ -24,8 +24,8 @@ Unique = Callable[[str], str]
 
 
 @pytest.fixture
-def app(kafka: Cluster, unique: Unique, tmp_path: Path, store: str, scope: str) -> App:
-    return App(kafka, tmp_path, unique("app"), store=store, scope=scope).create_topics()
+def app(kafka: Cluster, unique: Unique, tmp_path: Path, store: str) -> App:
+    return App(kafka, tmp_path, unique("app"), store=store).create_topics()
 
 
 def steps_of_regret(metrics: str) -> int:
@@ -35,11 +35,10 @@ def steps_of_regret(metrics: str) -> int:
     return round(float(found["total"]) / average) if average else 0
 
 
-@pytest.mark.newest(scope="application")
 def test_every_event_is_scored_then_learned_and_a_stop_is_clean(app: App) -> None:
     values = events(400)
     app.produce(values[:300])
-    learned = f'outcome="learned",partition="{app.label()}"'
+    learned = 'outcome="learned",partition="all"'
     with Running(app) as worker:
         url = worker.metrics_url()
         rows = app.await_scores({0: 300}, worker)
@@ -96,13 +95,12 @@ def test_kill_9_learns_nothing_twice_and_loses_nothing(app: App) -> None:
     assert same(app.snapshot(), state)
 
 
-@pytest.mark.newest(scope="application")
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_a_restarted_private_learner_repeats_itself_and_its_guarantee_holds(
-    kafka: Cluster, unique: Unique, tmp_path: Path, store: str, scope: str, clean: bool
+    kafka: Cluster, unique: Unique, tmp_path: Path, store: str, clean: bool
 ) -> None:
     """The log has the digests of what was released: a kill costs nothing, and no score changes."""
-    app = App(kafka, tmp_path, unique("app"), learner=PAIR_FTRL, store=store, scope=scope).create_topics()
+    app = App(kafka, tmp_path, unique("app"), learner=PAIR_FTRL, store=store).create_topics()
     app.produce(events(60))
     for _ in range(2):
         if clean:
@@ -185,38 +183,3 @@ def test_a_learner_of_river_is_kept_under_a_signature(
         error = worker.end()
     assert isinstance(error, SnapshotError)
     assert "signature" in str(error)
-
-
-def test_two_workers_share_the_partitions_and_take_over(
-    apache_kafka: Cluster, unique: Unique, tmp_path: Path, store: str
-) -> None:
-    """Not on the in-process broker: now and then it refuses the assignment of a second member for good."""
-    app = App(apache_kafka, tmp_path, unique("app"), scope="partition", partitions=2, store=store)
-    app.create_topics()
-    streams = {0: events(300, seed=2), 1: events(300, seed=3)}
-
-    def produce(start: int, stop: int) -> None:
-        for partition, values in streams.items():
-            app.produce(values[start:stop], partition)
-
-    produce(0, 100)
-    with Inside(app) as first:
-        app.await_scores({0: 100, 1: 100}, first)
-        assert first.lanes() == [0, 1]
-        with Inside(app) as second:
-            wait_for(
-                "one partition each",
-                lambda: len(first.lanes()) == 1 and sorted(first.lanes() + second.lanes()) == [0, 1],
-            )
-            # A series of a partition that is elsewhere is gone.
-            assert f'partition="{second.lanes()[0]}"' not in first.metrics()
-            produce(100, 200)
-            app.await_scores({0: 200, 1: 200}, second)
-            assert first.stop() is None
-            produce(200, 300)
-            rows = app.await_scores({0: 300, 1: 300}, second)
-            assert second.stop() is None
-    for partition, values in streams.items():
-        expected, state = app.reference(values, partition)
-        assert scores_by_offset(rows, partition) == {o: {s} for o, s in enumerate(expected)}
-        assert same(app.snapshot(partition), state)

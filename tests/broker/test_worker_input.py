@@ -161,7 +161,7 @@ def test_a_tombstone_is_counted_and_is_no_dead_letter(app: App) -> None:
         assert worker.stop() is None
     assert [row["outcome"] for row in rows] == ["learned"] * 10 + ["tombstone"] + ["learned"] * 10
     assert rows[10]["score"] is None
-    assert f'outcome="tombstone",partition="{app.label()}"' in metrics
+    assert 'outcome="tombstone",partition="all"' in metrics
     assert not re.search(r"^streampair_dead_letters_total\{.*[1-9]\.0$", metrics, re.M)
 
 
@@ -323,9 +323,9 @@ def test_check_says_what_run_would_do(app: App) -> None:
 
 
 def test_the_broker_may_die_and_come_back(
-    stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path, scope: str
+    stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path
 ) -> None:
-    app = App(stoppable_kafka, tmp_path, unique("app"), scope=scope).create_topics()
+    app = App(stoppable_kafka, tmp_path, unique("app")).create_topics()
     values = events(900)
     app.produce(values[:300])
     with Inside(app) as worker:

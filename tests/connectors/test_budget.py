@@ -7,10 +7,8 @@ import json
 import math
 import os
 import random
-import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from typer.testing import CliRunner
 from streampair.engine import OrderedRecord, Record
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import PrivacyError, SnapshotError, StoreError
-from streampair.privacy.accounting import planned_mu, promised_epsilon
+from streampair.privacy.accounting import planned_mu
 
 TOML = """
 app = "{app}"
@@ -61,8 +59,8 @@ def records(first: int, count: int) -> list[Any]:
     ]
 
 
-def hold(path: Path, partition: int = 0) -> LaneOnDisk:
-    return LaneOnDisk(path, records(0, 400), partition)
+def hold(path: Path) -> LaneOnDisk:
+    return LaneOnDisk(path, records(0, 400))
 
 
 def call(*arguments: object, code: int = 0, columns: int = 200) -> str:
@@ -73,46 +71,44 @@ def call(*arguments: object, code: int = 0, columns: int = 200) -> str:
 
 def test_it_shows_each_lane_and_the_sum(tmp_path: Path) -> None:
     path = write(tmp_path)
-    for partition, count in ((0, 60), (1, 100)):
-        lane = hold(path, partition)
-        lane.take(count)
-        lane.commit()
-        if partition == 0:
-            lane.take(7)  # killed before the commit
-        lane.close()
-    opened = hold(path, 2)  # and nothing taken yet
+    opened = hold(path)  # and nothing taken yet
     opened.close()
-    began = json.loads(call("budget", "show", path, "--json"))["accounts"].pop()
-    assert (began["partition"], began["releases"], began["uncommitted"]) == (2, 0, 0)
-    opened = hold(path, 2)
+    (began,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
+    assert (began["releases"], began["uncommitted"]) == (0, 0)
+    opened = hold(path)
     opened.take(3)  # killed before its first commit
     opened.close()
-    began = json.loads(call("budget", "show", path, "--json"))["accounts"].pop()
-    assert (began["partition"], began["releases"], began["uncommitted"]) == (2, 0, 3)
+    (began,) = json.loads(call("budget", "show", path, "--json"))["accounts"]
+    assert (began["releases"], began["uncommitted"]) == (0, 3)
     assert (began["epsilon_spent"], began["epsilon_budget"]) == (0.0, 1.0)
-    for file in (tmp_path / "state").glob("fraud@payments-2.*"):
+    for file in ((tmp_path / "state" / "fraud@payments-all.log"), tmp_path / "fraud.group"):
         file.unlink()
+    lane = hold(path)
+    lane.take(60)
+    lane.commit()
+    lane.take(7)  # killed before the commit
+    lane.close()
     summary = json.loads(call("budget", "show", path, "--json"))
-    zero, one = summary["accounts"]
-    assert (zero["releases"], one["releases"]) == (60, 100)
-    assert (zero["uncommitted"], one["uncommitted"]) == (7, 0)
-    assert (zero["forks"], zero["forks_planned"]) == (0, 1)
-    assert zero["epsilon_spent"] < one["epsilon_spent"] < 1.0
-    assert summary["epsilon_spent"] == pytest.approx(one["epsilon_spent"])  # other records: the larger counts
+    (one,) = summary["accounts"]
+    assert (one["releases"], one["uncommitted"]) == (60, 7)
+    assert (one["forks"], one["forks_planned"]) == (0, 1)
+    assert summary["epsilon_spent"] == pytest.approx(one["epsilon_spent"])
     assert summary["mu_spent"] == one["mu_spent"] < planned_mu(1.0, 1e-4)
     text = call("budget", "show", path)
-    assert "fraud: payments[0], PairFTRL" in text
+    assert "fraud: payments, PairFTRL" in text
     assert "60, and 7 since the last commit" in text
     assert "together, for one record" in text
     # Another application on the same records adds to it.
     other = write(tmp_path, "churn")
-    lane = hold(other, 1)
+    lane = hold(other)
     lane.take(100)
     lane.commit(clean=True)
     lane.close()
-    assert len(json.loads(call("budget", "show", path, "--json"))["accounts"]) == 2
-    both = json.loads(call("budget", "show", path, other, path, "--json"))
-    assert both["mu_spent"] == pytest.approx(one["mu_spent"] * 2**0.5)
+    assert len(json.loads(call("budget", "show", path, "--json"))["accounts"]) == 1
+    both = json.loads(call("budget", "show", path, other, "--json"))
+    mus = [a["mu_spent"] for a in both["accounts"]]
+    assert mus[0] == one["mu_spent"] < mus[1]
+    assert both["mu_spent"] == pytest.approx(math.hypot(*mus))
 
 
 def test_what_fades_has_no_running_total(tmp_path: Path) -> None:
@@ -159,14 +155,14 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
     short = OPTIONS.replace("horizon = 400", "horizon = 60").replace("window = 100", "window = 60")
     paths = [write(tmp_path), write(tmp_path, long, options=fixed), write(tmp_path, "small", options=short)]
     for path in paths:
-        lane = hold(path, 7)
+        lane = hold(path)
         lane.take(60)
         lane.commit()
         if path is paths[0]:
             lane.take(7)
         lane.close()
     summary = json.loads(call("budget", "show", *paths, "--json"))
-    totals = {"epsilon_spent", "mu_spent", "delta", "unit", "over_lanes", "why", "unread"}
+    totals = {"epsilon_spent", "mu_spent", "delta", "unit", "over_topics", "why", "unread"}
     assert summary.keys() == {"accounts"} | totals
     text = call("budget", "show", *paths, columns=columns)
     assert "…" not in text
@@ -176,13 +172,13 @@ def test_nothing_is_cut_off(tmp_path: Path, columns: int) -> None:
     assert title == "together, for one record"
     assert total["epsilon"] == f"{summary['epsilon_spent']:.4g} at delta {summary['delta']:.3g}"
     assert total["mu"] == f"{summary['mu_spent']:.4g}"
-    assert total["over lanes"] == f"the maximum: {summary['why']}"
+    assert total["over topics"] == f"the maximum: {summary['why']}"
     # A name that is longer than a line goes on in the next one.
-    covered = f"{long}: payments[7], PairFTRL: its guarantee is void"
+    covered = f"{long}: payments, PairFTRL: its guarantee is void"
     assert "".join(total["not covered"].split()) == "".join(covered.split())
     assert len(lanes) == len(summary["accounts"]) == 3
     for (title, rows), a in zip(lanes, summary["accounts"], strict=True):
-        assert title == f"{a['app']}: {a['topic']}[{a['partition']}], {a['learner']}"
+        assert title == f"{a['app']}: {a['topic']}, {a['learner']}"
         assert rows["epsilon"] == f"{a['epsilon_spent']:.4g} of {a['epsilon_budget']:.4g} spent"
         assert rows["mu"] == f"{a['mu_spent']:.4g} of {a['mu_budget']:.4g} spent"
         assert rows["releases"].split(",")[0] == str(a["releases"])
@@ -218,97 +214,46 @@ def account(
     mu: float,
     *,
     topic: str = "payments",
-    partition: int = 0,
     unit: str = "the contents of all records of one entity: at most 2",
-    partitions: int = 1,
 ) -> LaneBudget:
     return LaneBudget(
-        *("app", topic, partition, "L", 0.0, 1.0, 1e-4, mu, 9.0, 0, None, None, "holds", "holds"),
-        *(None, None, False, None, None, None, 0, unit, partitions),
+        *("app", topic, "L", 0.0, 1.0, 1e-4, mu, 9.0, 0, None, None, "holds", "holds"),
+        *(None, None, False, None, None, None, 0, unit),
     )
 
 
-def naive_total(accounts: list[LaneBudget], keyed: set[str], *, disjoint: bool = False) -> float:
-    """The most that any placement of an entity's records can cost it, squared: all of them are tried."""
-    everywhere = list(itertools.product(sorted({a.topic for a in accounts}), range(3)))
-    worst = 0.0
-    for size in range(len(everywhere) + 1):
-        for places in itertools.combinations(everywhere, size):
-            topics = [topic for topic, _ in places]
-            if disjoint and len(set(topics)) > 1:
-                continue
-            if all(topics.count(topic) < 2 for topic in keyed):
-                worst = max(worst, seen_by(accounts, places))
-    return worst
-
-
-def seen_by(accounts: list[LaneBudget], places: Sequence[tuple[str, int]]) -> float:
-    """What learners that see records at these places spend, squared: each reads a partition, or its topic."""
-    topics = {topic for topic, _ in places}
-    return sum(
-        a.mu_spent**2
-        for a in accounts
-        if (a.topic, a.partition) in places or (a.partition == WHOLE_TOPIC and a.topic in topics)
-    )
-
-
-def the_largest_lane(accounts: list[LaneBudget]) -> float:
-    """What one record can cost; for an entity a mutant."""
-    return math.sqrt(max(seen_by(accounts, [(a.topic, p)]) for a in accounts for p in range(3)))
-
-
-def each_lane_alone(accounts: list[LaneBudget]) -> float:
-    """A mutant: a lane of the whole topic counted as one more partition."""
-    lanes: dict[tuple[str, int], list[float]] = {}
-    for a in accounts:
-        lanes.setdefault((a.topic, a.partition), []).append(a.mu_spent)
-    return max(math.hypot(*mus) for mus in lanes.values())
+def naive_total(accounts: list[LaneBudget], *, disjoint: bool) -> float:
+    """The most that any topics with an entity's records can cost it, squared: all of them are tried."""
+    every = sorted({a.topic for a in accounts})
+    sizes = range(2 if disjoint else len(every) + 1)
+    places = (chosen for size in sizes for chosen in itertools.combinations(every, size))
+    return max(sum(a.mu_spent**2 for a in accounts if a.topic in chosen) for chosen in places)
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
-def test_the_total_of_an_entity_is_that_of_its_worst_placement(disjoint: bool) -> None:
+@pytest.mark.parametrize("unit", ["record", "entity"])
+def test_the_total_is_that_of_the_worst_placement(unit: str, disjoint: bool) -> None:
+    """A record, or those of an entity, may be in every topic if nobody declares otherwise."""
     coin = random.Random(5)
     too_low = 0
     for _ in range(200):
         accounts = [
-            account(coin.uniform(0.1, 2.0), topic=coin.choice("ab"), partition=coin.randrange(-1, 3))
-            for _ in range(coin.randrange(1, 6))
-        ]
-        keyed = {topic for topic in "ab" if coin.random() < 0.5}
-        total = total_of(accounts, keyed=keyed, disjoint=disjoint)
-        assert total.unit == "entity"
-        assert total.spend.mu**2 == pytest.approx(naive_total(accounts, keyed, disjoint=disjoint))
-        too_low += the_largest_lane(accounts) < total.spend.mu * (1 - 1e-9)
-        largest = total.spend.mu == pytest.approx(the_largest_lane(accounts))
-        # Of disjoint topics, one alone may have several lanes, and not be the largest.
-        assert (total.over_lanes == "maximum") == largest or (disjoint and largest)
-    assert too_low > (20 if disjoint else 50)
-
-
-@pytest.mark.parametrize("disjoint", [False, True])
-def test_the_total_of_a_record_is_that_of_all_who_see_it(disjoint: bool) -> None:
-    """A record is in one partition of a topic, and may be in every topic if nobody declares otherwise."""
-    coin = random.Random(6)
-    too_low = 0
-    for _ in range(200):
-        accounts = [
             account(
-                coin.uniform(0.1, 2.0), topic=coin.choice("ab"), partition=coin.randrange(-1, 3), unit=RECORD
+                coin.uniform(0.1, 2.0),
+                topic=coin.choice("ab"),
+                **({"unit": RECORD} if unit == "record" else {}),
             )
             for _ in range(coin.randrange(1, 6))
         ]
         total = total_of(accounts, disjoint=disjoint)
-        one_partition = {topic for topic, _ in itertools.product("ab", range(3))}
-        worst = naive_total(accounts, one_partition, disjoint=disjoint)
-        assert total.unit == "record"
-        assert total.spend.mu**2 == pytest.approx(worst)
-        if disjoint or len({a.topic for a in accounts}) == 1:
-            assert total.over_lanes == "maximum"
-            assert total.spend.mu == pytest.approx(the_largest_lane(accounts))
-        else:
-            assert total.over_lanes == "root of the sum of squares"
-            assert "copies of a record may be in several topics" in total.why
-        too_low += each_lane_alone(accounts) < total.spend.mu * (1 - 1e-9)
+        assert total.unit == unit
+        assert total.spend.mu**2 == pytest.approx(naive_total(accounts, disjoint=disjoint))
+        one = disjoint or len({a.topic for a in accounts}) == 1
+        assert (total.over_topics == "maximum") == one
+        if not one:
+            assert "may be in several topics, which add up" in total.why
+        # A mutant: the largest lane.
+        too_low += max(a.mu_spent for a in accounts) < total.spend.mu * (1 - 1e-9)
     assert too_low > 50
 
 
@@ -317,7 +262,7 @@ def test_topics_add_up_unless_they_are_declared_disjoint(tmp_path: Path) -> None
     paths = [write(tmp_path), write(tmp_path, "copy")]
     paths[1].write_text(paths[1].read_text().replace('topic = "payments"', 'topic = "payments-copy"'))
     for path in paths:
-        lane = hold(path, 0)
+        lane = hold(path)
         lane.take(100)
         lane.commit(clean=True)
         lane.close()
@@ -325,117 +270,56 @@ def test_topics_add_up_unless_they_are_declared_disjoint(tmp_path: Path) -> None
     mus = [a["mu_spent"] for a in summary["accounts"]]
     assert (len(mus), summary["unit"]) == (2, "record")
     assert summary["mu_spent"] == pytest.approx(math.hypot(*mus))
-    assert summary["over_lanes"] == "root of the sum of squares"
+    assert summary["over_topics"] == "root of the sum of squares"
     assert "unless you declare --disjoint" in call("budget", "show", *paths)
     declared = json.loads(call("budget", "show", *paths, "--disjoint", "--json"))
     assert declared["mu_spent"] == pytest.approx(max(mus))
-    assert (declared["over_lanes"], declared["accounts"]) == ("maximum", summary["accounts"])
+    assert (declared["over_topics"], declared["accounts"]) == ("maximum", summary["accounts"])
     assert "--disjoint declares that no record" in call("budget", "show", *paths, "--disjoint")
 
 
-def test_a_learner_of_the_whole_topic_has_one_account(tmp_path: Path) -> None:
+def test_the_records_of_an_entity_in_all_partitions_have_one_account(tmp_path: Path) -> None:
     """However many partitions there are, and however records are keyed: nothing adds up over them."""
     path = write(tmp_path, options=ENTITY)
     made = [
         OrderedRecord(r.offset, r.value, partition=r.offset % 6, position=r.offset // 6)
         for r in records(0, 100)
     ]
-    lane = LaneOnDisk(path, made, WHOLE_TOPIC)
+    lane = LaneOnDisk(path, made)
     lane.take(100)
     lane.commit(clean=True)
     lane.close()
     summary = json.loads(call("budget", "show", path, "--json"))
     (one,) = summary["accounts"]
-    assert (one["partition"], summary["unit"], summary["over_lanes"]) == ("all", "entity", "maximum")
+    assert (summary["unit"], summary["over_topics"]) == ("entity", "maximum")
     assert summary["mu_spent"] == one["mu_spent"] > 0
-    for added in (None, 6):
-        whole = account(1.0, partition=WHOLE_TOPIC, partitions=added or 1)
-        assert total_of([whole], keyed={"payments"} if added else ()).spend.mu == 1.0
     text = call("budget", "show", path)
-    assert "fraud: payments[all], PairFTRL" in text
-    assert "each learner reads the whole topic, and has all records of it" in text
-    assert not re.search(r"\[-?1|partition|keyed", text)
-    card = json.loads(call("budget", "card", path, "--json"))
-    assert '"partition": "all"' in json.dumps(card)
-    assert "-1" not in json.dumps([value for key, value in card.items() if key == "status"])
-
-
-def test_added_partitions_void_the_declaration() -> None:
-    before = [account(1.0, partition=0, partitions=2), account(1.0, partition=1, partitions=2)]
-    assert total_of(before, keyed={"payments"}).spend.mu == 1.0
-    added = total_of([*before, account(1.0, partition=2, partitions=3)], keyed={"payments"})
-    assert added.spend.mu == pytest.approx(3**0.5)
-    assert "partitions were added" in added.why
-
-
-def test_records_are_in_one_lane_each_whatever_is_declared() -> None:
-    accounts = [account(1.0, unit=RECORD), account(2.0, unit=RECORD, partition=1)]
-    for keyed in ((), ("payments",)):
-        total = total_of(accounts, keyed=keyed)
-        assert (total.unit, total.over_lanes, total.spend.mu) == ("record", "maximum", 2.0)
-
-
-def test_the_total_of_an_entity(tmp_path: Path) -> None:
-    """Two lanes, nobody says that a key stays in one: the root of the sum of squares, and the reason."""
-    path = write(tmp_path, options=ENTITY)
-    for partition in (0, 1):
-        lane = hold(path, partition)
-        lane.take(100)
-        lane.commit(clean=True)
-        lane.close()
-    summary = json.loads(call("budget", "show", path, "--json"))
-    mus = [a["mu_spent"] for a in summary["accounts"]]
-    assert summary["mu_spent"] == pytest.approx(math.hypot(*mus))
-    assert summary["mu_spent"] > 1.4 * max(mus) > 0.0
-    assert summary["epsilon_spent"] == pytest.approx(promised_epsilon(math.hypot(*mus), 1e-4))
-    assert (summary["unit"], summary["over_lanes"]) == ("entity", "root of the sum of squares")
-    text = call("budget", "show", path)
+    assert "fraud: payments, PairFTRL" in text
     assert "together, for one entity" in text
-    assert "the root of the sum of squares: the records of an entity may be in several lanes" in text
-    # Declared, the largest lane counts; and another application that protects single records is named.
-    path.write_text(path.read_text().replace("[input]", "[input]\nkeyed_by_entity = true"))
-    summary = json.loads(call("budget", "show", path, "--json"))
-    assert (summary["mu_spent"], summary["over_lanes"]) == (pytest.approx(max(mus)), "maximum")
+    assert "each learner reads the whole topic, and has all records of it" in text
+    # Another application that protects single records is named.
     churn = write(tmp_path, "churn")
     assert "no private lane of churn" in call("budget", "show", path, churn, code=1)
-    other = hold(churn, 0)
+    other = hold(churn)
     other.commit()
     other.close()
     text = call("budget", "show", path, churn)
-    assert "churn: payments[0], PairFTRL: it protects one record, not all of an entity's" in text
+    assert "churn: payments, PairFTRL: it protects one record, not all of an entity's" in text
 
 
 def test_check_says_that_one_lane_has_all_records_of_an_entity(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, options=ENTITY))
     privacy = build_lane(config, json_decoder(config.input), topic="payments", partition=WHOLE_TOPIC).privacy
     report = Report()
-    _check_entities(config, privacy, 6, report)
+    _check_entities(privacy, report)
     (summary,) = [finding["text"] for finding in report.findings]
     assert summary.startswith("one lane reads the whole topic: the budget above is an entity's")
-
-
-@pytest.mark.parametrize(("lanes", "keyed", "worse"), [(1, False, None), (4, True, 1.0), (4, False, 2.0)])
-def test_check_says_what_an_entity_may_come_to(
-    tmp_path: Path, lanes: int, keyed: bool, worse: float | None
-) -> None:
-    config = load_config(write(tmp_path, options=f'scope = "partition"\n{ENTITY}'))
-    config = config.model_copy(update={"input": config.input.model_copy(update={"keyed_by_entity": keyed})})
-    privacy = build_lane(config, json_decoder(config.input), topic="payments", partition=0).privacy
-    report = Report()
-    _check_entities(config, privacy, lanes, report)
-    summary = [finding["text"] for finding in report.findings]
-    if worse is None:
-        assert summary == []
-    elif keyed:
-        assert "the budget above is an entity's" in summary[0]
-    else:
-        assert f"epsilon {promised_epsilon(worse * privacy.mu_budget, 1e-4):.4g} at delta" in summary[0]
 
 
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path)
     (tmp_path / "state").mkdir(mode=0o700)
-    (tmp_path / "state" / "fraud@payments-0.log").write_bytes(bytes(200))
+    (tmp_path / "state" / "fraud@payments-all.log").write_bytes(bytes(200))
     assert "this is no log" in call("budget", "show", path, code=1)
 
 

@@ -35,7 +35,6 @@ topic = "payments"
 label = "y"
 features = ["a", "b"]
 [learner]
-scope = "partition"
 class = "streampair.auc.PairFTRL"
 options = {epsilon = 24.0, delta = 1e-4, horizon = 200, warmup = 20, auc_share = 0.5}
 [store]
@@ -183,7 +182,7 @@ def test_the_command_before_and_after_a_run(config: Path, tmp_path: Path) -> Non
         == asyncio.run(read_stored(load_config(config))).epsilon_spent
         > 0.0
     )
-    assert card["status"]["lanes"][0]["partition"] == 0
+    assert card["status"]["lanes"][0]["topic"] == "payments"
     assert page.read_text() == card_html(card)
     text = run(config)
     assert text.stdout.splitlines() == "\n".join(card_lines(card)).splitlines()
@@ -285,7 +284,7 @@ def test_the_audit_that_the_configuration_names_is_served(config: Path, gauges: 
 
 
 LATE = (
-    TOML.replace('label = "y"\n', "").replace('scope = "partition"\n', "")
+    TOML.replace('label = "y"\n', "")
     + """
 [labels]
 topic = "chargebacks"

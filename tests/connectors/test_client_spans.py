@@ -293,6 +293,7 @@ def lane(partitions: int) -> OpenLane:
     logged = SimpleNamespace(source=Positions(), next_offset=0, private=True, outcomes={})
     made: Any = SimpleNamespace(
         logged_lane=logged,
+        source=logged.source,
         spans=dict.fromkeys(range(partitions), (0, 1)),
         announced=[],
         store=SimpleNamespace(clock_ahead=None),

@@ -271,11 +271,10 @@ def topics(broker: EmbeddedBroker) -> EmbeddedBroker:
 GOOD = [json.dumps({"f": i % 5, "y": i % 2 == 0}).encode() for i in range(50)]
 
 
-@pytest.mark.parametrize("scope", ["application", "partition"])
-def test_a_store_from_a_backup_is_refused(topics: EmbeddedBroker, tmp_path: Path, scope: str) -> None:
+def test_a_store_from_a_backup_is_refused(topics: EmbeddedBroker, tmp_path: Path) -> None:
     """Without an account too: from the backup on, each event would get a second score."""
     state, backup = tmp_path / "state", tmp_path / "backup"
-    config = app(topics, state, learner={"scope": scope})
+    config = app(topics, state)
 
     async def body() -> None:
         await fill(topics, "in", GOOD[:20])

@@ -16,8 +16,7 @@ from streampair_connectors.cli.app import app
 from typer.testing import CliRunner
 
 from streampair import auc, models
-from streampair.engine import OrderedRecord, Record
-from streampair.engine.wal import WHOLE_TOPIC
+from streampair.engine import OrderedRecord
 
 TOML = """
 app = "fraud"
@@ -58,7 +57,7 @@ def values(count: int) -> list[bytes]:
 
 def lane_of(config: Path, count: int = 300) -> LaneOnDisk:
     ordered = [OrderedRecord(i, v, partition=i % 3, position=i // 3) for i, v in enumerate(values(count))]
-    return LaneOnDisk(config, ordered, WHOLE_TOPIC)
+    return LaneOnDisk(config, ordered)
 
 
 def configured(folder: Path, learner: str) -> Path:
@@ -122,28 +121,11 @@ def test_events_behind_the_last_snapshot_are_counted(config: Path, tmp_path: Pat
         assert model.privacy["epsilon_spent"] > spent
 
 
-def test_a_model_for_each_partition(tmp_path: Path) -> None:
-    config, file = configured(tmp_path, f'scope = "partition"\n{PAIR_OGD}'), tmp_path / "model.json"
-    for partition in (0, 2):
-        lane = LaneOnDisk(config, [Record(i, v) for i, v in enumerate(values(40 + partition))], partition)
-        lane.take(40 + partition)
-        lane.commit()
-        lane.close()
-    assert "a model for each of 2 partitions\n  fix: choose one: --partition 0" in call(
-        "export", config, "--output", file, code=2
-    )
-    assert call_json("export", config, "--output", file, "--partition", 2)["slots"] == 42
-    assert "no lane of fraud of partition 1" in call(
-        "export", config, "--output", file, "--partition", 1, code=1
-    )
-
-
 def test_what_cannot_be_exported_names_the_fix(tmp_path: Path) -> None:
     config, file = configured(tmp_path, PAIR_OGD), tmp_path / "model.json"
     assert "the store has no lane of fraud\n  fix: run it first" in call(
         "export", config, "--output", file, code=1
     )
-    assert "fix: remove --partition" in call("export", config, "--output", file, "--partition", 0, code=2)
     lane = lane_of(config)
     lane.take(10)
     lane.close()

@@ -172,8 +172,8 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
             model=learner,
             name="l",
             slots=seen,
-            source=SimpleNamespace(positions=known, due={}),
         ),
+        source=SimpleNamespace(positions=known, due={}),
         topic="t",
         spans={0: (0, 9), 1: (4, 9)},
         learned_time=None,
@@ -452,14 +452,6 @@ def test_the_lane_sends_what_scorers_do_not(scoring: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            {"learner": {"class": "a.B", "scoring": "parallel", "scope": "partition"}},
-            'remove scope = "partition"',
-        ),
-        (
-            {"learner": {"class": "a.B", "scope": "partition"}, "output": {"model_topic": "m"}},
-            "model_topic needs",
-        ),
         ({"worker": {"roles": ["score"]}}, "leaves nothing to do"),
         ({"worker": {"roles": []}}, "roles"),
         (

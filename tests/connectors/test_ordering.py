@@ -224,6 +224,7 @@ def test_a_host_that_is_ahead_closes_no_bucket_too_soon() -> None:
         source.begin(
             SimpleNamespace(  # type: ignore[arg-type]
                 logged_lane=logged,
+                source=logged.source,
                 spans={0: (0, 1), 1: (0, 0)},
                 announced=[],
                 store=SimpleNamespace(clock_ahead=ahead),

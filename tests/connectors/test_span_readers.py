@@ -237,7 +237,7 @@ def test_a_due_event_that_is_gone_is_noticed() -> None:
         async with due_events() as read:
             made = read.source
             logged = SimpleNamespace(source=Positions(), next_offset=0, outcomes={})
-            opened: Any = SimpleNamespace(logged_lane=logged)
+            opened: Any = SimpleNamespace(logged_lane=logged, source=logged.source)
             made._counts = RecordCounts(opened, [])
             await read.poll()
             assert made.difference(opened) is None

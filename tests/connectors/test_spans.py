@@ -61,7 +61,11 @@ class Client:
 def lane() -> OpenLane:
     logged = SimpleNamespace(source=Positions(), next_offset=0, private=True, outcomes={})
     made: Any = SimpleNamespace(
-        logged_lane=logged, spans={0: (0, 1)}, announced=[], store=SimpleNamespace(clock_ahead=None)
+        logged_lane=logged,
+        source=logged.source,
+        spans={0: (0, 1)},
+        announced=[],
+        store=SimpleNamespace(clock_ahead=None),
     )
     return made  # type: ignore[no-any-return]
 

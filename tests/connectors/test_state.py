@@ -11,11 +11,11 @@ import pytest
 from harness.lane_on_disk import LaneOnDisk
 from streampair_connectors.cli.app import app
 from streampair_connectors.config import load_config
+from streampair_connectors.stores import DirectoryStore
 from streampair_connectors.stores.offline import offline_store
 from typer.testing import CliRunner
 
 from streampair.engine import OrderedRecord, Record
-from streampair.engine.wal import WHOLE_TOPIC
 
 TOML = """
 app = "fraud"
@@ -25,7 +25,6 @@ topic = "payments"
 label = "y"
 features = ["a", "b"]
 [learner]
-scope = "partition"
 class = "streampair.auc.PairFTRL"
 [learner.options]
 epsilon = 1.0
@@ -59,9 +58,9 @@ def records(count: int) -> list[Record]:
     ]
 
 
-def work(config: Path, count: int = 60, partition: int = 0) -> None:
-    lane = LaneOnDisk(config, records(count + 7), partition)
-    lane.take(count)
+def work(config: Path) -> None:
+    lane = LaneOnDisk(config, records(67))
+    lane.take(60)
     lane.commit()
     lane.take(7)  # and dies
     lane.close()
@@ -70,30 +69,26 @@ def work(config: Path, count: int = 60, partition: int = 0) -> None:
 def test_a_directory_is_shown_without_a_broker_and_left_as_it_is(config: Path) -> None:
     assert "has a lane of fraud" in call("state", "show", config)
     work(config)
-    work(config, 30, partition=2)
     state = config.parent / "state"
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in state.iterdir()}
-    locked = LaneOnDisk(config, [], 1)  # whose lock another process holds
-    lanes = json.loads(call("state", "show", config, "--json"))["lanes"]
+    locked = DirectoryStore(state).open("fraud@payments-all")  # whose lock another process holds
+    (lane,) = json.loads(call("state", "show", config, "--json"))["lanes"]
     locked.close()
-    assert [lane["partition"] for lane in lanes] == [0, 1, 2]
-    lane = lanes[0]
     assert (lane["offset"], lane["slots"], lane["released"]) == (60, 60, 67)
     assert (lane["forks"], lane["forks_planned"], lane["register"]) == (0, 1, "not asked")
     assert lane["snapshot"]["offset"] == 60
     assert (lane["refused"], lane["damage"], lane["void"], lane["accepted"]) == (None, None, [], [])
     assert before.items() <= {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in state.iterdir()}.items()
     text = call("state", "show", config)
-    assert "fraud: payments[2]" in text
+    assert "fraud: payments[all]" in text
     assert "60, released up to 67" in text
 
 
-def test_a_lane_of_the_whole_topic_is_shown_as_one(config: Path) -> None:
-    config.write_text(config.read_text().replace('scope = "partition"', ""))
+def test_a_lane_of_several_partitions_is_shown_as_one(config: Path) -> None:
     made = [
         OrderedRecord(r.offset, r.value, partition=r.offset % 3, position=r.offset // 3) for r in records(60)
     ]
-    lane = LaneOnDisk(config, made, WHOLE_TOPIC)
+    lane = LaneOnDisk(config, made)
     lane.take(60)
     lane.commit()
     lane.close()

@@ -21,6 +21,7 @@ from streampair_connectors.stores.offline import OfflineDirectory
 from streampair_connectors.worker.factory import lane_id
 
 from streampair.engine import Commit, LogAppend, UnusableLogError
+from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import StoreError
 
 
@@ -81,7 +82,7 @@ def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) 
             {
                 "app": app,
                 "input": {"topic": topic, "label": "y", "features": ["a"]},
-                "learner": {"class": "streampair.auc.PairOGD", "scope": "partition"},
+                "learner": {"class": "streampair.auc.PairOGD"},
                 "store": {"kind": "directory", "directory": "state"},
                 "metrics": {"port": 0},
             },
@@ -91,7 +92,7 @@ def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) 
 
     apps = [config("fraud-eu", "payments"), config("fraud", "eu-payments"), config("fraud", "eu")]
     store = DirectoryStore(tmp_path / "state")
-    names = [lane_id(app, app.input.topic, 0) for app in apps]
+    names = [lane_id(app, app.input.topic) for app in apps]
     assert len(set(names)) == 3
     lanes = [store.open(name) for name in names]
     save(lanes[0], b"1", b"one")
@@ -99,10 +100,10 @@ def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) 
     assert store.lanes("fraud") == []  # so that its noise key may be drawn
     save(lanes[1], b"2", b"two")
     assert store.lanes("fraud") == [names[1]]
-    for app, count in zip(apps, (1, 1, 0), strict=True):
+    for app, begun in zip(apps, (True, True, False), strict=True):
         (found,) = [f for f in asyncio.run(check_config(app)).findings if f["check"] == "store"]
-        assert f"{count} lane(s) of this application and topic" in found["text"]
-        assert asyncio.run(OfflineDirectory(app).lanes()) == [0] * count
+        assert f"it has {'a' if begun else 'no'} lane of this application and topic" in found["text"]
+        assert asyncio.run(OfflineDirectory(app).lanes()) == [WHOLE_TOPIC] * begun
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
@@ -157,8 +158,8 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
         }
     )
     nobody: Any = None
-    store, where = DiskStore(config, nobody, nobody), Partition("t", 0)
-    opened = DirectoryStore(tmp_path / "state").open("a@t-0")
+    store, where = DiskStore(config, nobody, nobody), Partition("t", WHOLE_TOPIC)
+    opened = DirectoryStore(tmp_path / "state").open("a@t-all")
 
     async def hand_over() -> bytes:
         waiting = asyncio.create_task(store.open(where, {0: 0}))
@@ -172,7 +173,7 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
             await lane.close()
 
     assert asyncio.run(hand_over()) == b""
-    opened = DirectoryStore(tmp_path / "state").open("a@t-0")
+    opened = DirectoryStore(tmp_path / "state").open("a@t-all")
     monkeypatch.setattr(disk, "_HANDOVER_SECONDS", 0.1)
     with pytest.raises(StoreError, match="another process holds"):
         asyncio.run(store.open(where, {0: 0}))

@@ -79,9 +79,6 @@ def test_without_the_flag_the_fix_names_it(tmp_path: Path) -> None:
     fix = missing_topic(whole, "input.topic", "payments").fix
     assert fix.startswith("correct the name, or add --create-topics, or")
     assert fix.endswith("--topic payments --partitions 6 --config message.timestamp.type=LogAppendTime")
-    # A lane of one partition needs no order over several.
-    alone = missing_topic(config(tmp_path, 'scope = "partition"'), "input.topic", "payments").fix
-    assert alone.endswith("--topic payments")
     assert missing_topic(whole, "output.topic", "fraud-scores").fix.endswith("fraud-scores --partitions 2")
 
 

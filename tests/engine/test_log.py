@@ -605,44 +605,7 @@ def test_what_the_plan_has_no_room_for_is_not_accepted() -> None:
     assert driver.store == store
 
 
-# ---- a lane that was let go of ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_warm_lane_goes_on_where_nobody_has_worked_since(name: str) -> None:
-    straight, warm = Driver(MODELS[name]), Driver(MODELS[name])
-    for start in range(0, 40, 10):
-        for driver in (straight, warm):
-            driver.feed(EVENTS[start : start + 10])
-            driver.commit(clean=True)
-        straight.start()
-        lane = warm.lane
-        assert warm.rejoin()
-        assert warm.lane is lane
-    assert views(warm) == views(straight)
-    assert repr(warm.lane.learner.weights) == repr(straight.lane.learner.weights)
-    assert warm.store.log == straight.store.log
-    assert warm.lane.privacy == straight.lane.privacy
-
-
-def test_a_warm_lane_is_of_no_use_once_anybody_has_worked() -> None:
-    driver = worked(rounds=2)
-    driver.commit(clean=True)
-    left = driver.lane
-    driver.start()
-    driver.feed(EVENTS[25:30])
-    driver.commit(clean=True)
-    driver.lane = left
-    assert not driver.rejoin()
-    assert driver.lane is not left
-    assert driver.lane.next_offset == 30
-
-
-def test_a_warm_lane_with_work_that_was_not_committed_is_of_no_use() -> None:
-    driver = worked(rounds=2)
-    assert not driver.rejoin()
-    assert driver.catch_up().scores == driver.scores[20:25]
-    assert charged(driver) == 0
+# ---- a log of another format
 
 
 @pytest.mark.parametrize(("written", "reads"), [(1, 2), (2, 1)])

@@ -336,17 +336,6 @@ def test_a_snapshot_before_what_was_announced_keeps_its_models() -> None:
     assert scores_by_offset(driver) == reference(driver.store.adopted)
 
 
-def test_a_warm_lane_keeps_what_is_computed() -> None:
-    driver = driver_of(Later([2]))
-    driver.feed(EVENTS[:61])
-    driver.commit(clean=True)
-    assert driver.rejoin()
-    for start in range(61, END):
-        driver.feed(EVENTS[start : start + 1])
-    assert min(driver.store.adopted) < 70
-    assert scores_by_offset(driver) == reference(driver.store.adopted)
-
-
 @pytest.mark.parametrize("move", [-1, 1])
 def test_a_replay_that_adopts_elsewhere_is_refused(move: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seeded fault."""

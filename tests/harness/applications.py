@@ -31,7 +31,6 @@ from harness.worker_process import WorkerProcess
 from streampair.engine.lane import Record
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
-from streampair.engine.source import partition_label, partition_number
 from streampair.engine.wal import WHOLE_TOPIC, Chain
 
 T = TypeVar("T")
@@ -75,7 +74,6 @@ class App:
         store: str = "directory",
         bootstrap: str | None = None,
         connect_timeout: float = 15,
-        scope: str = "application",
     ) -> None:
         self.kafka = kafka
         self.name = name
@@ -84,7 +82,6 @@ class App:
         self.dead = f"{name}-dead-letters"
         self.state = directory / "state"
         self.partitions = partitions
-        self.scope = scope
         # The in-process broker holds a new member back for almost a whole session after another one has
         # left, and every broker after one was killed, so sessions are short. A cluster of the caller's is
         # likely to refuse less than six seconds.
@@ -111,7 +108,6 @@ topic = "{self.input}"
 label = "y"
 features = {json.dumps(FEATURES)}
 [learner]
-scope = "{scope}"
 {learner}
 [store]
 kind = "{store}"
@@ -159,17 +155,9 @@ batch_size = 20
         return asyncio.run(read_until(self.kafka.bootstrap, self.dead, lambda rows: len(rows) >= count))
 
     @property
-    def lanes(self) -> list[int]:
-        """The lanes of the application: its partitions, or `WHOLE_TOPIC`."""
-        return [WHOLE_TOPIC] if self.scope == "application" else list(range(self.partitions))
-
-    def lane(self, partition: int = 0) -> int:
-        """The lane that reads a partition."""
-        return WHOLE_TOPIC if self.scope == "application" else partition
-
-    def label(self, partition: int = 0) -> str:
-        """Of the lane that reads a partition, in names of files and series."""
-        return partition_label(self.lane(partition))
+    def log_file(self) -> Path:
+        """The log of its lane, where the store is a directory."""
+        return self.state / f"{self.name}@{self.input}-all.log"
 
     def published(self) -> PublishedModel | None:
         """The newest model in the model topic; None: there is none yet."""
@@ -184,37 +172,26 @@ batch_size = 20
 
         return asyncio.run(body())
 
-    def snapshot(self, partition: int = 0) -> dict[str, Any]:
-        """What a lane's saved state says of its learning."""
+    def snapshot(self) -> dict[str, Any]:
+        """What the lane's saved state says of its learning."""
         if self.store == "kafka":
-            return _learning(asyncio.run(self._stored(partition))[1])
-        return _learning(
-            next(self.state.glob(f"{self.name}@{self.input}-{self.label(partition)}-*.state")).read_bytes()
-        )
+            return _learning(asyncio.run(self._stored())[1])
+        return _learning(next(self.state.glob(f"{self.log_file.stem}-*.state")).read_bytes())
 
     def position(self, partition: int = 0) -> int:
-        """Where the last commit of a lane has left a partition; 0 before the first."""
+        """Where the last commit of the lane has left a partition; 0 before the first."""
         if self.store == "kafka":
-            frames = asyncio.run(self._stored(partition))[0]
+            frames = asyncio.run(self._stored())[0]
         else:
-            file = self.state / f"{self.name}@{self.input}-{self.label(partition)}.log"
-            frames = file.read_bytes() if file.exists() else b""
+            frames = self.log_file.read_bytes() if self.log_file.exists() else b""
         known = RecoveredState.of(Chain.peek(frames))
-        if known is None:
-            return 0
-        if self.scope == "partition":
-            return known.next_offset or 0
-        positions = [] if known.source is None else known.source.positions
+        positions = [] if known is None or known.source is None else known.source.positions
         return next((each.next_offset for each in positions if each.partition == partition), 0)
 
-    async def _stored(self, partition: int) -> tuple[bytes, bytes]:
-        """Log and snapshot of a lane in Kafka. Fences its owner: only where none is running."""
-        config, number = load_config(self.path), self.lane(partition)
-        store = TopicStore(config, partitions=len(self.lanes))
-        lane = await store.open(
-            Partition(self.input, number),
-            dict.fromkeys(range(self.partitions) if number == WHOLE_TOPIC else [number], 0),
-        )
+    async def _stored(self) -> tuple[bytes, bytes]:
+        """Log and snapshot of the lane in Kafka. Fences its owner: only where none is running."""
+        store = TopicStore(load_config(self.path))
+        lane = await store.open(Partition(self.input, WHOLE_TOPIC), dict.fromkeys(range(self.partitions), 0))
         try:
             frames = await lane.read()
             known = RecoveredState.of(Chain.peek(frames))
@@ -223,14 +200,10 @@ batch_size = 20
         finally:
             await lane.close()
 
-    def reference(
-        self, values: Sequence[bytes | None], partition: int = 0
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Scores and state of one uninterrupted lane over the same events of a partition."""
+    def reference(self, values: Sequence[bytes | None]) -> tuple[list[Any], dict[str, Any]]:
+        """Scores and state of one uninterrupted lane over the same events."""
         config = load_config(self.path)
-        lane = build_lane(
-            config, json_decoder(config.input), topic=self.input, partition=self.lane(partition)
-        )
+        lane = build_lane(config, json_decoder(config.input), topic=self.input, partition=WHOLE_TOPIC)
         output = lane.process([Record(offset, value) for offset, value in enumerate(values)])
         return [scored.score for scored in output.scores], _learning(lane.snapshot(clean=True))
 
@@ -404,9 +377,9 @@ class Inside:
         """Events learned, as committed."""
         return sum(gauges.events["learned"] for gauges in self.telemetry.gauges(self.app.name).values())
 
-    def lanes(self) -> list[int]:
-        """The lanes that it holds, as `App.lanes` has them."""
-        return sorted(partition_number(labels[2]) for labels in self.telemetry.gauges(self.app.name))
+    def has_lane(self) -> bool:
+        """Whether it holds the lane."""
+        return bool(self.telemetry.gauges(self.app.name))
 
     async def unless_it_ends(self, work: Coroutine[Any, Any, T]) -> T:
         """Result of ``work``, which waits for what the worker does; fails if it ends before."""

@@ -115,7 +115,7 @@ class LabelTrial(Trial):
             if v == b"not JSON"
         }
         _equal("dead letters", sorted(found.dead), sorted(dead))
-        log, state = self.stored(WHOLE_TOPIC)
+        log, state = self.stored()
         one, other = learning(state), learning(snapshot)
         differences = list(_differences(one["steps"], other["steps"]))
         _equal("places where what was learned differs", differences, [])

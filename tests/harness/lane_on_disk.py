@@ -12,8 +12,9 @@ from streampair_connectors.config import load_config
 from streampair_connectors.stores import DirectoryStore
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, lane_id
 
-from streampair.engine import LogAppend, LoggedLane, Record
+from streampair.engine import LogAppend, LoggedLane, OrderedRecord, Record
 from streampair.engine.testing import CommittedOffset, Driver
+from streampair.engine.wal import WHOLE_TOPIC
 from streampair.privacy import NoiseKey
 
 
@@ -25,18 +26,16 @@ class LaneOnDisk(Driver):
     path
         Of the configuration; the group's register and offset lie beside it.
     topic
-        All records that there will ever be; `take` has the lane process the next of them.
-    partition
-        Of the input topic.
+        All records that there will ever be; `take` has the lane process the next of them. Those without a
+        place lie in the first partition.
     """
 
-    def __init__(self, path: Path, topic: Sequence[Record], partition: int = 0) -> None:
+    def __init__(self, path: Path, topic: Sequence[Record]) -> None:
         self.config = load_config(path)
-        self._all = list(topic)
-        self._partition = partition
-        self._group_file = path.with_name(f"{self.config.app}-{partition}.group")
+        self._all = [_placed(record) for record in topic]
+        self._group_file = path.with_name(f"{self.config.app}.group")
         self._directory = DirectoryStore(self.config.state_directory)
-        files = self._directory.open(lane_id(self.config, self.config.input.topic, partition))
+        files = self._directory.open(lane_id(self.config, self.config.input.topic))
         try:
             super().__init__(lambda: None, json_decoder(self.config.input), store=files)
         except BaseException:
@@ -52,7 +51,7 @@ class LaneOnDisk(Driver):
             config,
             self._decode,
             topic=config.input.topic,
-            partition=self._partition,
+            partition=WHOLE_TOPIC,
             noise_key=key,
         )
 
@@ -78,3 +77,11 @@ class LaneOnDisk(Driver):
     def close(self) -> None:
         """Let another process in, as its death would."""
         self.store.close()
+
+
+def _placed(record: Record) -> OrderedRecord:
+    if isinstance(record, OrderedRecord):
+        return record
+    return OrderedRecord(
+        record.offset, record.value, record.key, record.timestamp, partition=0, position=record.offset
+    )

@@ -81,7 +81,7 @@ class Provoked:
             self._catch_up(app, worker, 6400)
             # What a commit did is shown when it is over, so none runs: one that only appended could yet put
             # a shorter log over the pipe.
-            log = app.state / f"{app.name}@{app.input}-{app.label()}.log"
+            log = app.log_file
             log.rename(log.with_suffix(".aside"))
             os.mkfifo(log)  # whoever opens it to write waits until somebody reads
             for _ in range(3):
@@ -180,9 +180,7 @@ class Provoked:
 
     def parallel(self) -> None:
         """A scorer and a server before there is a model; the learner is killed, and later a backlog comes."""
-        app = self._app(
-            "parallel", self._apache, learner=f'scoring = "parallel"\n{PAIR_OGD}', scope="application"
-        )
+        app = self._app("parallel", self._apache, learner=f'scoring = "parallel"\n{PAIR_OGD}')
         begun = round(time.time() * 1000) - 1_000_000
         with Running(app.role("score")) as scorer:
             url = scorer.metrics_url()

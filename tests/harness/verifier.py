@@ -42,9 +42,8 @@ from harness.applications import PAIR_FTRL, App, events, same
 from harness.applications import _learning as learning
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
-from streampair.engine import ExternalState, LoggedLane, OrderedRecord, Record
+from streampair.engine import ExternalState, LoggedLane, OrderedRecord
 from streampair.engine.recovery import RecoveredState
-from streampair.engine.source import partition_label
 from streampair.engine.wal import WHOLE_TOPIC, Chain, LogKey, Register
 from streampair.errors import RecordError
 from streampair.privacy import NoiseKey
@@ -298,7 +297,6 @@ class Trial:
         name: str,
         *,
         store: str,
-        scope: str = "application",
         learner: str = PAIR_FTRL,
         partitions: int = 1,
         instance: str | None = "worker",
@@ -319,7 +317,6 @@ class Trial:
             store=store,
             partitions=partitions,
             settings=settings,
-            scope=scope,
         )
         text = app.path.read_text()
         if instance is not None:
@@ -372,7 +369,7 @@ class Trial:
     async def _evidence(self, settled: bool) -> Evidence:
         app, bootstrap = self.app, self.app.kafka.bootstrap
         log = load_config(app.path).log_topic
-        topics = {app.output: 1, app.dead: 1, log: len(app.lanes)}
+        topics = {app.output: 1, app.dead: 1, log: 1}
         found = await _records(bootstrap, topics, "read_committed")
         scores: dict[tuple[int, int], list[Any]] = {}
         for row in [json.loads(record.value) for record in found[app.output]]:
@@ -452,9 +449,8 @@ class Trial:
 
     def _released(self, now: Evidence, partition: int) -> int:
         """Slots of which any output is there, committed or not, in the lane that reads a partition."""
-        lasts = {p: last for p, last in now.seen.items() if self.app.lane(p) == self.app.lane(partition)}
-        lost = sum(offset <= lasts.get(p, -1) for p, offset in self.lost)
-        return sum(last + 1 for last in lasts.values()) - lost
+        lost = sum(offset <= now.seen.get(p, -1) for p, offset in self.lost)
+        return sum(last + 1 for last in now.seen.values()) - lost
 
     def done(self) -> bool:
         """Whether the group has read all events; with several groups, each of them."""
@@ -509,30 +505,22 @@ class Trial:
             With what differs.
         """
         found, config = self.look(settled=True), load_config(self.app.path)
-        charged = 0
-        wanted: dict[tuple[int, int], Any] = {}
         for p, values in self.values.items():
             _equal(f"the group's offset of partition {p}", found.offsets[p][0], len(values))
-        for number in self.app.lanes:
-            lane = build_logged_lane(
-                config, json_decoder(config.input), topic=config.input.topic, partition=number
-            )
-            outputs, frames, snapshot = uninterrupted(
-                lane, self._records(number, found.order if by_outputs else None)
-            )
-            wanted |= outputs
-            log, state = self.stored(number)
-            if number == WHOLE_TOPIC:
-                known = RecoveredState.of(Chain.peek(log))
-                assert known is not None
-                assert known.source is not None
-                ends = {each.partition: each.next_offset for each in known.source.positions}
-                _equal("positions", ends, {p: len(values) for p, values in self.values.items()})
-                _equal("ranges that are still to come", known.source.ahead, [])
-            differences = list(_differences(learning(state), learning(snapshot)))
-            _equal(f"places where the state differs, of lane {partition_label(number)}", differences, [])
-            register = found.offsets[max(number, 0)][1]
-            charged += self._check_log(log, RecoveredState.of(Chain.peek(frames)), register)
+        lane = build_logged_lane(
+            config, json_decoder(config.input), topic=config.input.topic, partition=WHOLE_TOPIC
+        )
+        wanted, frames, snapshot = uninterrupted(lane, self._records(found.order if by_outputs else None))
+        log, state = self.stored()
+        known = RecoveredState.of(Chain.peek(log))
+        assert known is not None
+        assert known.source is not None
+        ends = {each.partition: each.next_offset for each in known.source.positions}
+        _equal("positions", ends, {p: len(values) for p, values in self.values.items()})
+        _equal("ranges that are still to come", known.source.ahead, [])
+        differences = list(_differences(learning(state), learning(snapshot)))
+        _equal("places where the state differs", differences, [])
+        charged = self._check_log(log, RecoveredState.of(Chain.peek(frames)), found.offsets[0][1])
         fed = {(p, offset) for p, values in self.values.items() for offset in range(len(values))}
         _equal("offsets with a score", sorted(found.scores), sorted(fed - self.lost))
         expected = {place: score for place, score in wanted.items() if score is not _DEAD}
@@ -540,14 +528,11 @@ class Trial:
         _equal("offsets with another score", wrong, [])
         _equal("dead letters", sorted(found.dead), sorted(w for w in wanted if w not in expected))
         _equal("forks charged", charged, extra_forks)
-        scope = "" if self.app.scope == "application" else ", a lane a partition"
-        self._note(f"{fault}{scope}", found, charged)
+        self._note(fault, found, charged)
         return found
 
-    def _records(self, lane: int, order: list[tuple[int, int]] | None) -> list[Any]:
-        """What a lane takes, in its order."""
-        if lane != WHOLE_TOPIC:
-            return [Record(offset, value) for offset, value in enumerate(self.values[lane])]
+    def _records(self, order: list[tuple[int, int]] | None) -> list[Any]:
+        """What the lane takes, in its order."""
         if order is None:
             return asyncio.run(topic_in_order(self.app))
         return [
@@ -592,12 +577,11 @@ class Trial:
         forks: int = known.ledger["forks"]
         return forks
 
-    def stored(self, lane: int) -> tuple[bytes, bytes]:
-        """Log and last snapshot of a lane. No worker runs."""
+    def stored(self) -> tuple[bytes, bytes]:
+        """Log and last snapshot of the lane. No worker runs."""
         if self.app.store == "kafka":
-            return asyncio.run(self._stored(lane))
-        name = f"{self.app.name}@{self.app.input}-{partition_label(lane)}"
-        files = DirectoryStore(self.app.state).open(name)
+            return asyncio.run(self._stored())
+        files = DirectoryStore(self.app.state).open(self.app.log_file.stem)
         try:
             frames = files.read()
             known = RecoveredState.of(Chain.peek(frames))
@@ -607,9 +591,9 @@ class Trial:
         finally:
             files.close()
 
-    async def _stored(self, lane: int) -> tuple[bytes, bytes]:
-        store = TopicStore(load_config(self.app.path), partitions=len(self.app.lanes))
-        opened = await store.open(Partition(self.app.input, lane), {})
+    async def _stored(self) -> tuple[bytes, bytes]:
+        store = TopicStore(load_config(self.app.path))
+        opened = await store.open(Partition(self.app.input, WHOLE_TOPIC), {})
         try:
             frames = await opened.read()
             known = RecoveredState.of(Chain.peek(frames))
@@ -668,7 +652,7 @@ class ParallelTrial(Trial):
             offsets = asyncio.run(self._offsets(group))
             for p, values in self.values.items():
                 _equal(f"the offset of {group} in partition {p}", offsets[p][0], len(values))
-        log, state = self.stored(WHOLE_TOPIC)
+        log, state = self.stored()
         differences = list(_differences(learning(state), learning(snapshot)))
         _equal("places where the state differs", differences, [])
         charged = self._check_log(log, RecoveredState.of(Chain.peek(frames)), found.offsets[0][1])

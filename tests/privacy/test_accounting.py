@@ -142,21 +142,6 @@ def test_spends_compose_in_any_order(one: Spend, two: Spend, three: Spend) -> No
         assert Spend(pure=one.pure).epsilon(delta) <= one.pure
 
 
-def test_the_spend_of_an_application() -> None:
-    # Two learners on a topic of three lanes: they compose in each lane, and the lanes are parallel.
-    lanes = {0: [Spend(0.3), Spend(0.4)], 1: [Spend(0.45)], 2: []}
-    assert Spend.of_application(lanes).mu == pytest.approx(0.5)
-    assert Spend.of_application({}) == Spend()
-    for wrong in (Spend.then, Spend.parallel):
-        # Neither alone is right: all in sequence charges lanes for each other, all beside forgets a learner.
-        assert wrong(Spend(0.3), Spend(0.4), Spend(0.45)).mu != pytest.approx(0.5)
-    for bad in ({"mu": -1.0}, {"rho": math.nan}, {"pure": -0.1}):
-        with pytest.raises(ConfigError):
-            Spend(**bad)
-    with pytest.raises(ConfigError):
-        epsilon_from_rho(-1.0, 1e-6)
-
-
 def report(**changes: object) -> PrivacyReport:
     base = PrivacyReport(
         epsilon_spent=0.25,

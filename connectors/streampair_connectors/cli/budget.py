@@ -175,9 +175,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _name(a: LaneBudget) -> str:
-    from streampair.engine.source import lane_title
-
-    return f"{a.app}: {lane_title(a.topic, a.partition)}, {a.learner}"
+    return f"{a.app}: {a.topic}, {a.learner}"
 
 
 def _lane_rows(a: LaneBudget) -> Iterator[tuple[str, str]]:
@@ -207,7 +205,7 @@ def _total_rows(budget: Budget) -> Iterator[tuple[str, str]]:
     yield "mu", f"{budget.mu_spent:.4g}"
     count = len(budget.accounts)
     yield "lanes", f"{count}. Learners on the same records add up"
-    yield "over lanes", f"the {budget.over_lanes}: {budget.why}"
+    yield "over topics", f"the {budget.over_topics}: {budget.why}"
     for name in budget.unread:
         unread = f"topic {name}: the keys of this configuration do not open it"
         yield "not covered", f"{unread}. If it is a log of this application, its spend comes on top"
@@ -249,7 +247,6 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
     """
     from river import compose
 
-    from streampair.engine.source import partition_key
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline_check import is_private
     from streampair_connectors.observability.privacy_card import card_of, checked_audit
@@ -285,7 +282,6 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
             "lanes": [
                 {
                     "topic": account.topic,
-                    "partition": partition_key(account.partition),
                     "learner": account.learner,
                     "epsilon spent": account.epsilon_spent,
                     "epsilon": account.epsilon_budget,
@@ -296,7 +292,7 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
                 }
                 for account in budget.accounts
             ],
-            "over lanes": f"{budget.over_lanes}: {budget.why}",
+            "over topics": f"{budget.over_topics}: {budget.why}",
         }
     report = report.replace(notes=(*report.notes, *settings.privacy_notes))
     deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}

@@ -13,7 +13,7 @@ from typing import Any
 
 from streampair.engine.labels import table_bytes
 from streampair.errors import ConfigError, SourceError, StoreError, StreampairError
-from streampair.privacy import PrivacyReport, Spend
+from streampair.privacy import PrivacyReport
 from streampair.privacy.accounting import doubts
 from streampair_connectors import kafka
 from streampair_connectors.codecs.formats import event_decoder, schema_registry
@@ -130,11 +130,11 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     _check_ports(config, report)
     _check_audit(config, privacy, report)
     _check_codecs(report)
-    partitions = await _check_kafka(config, report, create_topics)
+    await _check_kafka(config, report, create_topics)
     if report.ok and learns:  # else what failed says more
         await _check_state(config, report)
     if privacy is not None:
-        _check_entities(config, privacy, partitions, report)
+        _check_entities(privacy, report)
     worker = config.worker
     group = config.app if learns else config.scorers_group
     report.good(
@@ -227,23 +227,11 @@ def _check_scorers(config: Config, model: Any, report: Report) -> None:
         )
 
 
-def _check_entities(config: Config, privacy: PrivacyReport, lanes: int, report: Report) -> None:
-    """Add the budget of an entity whose records may be in all lanes."""
-    if "entity" not in privacy.unit:
-        return
-    if config.learner.whole_topic:
+def _check_entities(privacy: PrivacyReport, report: Report) -> None:
+    """Say that the budget is an entity's, where all of its records are protected."""
+    if "entity" in privacy.unit:
         text = "one lane reads the whole topic: the budget above is an entity's, however records are keyed"
-    elif lanes < 2:
-        return
-    elif config.input.keyed_by_entity:
-        text = "one lane each (input.keyed_by_entity): the budget above is an entity's"
-    else:
-        total = Spend().then(*[Spend(mu=privacy.mu_budget)] * lanes)
-        text = (
-            f"one with records in all {lanes} lanes may come to epsilon {total.epsilon(privacy.delta):.4g} "
-            f"at delta {privacy.delta:g}; if a key stays in one partition, set input.keyed_by_entity"
-        )
-    report.good("entities", text)
+        report.good("entities", text)
 
 
 def _check_store(config: Config, report: Report) -> None:
@@ -272,12 +260,9 @@ def _check_store(config: Config, report: Report) -> None:
         except StreampairError as error:
             report.bad("store", error)
             return
-        prefix = lane_id(config, config.input.topic, 0)[:-1]
-        # The suffix is a partition, or the rest of another topic's name.
-        names = [path.stem.removeprefix(prefix) for path in directory.glob(f"{prefix}*.log")]
-        logs = [name for name in names if (name == "all" if config.learner.whole_topic else name.isdigit())]
-        text = f"{directory} can be written; {len(logs)} lane(s) of this application and topic"
-        report.good("store", text)
+        begun = (directory / f"{lane_id(config, config.input.topic)}.log").exists()
+        has = "a" if begun else "no"
+        report.good("store", f"{directory} can be written; it has {has} lane of this application and topic")
     elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
         report.good("store", f"{directory} does not exist yet and will be made")
     else:
@@ -291,7 +276,7 @@ def _check_store(config: Config, report: Report) -> None:
 
 
 async def _check_state(config: Config, report: Report) -> None:
-    """Whether a start would refuse what the store and the group hold, of each lane that it may open.
+    """Whether a start would refuse what the store and the group hold.
 
     It is what a worker does up to its first write, but for fencing others and the replay of the last events.
     """
@@ -361,20 +346,19 @@ def _check_codecs(report: Report) -> None:
         report.good("codecs", f"records compressed with {', '.join(codecs)} can be read")
 
 
-async def _check_kafka(config: Config, report: Report, create: bool) -> int:
-    """Return the number of partitions of the input; 0 if unknown."""
+async def _check_kafka(config: Config, report: Report, create: bool) -> None:
     try:
         settings = config.require_kafka()
         found = await kafka.describe_topics(settings)
         report.good("kafka", f"{settings.bootstrap_servers} answers; {len(found)} topics are visible")
     except StreampairError as error:
         report.bad("kafka", error)
-        return 0
+        return
     try:
         missing = await missing_rights(config)
     except StreampairError as error:
         report.bad("rights", error)
-        return 0
+        return
     if missing:
         report.bad("rights", rights_error(config, missing))
     else:
@@ -388,7 +372,7 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
             creation = await create_missing(config, found)
         except StreampairError as error:
             report.bad(FLAG, error)
-            return 0
+            return
         topics.made, topics.errors = creation.made, creation.errors
         topics.found |= creation.made
     _check_input_topic(config, report, topics)
@@ -397,7 +381,7 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
     await _check_output_topics(config, settings, report, topics)
     partitions = topics.found.get(config.input.topic, 0)
     if missing or not partitions:
-        return partitions
+        return
     try:
         await _check_log_topic(config, report, topics)
         await _check_model_topic(config, report, topics)
@@ -407,7 +391,6 @@ async def _check_kafka(config: Config, report: Report, create: bool) -> int:
         report.bad("learner.scoring", error)
     except StreampairError as error:
         report.bad("kafka", error)
-    return partitions
 
 
 async def _check_log_topic(config: Config, report: Report, topics: _Topics) -> None:
@@ -495,15 +478,13 @@ class _Topics:
 def _check_input_topic(config: Config, report: Report, topics: _Topics) -> None:
     name = config.input.topic
     if name in topics.found:
-        count = topics.found[name]
-        lanes = "one lane" if config.learner.whole_topic else f"{count} lane(s), at most {count} worker(s)"
-        report.good("input.topic", f"{topics.has(name)}: {lanes}")
+        report.good("input.topic", f"{topics.has(name)}: one lane")
     elif name not in topics.hidden:
         report.bad("input.topic", topics.errors.get(name) or missing_topic(config, "input.topic", name))
 
 
 async def _check_append_time(config: Config, report: Report, partitions: int) -> None:
-    ordered = config.learner.whole_topic and partitions > 1
+    ordered = partitions > 1
     if not partitions or not (ordered or config.labels is not None):
         return
     if await kafka.has_append_time(config.require_kafka(), config.input.topic):

@@ -50,10 +50,6 @@ def export(
         bool,
         typer.Option("--stored", help="Take the last snapshot in the store, though there is a model topic."),
     ] = False,
-    partition: Annotated[
-        int | None,
-        typer.Option(min=0, help='Whose model, with learner.scope = "partition" and several of them.'),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the newest model of an application to a file. Changes nothing; a worker may run meanwhile.
@@ -69,10 +65,9 @@ def export(
         logs.configure("error")
         check_outputs({"--output": output}, files_of(settings))
         if settings.model_topic is not None and not stored:
-            _refuse_partition(settings, partition)
             model, behind = asyncio.run(_published(settings)), 0
         else:
-            model, behind = asyncio.run(_from_store(settings, partition))
+            model, behind = asyncio.run(_from_store(settings))
         if model.privacy is not None:
             model.metadata[_CARD] = _card(settings, model.privacy)
         try:
@@ -92,14 +87,6 @@ def export(
                 f"{behind} newer events are not in it: they are in no snapshot yet. A worker takes one when "
                 "it is stopped"
             )
-
-
-def _refuse_partition(settings: Config, partition: int | None) -> None:
-    if partition is not None and settings.learner.whole_topic:
-        raise ConfigError(
-            f"{settings.app} has one model for the whole topic, so there is none of partition {partition}",
-            fix="remove --partition",
-        )
 
 
 async def _published(settings: Config) -> models.Model:
@@ -123,26 +110,17 @@ async def _published(settings: Config) -> models.Model:
     return found.model
 
 
-async def _from_store(settings: Config, partition: int | None) -> tuple[models.Model, int]:
-    """Return the model of the last snapshot of a lane, and how many committed events it lacks."""
+async def _from_store(settings: Config) -> tuple[models.Model, int]:
+    """Return the model of the last snapshot of the lane, and how many committed events it lacks."""
     from streampair import models
     from streampair_connectors.stores.state import open_states
 
-    _refuse_partition(settings, partition)
     async with open_states(settings, broker=False) as states:
         lanes = await states.store.lanes()
-        if partition is not None:
-            lanes = [lane for lane in lanes if lane == partition]
         if not lanes:
-            of = "" if partition is None else f" of partition {partition}"
             raise StoreError(
-                f"the store has no lane of {settings.app}{of}",
+                f"the store has no lane of {settings.app}",
                 fix="run it first; or see that store.kind and store.directory are those that it ran with",
-            )
-        if len(lanes) > 1:
-            raise ConfigError(
-                f"{settings.app} has a model for each of {len(lanes)} partitions",
-                fix=f"choose one: --partition {lanes[0]}",
             )
         lane = await states.restored(lanes[0])
     known = lane.log.known

@@ -95,13 +95,6 @@ def recover(
             "private learner.",
         ),
     ] = False,
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help='This lane only, with learner.scope = "partition". Default: all refused for this cause.',
-        ),
-    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -130,11 +123,10 @@ def recover(
         check_can_ask(yes=yes, as_json=as_json)
         settings = load_config(config)
         logs.configure("error")
-        partitions = None if partition is None else [partition]
-        plans = asyncio.run(_recover(settings, chosen[0], partitions, ask=not yes, show=not as_json))
+        plan = asyncio.run(_recover(settings, chosen[0], ask=not yes, show=not as_json))
         if as_json:
-            typer.echo(json.dumps({"recovered": [plan.as_dict() for plan in plans]}))
-        elif not plans:
+            typer.echo(json.dumps({"recovered": None if plan is None else plan.as_dict()}))
+        elif plan is None:
             typer.echo("nothing was changed")
             raise typer.Exit(1)
         else:
@@ -144,26 +136,22 @@ def recover(
 async def _recover(
     settings: Config,
     cause: Cause | Literal["anew"],
-    partitions: list[int] | None,
     *,
     ask: bool,
     show: bool,
-) -> Sequence[OverridePlan | AnewPlan]:
-    """Carry out the plans, and return them: none of them if the answer is no."""
+) -> OverridePlan | AnewPlan | None:
+    """Carry out the plan, and return it; None if the answer is no."""
     from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
 
     async with open_states(settings) as states:
-        plans = await states.plan(cause, partitions)
+        plan = await states.plan(cause)
         if show:
-            for plan in plans:
-                title = f"{settings.app}: {lane_title(settings.input.topic, plan.partition)}"
-                _block(title, _plan_rows(plan))
+            _block(f"{settings.app}: {lane_title(settings.input.topic, plan.partition)}", _plan_rows(plan))
         if ask and not await asyncio.to_thread(typer.confirm, "Go on?"):
-            return []
-        for plan in plans:
-            await states.carry_out(plan)
-        return plans
+            return None
+        await states.carry_out(plan)
+        return plan
 
 
 @state_app.command(

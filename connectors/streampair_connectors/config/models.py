@@ -308,9 +308,6 @@ class InputConfig(Table):
     # Whether records in the topic may change later (log compaction, erasure): releases of a private lane
     # after a crash are then always charged as new.
     payloads_change: bool = False
-    # Whether all records of a key, past ones too, are in one partition: only the producers know. Without it
-    # the spend of an entity adds up over the lanes.
-    keyed_by_entity: bool = False
 
     @field_validator("topic")
     @classmethod
@@ -638,9 +635,9 @@ class OutputConfig(Table):
 class TopicsConfig(Table):
     """Settings of topics made by `--create-topics`. Existing topics stay as they are.
 
-    Without `input_partitions` the input topic is never made: a misspelt name would get a topic. With
-    the scope "application" it gets LogAppendTime. The outputs get as many partitions as the input. The
-    replication factor defaults to the cluster's.
+    Without `input_partitions` the input topic is never made: a misspelt name would get a topic. It gets
+    LogAppendTime. The outputs get as many partitions as the input. The replication factor defaults to the
+    cluster's.
     """
 
     input_partitions: Annotated[int | None, Field(ge=1, le=100_000)] = None
@@ -662,8 +659,6 @@ class LearnerConfig(Table):
     options: dict[str, Any] = {}
     steps: list[StepConfig] = []
     name: str | None = None
-    # One model for all partitions of the input, or one for each of them (a tenant, a region).
-    scope: Literal["application", "partition"] = "application"
     # "inline": the learner scores each event before it learns it. "parallel": every worker scores a share of
     # the partitions with the newest model in the model topic.
     scoring: Literal["inline", "parallel"] = "inline"
@@ -705,16 +700,7 @@ class LearnerConfig(Table):
                 raise ValueError(
                     "noise_key is a secret: put it in a file and name it as learner.noise_key_file"
                 )
-        if self.parallel and not self.whole_topic:
-            raise ValueError(
-                'scoring = "parallel" needs one model for the whole topic; remove scope = "partition"'
-            )
         return self
-
-    @property
-    def whole_topic(self) -> bool:
-        """Whether one lane reads all partitions of the input."""
-        return self.scope == "application"
 
     @property
     def parallel(self) -> bool:
@@ -925,10 +911,6 @@ class Config(Table):
             raise ValueError(
                 f"{kinds} are {names}: different names are needed, or events would be read again"
             )
-        if self.output.model_topic is not None and not self.learner.whole_topic:
-            raise ValueError(
-                "output.model_topic needs one model for the whole topic; remove learner.scope, or the key"
-            )
         if "learn" not in self.worker.roles and not self.learner.parallel:
             raise ValueError(
                 'worker.roles = ["score"] leaves nothing to do: add learner.scoring = "parallel", or remove '
@@ -989,10 +971,6 @@ class Config(Table):
         if declared.label is not None:
             raise ValueError(
                 "input.label and [labels] both say where labels are; remove input.label where they come later"
-            )
-        if not self.learner.whole_topic:
-            raise ValueError(
-                '[labels] needs one model for the whole topic; remove learner.scope = "partition"'
             )
         field = labels.id_field
         if field is not None and declared.id != field:

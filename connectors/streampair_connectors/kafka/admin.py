@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka_errors
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.coordination import FindCoordinatorRequest
@@ -36,7 +36,6 @@ from streampair_connectors.kafka.client import (
     client_options,
     log,
     one_line,
-    reach_error,
     stop_producer,
     stop_quietly,
     transactional_id,
@@ -48,7 +47,6 @@ __all__ = [
     "Creation",
     "TopicFacts",
     "TopicOrigin",
-    "add_partitions",
     "append_time_command",
     "auto_creates_topics",
     "check_topics",
@@ -74,7 +72,7 @@ FLAG = "--create-topics"
 Missing = tuple[str, str, str]
 """Resource type (topic, group, transactional-id), name, and the operation that is not allowed."""
 
-_BITS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Alter": 7, "Describe": 8, "DescribeConfigs": 10}
+_BITS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
 _UNKNOWN = -(2**31)  # the broker does not report operations
 _TOPIC_DENIED, _GROUP_DENIED, _ID_DENIED, _CLUSTER_DENIED = 29, 30, 53, 31
 _RETRIES, _RETRY_SECONDS = 15, 0.2
@@ -316,51 +314,6 @@ def _refusal(
         fix=fix,
         retriable=retriable,
     )
-
-
-async def add_partitions(config: KafkaConfig, topic: str, partitions: int) -> None:
-    """Increase the number of partitions of a topic, and wait until each has a leader.
-
-    It is no error if they were added meanwhile.
-
-    Raises
-    ------
-    SourceError
-        No broker answers, the cluster refuses, or the new partitions have no leaders in time.
-    """
-    admin = AIOKafkaAdminClient(**client_options(config))
-    command = f"kafka-topics.sh --alter --bootstrap-server {config.bootstrap_servers} --topic {topic} "
-    command += f"--partitions {partitions}"
-    try:
-        await within(config, admin.start())
-        try:
-            await asyncio.wait_for(
-                admin.create_partitions({topic: NewPartitions(partitions)}), config.connect_timeout_seconds
-            )
-        except kafka_errors.InvalidPartitionsError:
-            pass  # they may exist by now, which `_await_leaders` checks
-        except (kafka_errors.TopicAuthorizationFailedError, kafka_errors.ClusterAuthorizationFailedError):
-            user = "this user" if config.username is None else f"user {config.username!r}"
-            raise SourceError(
-                f"the topic {topic!r} needs {partitions} partitions, and {user} may not add them",
-                fix=f"give {user} the permission Alter on this topic (kafka-acls.sh --add --operation Alter "
-                f"--topic {topic}), or have them added: {command}",
-                retriable=False,
-            ) from None
-        except kafka_errors.KafkaError as error:
-            if isinstance(error, kafka_errors.KafkaConnectionError) or error.retriable:
-                raise reach_error(config, error) from None
-            raise SourceError(
-                f"the cluster does not extend topic {topic!r} to {partitions} partitions: {one_line(error)}",
-                fix=f"read the broker's log, or add them yourself: {command}",
-                retriable=False,
-            ) from None
-        except (OSError, TimeoutError) as error:
-            raise reach_error(config, error) from None
-        await _await_leaders(config, admin, {topic}, partitions)
-    finally:
-        await stop_quietly(admin.close(), 2.0)
-    log.info("partitions_created", topic=topic, partitions=partitions)
 
 
 async def _await_leaders(
@@ -677,7 +630,7 @@ def output_topics(config: Config) -> dict[str, str]:
 def topic_settings(config: Config, name: str) -> dict[str, str]:
     """Return the settings with which a topic of the application is to be created."""
     labels = None if config.labels is None else config.labels.topic
-    if name in (config.input.topic, labels) and config.learner.whole_topic:
+    if name in (config.input.topic, labels):
         return {"message.timestamp.type": "LogAppendTime"}  # then the order is a function of the topic
     return {}
 
@@ -745,12 +698,12 @@ async def missing_rights(config: Config) -> list[Missing]:
             # What scorers gave is compared with the labels.
             wanted[config.output_topic] = ("Read", "Write", "Describe")
     name = None
-    internal = ("Read", "Write", "Describe", "DescribeConfigs", "Delete", "Alter")
+    internal = ("Read", "Write", "Describe", "DescribeConfigs", "Delete")
     learns, parallel = "learn" in config.worker.roles, config.learner.parallel
     groups = {}
     if parallel and "score" in config.worker.roles:
         groups[config.scorers_group] = "Read"
-    elif learns and config.learner.whole_topic:
+    elif learns:
         groups[config.scorers_group] = "Describe"  # whether scorers have given scores, and up to where
     if learns:
         groups[config.app] = "Read"
@@ -815,10 +768,9 @@ def append_time_command(config: Config) -> str:
 
 def retention_fix(config: Config) -> str:
     """Return what to do where the topic's retention removed events before they were read."""
-    more = "take a faster learner" if config.learner.whole_topic else "add partitions and workers"
     return (
         f"the retention of {config.input.topic!r} removed events before they were read: "
-        f"increase retention.ms, or {more}"
+        "increase retention.ms, or take a faster learner"
     )
 
 

@@ -17,7 +17,7 @@ from streampair.engine.snapshot import OR_ANEW, UnusableLogError
 from streampair.engine.wal import Range
 from streampair.errors import ConfigError, SourceError, StoreError
 from streampair_connectors.config import KafkaConfig
-from streampair_connectors.kafka.admin import add_partitions, create_topics, describe_topics
+from streampair_connectors.kafka.admin import create_topics, describe_topics
 from streampair_connectors.kafka.client import (
     Partition,
     RecordLike,
@@ -328,15 +328,13 @@ class LogTopic:
         self.name = name
         self._lookup = lookup
 
-    async def ensure(self, partitions: int, *, replication_factor: int | None, strict: bool) -> int:
-        """Create the topic if it does not exist, check its settings and add missing partitions.
+    async def ensure(self, *, replication_factor: int | None, strict: bool) -> int:
+        """Create the topic, with one partition, if it does not exist, and check its settings.
 
         Returns the number of its partitions.
 
         Parameters
         ----------
-        partitions
-            Of the input topic: the required minimum.
         replication_factor
             Of a new topic; None: the cluster's default.
         strict
@@ -347,20 +345,17 @@ class LogTopic:
         ConfigError
             The topic has settings that can lose entries.
         SourceError
-            The cluster does not answer, or does not create the topic or its partitions.
+            The cluster does not answer, or does not create the topic.
         """
         found = (await describe_topics(self._config)).get(self.name)
         if found is None:
             made = await create_topics(
-                self._config, {self.name: partitions}, replication_factor, settings={self.name: SETTINGS}
+                self._config, {self.name: 1}, replication_factor, settings={self.name: SETTINGS}
             )
             outcome = made[self.name]
             if isinstance(outcome, SourceError):
                 raise outcome
             found = outcome
-        if found < partitions:
-            await add_partitions(self._config, self.name, partitions)
-            found = partitions
         if strict:
             await self.check_settings()
         return found

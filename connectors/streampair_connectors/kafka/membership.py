@@ -146,7 +146,6 @@ class WholeTopicAssignor(Assignor):
     """Gives all partitions to one member: the one that says it has them, or the first by name.
 
     A member that joins moves nothing, so it is a standby; when the holder leaves, another one has everything.
-    Workers of scope "partition" say another name, and the group refuses to mix them.
     """
 
     name = "streampair-whole-topic"

@@ -30,7 +30,7 @@ _STUCK_SECONDS = 60.0  # default, for a replay and the demo
 _RESTART = "stop the worker and start it again: it goes on at the last commit and loses nothing"
 _LOOK = (
     "read the last warnings of its log; where streampair_learn_seconds shows that the learner is slow, "
-    f"choose a faster one, or, with a model for each partition, start more workers. Otherwise {_RESTART}"
+    f"choose a faster one. Otherwise {_RESTART}"
 )
 _REMIND_SECONDS = 30.0  # between two log lines about the same problem
 _CHANGE_SECONDS = 5.0  # between two about different ones

@@ -9,7 +9,7 @@ from typing import Protocol
 from streampair.engine import Commit, LogAppend
 from streampair_connectors.kafka import Committed, Message, Partition
 
-__all__ = ["LaneStore", "Store", "group_offsets", "other_scope_fix"]
+__all__ = ["LaneStore", "Store", "group_offsets"]
 
 
 class LaneStore(Protocol):
@@ -94,7 +94,7 @@ class Store(Protocol):
         Parameters
         ----------
         partition
-            The lane: a partition of the input, or `WHOLE_TOPIC`.
+            The lane: the topic of the input, with `WHOLE_TOPIC`.
         starts
             The first offset of each partition that it reads: where a lane without records is.
 
@@ -146,12 +146,3 @@ def group_offsets(
         )
         for number, start in starts.items()
     }
-
-
-def other_scope_fix(scope: str) -> str:
-    """Fix for a state that was begun with another `learner.scope`."""
-    return (
-        f'set learner.scope = "{scope}", or start under another application name: a new model, and for a '
-        "private learner a new account on top of this one (`streampair budget show OLD.toml NEW.toml` adds "
-        "them up)"
-    )

@@ -59,7 +59,7 @@ class DirectoryStore:
     Examples
     --------
     >>> import tempfile
-    >>> lane = DirectoryStore(Path(tempfile.mkdtemp())).open("fraud@payments-0")
+    >>> lane = DirectoryStore(Path(tempfile.mkdtemp())).open("fraud@payments-all")
     >>> lane.read()
     b''
     >>> lane.close()
@@ -363,7 +363,7 @@ class DiskStore:
 
     async def open(self, partition: Partition, starts: Mapping[int, int]) -> DiskLane:
         """Lock a lane, waiting for a previous owner in this or another process to close it."""
-        name = lane_id(self._config, partition.topic, partition.partition)
+        name = lane_id(self._config, partition.topic)
         deadline = time.monotonic() + _HANDOVER_SECONDS
         while True:
             try:

@@ -26,7 +26,6 @@ from streampair_connectors.stores.topic import (
     TopicLog,
     context_of,
     key_missing,
-    log_partition,
     seal_of,
 )
 from streampair_connectors.worker.factory import draws_key, lane_id
@@ -69,7 +68,7 @@ class OfflineStore(Protocol):
     """A store without a running worker, or one that is only read."""
 
     async def lanes(self) -> list[int]:
-        """Partitions of the input with a stored lane."""
+        """The lane, `WHOLE_TOPIC`, if it is stored."""
         ...
 
     async def read_lane(self, partition: int) -> StoredLane:
@@ -122,7 +121,7 @@ def offline_store(config: Config, cluster: Cluster = KAFKA) -> OfflineStore:
 
 
 async def check_stored_settings(config: Config, cluster: Cluster = KAFKA) -> None:
-    """Refuse settings that are not those that the stored lane of a whole topic began with.
+    """Refuse settings that are not those that the stored lane began with.
 
     A standby opens its lane only when the worker before it ends; so it is refused before it waits.
 
@@ -133,8 +132,6 @@ async def check_stored_settings(config: Config, cluster: Cluster = KAFKA) -> Non
     SourceError, StoreError
         The store cannot be read.
     """
-    if not config.learner.whole_topic:
-        return
     stored = await offline_store(config, cluster).read_lane(WHOLE_TOPIC)
     try:
         known = RecoveredState.of(Chain.peek(stored.frames))
@@ -168,16 +165,12 @@ class OfflineDirectory:
         self._directory = config.state_directory
 
     async def lanes(self) -> list[int]:
-        """Partitions that have a log."""
-        if self._config.learner.whole_topic:
-            return [WHOLE_TOPIC] if (self._directory / f"{self._name(WHOLE_TOPIC)}.log").exists() else []
-        prefix = lane_id(self._config, self._config.input.topic, 0)[:-1]
-        numbers = [path.stem.removeprefix(prefix) for path in self._directory.glob(f"{prefix}*.log")]
-        return sorted({int(number) for number in numbers if number.isdigit()})
+        """The lane, if it has a log."""
+        return [WHOLE_TOPIC] if (self._directory / f"{self._name()}.log").exists() else []
 
     async def read_lane(self, partition: int) -> StoredLane:
         """The files of a lane."""
-        name = self._name(partition)
+        name = self._name()
         path = self._directory / f"{name}.log"
         try:
             for _ in range(_TRIES):
@@ -230,7 +223,7 @@ class OfflineDirectory:
         starts: Mapping[int, int],
     ) -> None:
         await require_no_members(self._config)
-        files = await asyncio.to_thread(self._store().open, self._name(partition))
+        files = await asyncio.to_thread(self._store().open, self._name())
         try:
             if seen is not None and await asyncio.to_thread(files.read) != seen.frames:
                 raise _changed_error()
@@ -246,7 +239,7 @@ class OfflineDirectory:
     async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
         """Write log and snapshot."""
         await require_no_members(self._config)
-        files = await asyncio.to_thread(self._store().open, self._name(partition))
+        files = await asyncio.to_thread(self._store().open, self._name())
         try:
             if files.read():
                 raise exists_error(self._config, partition)
@@ -257,8 +250,8 @@ class OfflineDirectory:
     def _store(self) -> DirectoryStore:
         return DirectoryStore(self._directory, group_access=self._config.store.group_access)
 
-    def _name(self, partition: int) -> str:
-        return lane_id(self._config, self._config.input.topic, partition)
+    def _name(self) -> str:
+        return lane_id(self._config, self._config.input.topic)
 
 
 class OfflineTopic:
@@ -270,21 +263,19 @@ class OfflineTopic:
         self._kafka = config.require_kafka()
         self._topic = cluster.log_topic(self._kafka, config.log_topic)
         self._seal = seal_of(config)
-        self._partitions: int | None = None
+        self._found = False
 
     async def lanes(self) -> list[int]:
-        """Partitions of the log topic with a log."""
-        numbers = [WHOLE_TOPIC] if self._config.learner.whole_topic else range(await self._count())
-        return [p for p in numbers if (found := await self.read_lane(p)).frames or found.damage]
+        """The lane, if the log topic has its log."""
+        found = await self.read_lane(WHOLE_TOPIC)
+        return [WHOLE_TOPIC] if found.frames or found.damage else []
 
     async def read_lane(self, partition: int) -> StoredLane:
-        """A partition of the log topic, read without a producer."""
-        if log_partition(partition) >= await self._count():
+        """The log topic, read without a producer."""
+        if not await self._exists():
             return StoredLane(b"", lambda content: b"")
         try:
-            stored = await TopicLog.read(
-                self._topic, log_partition(partition), self._seal, self._context(partition)
-            )
+            stored = await TopicLog.read(self._topic, 0, self._seal, self._context(partition))
         except UnusableLogError as error:
             return StoredLane(b"", lambda content: b"", error)
         return StoredLane(stored.frames, stored.snapshot, stored.damage)
@@ -321,7 +312,7 @@ class OfflineTopic:
 
     async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
         """Write log and snapshot in one transaction."""
-        await self._ensure(partition)
+        await self._ensure()
         lane = await self._open(partition, {})
         try:
             found = await self.read_lane(partition)
@@ -333,24 +324,19 @@ class OfflineTopic:
 
     async def replace(self, partition: int, append: LogAppend, starts: Mapping[int, int]) -> None:
         """Store the entry with the register in one transaction, and delete what was before."""
-        await self._ensure(partition)
+        await self._ensure()
         lane = await self._open(partition, starts)
         try:
             await lane.rewrite([], None, None, append)
         finally:
             await lane.close()
 
-    async def _ensure(self, partition: int) -> None:
+    async def _ensure(self) -> None:
         """Create the log topic if it does not exist, where no worker runs."""
         await require_no_members(self._config)
-        config = self._config
-        topics = await kafka.describe_topics(self._kafka)
-        await self._topic.ensure(
-            1 if partition == WHOLE_TOPIC else topics.get(config.input.topic, partition + 1),
-            replication_factor=config.topics.replication_factor,
-            strict=True,
-        )
-        self._partitions = None
+        factor = self._config.topics.replication_factor
+        await self._topic.ensure(replication_factor=factor, strict=True)
+        self._found = True
 
     async def _open(self, partition: int, starts: Mapping[int, int]) -> TopicLane:
         source = Partition(self._config.input.topic, partition)
@@ -360,10 +346,10 @@ class OfflineTopic:
         await lane.start()
         return lane
 
-    async def _count(self) -> int:
-        if self._partitions is None:
-            self._partitions = (await self._cluster.describe_topics(self._kafka)).get(self._topic.name, 0)
-        return self._partitions
+    async def _exists(self) -> bool:
+        if not self._found:
+            self._found = self._topic.name in await self._cluster.describe_topics(self._kafka)
+        return self._found
 
     def _context(self, partition: int) -> bytes:
         return context_of(self._config.app, Partition(self._config.input.topic, partition))

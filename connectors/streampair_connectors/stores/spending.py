@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
-from streampair.engine.source import partition_key
 from streampair.engine.wal import WHOLE_TOPIC, Chain
 from streampair.errors import SnapshotError, StoreError
 from streampair.privacy import Spend
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
-from streampair_connectors.stores.offline import OfflineTopic, StoredLane
-from streampair_connectors.stores.topic import ForeignLogError, log_partition
+from streampair_connectors.stores.offline import OfflineTopic
+from streampair_connectors.stores.topic import ForeignLogError
 
 __all__ = ["Budget", "LaneBudget", "Total", "read_stored", "total_of"]
 
@@ -27,13 +26,11 @@ class LaneBudget:
 
     Attributes
     ----------
-    app, topic, partition, learner
+    app, topic, learner
         Identify the lane.
     epsilon_spent, epsilon_budget, delta, mu_spent, mu_budget, releases, horizon, horizon_left, kind,
     guarantee, unit
         As in `streampair.privacy.PrivacyReport`.
-    partitions
-        Partitions of the topic when the account began.
     forks, forks_planned
         Forks charged permanently, and their number in the plan; None without a ledger.
     pending
@@ -50,7 +47,6 @@ class LaneBudget:
 
     app: str
     topic: str
-    partition: int
     learner: str
     epsilon_spent: float
     epsilon_budget: float
@@ -70,7 +66,6 @@ class LaneBudget:
     generation: int | None
     uncommitted: int
     unit: str
-    partitions: int
     since: float | None = None
     release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()
@@ -88,16 +83,10 @@ class Account(Protocol):
     def topic(self) -> str: ...
 
     @property
-    def partition(self) -> int: ...
-
-    @property
     def mu_spent(self) -> float: ...
 
     @property
     def by_entity(self) -> bool: ...
-
-    @property
-    def partitions(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -110,15 +99,15 @@ class Total:
         Of all lanes.
     unit
         Unit of privacy.
-    over_lanes
-        How lanes were combined: `"maximum"` or `"root of the sum of squares"`.
+    over_topics
+        How topics were combined: `"maximum"` or `"root of the sum of squares"`.
     why
         The reason for that, in words.
     """
 
     spend: Spend
     unit: Literal["record", "entity"]
-    over_lanes: Literal["maximum", "root of the sum of squares"]
+    over_topics: Literal["maximum", "root of the sum of squares"]
     why: str
 
 
@@ -134,7 +123,7 @@ class Budget:
         Total of all lanes, from `total_of`.
     delta
         Delta of `epsilon_spent`: the smallest of the lanes.
-    unit, over_lanes, why
+    unit, over_topics, why
         As in `Total`.
     unread
         Log topics with a name of this application that its keys cannot decrypt: not included in the numbers.
@@ -145,84 +134,43 @@ class Budget:
     mu_spent: float
     delta: float
     unit: Literal["record", "entity"]
-    over_lanes: Literal["maximum", "root of the sum of squares"]
+    over_topics: Literal["maximum", "root of the sum of squares"]
     why: str
     unread: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON-compatible dictionary."""
-        fields = asdict(self)
-        for account in fields["accounts"]:
-            account["partition"] = partition_key(account["partition"])
-        return fields
+        return asdict(self)
 
 
-_ONE_LEARNER = "each learner reads the whole topic, and has all records of it"
-
-
-def total_of(accounts: Sequence[Account], *, keyed: Collection[str] = (), disjoint: bool = False) -> Total:
+def total_of(accounts: Sequence[Account], *, disjoint: bool = False) -> Total:
     """Combine the accounts of lanes (docs/privacy, Lemmas 2 and 3, and 8.5).
 
-    Learners of a whole topic, and learners on one partition of it, see the same records, so they compose.
-    Partitions of a topic have different records, so for a *record* the largest one counts. The records of an
-    *entity* can be in several partitions, which compose unless the topic is `keyed` and no partitions were
-    added. Topics compose, too: what one has may have been copied to another, unless they are `disjoint`.
+    Learners of one topic see the same records, so they compose. Topics compose, too: what one has may have
+    been copied to another, unless they are `disjoint`.
 
     Parameters
     ----------
     accounts
         At least one.
-    keyed
-        The topics in which all records of one key are in one partition (`input.keyed_by_entity`).
     disjoint
         Whether somebody has declared that no record, and no entity that is protected, is in two topics.
     """
+    by_topic: dict[str, list[Spend]] = {}
+    for account in accounts:
+        by_topic.setdefault(account.topic, []).append(Spend(mu=account.mu_spent))
+    spends = [Spend().then(*of_topic) for of_topic in by_topic.values()]
     entities = any(account.by_entity for account in accounts)
-    topics = sorted({account.topic for account in accounts})
-    spends, added, several, lanes = [], False, False, 0
-    for topic in topics:
-        of_topic = [account for account in accounts if account.topic == topic]
-        by_lane: dict[int, list[Spend]] = {}
-        for account in of_topic:
-            by_lane.setdefault(account.partition, []).append(Spend(mu=account.mu_spent))
-        whole = by_lane.pop(WHOLE_TOPIC, [])  # these read each partition
-        of_lanes = [Spend().then(*each) for each in by_lane.values()]
-        lanes += len(of_lanes)
-        counts = {each.partitions for each in of_topic if each.partition != WHOLE_TOPIC} - {None}
-        apart = not entities or (topic in keyed and len(counts) <= 1)
-        spends.append((Spend().parallel(*of_lanes) if apart else Spend().then(*of_lanes)).then(*whole))
-        several = several or (not apart and len(of_lanes) > 1)
-        added = added or (entities and len(counts) > 1)
-    total = Spend().parallel(*spends) if disjoint else Spend().then(*spends)
-    why = _why_added(entities=entities, added=added, several=several, topics=disjoint or len(topics) == 1)
-    if why:
-        return Total(total, "entity" if entities else "record", "root of the sum of squares", why)
-    if len(topics) > 1:
+    unit: Literal["record", "entity"] = "entity" if entities else "record"
+    if len(spends) == 1:
+        why = "each learner reads the whole topic, and has all records of it"
+        return Total(spends[0], unit, "maximum", why)
+    if disjoint:
         why = "--disjoint declares that no record and no entity is in two topics, so the largest counts"
-    elif not lanes:
-        why = _ONE_LEARNER
-    elif not entities:
-        why = "partitions hold different records, so the largest lane counts"
-    elif lanes > 1:
-        why = "input.keyed_by_entity: all records of an entity are in one lane, so the largest counts"
-    else:
-        why = "there is one lane"
-    return Total(total, "entity" if entities else "record", "maximum", why)
-
-
-def _why_added(*, entities: bool, added: bool, several: bool, topics: bool) -> str:
-    """Why spends were added up; empty: they were not. `topics`: none was added to another one."""
-    if added:
-        return "partitions were added, so the records of an entity may be in several lanes, which add up"
-    if several:
-        return (
-            "the records of an entity may be in several lanes, which add up (mu^2), unless "
-            "input.keyed_by_entity says that a key stays in one partition"
-        )
-    if topics:
-        return ""
+        return Total(Spend().parallel(*spends), unit, "maximum", why)
     what = "the records of an entity" if entities else "copies of a record"
-    return f"{what} may be in several topics, which add up (mu^2), unless you declare --disjoint"
+    why = f"{what} may be in several topics, which add up (mu^2), unless you declare --disjoint"
+    return Total(Spend().then(*spends), unit, "root of the sum of squares", why)
 
 
 async def read_stored(*configs: Config, disjoint: bool = False) -> Budget:
@@ -258,8 +206,7 @@ async def read_stored(*configs: Config, disjoint: bool = False) -> Budget:
                 fix="run the application first; `streampair check` says what it would promise",
             )
         accounts += found
-    keyed = {config.input.topic for config in configs if config.input.keyed_by_entity}
-    total = total_of(accounts, keyed=keyed, disjoint=disjoint)
+    total = total_of(accounts, disjoint=disjoint)
     delta = min(account.delta for account in accounts)
     return Budget(
         tuple(accounts),
@@ -267,7 +214,7 @@ async def read_stored(*configs: Config, disjoint: bool = False) -> Budget:
         total.spend.mu,
         delta,
         total.unit,
-        total.over_lanes,
+        total.over_topics,
         total.why,
         tuple(unread),
     )
@@ -290,37 +237,21 @@ async def _accounts_in_kafka(config: Config, unread: list[str]) -> list[LaneBudg
     accounts = []
     for of_input in await _log_topics(config):
         name = of_input.log_topic
-        for partition, found in await _logs_of(of_input, required=name == config.log_topic):
-            if found.damage is not None and name == config.log_topic:
-                raise found.damage
-            if found.damage is not None:
-                unread.append(name)
-                break
-            account = _account_in_log(f"{name}[{log_partition(partition)}]", found.frames)
-            if account is not None and account.app == config.app:
-                accounts.append(account)
-    return accounts
-
-
-async def _logs_of(config: Config, *, required: bool) -> list[tuple[int, StoredLane]]:
-    """The lanes in the log topic of an input, of either scope: that of an earlier input may be another.
-
-    Raises
-    ------
-    ForeignLogError
-        It has other lanes, and those of this configuration are `required`. Else it is that of an application
-        with the same name prefix, and there are none.
-    """
-    other = "partition" if config.learner.whole_topic else "application"
-    for scope in (config.learner.scope, other):
-        learner = config.learner.model_copy(update={"scope": scope})
-        store = OfflineTopic(config.model_copy(update={"learner": learner}))
         try:
-            return [(partition, await store.read_lane(partition)) for partition in await store.lanes()]
+            found = await OfflineTopic(of_input).read_lane(WHOLE_TOPIC)
         except ForeignLogError:
-            if required:
+            if name == config.log_topic:
                 raise
-    return []
+            continue  # of an application with the same name prefix
+        if found.damage is not None and name == config.log_topic:
+            raise found.damage
+        if found.damage is not None:
+            unread.append(name)
+            continue
+        account = _account_in_log(name, found.frames)
+        if account is not None and account.app == config.app:
+            accounts.append(account)
+    return accounts
 
 
 async def _log_topics(config: Config) -> list[Config]:
@@ -364,7 +295,6 @@ def _account_in_log(where: Path | str, frames: bytes) -> LaneBudget | None:
     return LaneBudget(
         app=genesis.app,
         topic=genesis.topic,
-        partition=genesis.partition,
         learner=genesis.name,
         forks=ledger.get("forks"),
         forks_planned=ledger.get("limit"),
@@ -374,7 +304,6 @@ def _account_in_log(where: Path | str, frames: bytes) -> LaneBudget | None:
         generation=ledger.get("generation"),
         # Releases that a replay has not reached yet count, too.
         uncommitted=max(known.released - slots, len(ledger.get("behind", []))),
-        partitions=genesis.partitions,
         since=since_of(report) / 1000.0 or None,
         release_dates=tuple(released),
         fork_dates=tuple(forked),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ from streampair.privacy.accounting import promised_epsilon
 from streampair_connectors import kafka
 from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import Committed, Partition, RecordReader, read_register
+from streampair_connectors.kafka import Committed, RecordReader, read_register
 from streampair_connectors.kafka.admin import TopicOrigin
 from streampair_connectors.stores.encryption import Seal
 from streampair_connectors.stores.offline import (
@@ -226,41 +226,32 @@ class States:
         self._compacted = compacted
 
     async def show(self, *, new: bool = False) -> list[LaneState]:
-        """Return the state of all lanes; read-only, also while a worker runs.
+        """Return the state of the lane; read-only, also while a worker runs.
 
         Parameters
         ----------
         new
-            Also of lanes that have not begun, which a worker would begin.
+            Also of a lane that has not begun, which a worker would begin.
         """
-        begun = await self.lanes()
-        whole = self.config.learner.whole_topic
-        possible = ([WHOLE_TOPIC] if whole else range(self._partitions)) if new else ()
-        return [await self._state(partition) for partition in sorted({*begun, *possible})]
+        lanes = [WHOLE_TOPIC] if new else await self.lanes()
+        return [await self._state(lane) for lane in lanes]
 
     async def lanes(self) -> list[int]:
-        """Partitions of the input with a stored lane, and those of which the group has an offset."""
+        """The lane, if it is stored or the group has an offset."""
         stored = await self.store.lanes()
-        if self._lookup is None:
+        if stored or self._lookup is None:
             return stored
-        places = input_partitions(self.config, WHOLE_TOPIC, self._partitions)
+        places = input_partitions(self.config, self._partitions)
         found = await read_register(self.config.require_kafka(), self.config.app, places)
-        known = {place.partition for place, each in found.items() if each is not None}
-        if self.config.learner.whole_topic and known:
-            known = {WHOLE_TOPIC}
-        return sorted(known.union(stored))
+        return [WHOLE_TOPIC] if any(found.values()) else []
 
-    async def plan(
-        self, cause: Cause | Literal["anew"], partitions: Sequence[int] | None
-    ) -> Sequence[OverridePlan | AnewPlan]:
+    async def plan(self, cause: Cause | Literal["anew"]) -> OverridePlan | AnewPlan:
         """Return the effect of continuing without the register, the newest entries, the replay, or the log.
 
         Parameters
         ----------
         cause
             As of `LoggedLane.override`; `"anew"`: as of `LoggedLane.begin_anew`.
-        partitions
-            Of the input; None: all lanes whose start is refused for that reason.
 
         Raises
         ------
@@ -268,24 +259,12 @@ class States:
             There is no such lane, a worker runs, or a lane cannot continue like this.
         """
         await require_no_members(self.config)
-        plans: list[OverridePlan | AnewPlan] = []
-        nothing = None
-        for partition in await self.lanes() if partitions is None else partitions:
-            try:
-                if cause == "anew":
-                    plans.append(await self._plan_anew(partition))
-                else:
-                    plans.append(await self._plan(cause, partition))
-            except NothingToOverrideError as error:
-                if partitions is not None:
-                    raise
-                nothing = error
-        if not plans:
-            raise nothing or StoreError(
+        if not await self.lanes():
+            raise StoreError(
                 "neither the store nor the group has a lane of this application",
                 fix="run it first, or set store.kind and store.directory as in the run",
             )
-        return plans
+        return await (self._plan_anew(WHOLE_TOPIC) if cause == "anew" else self._plan(cause, WHOLE_TOPIC))
 
     async def restored(self, partition: int) -> LoggedLane:
         """Return a lane as of its last snapshot, started in memory alone: nothing is stored or fenced.
@@ -337,8 +316,8 @@ class States:
             raise NothingToOverrideError("a start is not refused", fix="start `streampair run`")
         if not isinstance(refused, UnusableLogError):
             raise refused  # the log is there, or it is an account
-        outside, lane = await self._outside(partition), self.make(partition, fresh=False)
-        external = await self._external(partition, lane.read(b""), outside)
+        outside, lane = await self._outside(), self.make(partition, fresh=False)
+        external = await self._external(lane.read(b""), outside)
         when = datetime.datetime.now(datetime.UTC).date().isoformat()
         append = lane.begin_anew(external, when)
         begins = {
@@ -347,20 +326,20 @@ class States:
         }
         return AnewPlan(partition, refused.problem, begins, append, outside.starts)
 
-    async def _outside(self, partition: int) -> _Outside:
-        sources = input_partitions(self.config, partition, self._partitions)
+    async def _outside(self) -> _Outside:
+        sources = input_partitions(self.config, self._partitions)
         if self._lookup is None:
             return _Outside()
         found = await read_register(self.config.require_kafka(), self.config.app, sources)
         committed = {source.partition: found[source] for source in sources}
         return _Outside(committed, await self._lookup.spans(sources))
 
-    async def _external(self, partition: int, request: ReplayRequest, outside: _Outside) -> ExternalState:
+    async def _external(self, request: ReplayRequest, outside: _Outside) -> ExternalState:
         if self._lookup is None:
             return ExternalState(registers=False)
         return await external_state(
             self._lookup,
-            Partition(self.config.input.topic, partition),
+            self.config.input.topic,
             request,
             outside.committed,
             spans=outside.spans,
@@ -370,14 +349,14 @@ class States:
 
     async def _load(self, partition: int) -> _LoadedLane:
         """Read the register, then the log: in this order a running worker cannot make the log look older."""
-        outside = await self._outside(partition)
+        outside = await self._outside()
         at_rest = await self.store.read_lane(partition)
         if not at_rest.frames and at_rest.damage is None and self._lookup is not None:
-            refuse_other_state(self.config, Partition(self.config.input.topic, partition))
+            refuse_other_state(self.config)
         committed = outside.committed
         lane = self.make(partition, fresh=not at_rest.frames and not any(committed.values()))
         request = lane.read(at_rest.frames, damaged=True)
-        external = await self._external(partition, request, outside)
+        external = await self._external(request, outside)
         group = committed[min(committed)] if committed else None
         return _LoadedLane(at_rest, lane, request, external, group, outside.starts)
 
@@ -668,7 +647,7 @@ async def _check_newest(
     if snapshot is not None:
         lane.log.check_content(snapshot)
     # The register is beside the offset of the lane's first partition.
-    (first,) = input_partitions(config, partition, 1)
+    (first,) = input_partitions(config, 1)
     committed = (await read_register(config.require_kafka(), config.app, [first]))[first]
     chain = lane.log.chain
     register = None if committed is None else Register.read(chain.key, committed.metadata)

@@ -25,7 +25,6 @@ from typing import Any, Final, TypeVar
 from streampair.engine import Commit, LogAppend, UnusableLogError
 from streampair.engine.snapshot import OR_ANEW
 from streampair.engine.source import partition_label
-from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import (
     CommitOutcomeUnknownError,
     ConfigError,
@@ -47,7 +46,7 @@ from streampair_connectors.kafka import (
     transactional_id,
 )
 from streampair_connectors.observability.logs import get_logger
-from streampair_connectors.stores.base import group_offsets, other_scope_fix
+from streampair_connectors.stores.base import group_offsets
 from streampair_connectors.stores.encryption import OVERHEAD, Seal
 
 __all__ = [
@@ -57,7 +56,6 @@ __all__ = [
     "check_log_partitions",
     "context_of",
     "key_missing",
-    "log_partition",
     "seal_of",
 ]
 
@@ -96,18 +94,16 @@ def key_missing() -> ConfigError:
 
 
 def check_log_partitions(config: Config, count: int) -> None:
-    """Refuse a log topic with several partitions where one lane reads the whole input.
+    """Refuse a log topic with several partitions.
 
     Raises
     ------
     ConfigError
     """
-    if config.learner.whole_topic and count != 1:
+    if count != 1:
         raise ConfigError(
-            f"the log topic {config.log_topic!r} has {count} partitions, and one lane for the whole topic "
-            "has one log",
-            fix="if it has the logs of a model for each partition, "
-            f"{other_scope_fix('partition')}. Otherwise set store.log_topic to a new name",
+            f"the log topic {config.log_topic!r} has {count} partitions, and the lane has one log",
+            fix="set store.log_topic to a new name",
         )
 
 
@@ -118,8 +114,6 @@ class TopicStore:
     ----------
     config
         Of the application.
-    partitions
-        Of the input topic.
     lookup
         Reads logs; None: a new connection per log.
     cluster
@@ -130,14 +124,12 @@ class TopicStore:
         self,
         config: Config,
         *,
-        partitions: int,
         lookup: RecordReader | None = None,
         cluster: Cluster = KAFKA,
     ) -> None:
         self._config = config
         self._cluster = cluster
         self._kafka = config.require_kafka()
-        self._partitions = partitions
         self._seal = seal_of(config)
         self._topic = cluster.log_topic(self._kafka, config.log_topic, lookup)
         self._lanes: set[TopicLane] = set()
@@ -148,10 +140,10 @@ class TopicStore:
         Raises
         ------
         ConfigError
-            Its settings can lose entries, or it has partitions for several lanes where there is one.
+            Its settings can lose entries, or it has several partitions.
         """
         count = await self._topic.ensure(
-            self._partitions, replication_factor=self._config.topics.replication_factor, strict=True
+            replication_factor=self._config.topics.replication_factor, strict=True
         )
         check_log_partitions(self._config, count)
         if not self._seal.seals:
@@ -205,11 +197,6 @@ class TopicStore:
             await lane.close()
 
 
-def log_partition(partition: int) -> int:
-    """The partition of the log topic for a lane: that of its input, or the first for a whole topic."""
-    return max(partition, 0)
-
-
 def context_of(app: str, partition: Partition) -> bytes:
     """Prefix of the associated data of a lane's values."""
     lane = f"{app}|{partition.topic}|{partition.partition}".encode()
@@ -225,15 +212,9 @@ class ForeignLogError(StoreError):
     """The log of another application, or of another input."""
 
 
-def _foreign(topic: str, key: bytes, own_key: bytes) -> ForeignLogError:
-    """Return the error for a log topic of another application, input or scope."""
-    app, source, number = (key[len(_FRAME) :].decode(errors="replace") + "||").split("|")[:3]
-    if own_key.startswith(_FRAME + f"{app}|{source}|".encode()):
-        scope = "application" if number == str(WHOLE_TOPIC) else "partition"
-        return ForeignLogError(
-            f"the log topic {topic!r} was begun with learner.scope = {scope!r}",
-            fix=other_scope_fix(scope),
-        )
+def _foreign(topic: str, key: bytes) -> ForeignLogError:
+    """Return the error for a log topic of another application or input."""
+    app, source = (key[len(_FRAME) :].decode(errors="replace") + "|").split("|")[:2]
     return ForeignLogError(
         f"the log topic {topic!r} has the log of application {app!r}, input {source!r}: it is for one "
         "application and one input",
@@ -284,7 +265,7 @@ class TopicLog:
             if key is not None and key.startswith(_FRAME):
                 if key != frame_key:
                     if not frames:
-                        raise _foreign(topic.name, key, frame_key)
+                        raise _foreign(topic.name, key)
                     continue  # of a second lane, which was refused
             else:
                 first_piece.setdefault((key or b"").split(b"|")[0], offset)
@@ -357,7 +338,7 @@ class TopicLane:
         self._topic = topic
         self._seal = seal
         self._source = partition
-        self._log = Partition(topic.name, log_partition(partition.partition))
+        self._log = Partition(topic.name, 0)
         self._starts = starts
         self._on_close = on_close
         self._context = context_of(config.app, partition)

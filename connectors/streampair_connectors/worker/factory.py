@@ -67,18 +67,17 @@ log = get_logger(__name__)
 AnyLane = TypeVar("AnyLane", bound=Lane)
 
 
-def lane_id(config: Config, topic: str, partition: int) -> str:
+def lane_id(config: Config, topic: str) -> str:
     """Return the unique name of a lane in the store.
 
     Names of applications and topics contain dots, dashes and underscores, but no `@`.
     """
-    return f"{config.app}@{topic}-{partition_label(partition)}"
+    return f"{config.app}@{topic}-{partition_label(WHOLE_TOPIC)}"
 
 
-def input_partitions(config: Config, lane: int, count: int) -> list[Partition]:
-    """The partitions that a lane reads, of an input with `count` of them."""
-    numbers = range(count) if lane == WHOLE_TOPIC else (lane,)
-    return [Partition(config.input.topic, number) for number in numbers]
+def input_partitions(config: Config, count: int) -> list[Partition]:
+    """The partitions of an input with `count` of them."""
+    return [Partition(config.input.topic, number) for number in range(count)]
 
 
 def is_private(config: Config) -> bool:

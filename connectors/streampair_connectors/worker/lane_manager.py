@@ -1,4 +1,4 @@
-"""Lanes of a worker with their stores and encoders, how they are opened, and the thread of slow models."""
+"""The lane of a worker with its store and encoder, how it is opened, and the thread of slow models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streampair.engine import (
 from streampair.engine.durable_lane import place_of
 from streampair.engine.records import LABEL_IN_EVENT, LABEL_LATER
 from streampair.engine.source import Positions, partition_key, partition_label
-from streampair.engine.wal import WHOLE_TOPIC, Range
+from streampair.engine.wal import Range
 from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
 from streampair_connectors.codecs.records import Decoder, Encoder
@@ -37,7 +37,6 @@ from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metric_history import LetterCause
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import LaneStore, Store
-from streampair_connectors.stores.base import other_scope_fix
 from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
 from streampair_connectors.worker.flow_control import Pace
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
@@ -90,10 +89,8 @@ class FitThread:
 log = get_logger(__name__)
 
 # A snapshot is due when the replay from the last one would take _REPLAY_SECONDS, or after _SNAPSHOT_SECONDS:
-# the records since then must still be in the topic at the next start. Lanes replay one after the other and
-# share the time, but at most by _MAX_LANES_SHARING: many lanes would otherwise only make snapshots.
+# the records since then must still be in the topic at the next start.
 _REPLAY_SECONDS = 0.5
-_MAX_LANES_SHARING = 4
 _SNAPSHOT_SECONDS = 30.0
 _REPLAY_SLICE = 500  # records, at most
 
@@ -110,7 +107,7 @@ class OpenLane:
     dirty
         Whether records were processed since the last commit.
     position
-        Committed offset of the partition, for the lag.
+        Committed position, as a sum over the partitions, for the lag.
     bad_count, last_bad, bad_causes
         Dead letters since the last commit, for the log, and by the names of their causes, for the page.
     saved_at
@@ -121,12 +118,10 @@ class OpenLane:
     learned_time
         As of when the model has learned: `event_time`, or where labels come later the time at which the last
         learned event was due.
-    lane_count
-        Open lanes of this process.
     spans
         Start and end offset of each partition when the lane was opened.
     announced
-        Of a lane that reads the whole topic: records that an earlier process has announced; they come first.
+        Records that an earlier process has announced; they come first.
     replayed_due
         Where labels come later: due events that the start has replayed.
     """
@@ -164,7 +159,6 @@ class OpenLane:
         self.event_time: float | None = None
         self.learned_time: float | None = None
         self._outside: set[str] = set()
-        self.lane_count = 1
         self.spans = spans
         self.announced = announced
         self.replayed_due = replayed_due
@@ -176,29 +170,30 @@ class OpenLane:
         behind = self.logged_lane.records_to_replay
         seconds = behind * self.timer.seconds_by_event
         return behind > 0 and (
-            seconds > _REPLAY_SECONDS / min(self.lane_count, _MAX_LANES_SHARING)
-            or self._host.monotonic() >= self.saved_at + _SNAPSHOT_SECONDS
+            seconds > _REPLAY_SECONDS or self._host.monotonic() >= self.saved_at + _SNAPSHOT_SECONDS
         )
+
+    @property
+    def source(self) -> Positions:
+        """Its positions in the partitions."""
+        source = self.logged_lane.source
+        assert source is not None  # it reads the whole topic
+        return source
 
     @property
     def lost(self) -> list[tuple[int, int, int]]:
         """Partitions whose next records were removed: number, next offset and first offset left."""
-        source = self.logged_lane.source
-        if source is None:
-            wanted = {self.partition: self.logged_lane.next_offset}
-        else:
-            wanted = {number: each.next_offset for number, each in source.positions.items()}
+        wanted = {number: each.next_offset for number, each in self.source.positions.items()}
         return [
             (number, offset, self.spans[number][0])
             for number, offset in sorted(wanted.items())
-            if offset is not None and number in self.spans and offset < self.spans[number][0]
+            if number in self.spans and offset < self.spans[number][0]
         ]
 
     @property
     def positions(self) -> dict[int, int]:
-        """Of a lane that reads the whole topic: the offset at which reading of each partition continues."""
-        source = self.logged_lane.source
-        known = {} if source is None else source.positions
+        """The offset at which reading of each partition continues."""
+        known = self.source.positions
         return {
             number: max(known[number].next_offset, start) if number in known else start
             for number, (start, _) in self.spans.items()
@@ -207,18 +202,12 @@ class OpenLane:
     @property
     def learned_positions(self) -> dict[int, int]:
         """As `positions`, of the events to be learned: where labels come later, those that become due."""
-        source = self.logged_lane.source
-        if source is None or not source.due:
+        source = self.source
+        if not source.due:
             return self.positions
         return {
             p: max(source.due[p].next_offset, s) if p in source.due else s for p, (s, _) in self.spans.items()
         }
-
-    @property
-    def resume_offset(self) -> int:
-        """The offset at which reading of a single partition continues."""
-        first, next_offset = self.spans[self.partition][0], self.logged_lane.next_offset
-        return first if next_offset is None else max(next_offset, first)
 
     def report_bad(self, telemetry: Telemetry, topic: str) -> None:
         """Log the dead letters of a commit in one line, without the error message: it may quote the event."""
@@ -257,22 +246,15 @@ class OpenLane:
         await self.store.close()
 
 
-def refuse_other_state(config: Config, partition: Partition) -> None:
-    """Refuse to start a new lane while there is a log of it in another place, or of another scope.
+def refuse_other_state(config: Config) -> None:
+    """Refuse to start a new lane in Kafka while there is a log of it in the directory.
 
     Raises
     ------
     StoreError
     """
-    if config.store.in_kafka:
-        _refuse_directory_state(config, partition)
-    else:
-        _refuse_other_scope(config, partition)
-
-
-def _refuse_directory_state(config: Config, partition: Partition) -> None:
-    name = config.state_directory / lane_id(config, partition.topic, partition.partition)
-    if name.with_name(f"{name.name}.log").exists():
+    name = config.state_directory / lane_id(config, config.input.topic)
+    if config.store.in_kafka and name.with_name(f"{name.name}.log").exists():
         raise StoreError(
             f"the state is kept in Kafka, topic {config.log_topic!r}, which has no log of this lane; but "
             f"{name.parent} has one",
@@ -281,21 +263,9 @@ def _refuse_directory_state(config: Config, partition: Partition) -> None:
         )
 
 
-def _refuse_other_scope(config: Config, partition: Partition) -> None:
-    whole = partition.partition == WHOLE_TOPIC
-    prefix = lane_id(config, partition.topic, 0)[:-1]
-    found = [path.stem.removeprefix(prefix) for path in config.state_directory.glob(f"{prefix}*.log")]
-    if any(name.isdigit() if whole else name == partition_label(WHOLE_TOPIC) for name in found):
-        scope = "partition" if whole else "application"
-        raise StoreError(
-            f"{config.state_directory} has the state of this application with learner.scope = {scope!r}",
-            fix=other_scope_fix(scope),
-        )
-
-
 async def external_state(
     lookup: RecordReader,
-    partition: Partition,
+    topic: str,
     request: ReplayRequest,
     committed: Mapping[int, Committed | None],
     *,
@@ -307,8 +277,8 @@ async def external_state(
 
     Parameters
     ----------
-    lookup, partition
-        Reads records of the partition again.
+    lookup, topic
+        Reads records of the input again.
     request
         The records that the log refers to.
     committed
@@ -318,24 +288,18 @@ async def external_state(
     partitions, origin
         Of the input topic.
     """
-
-    whole = partition.partition == WHOLE_TOPIC
     number = min(spans)
     start, end = spans[number]
     register = committed.get(number)
 
-    async def record_ref(known: RecordRef | None, first: int | None = None) -> RecordRef | None:
-        """The record that the log knows, as the topic has it now; without one the first of the partition."""
-        if known is None and (whole or first is None):
+    async def record_ref(known: RecordRef | None) -> RecordRef | None:
+        """The record that the log knows, as the topic has it now."""
+        if known is None:
             return None
-        offset = first if known is None else known.position if whole else known.offset
-        place = partition if known is None or not whole else Partition(partition.topic, known.partition)
-        record = await lookup.one(place, cast("int", offset), exactly=known is not None)
+        record = await lookup.one(Partition(topic, known.partition), known.position, exactly=True)
         if record is None:
             return None
         found = place_of(cast("Record", record))
-        if known is None or not whole:
-            return found
         return RecordRef(known.offset, found.digest, known.partition, known.position)
 
     return ExternalState(
@@ -346,22 +310,22 @@ async def external_state(
         topic_id=origin.topic_id,
         start=start,
         end=end,
-        first=await record_ref(request.first, start),
+        first=await record_ref(request.first),
         last=await record_ref(request.last),
-        spans=spans if whole else None,
-        offsets={p: each.offset for p, each in committed.items() if each is not None} if whole else {},
+        spans=spans,
+        offsets={p: each.offset for p, each in committed.items() if each is not None},
     )
 
 
 class Opener:
-    """Opens lanes: reads and checks their logs, restores their state and replays records.
+    """Opens the lane: reads and checks its log, restores its state and replays records.
 
     The steps and their reasons are in docs/design.md, "The order of a start".
 
     Parameters
     ----------
     config, store, lookup, decode, telemetry
-        Shared by all lanes.
+        Those of the session.
     partitions, origin
         Of the input topic now.
     payloads_change
@@ -394,17 +358,14 @@ class Opener:
         self._payloads_change = payloads_change
         self._estimates = Estimates(host.monotonic)
         self._fits = FitThread(host)
-        self._build_lock = asyncio.Lock()
 
-    async def open(self, partition: Partition, warm: OpenLane | None = None) -> OpenLane:
-        """Open one lane. Nothing is written before step 6.
+    async def open(self, partition: Partition) -> OpenLane:
+        """Open the lane. Nothing is written before step 6.
 
         Parameters
         ----------
         partition
-            Of the input.
-        warm
-            This lane as the process last closed it: it is reused if no other worker has committed since.
+            The topic of the input, with `WHOLE_TOPIC`.
 
         Raises
         ------
@@ -412,7 +373,7 @@ class Opener:
             The lane cannot continue, belongs to another configuration, or something that it needs cannot be
             read. The store is closed again.
         """
-        partitions = input_partitions(self._config, partition.partition, self._partitions)
+        partitions = input_partitions(self._config, self._partitions)
         spans = await self._lookup.spans(partitions)
         # 1 fence every earlier owner
         store = await self._store.open(partition, {number: start for number, (start, _) in spans.items()})
@@ -423,22 +384,15 @@ class Opener:
             # An owner that was fenced only now may have read on: the ends from before are those of a past.
             spans = await self._lookup.spans(partitions)
             if not frames:
-                refuse_other_state(self._config, partition)
+                refuse_other_state(self._config)
             # 3 verify
-            lane = None if warm is None else warm.logged_lane
             in_thread = self._host.in_thread  # what takes long, so that heartbeats are sent
-            rejoined = None if lane is None else await in_thread(functools.partial(lane.reread, frames))
-            snapshot = None
-            if lane is None or rejoined is None:
-                fresh = not frames and not any(committed.values())
-                lane = await self._build(store, partition, fresh=fresh)
-                request = await in_thread(functools.partial(lane.read, frames))
-                snapshot = None if request.content is None else await store.snapshot(request.content)
-            else:
-                request = rejoined
+            lane = await self._build(store, partition, fresh=not frames and not any(committed.values()))
+            request = await in_thread(functools.partial(lane.read, frames))
+            snapshot = None if request.content is None else await store.snapshot(request.content)
             external = await external_state(
                 self._lookup,
-                partition,
+                partition.topic,
                 request,
                 committed,
                 spans=spans,
@@ -446,16 +400,13 @@ class Opener:
                 origin=self._origin,
             )
             # 4 check
-            if rejoined is not None:
-                appends, warnings = lane.rejoin(external)
-            else:
-                appends, warnings = await in_thread(functools.partial(lane.start, external, snapshot))
+            appends, warnings = await in_thread(functools.partial(lane.start, external, snapshot))
             # 5 replay without outputs; an error here has written nothing either
             replayed_due: list[OrderedRecord] = []
-            await self._replay(lane, partition, spans, request, replayed_due)
             source = lane.source
-            ahead = [] if source is None else source.ahead
-            announced = await self._read_ranges(lane, partition.topic, ahead)
+            assert source is not None  # it reads the whole topic
+            await self._replay(lane, source, partition.topic, request, replayed_due)
+            announced = await self._read_ranges(lane, source, partition.topic)
             # 6 log the start, before anything is released
             if request.used < len(frames):
                 await store.cut(request.used)
@@ -487,52 +438,44 @@ class Opener:
             spans=spans,
             announced=announced,
             replayed_due=replayed_due,
-            restored=bool(rejoined or snapshot),
+            restored=snapshot is not None,
             host=self._host,
         )
 
     async def _build(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:
         config = self._config
         key = None
-        # One at a time: the first lane draws the key for all, and warnings are caught for the whole process.
-        async with self._build_lock:
-            if draws_key(config):
-                key = NoiseKey(await store.secret(f"{config.app}.noise-key", fresh=fresh))
-            build = functools.partial(
-                build_logged_lane,
-                config,
-                self._clock.decode,
-                topic=partition.topic,
-                partition=partition.partition,
-                noise_key=key,
-                payloads_change=self._payloads_change,
-                submit=self._fits,
-            )
-            return await self._host.in_thread(build)
+        if draws_key(config):
+            key = NoiseKey(await store.secret(f"{config.app}.noise-key", fresh=fresh))
+        build = functools.partial(
+            build_logged_lane,
+            config,
+            self._clock.decode,
+            topic=partition.topic,
+            partition=partition.partition,
+            noise_key=key,
+            payloads_change=self._payloads_change,
+            submit=self._fits,
+        )
+        return await self._host.in_thread(build)
 
     async def _replay(
         self,
         lane: LoggedLane,
-        partition: Partition,
-        spans: Mapping[int, tuple[int, int]],
+        source: Positions,
+        topic: str,
         request: ReplayRequest,
         due: list[OrderedRecord],
     ) -> None:
-        until = lane.replay_until
-        if until is None:
+        if lane.replay_until is None:
             return
-        if lane.source is not None:
-            records = RangeReader(self._lookup, partition.topic, request.ranges)
-            for each in request.ranges:
-                await self._replay_span(lane, records.read(each), each, due)
-        else:
-            start = max(lane.next_offset or 0, spans[partition.partition][0])
-            span = Range(partition.partition, start, until, 0)
-            await self._replay_span(lane, self._lookup.span(partition, start, until), span, due)
+        records = RangeReader(self._lookup, topic, request.ranges)
+        for each in request.ranges:
+            await self._replay_span(lane, source, records.read(each), each, due)
         lane.replayed()
 
     async def _replay_span(
-        self, lane: LoggedLane, found: Batches, span: Range, due: list[OrderedRecord]
+        self, lane: LoggedLane, source: Positions, found: Batches, span: Range, due: list[OrderedRecord]
     ) -> None:
         done, pace = 0, Pace(_REPLAY_SLICE, host=self._host)
         # A replay that fails must close its connection now, not at garbage collection.
@@ -540,28 +483,18 @@ class Opener:
             async for records in batches:
                 start = 0
                 while start < len(records):
-                    part: Sequence[object] = records[start : start + pace.slice]
+                    part = records[start : start + pace.slice]
                     start += len(part)
-                    if lane.source is not None:
-                        numbered = self._numbered(
-                            lane.source,
-                            cast("Sequence[RecordLike]", part),
-                            span,
-                            lane.next_offset or 0,
-                            done,
-                            {},
-                        )
-                        done += len(numbered)
-                        if span.labels:
-                            due += numbered
-                        part = numbered
-                    await pace.run(functools.partial(lane.replay, cast("Sequence[Record]", part)), len(part))
+                    numbered = self._numbered(source, part, span, lane.next_offset or 0, done, {})
+                    done += len(numbered)
+                    if span.labels:
+                        due += numbered
+                    await pace.run(functools.partial(lane.replay, numbered), len(numbered))
                     await asyncio.sleep(0)  # let heartbeats be sent
 
-    async def _read_ranges(
-        self, lane: LoggedLane, topic: str, ranges: Sequence[Range]
-    ) -> list[OrderedRecord]:
+    async def _read_ranges(self, lane: LoggedLane, source: Positions, topic: str) -> list[OrderedRecord]:
         """Read the ranges again that are still to be taken, in their order."""
+        ranges = source.ahead
         found: list[OrderedRecord] = []
         clocks: dict[tuple[int, bool], int] = {}
         reader = RangeReader(self._lookup, topic, ranges)
@@ -569,9 +502,8 @@ class Opener:
             done = 0
             async with contextlib.aclosing(reader.read(each)) as batches:
                 async for records in batches:
-                    assert lane.source is not None
                     ordinal = (lane.next_offset or 0) + len(found)
-                    found += self._numbered(lane.source, records, each, ordinal, done, clocks)
+                    found += self._numbered(source, records, each, ordinal, done, clocks)
                     done += len(records)
         return found
 

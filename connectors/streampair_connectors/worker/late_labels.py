@@ -457,8 +457,7 @@ class LateLabelSource(TopicSource):
         lane.logged_lane.label_state = self._label_state
         if self._loading is not None:
             self._loading.cancel()
-        source = lane.logged_lane.source
-        assert source is not None
+        source = lane.source
         announced = [record for record in self._ready if record.due]
         in_order = (record for record in announced if not record.early)
         positions = order_starts(lane.spans, source.due, in_order)
@@ -790,9 +789,7 @@ class LateLabelSource(TopicSource):
 
     def label_metrics(self, lane: OpenLane) -> LabelMetrics | None:
         """Return the metrics of the labels, as of now."""
-        source, reader, order = lane.logged_lane.source, self._label_reader, self._due_order
-        if source is None:
-            return None
+        source, reader, order = lane.source, self._label_reader, self._due_order
         reading, table = self._reading or order is None, reader.table
         oldest = None if order is None else order.oldest_ms
         now = self._host.time_ns() / 1e9
@@ -867,8 +864,8 @@ class LateLabelSource(TopicSource):
 
     async def send_on(self, lane: OpenLane) -> int:
         """Send labels that no event has used, or can use, to their topic; returns their number."""
-        source, reader = lane.logged_lane.source, self._label_reader
-        if source is None or self._due_order is None:
+        source, reader = lane.source, self._label_reader
+        if self._due_order is None:
             return 0
         taken = lane.logged_lane.next_offset or 0
         self._forget_taken(taken)

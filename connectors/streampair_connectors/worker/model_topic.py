@@ -284,7 +284,7 @@ class ModelPublisher:
         """
         if self._topic is not None:
             factor = self._config.topics.replication_factor
-            count = await self._topic.ensure(1, replication_factor=factor, strict=False)
+            count = await self._topic.ensure(replication_factor=factor, strict=False)
             check_partitions(self._topic.name, count)
 
     async def begin(self, lane: OpenLane) -> None:

@@ -47,16 +47,14 @@ class RecordCounts:
         self._without_before = self._without_outcome()
 
     def _taken(self) -> Counter[tuple[int, str]]:
-        source = self._lane.logged_lane.source
-        assert source is not None
-        return Counter(source.counts)
+        return Counter(self._lane.source.counts)
 
     def _without_outcome(self) -> int:
         """Records that this process has taken, less those with an outcome; whatever was before."""
-        logged = self._lane.logged_lane
-        assert logged.source is not None
-        outcomes = sum(count for name, count in logged.outcomes.items() if name != "ignored")
-        return sum(logged.source.counts.values()) - logged.source.passed - outcomes
+        outcomes = self._lane.logged_lane.outcomes
+        known = sum(count for name, count in outcomes.items() if name != "ignored")
+        source = self._lane.source
+        return sum(source.counts.values()) - source.passed - known
 
     def check_way(
         self,

@@ -152,7 +152,7 @@ async def check_scoring(config: Config, partitions: int, *, cluster: Cluster = K
     SourceError
         The broker does not answer.
     """
-    if config.learner.parallel or not config.learner.whole_topic:
+    if config.learner.parallel:
         return
     numbers = [Partition(config.input.topic, number) for number in range(partitions)]
     found = await cluster.read_register(config.require_kafka(), config.scorers_group, numbers)

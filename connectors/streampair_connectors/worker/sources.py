@@ -1,4 +1,4 @@
-"""Sources: which lanes the assigned partitions make, and the records that each lane gets next."""
+"""Sources: whether the assigned partitions make the lane, and the records that it gets next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streampair_connectors.stores import LaneStore
 from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.record_counts import RecordCounts
 
-__all__ = ["BrokerClock", "OrderFeed", "PartitionSource", "Source", "TopicSource", "order_starts"]
+__all__ = ["BrokerClock", "OrderFeed", "Source", "TopicSource", "order_starts"]
 
 log = get_logger(__name__)
 
@@ -32,7 +32,7 @@ _HOLDING_SECONDS = 10.0  # a partition that holds the others for longer is logge
 
 
 class Source(ABC):
-    """Feeds the lanes of a worker. Labels are in the events, if a subclass does not say otherwise."""
+    """Feeds the lane of a worker. Labels are in the events, if a subclass does not say otherwise."""
 
     async def start(self) -> None:  # noqa: B027  # there may be nothing to do
         """Connect what it reads besides the consumer."""
@@ -42,7 +42,7 @@ class Source(ABC):
 
     @abstractmethod
     def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
-        """The lanes that the assigned partitions make."""
+        """The lane, if the assigned partitions make it."""
 
     async def send_on(self, lane: OpenLane) -> int:
         """Send messages that no event can use to their topic; returns their number."""
@@ -55,7 +55,7 @@ class Source(ABC):
 
     @abstractmethod
     async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
-        """Return the next records by lane; empty when there are none in time."""
+        """Return the next records of the lane; empty when there are none in time."""
 
     @abstractmethod
     def begin(self, lane: OpenLane) -> None:
@@ -245,68 +245,6 @@ def order_starts(
     return starts
 
 
-class PartitionSource(Source):
-    """A lane for each partition."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._read_to = ReadPositions(consumer.seek)
-
-    def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
-        """The partitions themselves."""
-        return set(assigned)
-
-    async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
-        """What the consumer has of open lanes."""
-        found = self._read_to.take(await self._consumer.poll(most, seconds))
-        return {partition: span.records for partition, span in found.items() if span.records}
-
-    def begin(self, lane: OpenLane) -> None:
-        """Seek."""
-        self._seek(lane.topic_partition, lane.resume_offset)
-
-    def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
-        """Seek back."""
-        self._seek(lane.topic_partition, records[0].offset)
-
-    def _seek(self, partition: Partition, offset: int) -> None:
-        self._consumer.seek(partition, offset)
-        self._read_to.move(partition, offset)
-
-    def lost(self, partition: Partition, wanted: int, first: int) -> bool:
-        """Go on at the first record that is left."""
-        return self._read_to.lost(partition, wanted, first)
-
-    @property
-    def dropped(self) -> int:
-        """Spans of the consumer."""
-        return self._read_to.dropped
-
-    def close(self, lane: OpenLane) -> None:
-        """Read its partition no longer."""
-        self._read_to.forget(lane.topic_partition)
-
-    def position(self, lane: OpenLane) -> int:
-        """Behind what was read."""
-        position = self._read_to.position(lane.topic_partition)
-        return lane.resume_offset if position is None else position
-
-    def taken(self, lane: OpenLane) -> int:
-        """The offset of the lane."""
-        return lane.resume_offset
-
-    def end(self, lane: OpenLane, ends: Mapping[Partition, int] | None = None) -> int:
-        """The partition's end."""
-        if ends is not None and lane.topic_partition in ends:
-            return ends[lane.topic_partition]
-        known = self._consumer.end(lane.topic_partition)
-        return lane.spans[lane.partition][1] if known is None else known
-
-    def partitions(self, lane: OpenLane) -> list[Partition]:
-        """The lane's partition."""
-        return [lane.topic_partition]
-
-
 class TopicSource(Source):
     """One lane for the whole topic, in the order of `TopicOrder`.
 
@@ -361,8 +299,7 @@ class TopicSource(Source):
 
     def begin(self, lane: OpenLane) -> None:
         """Seek in all partitions, and begin the order there."""
-        source, ordinal = lane.logged_lane.source, lane.logged_lane.next_offset or 0
-        assert source is not None
+        source, ordinal = lane.source, lane.logged_lane.next_offset or 0
         self._positions = source
         self._store = lane.store
         self._private = lane.logged_lane.private

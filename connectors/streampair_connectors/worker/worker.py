@@ -1,7 +1,7 @@
 """The worker: reads events from Kafka, scores and learns them, and writes the scores, until it is stopped.
 
-One lane per partition, one consumer group. This module has sessions, rebalances and the main loop;
-`checkpoint` commits, `lane_manager` opens lanes, `stores` keeps their state.
+One lane, one consumer group. This module has sessions, rebalances and the main loop; `checkpoint` commits,
+`lane_manager` opens the lane, `stores` keeps its state.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streampair.engine import LaneGauges, OrderedRecord
@@ -50,7 +50,7 @@ from streampair_connectors.worker.outputs import Outputs
 from streampair_connectors.worker.scorer import ScoringWorker
 from streampair_connectors.worker.scoring import check_scoring
 from streampair_connectors.worker.sessions import ConnectionWatch, run_sessions, run_watched
-from streampair_connectors.worker.sources import PartitionSource, Source, TopicSource
+from streampair_connectors.worker.sources import Source, TopicSource
 
 __all__ = ["Worker"]
 
@@ -58,7 +58,6 @@ log = get_logger(__name__)
 
 _POLL_SECONDS = 0.2  # also the longest delay until a stop is noticed
 _WATCH_SECONDS = 2.0
-_OPEN_CONCURRENTLY = 16  # lanes
 _ENDING_SECONDS = 5.0  # for the last regret estimates at a stop
 _UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs without acknowledgement; then a commit is due
 _LANE_BYTES = 256 * 1024  # more of them per lane, because each lane costs a transaction
@@ -106,7 +105,6 @@ class Worker:
         self._create_topics = create_topics
         self._assigned: set[Partition] = set()
         self._lanes: dict[Partition, OpenLane] = {}
-        self._warm: dict[Partition, OpenLane] = {}  # closed by the last rebalance, still in memory
         self._lock = asyncio.Lock()
         self._stop = asyncio.Event()
         self._give_up = asyncio.Event()
@@ -247,8 +245,8 @@ class Worker:
             on_assigned=self._on_assigned,
             on_lost=self._on_lost,
             takeovers=self._takeovers,
-            whole_topic=config.learner.whole_topic,
-            side_by_side=self._partitions if config.learner.whole_topic else 1,
+            whole_topic=True,
+            side_by_side=self._partitions,
         )
         self._lookup = self._cluster.record_reader(self._kafka)
         self._models = ModelPublisher(config, self._lookup, host=self._host, cluster=self._cluster)
@@ -263,12 +261,7 @@ class Worker:
             for topic in output_topics(config).values():
                 await self._producer.partitions(topic)
             if config.store.in_kafka:
-                self._store = TopicStore(
-                    config,
-                    partitions=1 if config.learner.whole_topic else self._partitions,
-                    lookup=self._lookup,
-                    cluster=self._cluster,
-                )
+                self._store = TopicStore(config, lookup=self._lookup, cluster=self._cluster)
             else:
                 self._store = DiskStore(config, self._consumer, self._producer)
             await self._store.start()
@@ -311,8 +304,6 @@ class Worker:
 
     def _make_source(self, label_partitions: int) -> Source:
         config = self.config
-        if not config.learner.whole_topic:
-            return PartitionSource(self._consumer)
         if config.labels is None:
             return TopicSource(self._consumer, config.input.topic, self._partitions, host=self._host)
         return LateLabelSource(
@@ -329,8 +320,7 @@ class Worker:
     def _partitions_added(self) -> bool:
         """Whether partitions were added to the input topic.
 
-        Then this session ends as at a stop, and the next one starts with all of them: the log topic needs as
-        many, and lanes that depend on their number are checked again.
+        Then this session ends as at a stop, and the next one starts with all of them.
         """
         if self._source.has_grown:
             log.info("labels_topic_has_grown", app=self.config.app)
@@ -345,7 +335,7 @@ class Worker:
             topic=self.config.input.topic,
             before=self._partitions,
             now=count,
-            next_step="none: all lanes are committed, closed and opened again, the new ones too",
+            next_step="none: the lane is committed, closed and opened again, with the new ones",
         )
         return True
 
@@ -562,7 +552,6 @@ class Worker:
         self._give_up.set()
 
     async def _drop_lanes(self, *, keep_series: bool = False) -> None:
-        self._warm.clear()
         for lane in self._lanes.values():
             await self._close(lane, keep_series=keep_series)
         self._lanes.clear()
@@ -597,9 +586,7 @@ class Worker:
             for lane in self._lanes.values():
                 number = partition_key(lane.partition)
                 log.info("lane_revoked", app=self.config.app, topic=lane.topic, partition=number)
-            warm = dict(self._lanes)
             await self._drop_lanes()
-            self._warm = warm
 
     async def _on_assigned(self, partitions: list[Partition]) -> None:
         """Only record the assignment: the client sends no heartbeats until this returns.
@@ -625,9 +612,6 @@ class Worker:
     def _note_assignment(self) -> None:
         self._epoch += 1
         self.telemetry.rebalanced(self.config.app)
-        # Lanes that another member owns now are not kept in memory.
-        assigned = self._source.lanes(self._assigned)
-        self._warm = {p: lane for p, lane in self._warm.items() if p in assigned}
 
     def _on_lost(self, partition: Partition, wanted: int, first: int) -> None:
         if not self._source.lost(partition, wanted, first):
@@ -654,20 +638,18 @@ class Worker:
                 await self._close(lane)
 
     async def _open_assigned(self) -> None:
-        """Open assigned lanes that are not open yet, several concurrently: most of a start is waiting."""
+        """Open the lane, if it is not open yet and all partitions are assigned."""
         # During a rebalance the lane would be fenced again, and each fence triggers another rebalance.
-        waits = self._fence_pause.active
-        missing = [] if waits else sorted(self._source.lanes(self._assigned) - set(self._lanes))
-        for start in range(0, len(missing), _OPEN_CONCURRENTLY):
+        if self._fence_pause.active:
+            return
+        for partition in self._source.lanes(self._assigned) - set(self._lanes):
             async with self._lock:
-                # Others may have been revoked meanwhile.
-                assigned = self._source.lanes(self._assigned)
-                chunk = [p for p in missing[start : start + _OPEN_CONCURRENTLY] if p in assigned]
-                if not chunk or self._stop.is_set():
-                    continue
+                # It may have been revoked meanwhile.
+                if partition not in self._source.lanes(self._assigned) or self._stop.is_set():
+                    return
                 epoch, self._opening = self._epoch, True
                 try:
-                    await self._open(chunk)
+                    await self._open(partition)
                 finally:
                     self._opening = False
                 if epoch != self._epoch:  # partitions were assigned meanwhile
@@ -676,36 +658,31 @@ class Worker:
                 self._epoch += 1
             self._health.running()
 
-    async def _open(self, partitions: list[Partition]) -> None:
-        work = {p: asyncio.create_task(self._opener.open(p, self._warm.pop(p, None))) for p in partitions}
+    async def _open(self, partition: Partition) -> None:
+        work = asyncio.create_task(self._opener.open(partition))
         try:
-            await self._await_open(work.values())
+            await self._await_open(work)
         finally:
-            await kafka.ended(*work.values())
-            # All opened lanes are registered together, so none is lost when another one fails. Not earlier: a
-            # rebalance waits for registered lanes, not for lanes that are being opened.
-            for partition, task in work.items():
-                if not task.cancelled() and task.exception() is None:
-                    self._lanes[partition] = task.result()
-        for lane in self._lanes.values():
-            lane.lane_count = len(self._lanes)
-        for partition, task in work.items():
-            if task.cancelled():  # a stop: nothing of this lane was released
-                continue
-            try:
-                await self._models.begin(task.result())
-                self._position(task.result())
-            except (FencedError, CommitOutcomeUnknownError) as error:
-                await self._fenced(partition, error)
+            await kafka.ended(work)
+            # Not earlier: a rebalance waits for a registered lane, not for one that is being opened.
+            if not work.cancelled() and work.exception() is None:
+                self._lanes[partition] = work.result()
+        if work.cancelled():  # a stop: nothing of this lane was released
+            return
+        try:
+            await self._models.begin(work.result())
+            self._position(work.result())
+        except (FencedError, CommitOutcomeUnknownError) as error:
+            await self._fenced(partition, error)
 
-    async def _await_open(self, work: Collection[asyncio.Task[OpenLane]]) -> None:
-        """Wait until all of them have ended, or `stop` is called."""
+    async def _await_open(self, work: asyncio.Task[OpenLane]) -> None:
+        """Wait until it has ended, or `stop` is called."""
         begin, slow = self._host.monotonic(), False
         session = self._kafka.session_timeout_seconds
         stop = asyncio.create_task(self._stop.wait())
         try:
-            while (pending := {task for task in work if not task.done()}) and not stop.done():
-                await asyncio.wait({*pending, stop}, timeout=session, return_when=asyncio.FIRST_COMPLETED)
+            while not work.done() and not stop.done():
+                await asyncio.wait({work, stop}, timeout=session, return_when=asyncio.FIRST_COMPLETED)
                 seconds = self._host.monotonic() - begin
                 self.telemetry.opening(self.config.app, seconds)
                 if seconds >= session and not slow:

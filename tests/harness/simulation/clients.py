@@ -765,11 +765,11 @@ class SimulatedLogTopic(LogTopic):
         )
         self._connection = connection
 
-    async def ensure(self, partitions: int, *, replication_factor: int | None, strict: bool) -> int:
+    async def ensure(self, *, replication_factor: int | None, strict: bool) -> int:
         broker = self._connection.broker
 
         def effect() -> int:
-            broker.create(self.name, partitions, append_time=True)
+            broker.create(self.name, 1, append_time=True)
             return len(broker.topics[self.name])
 
         count: int = await self._connection.read("a topic", effect, self._config.connect_timeout_seconds)

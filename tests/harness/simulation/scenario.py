@@ -166,7 +166,7 @@ def config_of(learner: str, session: float, late: bool) -> Config:
             },
             **label,
             "output": {"topic": SCORES, "dead_letter_topic": DEAD},
-            "learner": {"scope": "application", **_LEARNERS[learner]},
+            "learner": _LEARNERS[learner],
             "store": {"kind": "kafka", "log_topic": LOG, "transaction_timeout_seconds": 5.0},
             "worker": {
                 "commit_every_events": 10,

@@ -351,8 +351,7 @@
         if (lag() === 0) return ["none", "nothing waits"];
         const drain = -ids.map((id) => rate(lane1(id), "lag", 10) || 0).reduce((a, b) => a + b, 0);
         if (speed() && lag() / speed() < 2) return ["2 s", "or less, at the present speed"];
-        const whole = ids.every((id) => lane1(id).partition === "all");
-        return drain > 0 ? [brief(lag() / drain), "at the present rate"] : ["never", whole ? "the lag does not fall" : "the lag grows: add partitions and workers"];
+        return drain > 0 ? [brief(lag() / drain), "at the present rate"] : ["never", "the lag does not fall"];
       };
       const age = () => { const times = apps.map((a) => meta.apps[a] && meta.apps[a].committed_at).filter(known); return times.length ? Math.max(0, now() - Math.min(...times)) : null; };
       const app = apps.length === 1 ? apps[0] : null;
