@@ -4,6 +4,7 @@
 #   make demo     run the demonstration                make test     run every test that this machine can run
 #   make bench    speed, as ratios in one run          make utility  accuracy against privacy, on real data
 #   make search   property tests on new examples       make docs     the documentation, as a site
+#   make everything   the tests for each learner, each version of Kafka and each store
 #   make lint     ruff and mypy                        make mutate   seeded faults: is each caught?
 #   make verify   kill it everywhere: exactly once?    make clean    remove what make made
 #   make dashboards   Grafana's files, from their source   make prometheus   Prometheus over a worker on this machine
@@ -29,7 +30,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dashboards prometheus demo test test-python repeat search simulate search-log fuzz verify mutate count bench audit soak sbom utility rivals readme docs docs-env lint format clean
+.PHONY: help env dashboards prometheus demo test everything test-python repeat search simulate search-log fuzz verify mutate count bench audit soak sbom utility rivals readme docs docs-env lint format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -58,6 +59,9 @@ JOBS ?= -n 4
 test: $(STAMP) $(DOCS_STAMP)
 	cd tests && ../$(BIN)/python -m harness.warm
 	STREAMPAIR_MAKE_TEST=1 $(BIN)/python -m pytest $(JOBS) $(ARGS)
+
+everything:
+	$(MAKE) test ARGS="--everything $(ARGS)"
 
 # Another Python has an environment of its own, .cache/python-3.13, with the same versions of everything. What depends
 # on the language is tested there: kernels, examples, states, what is written down.
@@ -99,8 +103,9 @@ search-log: $(STAMP)
 fuzz: $(STAMP)
 	cd tests && ../$(BIN)/python -m harness.fuzz $(ARGS)
 
-# Workers, brokers and disks die at every step of a start and of a commit. Each version of Kafka has a process; in a
-# third one learners move to a processor for which every kernel is compiled anew, and forests are audited.
+# Workers, brokers and disks die at every step of a start and of a commit; make verify ARGS=--everything does so on each
+# version of Kafka and with each store. A version has a process of its own; in another one learners move to a processor
+# for which every kernel is compiled anew, and forests are audited.
 verify: $(STAMP)
 	$(BIN)/python -m pytest -n 3 -m verifier tests/broker tests/privacy/test_processors.py tests/privacy/test_audit.py tests/privacy/test_label_content.py $(ARGS)
 

@@ -29,11 +29,11 @@ WORKERS = ("test_worker.py", "test_state_commands.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--brief``."""
+    """Add ``--everything``."""
     parser.addoption(
-        "--brief",
+        "--everything",
         action="store_true",
-        help="the verifier on the newest Kafka, in one store",
+        help="each learner where one of its base class does, each version of Kafka, each store",
     )
 
 
@@ -101,6 +101,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if report is not None:
         report["used"] = json.dumps({kind: sorted(what) for kind, what in support.used.items()})
         report["missing"] = json.dumps(support.missing)
+        report["left_out"] = json.dumps(support.left_out)
         report["verified"] = json.dumps(support.verified)
 
 
@@ -111,6 +112,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     for kind, what in json.loads(report.get("used", "{}")).items():
         support.used.setdefault(kind, set()).update(what)
     support.missing.update(json.loads(report.get("missing", "{}")))
+    support.left_out.update(json.loads(report.get("left_out", "{}")))  # every process collects all cases
     for fault, counts in json.loads(report.get("verified", "{}")).items():
         support.note_fault(fault, counts)
 
@@ -124,13 +126,19 @@ def pytest_configure(config: pytest.Config) -> None:
             config.addinivalue_line("filterwarnings", f"ignore:{warning}:RuntimeWarning")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """See ``count_examples``."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `everything`, unless that is asked for; see ``count_examples`` too."""
+    if not config.getoption("everything"):
+        marked = [item for item in items if item.get_closest_marker("everything")]
+        support.leave_out(config, items, marked, "--everything")
     search.count_examples(items)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say which brokers and which Prometheus were used, how to get what was skipped, and what was found."""
+    """Say which brokers and which Prometheus were used, how to get what was skipped, and what was found.
+
+    And how many cases were left out.
+    """
     found = search.summary(terminalreporter.getreports("failed"))
     if found:
         terminalreporter.section(search.TITLE)
@@ -140,6 +148,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("exactly once, whatever dies")
         for line in support.faults(support.verified):
             terminalreporter.write_line(line)
+    for option, count in sorted(support.left_out.items()):
+        terminalreporter.write_line(f"left out: {count:,} cases, which run with {option}")
     if not support.used and not support.missing:
         return
     terminalreporter.section("what this run used")

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pytest
 from harness.support import ROOT
 
 BANNED = {
@@ -43,10 +42,14 @@ def banned(source: str, allowed: frozenset[str] = frozenset()) -> list[str]:
     return [f"{line}: {name}" for line, name in sorted(found)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_names_say_what_a_value_is(path: Path) -> None:
-    allowed = frozenset({"at"}) if path.is_relative_to(ROOT / "streampair/kernels") else frozenset[str]()
-    assert not banned(path.read_text(), allowed)
+def test_names_say_what_a_value_is() -> None:
+    """Of more than 600 files, which takes ten seconds."""
+    found: list[str] = []
+    for path in FILES:
+        kernel = path.is_relative_to(ROOT / "streampair/kernels")
+        names = banned(path.read_text(), frozenset({"at"} if kernel else ()))
+        found += [f"{path.relative_to(ROOT)}:{name}" for name in names]
+    assert found == []
 
 
 def test_a_banned_name_is_found() -> None:

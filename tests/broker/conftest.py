@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import support
 from harness.apache_kafka import PROFILES, KafkaBroker, TwoBrokers, version_of
 from harness.kafka import Cluster
 from harness.tiers import REAL_TIERS, STOPPABLE_TIERS, TIERS, open_cluster
@@ -16,12 +17,22 @@ from harness.verifier import Nursery, Trial
 
 USUAL = "kafka"
 """The store of a test that runs once."""
+NEWEST = REAL_TIERS[-1]
+
+
+def tier_marks(tier: str) -> list[pytest.MarkDecorator]:
+    """What a test on this tier needs; versions of Kafka other than the newest run with ``--everything``."""
+    if tier == "embedded":
+        return [pytest.mark.embedded]
+    return [pytest.mark.broker] if tier == NEWEST else [pytest.mark.broker, pytest.mark.everything]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on each tier that its fixture names: ``kafka``, ``apache_kafka`` or ``stoppable_kafka``.
 
-    And in each store, if it asks for ``store``.
+    And in each store, if it asks for ``store``. Without ``--everything`` the tier is the newest Kafka and the
+    store is the one in Kafka: the in-process broker runs tests that are marked `directory`, or that name no
+    other tier.
     """
     names = [name for name in ("kafka", "store") if name in metafunc.fixturenames]
     tiers = TIERS
@@ -29,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         tiers = STOPPABLE_TIERS
     elif "apache_kafka" in metafunc.fixturenames:
         tiers = REAL_TIERS
-    newest = metafunc.definition.get_closest_marker("newest")
+    directory = metafunc.definition.get_closest_marker("directory")
     values = {"kafka": tiers, "store": ("directory", "kafka")}
     cases = []
     for chosen in itertools.product(*(values[name] for name in names)):
@@ -38,57 +49,65 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # The in-process broker does not fence, so that no state may lie in it.
         if tier == "embedded" and case.get("store") == "kafka":
             continue
-        marks = [] if tier is None else [pytest.mark.embedded if tier == "embedded" else pytest.mark.broker]
-        if newest and tier in STOPPABLE_TIERS[:-1]:
-            marks.append(pytest.mark.verifier)
+        marks = [] if tier is None else tier_marks(tier)
+        if tier == "embedded" and not directory:
+            marks.append(pytest.mark.everything)
         cases.append(pytest.param(*chosen, marks=marks))
     if names:
         metafunc.parametrize(names, cases, indirect=True, scope="session")
 
 
+def _parameters(item: pytest.Item) -> dict[str, Any]:
+    """The parameters of a case, by name."""
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
+
 def _tier(item: pytest.Item) -> int:
     """The place of an item's broker: of the newest first, whose tests take longest."""
-    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    params = _parameters(item)
     tier = next((params[name] for name in ("kafka", "forgetful", "tier") if name in params), None)
     return -TIERS.index(tier) if tier in TIERS else 1
 
 
+def _repeated(items: list[pytest.Function]) -> list[pytest.Item]:
+    """Of cases that differ in their store alone, all but one: the one in `USUAL`, if there is one."""
+    once: dict[tuple[Any, ...], list[pytest.Function]] = {}
+    for item in items:
+        others = [(name, str(value)) for name, value in item.callspec.params.items() if name != "store"]
+        once.setdefault((item.path, item.originalname, *sorted(others)), []).append(item)
+    repeated: list[pytest.Item] = []
+    for cases in once.values():
+        usual = [case.callspec.params["store"] == USUAL for case in cases]
+        repeated += [case for place, case in enumerate(cases) if place != usual.index(max(usual))]
+    return repeated
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The whole verifier runs with ``-m verifier`` (`make verify`); else the short part, on one version.
+    """The whole verifier runs with ``-m verifier`` (`make verify`); else its short part, on the newest Kafka.
 
-    So do tests marked `newest` on the older versions. There each test runs in one store, `USUAL` if it has
-    it: requests differ between versions, what stores do with the answers does not. With ``--brief`` the
-    newest version runs each test so, and the older ones none.
+    A test runs in one store; with ``--everything`` in each, but on older versions of Kafka: requests differ
+    between versions, what stores do with the answers does not.
 
     And each broker starts once: pytest's own order knows a parameter by its place among those of one test.
     """
-    everything = "verifier" in config.getoption("markexpr")
-    brief, dropped = config.getoption("brief"), []
-    once: dict[tuple[Any, ...], list[pytest.Function]] = {}
+    verifier, everything = "verifier" in config.getoption("markexpr"), config.getoption("everything")
+    killers: list[pytest.Item] = []
+    stores: list[pytest.Function] = []
+    elsewhere: list[pytest.Item] = []
     for item in items:
+        tier, store = (_parameters(item).get(name) for name in ("kafka", "store"))
         marks = [mark.kwargs for mark in item.iter_markers("verifier")]
-        if not marks or not isinstance(item, pytest.Function):
-            continue
-        tier, store = (item.callspec.params.get(name) for name in ("kafka", "store"))
-        short = any(mark.get("short") for mark in marks)
-        wanted = everything or (tier in STOPPABLE_TIERS[-1:] and short)
-        if (
-            not wanted
-            or any(mark.get("store", store) != store for mark in marks)
-            or (brief and tier in STOPPABLE_TIERS[:-1])
-        ):
-            dropped.append(item)
-        elif brief or tier in STOPPABLE_TIERS[:-1]:
-            others = [(name, str(value)) for name, value in item.callspec.params.items() if name != "store"]
-            once.setdefault((item.path, item.originalname, *sorted(others)), []).append(item)
-    for cases in once.values():
-        usual = [case.callspec.params.get("store") == USUAL for case in cases]
-        dropped += [case for place, case in enumerate(cases) if place != usual.index(max(usual))]
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        gone = {id(item) for item in dropped}
-        items[:] = [item for item in items if id(item) not in gone]
+        short = tier == NEWEST and any(mark.get("short") for mark in marks)
+        if any(mark.get("store", store) != store for mark in marks):
+            elsewhere.append(item)  # it is about the other store
+        elif marks and not (verifier or short):
+            killers.append(item)
+        elif isinstance(item, pytest.Function) and store is not None and not (everything and tier == NEWEST):
+            stores.append(item)
+    items[:] = [item for item in items if item not in elsewhere]
+    support.leave_out(config, items, killers, "-m verifier")
+    support.leave_out(config, items, _repeated(stores), "--everything")
     folder = f"{Path(__file__).parent}{os.sep}"
     here = [place for place, item in enumerate(items) if str(item.path).startswith(folder)]
     for place, item in zip(here, sorted((items[place] for place in here), key=_tier), strict=True):
@@ -129,7 +148,9 @@ def _broker_is_up(request: pytest.FixtureRequest) -> None:
             request.getfixturevalue(name).ensure_running()
 
 
-@pytest.fixture(scope="session", params=STOPPABLE_TIERS)
+@pytest.fixture(
+    scope="session", params=[pytest.param(tier, marks=tier_marks(tier)) for tier in STOPPABLE_TIERS]
+)
 def forgetful(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """Apache Kafka that aborts what takes too long and forgets unused ids every moment, and keeps rules."""
     settings = {

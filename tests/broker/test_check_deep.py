@@ -15,8 +15,6 @@ from harness.kafka import Cluster
 from streampair_connectors.cli.app import app as command
 from typer.testing import CliRunner
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 
 

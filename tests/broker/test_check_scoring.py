@@ -17,8 +17,6 @@ from streampair_connectors.cli.check import check_config
 from streampair_connectors.config import load_config
 from streampair_connectors.kafka.log_topic import SETTINGS
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 PARALLEL = f'scoring = "parallel"\n{PAIR_OGD}'
 PIPELINE = (

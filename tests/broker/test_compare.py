@@ -22,8 +22,6 @@ from typer.testing import CliRunner
 
 from streampair.evaluation import average_precision, delong
 
-pytestmark = pytest.mark.newest(scope="application")
-
 SLOW = 'class = "streampair.auc.PairOGD"\noptions = { seed = 2, learning_rate = 0.001 }'
 FTRL = (
     'class = "streampair.auc.PairFTRL"\n'

@@ -190,7 +190,7 @@ def incomplete(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     cluster.close()
 
 
-@pytest.mark.parametrize("kept", ["directory", "kafka"])
+@pytest.mark.parametrize("kept", [pytest.param("directory", marks=pytest.mark.everything), "kafka"])
 def test_a_first_start_while_brokers_are_away_says_so(incomplete: Cluster, tmp_path: Path, kept: str) -> None:
     """Kafka creates neither topics of three copies nor those of groups and transactions."""
     settings = "[topics]\ninput_partitions = 2\n"

@@ -19,8 +19,6 @@ from typer.testing import CliRunner
 
 from streampair.errors import SourceError
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 
 NO_JSON, NO_FEATURE = [b"{oops", b"[}", b"oops2"], [b'{"f0": 1, "f1": 2, "f2": 3, "y": true}'] * 2

@@ -17,6 +17,8 @@ from streampair.engine import LogAppend
 from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import CommitOutcomeUnknownError, FencedError
 
+pytestmark = pytest.mark.directory
+
 Unique = Callable[[str], str]
 
 

@@ -8,13 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from harness.applications import App, Inside, events
 from harness.kafka import Cluster
 from streampair_connectors.cli.app import app as command
 from typer.testing import CliRunner
-
-pytestmark = pytest.mark.newest
 
 
 def find(app: App, *arguments: str, code: int = 1) -> list[dict[str, Any]]:

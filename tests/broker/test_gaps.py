@@ -16,8 +16,6 @@ from streampair_connectors.kafka import Partition, RecordReader
 
 from streampair.errors import StreampairError
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 
 

@@ -25,8 +25,6 @@ from harness.late_labels import (
 from harness.verifier import Nursery
 from harness.worker_process import wait_for
 
-pytestmark = pytest.mark.newest
-
 AFTER, LATENESS = 2000, 1000
 COUNT = 90
 

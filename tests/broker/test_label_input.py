@@ -17,8 +17,6 @@ from harness.worker_process import wait_for
 
 from streampair.engine import OrderedRecord
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 SECOND, AFTER, HOUR = 1000, 3000, 3_600_000
 ABSENT, LEARNED_FALSE, LEARNED_TRUE, NOT_LEARNED = 0, 1, 2, 3  # codes of labels, as the log has them

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from harness.applications import App, Running, ends
 from harness.kafka import Cluster
 from harness.late_labels import (
@@ -22,8 +21,6 @@ from harness.late_labels import (
 )
 from harness.verifier import Nursery
 from harness.worker_process import wait_for
-
-pytestmark = pytest.mark.newest
 
 Unique = Callable[[str], str]
 HOUR = 3_600_000

@@ -29,8 +29,6 @@ from harness.late_labels import (
 from harness.worker_process import wait_for
 from streampair_connectors.worker.late_labels import LateLabelSource
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 
 

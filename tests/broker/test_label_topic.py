@@ -35,8 +35,6 @@ from typer.testing import CliRunner
 
 from streampair.errors import PrivacyError
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 
 

@@ -15,8 +15,6 @@ from typer.testing import CliRunner
 
 from streampair import models
 
-pytestmark = pytest.mark.newest
-
 PRIVATE = (
     'class = "streampair.auc.PairFTRL"\n'
     "options = { epsilon = 1.0, delta = 1e-4, horizon = 1000, warmup = 20, window = 20, forks = 60 }"

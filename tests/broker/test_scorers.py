@@ -26,8 +26,6 @@ from streampair_connectors.worker.model_topic import PublishedModel
 
 from streampair.errors import ConfigError, FencedError, SourceError
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 PARTITIONS = 4
 

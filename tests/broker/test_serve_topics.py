@@ -24,8 +24,6 @@ from streampair_connectors.stores.spending import read_stored
 
 from streampair.errors import ConfigError
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 PARALLEL = 'scoring = "parallel"\n'
 PRIVATE = (

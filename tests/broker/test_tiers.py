@@ -91,14 +91,14 @@ def test_the_console_tools_of_kafka_work(stoppable_kafka: Cluster, unique: Uniqu
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("tier", STOPPABLE_TIERS[:1])
+@pytest.mark.parametrize("tier", STOPPABLE_TIERS[-1:])
 def test_a_broker_that_cannot_start_shows_its_log(tier: str) -> None:
     with pytest.raises(RuntimeError, match=r"did not start[\s\S]*no\.such\.Authorizer"):
         open_cluster(tier, settings={"authorizer.class.name": "no.such.Authorizer"})
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("tier", STOPPABLE_TIERS[:1])
+@pytest.mark.parametrize("tier", STOPPABLE_TIERS[-1:])
 def test_a_broker_does_not_outlive_a_killed_test_run(tier: str) -> None:
     open_cluster(tier).close()  # skips where there is none
     code = (

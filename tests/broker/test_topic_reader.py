@@ -14,8 +14,6 @@ from streampair_connectors.kafka import ReadPositions
 from streampair_connectors.kafka.client import RecordLike
 from streampair_connectors.kafka.consumer import TopicReader
 
-pytestmark = pytest.mark.newest
-
 
 async def write(bootstrap: str, topic: str) -> None:
     """A batch of ten, an aborted transaction, a committed one, and a batch of ten with headers."""

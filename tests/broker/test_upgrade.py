@@ -10,7 +10,7 @@ from harness.verifier import Nursery, Trial
 
 MakeTrial = Callable[..., Trial]
 
-pytestmark = [pytest.mark.newest, pytest.mark.broker]
+pytestmark = pytest.mark.broker
 
 BEFORE = ("0.0.1", None)
 """A release with the same formats."""

@@ -27,8 +27,6 @@ from typer.testing import CliRunner
 
 from streampair.engine.source import ORDER_NOT_COVERED
 
-pytestmark = pytest.mark.newest
-
 Unique = Callable[[str], str]
 PARTITIONS = 4
 

@@ -18,7 +18,7 @@ from streampair_connectors.kafka import is_compacted
 
 from streampair.errors import PrivacyError, SnapshotError, StoreError
 
-pytestmark = pytest.mark.newest
+pytestmark = pytest.mark.directory
 
 Unique = Callable[[str], str]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from streampair import auc, buffers, losses, metric, privacy, ranking
+from streampair.base.learner import Learner
 from streampair.engine.snapshot import pack
 from streampair.privacy.pipeline_check import class_name
 
@@ -111,8 +112,31 @@ def name_of(model: Any) -> str:
     return ".".join(class_name(model).split(".")[-2:])
 
 
+def inherited(model: Any) -> object:
+    """What a model's class inherits: the code that a contract is about. Trees have some of their own."""
+    bases = type(model).__mro__[1:]
+    return (bases, hasattr(model, "trees")) if Learner in bases else type(model)
+
+
+def by_base(models: list[Any]) -> Iterator[tuple[Any, list[pytest.MarkDecorator]]]:
+    """Each model, and its marks: all but the first of a base class run with ``--everything``."""
+    seen: set[object] = set()
+    for model in models:
+        yield model, [pytest.mark.everything] if inherited(model) in seen else []
+        seen.add(inherited(model))
+
+
 every_learner = pytest.mark.parametrize(
     "model", LEARNERS, ids=[f"{name_of(m)}-{i}" for i, m in enumerate(LEARNERS)]
+)
+
+#: A learner of each base class; with ``--everything`` every learner.
+each_base = pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, id=f"{name_of(model)}-{i}", marks=marks)
+        for i, (model, marks) in enumerate(by_base(LEARNERS))
+    ],
 )
 
 

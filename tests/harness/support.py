@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -26,6 +28,9 @@ missing: dict[str, str] = {}
 
 verified: dict[str, dict[str, int]] = {}
 """What each fault of the verifier came to: kills, outputs, duplicates, entries of logs, forks."""
+
+left_out: dict[str, int] = {}
+"""How many cases were not run, by what runs them."""
 
 
 def require_all() -> bool:
@@ -48,6 +53,50 @@ def unavailable(what: str, hint: str, *, made: bool = False) -> NoReturn:
         if os.environ.get(name, "") not in ("", "0"):
             pytest.fail(f"{what} is required ({name}=1) and missing: {hint}", pytrace=False)
     pytest.skip(f"{what} is missing: {hint}")
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], cases: list[pytest.Item], option: str) -> None:
+    """Take cases out of those that run, and remember which option runs them, for the closing summary."""
+    if not cases:
+        return
+    config.hook.pytest_deselected(items=cases)
+    gone = {id(item) for item in cases}
+    items[:] = [item for item in items if id(item) not in gone]
+    left_out[option] = left_out.get(option, 0) + len(cases)
+
+
+@contextlib.contextmanager
+def at_row(*what: object) -> Iterator[None]:
+    """A row of the table that a test goes through: a failure inside names it."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in the row {', '.join(f'{part!r:.200}' for part in what)}")
+        raise
+
+
+def in_one_case(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any], Any]:
+    """Give a test these arguments, a row after the other within one case; read as pytest's ``parametrize``.
+
+    For what takes a moment and leaves nothing behind: bad values, above all. A failure names its row.
+    Fixtures are made once for all rows.
+    """
+    names, rows = (names,) if isinstance(names, str) else names, list(rows)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(**arguments: Any) -> None:
+            for row in rows:
+                values = row if len(names) > 1 else (row,)
+                with at_row(*values):
+                    test(**arguments, **dict(zip(names, values, strict=True)))
+
+        signature = inspect.signature(test)
+        others = [part for name, part in signature.parameters.items() if name not in names]
+        run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 @contextlib.contextmanager

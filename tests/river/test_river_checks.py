@@ -1,4 +1,4 @@
-"""River's own checks, every one of them, on every estimator of the package."""
+"""River's own checks, every one of them, on an estimator of each base class; with ``--everything`` on all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness.learners import LEARNERS
+from harness.learners import LEARNERS, by_base
 from river import base, checks
 
 from streampair import auc, buffers, losses, metric, preprocessing, ranking
@@ -52,10 +52,12 @@ for learner in LEARNERS:
 
 
 def _cases() -> Iterator[Any]:
-    for number, model in enumerate(ESTIMATORS):
+    for number, (model, marks) in enumerate(by_base(ESTIMATORS)):
         for place, check in enumerate(checks.yield_checks(model)):
             name = getattr(check, "__name__", str(check))
-            yield pytest.param(model, check, id=f"{type(model).__name__}-{number}-{name}-{place}")
+            yield pytest.param(
+                model, check, marks=marks, id=f"{type(model).__name__}-{number}-{name}-{place}"
+            )
 
 
 @pytest.mark.parametrize(("model", "check"), list(_cases()))

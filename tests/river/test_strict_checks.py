@@ -1,4 +1,4 @@
-"""What River's checks leave out, on every learner of the package.
+"""What River's checks leave out, on a learner of each base class; with ``--everything`` on all.
 
 River never feeds NaN, text or ``{}``, lets a learner pass that keeps every record, and asks nothing of
 names that never end or of predictions that change what they look at.
@@ -7,6 +7,7 @@ names that never end or of predictions that change what they look at.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import pickle
 import random
@@ -23,7 +24,8 @@ import pytest
 from harness.learners import (
     LEARNERS,
     NAMES,
-    every_learner,
+    by_base,
+    each_base,
     frozen,
     is_private,
     keeps_all,
@@ -33,6 +35,7 @@ from harness.learners import (
     stream,
     taught,
 )
+from harness.support import at_row
 
 from streampair import auc, buffers, losses, privacy
 from streampair.errors import RecordError
@@ -56,13 +59,14 @@ BAD_VALUES = [
 ]
 
 
-@every_learner
-@pytest.mark.parametrize(
-    ("value", "message", "learned"),
-    [(*bad, (0, 12)[i % 2]) for i, bad in enumerate(BAD_VALUES)],
-    ids=lambda v: str(v)[:12],
-)
-def test_bad_values(fresh: Any, value: Any, message: str, learned: int) -> None:
+@each_base
+def test_bad_values(model: Any) -> None:
+    for number, (value, message) in enumerate(BAD_VALUES):
+        with at_row(value, message):
+            _check_bad_value(copy.deepcopy(model), value, message, (0, 12)[number % 2])
+
+
+def _check_bad_value(fresh: Any, value: Any, message: str, learned: int) -> None:
     whole = stream(fresh, 1)[0][0]
     if isinstance(value, str) and fresh.takes_text:
         taught(fresh, learned).learn_one({**whole, "f3": value}, True)
@@ -87,11 +91,11 @@ def test_bad_values(fresh: Any, value: Any, message: str, learned: int) -> None:
     _check_bad_record(fresh, 0, {**whole, "unknown": value}, f"feature 'unknown'.*{message}")
 
 
-@every_learner
-@pytest.mark.parametrize("x", [{}, None, 3, "text", [1.0], np.zeros(5)], ids=lambda v: str(v)[:12])
-@pytest.mark.parametrize("learned", [0, 12])
-def test_no_record_at_all(fresh: Any, x: Any, learned: int) -> None:
-    _check_bad_record(fresh, learned, x, "no features|not a mapping")
+@each_base
+def test_no_record_at_all(model: Any) -> None:
+    for x, learned in itertools.product(({}, None, 3, "text", [1.0], np.zeros(5)), (0, 12)):
+        with at_row(x, learned):
+            _check_bad_record(copy.deepcopy(model), learned, x, "no features|not a mapping")
 
 
 def needs_warmup(model: Any) -> bool:
@@ -171,7 +175,7 @@ BAD_LABELS: dict[str, list[tuple[Any, str]]] = {
 }
 
 
-@every_learner
+@each_base
 @pytest.mark.parametrize("learned", [0, 12])
 def test_bad_labels(fresh: Any, learned: int) -> None:
     fresh, control = with_control(fresh, learned)
@@ -194,7 +198,7 @@ def test_bad_labels(fresh: Any, learned: int) -> None:
         assert frozen(fresh) == frozen(control)
 
 
-@every_learner
+@each_base
 def test_predictions_change_nothing(fresh: Any) -> None:
     taught(fresh, 25)
     before, pickled = frozen(fresh), pickle.dumps(fresh)
@@ -211,7 +215,7 @@ def test_predictions_change_nothing(fresh: Any) -> None:
     assert pickle.dumps(fresh) == pickled
 
 
-@every_learner
+@each_base
 def test_the_order_of_features_does_not_matter(fresh: Any) -> None:
     rng = random.Random(5)
     control = copy.deepcopy(fresh)
@@ -226,7 +230,13 @@ def test_the_order_of_features_does_not_matter(fresh: Any) -> None:
     assert frozen(control) == frozen(fresh)
 
 
-@pytest.mark.parametrize("model", [m for m in LEARNERS if not keeps_all(m)], ids=name_of)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(model, id=name_of(model), marks=marks)
+        for model, marks in by_base([m for m in LEARNERS if not keeps_all(m)])
+    ],
+)
 def test_memory_stays_where_it_is(fresh: Any) -> None:
     # Private ones begin with a warm-up; then their buffers fill. Boosted trees keep 4,000 records.
     for x, _ in stream(taught(fresh, 5000 if "Forest" in type(fresh).__name__ else 700), 1):
@@ -241,7 +251,7 @@ def test_memory_stays_where_it_is(fresh: Any) -> None:
     assert len(pickle.dumps(fresh)) <= saved + 256
 
 
-@every_learner
+@each_base
 def test_names_that_never_end(fresh: Any) -> None:
     """An explicit limit on names; or, if private, the names of the first record, and the others counted."""
     if hasattr(fresh, "max_features"):
@@ -277,7 +287,7 @@ def _many(model: Any, n: int) -> tuple[pd.DataFrame, pd.Series]:
     return pd.DataFrame([x for x, _ in records]), pd.Series([y for _, y in records])
 
 
-@every_learner
+@each_base
 @pytest.mark.parametrize("as_array", [False, True])
 def test_many_records_are_the_same_as_one_by_one(fresh: Any, as_array: bool) -> None:
     if as_array and getattr(fresh, "features", None):
@@ -309,7 +319,7 @@ def _python_calls(run: Callable[[], None]) -> int:
     return calls
 
 
-@every_learner
+@each_base
 def test_many_records_are_one_call_of_a_kernel(model: Any) -> None:
     """The number of Python's calls does not depend on the number of rows."""
     private = {"features": NAMES, "noise_key": None, "warmup": 0}
