@@ -25,8 +25,6 @@ from harness.tiers import REAL_TIERS, open_cluster
 from harness.worker_process import WorkerProcess, wait_for
 from streampair_connectors.observability.metric_definitions import SERIES
 
-from streampair.privacy.accounting import planned_mu, promised_epsilon
-
 DEPLOY = support.ROOT / "deploy"
 FILES = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
 DASHBOARDS: dict[str, dict[str, Any]] = {file.name: json.loads(file.read_text()) for file in FILES}
@@ -265,8 +263,8 @@ def test_the_numbers_are_those_of_the_run(live: Live) -> None:
     assert value(live, 'streampair_dead_letters_total{stage="decode"}') == BAD
     assert value(live, "streampair_lag") == 0
     spent, budget = (value(live, f"streampair_privacy_epsilon_{w}") for w in ("spent", "budget"))
-    assert 0 < spent <= budget == pytest.approx(promised_epsilon(math.sqrt(2) * planned_mu(4.0, 1e-6), 1e-6))
-    assert value(live, "streampair_privacy_releases_total") == 2 * releases_of_any_stream(live.config) > 2
+    assert 0 < spent <= budget == pytest.approx(4.0)
+    assert value(live, "streampair_privacy_releases_total") == releases_of_any_stream(live.config) > 1
     assert value(live, "streampair_privacy_delta") == 1e-6
     assert value(live, "streampair_regret_stderr") >= 0
     assert 0.9 * GOOD < value(live, STEPS) < GOOD
