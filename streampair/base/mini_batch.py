@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from streampair.base.targets import Target
 from streampair.errors import RecordError
-from streampair.kernels import sampling
 from streampair.kernels import vectors as vectors_kernels
 
 __all__ = ["PreparedBatch", "StreamingBatch", "encode_labels", "low_label", "refuse_rows", "score_error"]
@@ -208,8 +207,8 @@ class StreamingBatch(PreparedBatch):
         if not stops:
             return super().take()
         vectors, n = self._vectors(others), self._count + len(stops)
-        rows, labels, scores = np.empty((n, vectors.shape[1])), np.empty(n), np.empty(n)
-        sampling.woven(self._all, self._labels, np.array(stops), vectors, rows, labels)
+        rows = np.insert(self._all, stops, vectors, axis=0)
+        labels, scores = np.insert(self._labels, stops, np.nan), np.empty(n)
         try:
             failed = self._learn_all(rows, labels, scores) != 0
         except RecordError:  # no room for the interleaved rows: take the slow path

@@ -699,7 +699,7 @@ class RecordProcessor:
         drawn = None
         if regret is not None:
             kept = _rows(ready, positions)
-            drawn = regret.draw(labels, numbers=getattr(ready, "numbers", False), rows=kept)
+            drawn = regret.draw(labels, numbers=getattr(ready, "numbers", False))
             if drawn is None:
                 return None
             if drawn.indices:

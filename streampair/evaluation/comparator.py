@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
-from streampair.kernels import comparator, symmetric
+from streampair.kernels import symmetric
 
 __all__ = [
     "Linear",
@@ -20,14 +20,6 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-
-#: The most weights that the compiled search is given: of more, products of matrices take most of the time.
-_FEW = 64
-
-
-def _compiled(loss: Any) -> bool:
-    """Whether the compiled search knows the loss: others are taken by their `value` and `slope`."""
-    return type(loss) in losses.registry.values() and not loss.of_errors
 
 
 def minimise(
@@ -83,14 +75,9 @@ def minimise(
     w = best
     # A first guess at the curvature: the backtracking corrects it.
     reach = pairs.reach() or 1.0
-    rows = pairs.rows if isinstance(pairs, Linear) and pairs.size <= _FEW else None
     for width in widths:
         most = pairs.patience * iterations // len(widths)
-        if rows is not None and _compiled(loss):
-            w = w.copy()
-            comparator.descent(rows, share, loss.code, width, radius, w, reach, most)
-        else:
-            w = _accelerate(pairs, share, loss, width, radius, w, reach, most)
+        w = _accelerate(pairs, share, loss, width, radius, w, reach, most)
         value = float(share @ loss.value(pairs.arguments(w)))
         if value < best_value:
             best, best_value = w, value
@@ -216,11 +203,6 @@ class Linear(Pairs):
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def rows(self) -> Array | None:
-        """Rows that the weights are multiplied by; None if the arguments are more than that."""
-        return self._rows if self._offset is None else None
 
     def arguments(self, w: Array) -> Array:
         """As in the base."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar, Final, cast, overload
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from streampair import losses
 from streampair.errors import ConfigError, SnapshotError
-from streampair.kernels import sampling as layout
+from streampair.evaluation.reservoirs import Hit, Reservoirs
 
 __all__ = [
     "Drawn",
@@ -145,7 +144,17 @@ _NARROW = 64
 _SPARSE = 4
 
 
-_NOTHING: tuple[list[int], list[int], Records] = ([], [], Records((), np.empty((0, 0))))
+# Columns before the features: of a table of steps (those of the record, then of its partner), and of records.
+STEP_ID = 0
+STEP_PARTNER = 1
+STEP_LABEL = 2
+STEP_OTHER = 3  # label of the partner
+STEP_WEIGHT = 4
+STEP_MARGIN = 5
+STEP_COLUMNS = 6
+RECORD_ID = 0
+RECORD_LABEL = 1
+RECORD_COLUMNS = 2
 
 
 class Sample:
@@ -165,129 +174,46 @@ class Sample:
     Attributes
     ----------
     steps, records
-        The tables, a row for each place, by stratum: see `streampair.kernels.sampling`. An id of -1 marks an
-        empty place.
+        The tables, a row for each place, by stratum. An id of -1 marks an empty place.
     names
         Of the features, in the order of the columns.
     """
 
     def __init__(self, strata: int, steps: int, records: int, exact: int, seed: int) -> None:
-        size = steps + 1
-        self.strata, self.size, self._exact = strata, size, exact
-        self._state = np.zeros(layout.SAMPLE_HEADER + strata * (layout.SAMPLE_STRATUM + 3 * size))
-        self._state[[layout.SAMPLE_STRATA, layout.SAMPLE_EXACT]] = strata, exact
-        self._state[[layout.SAMPLE_STEPS, layout.SAMPLE_RECORDS]] = size, records
-        for ranks, order in map(self.ranks, range(strata)):
-            ranks.fill(math.inf)
-            order.fill(-1.0)
-        draw = random.Random(seed)  # noqa: S311  (a sample, not a secret)
-        # Drawn in advance, so that `next` changes nothing.
-        self._state[layout.SAMPLE_NEXT] = draw.random()
-        self._words = np.array(draw.getstate()[1], dtype=np.uint64)
-        self._hits = np.empty((64, layout.SAMPLE_HIT))
-        self._stops, self._others = np.empty((2, 0), dtype=np.int64), np.empty((0, 0))
-        self._one = [np.array([c], dtype=np.uint8) for c in range(strata)]
+        self.strata, self.size = strata, steps + 1
+        self.drawn = Reservoirs(strata, steps=steps, records=records, exact=exact, seed=seed)
         self.names: tuple[Any, ...] = ()
         self._values_of: Any = None
-        self.steps = np.full((strata * size, layout.STEP_COLUMNS), -1.0)
-        self.steps[:, [layout.STEP_LABEL, layout.STEP_OTHER]] = math.nan
-        self.steps[:, [layout.STEP_WEIGHT, layout.STEP_MARGIN]] = 0.0
-        self.records = np.full((strata * records, layout.RECORD_COLUMNS), -1.0)
-        self.records[:, layout.RECORD_LABEL] = math.nan
+        self.steps = np.full((strata * self.size, STEP_COLUMNS), -1.0)
+        self.steps[:, [STEP_LABEL, STEP_OTHER]] = math.nan
+        self.steps[:, [STEP_WEIGHT, STEP_MARGIN]] = 0.0
+        self.records = np.full((strata * records, RECORD_COLUMNS), -1.0)
+        self.records[:, RECORD_LABEL] = math.nan
         #: Replaces the columns where records have too many different features for a table.
         self._dict_rows: dict[str, list[Row | None]] | None = None
 
     # ---- drawing ---------------------------------------------------------------------------------------
 
-    def _counter(self, what: int, stratum: int) -> float:
-        return self._state.item(layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM + what)
-
     def ranks(self, stratum: int) -> tuple[Array, Array]:
-        """Views of the ranks of the steps of a stratum, and of their numbers."""
-        first = layout.SAMPLE_HEADER + self.strata * layout.SAMPLE_STRATUM + stratum * 3 * self.size
-        return self._state[first : first + self.size], self._state[first + self.size : first + 2 * self.size]
-
-    def n_seen(self, stratum: int) -> int:
-        """Events of a stratum so far."""
-        return int(self._counter(layout.SEEN, stratum))
-
-    def n_to_skip(self, stratum: int) -> int:
-        """Number of its next events that do not enter the sample."""
-        return int(self._counter(layout.LEFT, stratum))
+        """The ranks of the steps of a stratum, and their numbers."""
+        steps = self.drawn.steps[stratum]
+        return steps.ranks, steps.order
 
     def counted(self, stratum: int) -> int:
         """Events of a stratum that were or could have been steps."""
-        return int(self._counter(layout.STEP, stratum))
-
-    def next(self, stratum: int) -> tuple[bool, bool, int]:
-        """Whether its next event enters the records and the steps, and its partner's place; -1: none."""
-        early = sum(map(self.n_seen, range(self.strata))) < self._exact
-        record = self._counter(layout.RECORD, stratum) == self._counter(layout.RECORD_HIT, stratum)
-        step = not early and self._counter(layout.STEP, stratum) == self._counter(layout.STEP_HIT, stratum)
-        other = self.strata - 1 - stratum
-        size = len(self.records) // self.strata
-        filled = min(int(self._counter(layout.RECORD, other)), size)
-        place = int(self._state[layout.SAMPLE_NEXT] * filled) + other * size if filled else -1
-        return record, step, place
-
-    def skip(self, stratum: int, number: int) -> None:
-        """Count events that do not enter the sample."""
-        if number:
-            state, base = self._state, layout.SAMPLE_HEADER + stratum * layout.SAMPLE_STRATUM
-            state[base + layout.LEFT] -= number
-            for what in (layout.SEEN, layout.STEP, layout.RECORD):
-                state[base + what] += number
-
-    def draw(self, strata: NDArray[np.uint8]) -> Array:
-        """Count events of these strata (n,), and draw which enter: one row each, valid until the next call.
-
-        Its columns are those of `streampair.kernels.sampling`, from `HIT_AT` on.
-        """
-        if len(strata) > len(self._hits):
-            self._hits = np.empty((2 * len(strata), layout.SAMPLE_HIT))
-        return self._hits[: layout.sample_draw(self._state, self._words, strata, self._hits)]
-
-    def take(self, strata: NDArray[np.uint8], rows: Records) -> tuple[list[int], list[int], Records] | None:
-        """`draw` and `keep` of a batch whose labels are its strata, in one call; None if it needs two.
-
-        Returns
-        -------
-        tuple or None
-            For the steps that have a partner: their indices in the batch, their places, and the partners.
-        """
-        if rows.names != self.names or not self.names or self._dict_rows is not None:
-            return None
-        n = len(strata)
-        if n > self._others.shape[0] or self._others.shape[1] != len(self.names):
-            self._hits = np.empty((2 * n, layout.SAMPLE_HIT))
-            self._stops, self._others = (
-                np.empty((2, 2 * n), dtype=np.int64),
-                np.empty((2 * n, len(self.names))),
-            )
-        count = layout.sample_take(
-            *(self._state, self._words, strata, self._hits, np.ascontiguousarray(rows.values)),
-            *(self.steps, self.records, self._others, self._stops),
-        )
-        if not count:
-            return _NOTHING
-        indicesws_at, places = self._stops[:, :count].tolist()
-        return indicesws_at, places, Records(self.names, self._others[:count])
-
-    def draw_one(self, stratum: int) -> Array:
-        """`draw` of one event."""
-        return self.draw(self._one[stratum])
+        return self.drawn.steps[stratum].count
 
     # ---- keeping ---------------------------------------------------------------------------------------
 
-    def keep(self, hits: Array, rows: Sequence[Row], labels: Array, first: int) -> Sequence[Row]:
+    def keep(self, hits: Sequence[Hit], rows: Sequence[Row], labels: Array, first: int) -> Sequence[Row]:
         """Store the drawn records at their places.
 
         Parameters
         ----------
         hits
-            The last result of `draw`.
+            The events that enter.
         rows, labels
-            The records of the hits, and the numbers of their labels.
+            Their records, and the numbers of their labels.
         first
             Number of the batch's first event in the stream.
 
@@ -301,12 +227,29 @@ class Sample:
         except (TypeError, ValueError, OverflowError):
             rows = [usable(row) for row in rows]
             values = self._values(rows)
-        loose = None
         if values is None:
-            values, loose = np.empty((len(rows), 0)), self._keep_dicts(hits, rows)
-        others = np.empty(values.shape)
-        count = layout.sample_keep(hits, values, labels, first, self.steps, self.records, others)
-        return Records(self.names, others[:count]) if loose is None else loose
+            loose = self._keep_dicts(hits, rows)
+            self._keep_values(hits, np.empty((len(rows), 0)), labels, first)
+            return loose
+        return Records(self.names, self._keep_values(hits, values, labels, first))
+
+    def _keep_values(self, hits: Sequence[Hit], values: Array, labels: Array, first: int) -> Array:
+        """Put what was drawn into the tables, one after the other: the features of the partners."""
+        d, others = values.shape[1], []
+        for hit, value, label in zip(hits, values, labels.tolist(), strict=True):
+            if hit.step >= 0:
+                step, partner = self.steps[hit.step], self.records[hit.partner]
+                known = (*partner[:RECORD_COLUMNS],) if hit.partner >= 0 else (-1.0, math.nan)
+                step[:STEP_COLUMNS] = first + hit.index, known[0], label, known[1], hit.weight, 0.0
+                step[STEP_COLUMNS : STEP_COLUMNS + d] = value
+                step[STEP_COLUMNS + d :] = partner[RECORD_COLUMNS:] if hit.partner >= 0 else math.nan
+                if hit.partner >= 0:
+                    others.append(partner[RECORD_COLUMNS:].copy())
+            if hit.record >= 0:
+                record = self.records[hit.record]
+                record[:RECORD_COLUMNS] = first + hit.index, label
+                record[RECORD_COLUMNS:] = value
+        return np.array(others).reshape(len(others), d)
 
     def _values(self, rows: Sequence[Row]) -> Array | None:
         """Rows in the table's columns, which are extended if needed; None if they do not fit a table."""
@@ -344,7 +287,7 @@ class Sample:
         old = self.names
         place = [known.index(name) for name in old]
         self.names, self._values_of = known, itemgetter(*known) if len(known) > 1 else None
-        tables = ("steps", layout.STEP_COLUMNS, 2), ("records", layout.RECORD_COLUMNS, 1)
+        tables = ("steps", STEP_COLUMNS, 2), ("records", RECORD_COLUMNS, 1)
         for name, columns, parts in tables:
             table = getattr(self, name)
             wide = np.full((len(table), columns + parts * len(known)), math.nan)
@@ -359,24 +302,23 @@ class Sample:
         """Keep records as dicts from now on."""
         self._dict_rows = {part: self.rows(part) for part in ("own", "partner", "past")}
         self.names, self._values_of = (), None
-        self.steps = np.ascontiguousarray(self.steps[:, : layout.STEP_COLUMNS])
-        self.records = np.ascontiguousarray(self.records[:, : layout.RECORD_COLUMNS])
+        self.steps = np.ascontiguousarray(self.steps[:, :STEP_COLUMNS])
+        self.records = np.ascontiguousarray(self.records[:, :RECORD_COLUMNS])
 
-    def _keep_dicts(self, hits: Array, rows: Sequence[Row]) -> list[Row]:
+    def _keep_dicts(self, hits: Sequence[Hit], rows: Sequence[Row]) -> list[Row]:
         assert self._dict_rows is not None
         scored, partner, past = self._dict_rows.values()
         others = []
-        places = hits[:, [layout.HIT_RECORD, layout.HIT_STEP, layout.HIT_PARTNER]].astype(np.int64).tolist()
-        for (past_place, step_place, partner_place), record in zip(places, rows, strict=True):
+        for hit, record in zip(hits, rows, strict=True):
             numbers = usable(record)
             row = {name: numbers[name] for name in in_order(numbers)}
-            if step_place >= 0:
-                partner_row = past[partner_place] if partner_place >= 0 else None
-                scored[step_place], partner[step_place] = row, partner_row
+            if hit.step >= 0:
+                partner_row = past[hit.partner] if hit.partner >= 0 else None
+                scored[hit.step], partner[hit.step] = row, partner_row
                 if partner_row is not None:
                     others.append(partner_row)
-            if past_place >= 0:
-                past[past_place] = row
+            if hit.record >= 0:
+                past[hit.record] = row
         return others
 
     # ---- what is in it ---------------------------------------------------------------------------------
@@ -385,9 +327,9 @@ class Sample:
         """The features of a part by place, and whether there is a record."""
         d = len(self.names)
         if part == "past":
-            return self.records[:, layout.RECORD_COLUMNS :], self.records[:, layout.RECORD_ID] >= 0.0
-        begin = layout.STEP_COLUMNS + (d if part == "partner" else 0)
-        which = layout.STEP_ID if part == "own" else layout.STEP_PARTNER
+            return self.records[:, RECORD_COLUMNS:], self.records[:, RECORD_ID] >= 0.0
+        begin = STEP_COLUMNS + (d if part == "partner" else 0)
+        which = STEP_ID if part == "own" else STEP_PARTNER
         return self.steps[:, begin : begin + d], self.steps[:, which] >= 0.0
 
     def rows_at(self, part: str, places: Sequence[int] | NDArray[np.signedinteger[Any]]) -> Sequence[Row]:
@@ -408,36 +350,32 @@ class Sample:
 
     def clear(self) -> None:
         """Discard all records, and admit no more."""
-        self.steps = np.ascontiguousarray(self.steps[:, : layout.STEP_COLUMNS])
-        self.records = np.ascontiguousarray(self.records[:, : layout.RECORD_COLUMNS])
+        self.steps = np.ascontiguousarray(self.steps[:, :STEP_COLUMNS])
+        self.records = np.ascontiguousarray(self.records[:, :RECORD_COLUMNS])
         self.names, self._values_of = (), None
         empty: list[Row | None] = [None] * len(self.steps)
         self._dict_rows = {"own": empty, "partner": empty, "past": [None] * len(self.records)}
-        self._state[layout.SAMPLE_OFF] = 1.0
-        layout.sample_left(self._state)
+        self.drawn.closed = True
 
     # ---- state -----------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """The sample as plain values and arrays, independent of batching and of the internal layout."""
-        strata = range(self.strata)
+        """The sample as plain values and arrays, independent of batching and of the internal"""
+        drawn = self.drawn
+        counters = (*drawn.steps, *drawn.records)
         return {
-            "samples": [
-                [int(self._counter(count, c)), int(self._counter(hit, c))]
-                for count, hit in ((layout.STEP, layout.STEP_HIT), (layout.RECORD, layout.RECORD_HIT))
-                for c in strata
-            ],
-            "random": self._words.copy(),
-            "next_uniform": float(self._state[layout.SAMPLE_NEXT]),
-            "log_w": [self._counter(layout.LOG_W, c) for c in strata],
-            "rank": np.concatenate([self.ranks(c)[0] for c in strata]),
-            "order": np.concatenate([self.ranks(c)[1] for c in strata]).astype(np.int64),
+            "samples": [[reservoir.count, reservoir.next] for reservoir in counters],
+            "random": np.array(drawn.random.getstate()[1], dtype=np.uint64),
+            "next_uniform": drawn.uniform,
+            "log_w": [records.log_w for records in drawn.records],
+            "rank": np.concatenate([steps.ranks for steps in drawn.steps]),
+            "order": np.concatenate([steps.order for steps in drawn.steps]).astype(np.int64),
             **{part: self._packed(part) for part in ("own", "partner", "past")},
-            "own_id": self.steps[:, layout.STEP_ID].astype(np.int64),
-            "partner_id": self.steps[:, layout.STEP_PARTNER].astype(np.int64),
-            "past_id": self.records[:, layout.RECORD_ID].astype(np.int64),
-            "margin": self.steps[:, layout.STEP_MARGIN].copy(),
-            "weight": self.steps[:, layout.STEP_WEIGHT].copy(),
+            "own_id": self.steps[:, STEP_ID].astype(np.int64),
+            "partner_id": self.steps[:, STEP_PARTNER].astype(np.int64),
+            "past_id": self.records[:, RECORD_ID].astype(np.int64),
+            "margin": self.steps[:, STEP_MARGIN].copy(),
+            "weight": self.steps[:, STEP_WEIGHT].copy(),
         }
 
     def _packed(self, part: str) -> dict[str, object]:
@@ -455,45 +393,39 @@ class Sample:
 
     def load_state(self, state: Mapping[str, Any], n_seen: Sequence[int]) -> None:
         """Restore `to_state`, after `seen` events of each stratum; KeyError, TypeError, ValueError."""
-        strata, off = range(self.strata), state["unusable"] is not None
+        off, drawn = state["unusable"] is not None, self.drawn
         if len(state["samples"]) != 2 * self.strata:
             raise ValueError(f"{len(state['samples'])} samples")
         if min(map(min, state["samples"])) < 0 or not 0.0 <= state["next_uniform"] < 1.0:
             raise ValueError("counters that cannot be")
-        counters = zip(state["samples"][: self.strata], state["samples"][self.strata :], strict=True)
-        log_w = state["log_w"]
-        for c, (steps, records) in enumerate(counters):
-            base = layout.SAMPLE_HEADER + c * layout.SAMPLE_STRATUM
-            self._state[[base + layout.STEP, base + layout.STEP_HIT]] = [int(count) for count in steps]
-            self._state[[base + layout.RECORD, base + layout.RECORD_HIT]] = [int(count) for count in records]
-            self._state[base + layout.SEEN] = n_seen[c]
-            self._state[base + layout.LOG_W] = log_w[c]
-        for name, part in (("rank", 0), ("order", 1)):
-            values = np.asarray(state[name], dtype=np.float64)
-            if values.shape != (self.strata * self.size,):
-                raise ValueError(f"{name} has shape {values.shape}")
-            for c in strata:
-                self.ranks(c)[part][:] = values[c * self.size : (c + 1) * self.size]
-        check = random.Random()  # noqa: S311
-        check.setstate((3, tuple(state["random"].tolist()), None))
-        self._words = np.array(check.getstate()[1], dtype=np.uint64)
-        self._state[layout.SAMPLE_NEXT] = float(state["next_uniform"])
-        self._state[layout.SAMPLE_OFF] = off
-        layout.sample_heap(self._state)
-        layout.sample_left(self._state)
+        for reservoir, (count, following) in zip(
+            (*drawn.steps, *drawn.records), state["samples"], strict=True
+        ):
+            reservoir.count, reservoir.next = int(count), int(following)
+        for c, records in enumerate(drawn.records):
+            drawn.seen[c], records.log_w = n_seen[c], float(state["log_w"][c])
+        for name in ("rank", "order"):
+            if np.shape(state[name]) != (self.strata * self.size,):
+                raise ValueError(f"{name} has shape {np.shape(state[name])}")
+        for c, steps in enumerate(drawn.steps):
+            part = slice(c * self.size, (c + 1) * self.size)
+            steps.ranks[:], steps.order[:] = state["rank"][part], state["order"][part]
+            steps.order_ranks()
+        drawn.random.setstate((3, tuple(state["random"].tolist()), None))
+        drawn.uniform, drawn.closed = float(state["next_uniform"]), off
         self._load_tables(state, off)
 
     def _load_tables(self, state: Mapping[str, Any], off: bool) -> None:
         labels = {"own_label", "partner_label", "past_label"} & state.keys()
         columns = {
-            **{"own_id": layout.STEP_ID, "partner_id": layout.STEP_PARTNER},
-            **{"own_label": layout.STEP_LABEL, "partner_label": layout.STEP_OTHER},
-            **{"margin": layout.STEP_MARGIN, "weight": layout.STEP_WEIGHT},
+            **{"own_id": STEP_ID, "partner_id": STEP_PARTNER},
+            **{"own_label": STEP_LABEL, "partner_label": STEP_OTHER},
+            **{"margin": STEP_MARGIN, "weight": STEP_WEIGHT},
         }
         self.names, self._values_of, self._dict_rows = (), None, None
-        steps = np.full((len(self.steps), layout.STEP_COLUMNS), math.nan)
-        records = np.full((len(self.records), layout.RECORD_COLUMNS), math.nan)
-        past = {"past_id": layout.RECORD_ID, "past_label": layout.RECORD_LABEL}
+        steps = np.full((len(self.steps), STEP_COLUMNS), math.nan)
+        records = np.full((len(self.records), RECORD_COLUMNS), math.nan)
+        past = {"past_id": RECORD_ID, "past_label": RECORD_LABEL}
         for table, places in ((steps, columns), (records, past)):
             for name, column in places.items():
                 if name.endswith("_label") and name not in labels:
@@ -555,37 +487,26 @@ Scorer = Callable[[Any], float]
 _NAMES: Final = frozenset({str, int})
 
 
-_NO_HITS: Array = np.empty((0, layout.SAMPLE_HIT))
-
-
 class Drawn:
     """Events of a batch that enter the sample, drawn before the batch is learned.
 
     Attributes
     ----------
     indices
-        Indices in the batch of drawn records that are still to be kept.
+        Indices in the batch of the drawn records.
     stops
         Indices of the steps that have a partner.
     others
         The partners, once the records were kept.
     """
 
-    def __init__(
-        self,
-        hits: Array = _NO_HITS,
-        first: int = 0,
-        stops: list[int] | None = None,
-        places: list[int] | None = None,
-        others: Sequence[Row] = (),
-    ) -> None:
+    def __init__(self, hits: Sequence[Hit] = (), first: int = 0) -> None:
         self.hits, self.first = hits, first
-        hit_rows = hits.tolist() if len(hits) else ()
-        paired = [hit for hit in hit_rows if hit[layout.HIT_PARTNER] >= 0.0]
-        self.indices = [int(hit[layout.HIT_AT]) for hit in hit_rows]
-        self.stops = [int(hit[layout.HIT_AT]) for hit in paired] if stops is None else stops
-        self.places = [int(hit[layout.HIT_STEP]) for hit in paired] if places is None else places
-        self.others = others
+        paired = [hit for hit in hits if hit.partner >= 0]
+        self.indices = [hit.index for hit in hits]
+        self.stops = [hit.index for hit in paired]
+        self.places = [hit.step for hit in paired]
+        self.others: Sequence[Row] = ()
 
 
 class Sampler(abc.ABC):
@@ -646,7 +567,7 @@ class Sampler(abc.ABC):
     @property
     def n_seen(self) -> int:
         """Labelled events observed."""
-        return sum(map(self._sample.n_seen, range(self._strata)))
+        return sum(self._sample.drawn.seen)
 
     @property
     def due(self) -> bool:
@@ -656,11 +577,11 @@ class Sampler(abc.ABC):
     @property
     def n_to_skip(self) -> list[int]:
         """For each stratum, the number of next events that cannot enter the sample."""
-        return [self._sample.n_to_skip(c) for c in range(self._strata)]
+        return [self._sample.drawn.left(c) for c in range(self._strata)]
 
     def enters(self, y: Any) -> bool:
         """Whether the next event of this label may enter the sample."""
-        return self._sample.n_to_skip(self._stratum(y)) <= 0
+        return self._sample.drawn.left(self._stratum(y)) <= 0
 
     def observe(self, x: Features, y: Any, score: float, scorer: Scorer) -> None:
         """Observe one labelled event, after it was scored and before it is learned.
@@ -695,9 +616,9 @@ class Sampler(abc.ABC):
             if not isinstance(labels, bytes):
                 return False  # to count them would take as long as to draw
             ones = labels.count(1)
-            if ones > sample.n_to_skip(1):
+            if ones > sample.drawn.left(1):
                 return False
-        if n - ones > sample.n_to_skip(0):
+        if n - ones > sample.drawn.left(0):
             return False
         self.skip(n - ones, ones)
         return True
@@ -726,7 +647,7 @@ class Sampler(abc.ABC):
             yield stop, before[0] - done[0], before[1] - done[1]
             before[c] += 1
             done = before
-            order[c] += 1 + self._sample.n_to_skip(c)
+            order[c] += 1 + self._sample.drawn.left(c)
 
     def skip_labels(self, labels: Sequence[Any]) -> None:
         """Count events that do not enter the sample: of each stratum at most `n_to_skip`."""
@@ -735,15 +656,13 @@ class Sampler(abc.ABC):
 
     def skip(self, zeros: int, ones: int) -> None:
         """Count events of the first and of the second stratum that do not enter the sample."""
-        self._sample.skip(0, zeros)
+        self._sample.drawn.skip(0, zeros)
         if ones:
-            self._sample.skip(1, ones)
+            self._sample.drawn.skip(1, ones)
 
     # ---- batches ---------------------------------------------------------------------------------------
 
-    def draw(
-        self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
-    ) -> Drawn | None:
+    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> Drawn | None:
         """Count a batch that is learned at once, and draw by labels which of its events enter the sample.
 
         Parameters
@@ -752,13 +671,11 @@ class Sampler(abc.ABC):
             Of the events; of two classes they may be bytes, 1 for the positive one and else 0.
         numbers
             Whether these records, if not all, are known to hold finite numbers only.
-        rows
-            The records, if they are at hand as rows: what is drawn may then be kept already.
 
         Returns
         -------
         Drawn or None
-            For `keep`, if anything is still to be kept, and `record_scores`. None, with nothing changed,
+            For `keep` and `record_scores`. None, with nothing changed,
             where events are to be observed one by one: in the exact part, and if records may hold anything.
         """
         first = 0 if self._later else self.n_seen
@@ -767,12 +684,8 @@ class Sampler(abc.ABC):
             return None
         if self._skip_batch(labels):
             return Drawn()
-        strata = self._strata_of(labels)
-        taken = self._sample.take(strata, rows) if rows is not None and self._strata == 2 else None
-        if taken is not None:
-            return Drawn(_NO_HITS, 0, *taken)
         first = self.n_seen
-        return Drawn(self._sample.draw(strata), first)
+        return Drawn(self._sample.drawn.draw(self._strata_of(labels)), first)
 
     def keep(self, drawn: Drawn, rows: Sequence[Features], labels: Sequence[Any]) -> None:
         """Store the drawn records, before the batch is learned; sets the partners of `drawn`.
@@ -806,7 +719,7 @@ class Sampler(abc.ABC):
         steps = self._sample.steps
         # If two steps of a batch have the same place, the later one stays.
         for index, place, partner_score in zip(drawn.stops, drawn.places, partner_scores, strict=True):
-            steps[place, layout.STEP_MARGIN] = self._margin(place, scores[index], partner_score)
+            steps[place, STEP_MARGIN] = self._margin(place, scores[index], partner_score)
 
     # ---- one event -------------------------------------------------------------------------------------
 
@@ -831,18 +744,17 @@ class Sampler(abc.ABC):
         if step is not None and step[0] is None:
             self.disable("a feature of the stream is not a finite number")
         if self.unusable is not None:
-            self._sample.skip(stratum, 1)
+            self._sample.drawn.skip(stratum, 1)
             return
-        hits = self._sample.draw_one(stratum)
+        hit = self._sample.drawn.take(0, stratum)
         if step is None:
             return
         x, value = cast("tuple[Row, float]", step)
-        if len(hits):
-            self._sample.keep(hits, [x], self._numbers_of([y]), index)
-            place = hits[:, layout.HIT_STEP].astype(np.int64)
-            if place[0] >= 0:
-                self._set_weights(place)
-                self._sample.steps[place, layout.STEP_MARGIN] = value
+        if hit is not None:
+            self._sample.keep([hit], [x], self._numbers_of([y]), index)
+            if hit.step >= 0:
+                self._set_weights(np.array([hit.step]))
+                self._sample.steps[hit.step, STEP_MARGIN] = value
         if index < self.exact:
             self._first.append(({name: x[name] for name in in_order(x)}, float(self._numbers_of([y])[0])))
             self._first_loss += value
@@ -956,7 +868,7 @@ class PairSampler(Sampler):
     ) -> tuple[Row | None, float] | None:
         """As in the base."""
         early = self.n_seen < self.exact
-        keep_record, keep_step, place = self._sample.next(self._stratum(label))
+        keep_record, keep_step, place = self._sample.drawn.next(self._stratum(label))
         if self.unusable is not None or not (early or keep_record or keep_step):
             return None
         row = self._usable_row(x)
@@ -971,7 +883,7 @@ class PairSampler(Sampler):
         return row, sign * (score - scorer(self._sample.rows_at("past", [place])[0]))
 
     def _counts_state(self) -> dict[str, object]:
-        return {"counts": [self._sample.n_seen(0), self._sample.n_seen(1)]}
+        return {"counts": list(self._sample.drawn.seen)}
 
     def _counts_from(self, state: Mapping[str, Any]) -> list[int]:
         zeros, ones = state["counts"]

@@ -13,16 +13,21 @@ from numpy.typing import NDArray
 
 from streampair.evaluation.comparator import Linear, Pairs, Quadratic, minimise
 from streampair.evaluation.pair_reservoir import (
+    RECORD_LABEL,
+    STEP_ID,
+    STEP_LABEL,
+    STEP_MARGIN,
+    STEP_OTHER,
+    STEP_PARTNER,
+    STEP_WEIGHT,
     Drawn,
     Features,
     PairSampler,
-    Records,
     Row,
     Sampler,
     Scorer,
     stands_for,
 )
-from streampair.kernels import sampling as layout
 
 __all__ = [
     "LabelledRegret",
@@ -327,7 +332,7 @@ class PairRegret(PairSampler):
         counted = [sample.counted(c) for c in (0, 1)]
         scale = np.concatenate([stands_for(*sample.ranks(c), counted[c], self.exact) for c in (0, 1)])
         steps = sample.steps
-        slots = np.flatnonzero((steps[:, layout.STEP_PARTNER] >= 0.0) & (scale > 0.0))
+        slots = np.flatnonzero((steps[:, STEP_PARTNER] >= 0.0) & (scale > 0.0))
         kept = [int(np.count_nonzero(part)) for part in np.split(scale, 2)]
         return PairSample(
             n=self.n_seen,
@@ -337,11 +342,11 @@ class PairRegret(PairSampler):
             first_loss=self._first_loss,
             records=sample.rows_at("own", slots),
             partners=sample.rows_at("partner", slots),
-            record_id=steps[slots, layout.STEP_ID],
-            partner_id=steps[slots, layout.STEP_PARTNER],
+            record_id=steps[slots, STEP_ID],
+            partner_id=steps[slots, STEP_PARTNER],
             labels=slots >= sample.size,
-            margin=steps[slots, layout.STEP_MARGIN],
-            weight=steps[slots, layout.STEP_WEIGHT],
+            margin=steps[slots, STEP_MARGIN],
+            weight=steps[slots, STEP_WEIGHT],
             scale=scale[slots],
             kept=(kept[0], kept[1]),
             steps=(counted[0], counted[1]),
@@ -398,13 +403,13 @@ class LabelledRegret(Sampler):
     def _set_weights(self, places: NDArray[np.int64]) -> None:
         """Set weight 1 for a pair, 0 where the labels form none."""
         steps = self._sample.steps
-        labels, partner_labels = steps[places, layout.STEP_LABEL], steps[places, layout.STEP_OTHER]
+        labels, partner_labels = steps[places, STEP_LABEL], steps[places, STEP_OTHER]
         usable = ~(np.isnan(labels) | np.isnan(partner_labels))
-        steps[places, layout.STEP_WEIGHT] = usable & self.paired(labels, partner_labels)
+        steps[places, STEP_WEIGHT] = usable & self.paired(labels, partner_labels)
 
     def _margin(self, place: int, score: float, partner_score: float) -> float:
         """By the labels; 0 where they make no pair."""
-        columns = [layout.STEP_LABEL, layout.STEP_OTHER, layout.STEP_WEIGHT]
+        columns = [STEP_LABEL, STEP_OTHER, STEP_WEIGHT]
         label, partner_label, weight = self._sample.steps[place, columns].tolist()
         return (
             float(self.margins(None, label, [partner_score], [partner_label], score, float)[0])
@@ -415,7 +420,7 @@ class LabelledRegret(Sampler):
     def prepare(self, x: Features, y: Any, score: float, scorer: Scorer) -> tuple[Row | None, float] | None:
         """As in the base."""
         early = self.n_seen < self.exact
-        keep_record, keep_step, place = self._sample.next(0)
+        keep_record, keep_step, place = self._sample.drawn.next(0)
         if self.unusable is not None or not (early or keep_record or keep_step):
             return None
         label, row, value = self.label(y), self._usable_row(x), 0.0
@@ -428,7 +433,7 @@ class LabelledRegret(Sampler):
                 arguments = self.margins(x, label, rows, labels, score, scorer)
                 value = float(np.sum(self.loss.value(arguments))) / self.n_seen
         elif keep_step:
-            other = float(self._sample.records[place, layout.RECORD_LABEL])
+            other = float(self._sample.records[place, RECORD_LABEL])
             if self._makes_pair(label, other):
                 partner = self._sample.rows_at("past", [place])[0]
                 value = float(self.margins(x, label, [partner], [other], score, scorer)[0])
@@ -462,8 +467,8 @@ class LabelledRegret(Sampler):
         pairs = self.pairs_of(
             x[np.concatenate([later, np.arange(n_first, n_first + m)])],
             x[np.concatenate([earlier, np.arange(n_first + m, n_first + 2 * m)])],
-            np.concatenate([labels[later], steps[slots, layout.STEP_LABEL]]),
-            np.concatenate([labels[earlier], steps[slots, layout.STEP_OTHER]]),
+            np.concatenate([labels[later], steps[slots, STEP_LABEL]]),
+            np.concatenate([labels[earlier], steps[slots, STEP_OTHER]]),
         )
         sample = PairSample(
             n=n,
@@ -473,11 +478,11 @@ class LabelledRegret(Sampler):
             first_loss=self._first_loss,
             records=records,
             partners=partners,
-            record_id=steps[slots, layout.STEP_ID],
-            partner_id=steps[slots, layout.STEP_PARTNER],
+            record_id=steps[slots, STEP_ID],
+            partner_id=steps[slots, STEP_PARTNER],
             labels=np.zeros(m, dtype=np.bool_),  # one stratum
-            margin=steps[slots, layout.STEP_MARGIN],
-            weight=steps[slots, layout.STEP_WEIGHT],
+            margin=steps[slots, STEP_MARGIN],
+            weight=steps[slots, STEP_WEIGHT],
             scale=scale[slots],
             kept=(m, 0),
             steps=(counted, 0),
@@ -507,9 +512,9 @@ class LabelledRegret(Sampler):
         steps, records = self._sample.steps, self._sample.records
         return {
             "seen": self.n_seen,
-            "own_label": steps[:, layout.STEP_LABEL].copy(),
-            "partner_label": steps[:, layout.STEP_OTHER].copy(),
-            "past_label": records[:, layout.RECORD_LABEL].copy(),
+            "own_label": steps[:, STEP_LABEL].copy(),
+            "partner_label": steps[:, STEP_OTHER].copy(),
+            "past_label": records[:, RECORD_LABEL].copy(),
         }
 
     def _counts_from(self, state: Mapping[str, Any]) -> list[int]:
@@ -671,9 +676,7 @@ class MetricRegret(LabelledRegret):
             self.disable(f"a metric of more than {MOST_FEATURES} features takes too long to be compared with")
         super().commit(step, y)
 
-    def draw(
-        self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
-    ) -> Drawn | None:
+    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> Drawn | None:
         """None: distances to partners are computed one by one."""
         return None
 
