@@ -24,7 +24,6 @@ from streampair.evaluation import (
     MetricRegret,
     PairRegret,
     Quality,
-    Records,
     RegretEstimate,
     RelevanceRegret,
     quality_of,
@@ -50,9 +49,7 @@ class Regret(Protocol):
 
     def skip(self, zeros: int, ones: int) -> None: ...
 
-    def draw(
-        self, labels: Sequence[Any], *, numbers: bool = False, rows: Records | None = None
-    ) -> Drawn | None: ...
+    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> Drawn | None: ...
 
     def keep(self, drawn: Drawn, rows: Sequence[Any], labels: Sequence[Any]) -> None: ...
 

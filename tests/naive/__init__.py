@@ -16,7 +16,6 @@ from naive.boosted_trees import (
     ring_rows,
 )
 from naive.buffers import Buffer, binomial, row_to_replace
-from naive.comparator import descent
 from naive.double_double import (
     blt_noise,
     dense,
@@ -94,7 +93,7 @@ from naive.pairs import metric_risk_gradient, pair_descent, pair_sums, pair_sums
 from naive.platt import Link, probabilities
 from naive.random import blt_variances, fourier, laplace_integers, normals_from_seed
 from naive.rolling_auc import Window
-from naive.sampling import Draw, Thinning, Uniform, kept, woven
+from naive.sampling import Draw, Thinning, Uniform
 from naive.sensitivity import fifo_influence, moves, pairs, worst
 from naive.sparse import SparsePairOGD, probability_few, scatter, score_few
 from naive.symmetric import (
@@ -170,7 +169,6 @@ __all__ = [
     "cube_root",
     "dearest_windows",
     "dense",
-    "descent",
     "dot",
     "edges_of",
     "eigenvalues",
@@ -190,7 +188,6 @@ __all__ = [
     "history_gradient",
     "history_store",
     "importances",
-    "kept",
     "kept_places",
     "laplace_integers",
     "largest",
@@ -259,5 +256,4 @@ __all__ = [
     "unusable_row",
     "vector",
     "worst",
-    "woven",
 ]

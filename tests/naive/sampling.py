@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,37 +135,3 @@ class Draw:
             return [0] * len(self.seen)
         pairs = zip(self.steps, self.records, strict=True)
         return [min(s.hit - s.count, r.hit - r.count) for s, r in pairs]
-
-
-def kept(
-    hits: Sequence[Sequence[float]],
-    rows: Sequence[Any],
-    labels: Sequence[float],
-    first: int,
-    steps: dict[int, Any],
-    records: dict[int, Any],
-) -> list[Any]:
-    """Put events (place in the batch, stratum, record, step, partner, weight) into two tables, by place.
-
-    A step is (id, id of its partner, label, label of the partner, weight, row, row of the partner), a record
-    (id, label, row). Gives the rows of the partners.
-    """
-    others = []
-    for (position, _, record, step, partner, weight), row, label in zip(hits, rows, labels, strict=True):
-        if step >= 0:
-            other = records.get(int(partner), (-1, math.nan, None))
-            steps[int(step)] = (first + position, other[0], label, other[1], weight, row, other[2])
-            if partner >= 0:
-                others.append(other[2])
-        if record >= 0:
-            records[int(record)] = (first + position, label, row)
-    return others
-
-
-def woven(rows: Sequence[Any], stops: Sequence[int], others: Sequence[Any]) -> list[tuple[Any, bool]]:
-    """Rows with others before those at the stops, and whether each is of the first."""
-    out: list[tuple[Any, bool]] = []
-    for i, row in enumerate(rows):
-        out += [(other, False) for stop, other in zip(stops, others, strict=True) if stop == i]
-        out.append((row, True))
-    return out

@@ -23,8 +23,8 @@ from streampair import auc, losses
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate, RollingAUC, comparator
 from streampair.evaluation.comparator import minimise
-from streampair.evaluation.pair_reservoir import stands_for
-from streampair.kernels import rolling_auc, sampling
+from streampair.evaluation.pair_reservoir import RECORD_ID, stands_for
+from streampair.kernels import rolling_auc
 
 Array = NDArray[np.float64]
 
@@ -452,10 +452,10 @@ class Latest(PairRegret):
 
     def prepare(self, x: Any, label: bool, score: float, scorer: Any) -> Any:
         records = np.split(self._sample.records, 2)[not label]
-        known = records[records[:, sampling.RECORD_ID] >= 0.0]
+        known = records[records[:, RECORD_ID] >= 0.0]
         if len(known):
-            latest = int(known[:, sampling.RECORD_ID].argmax())
-            self._sample._state[sampling.SAMPLE_NEXT] = (latest + 0.5) / len(known)
+            latest = int(known[:, RECORD_ID].argmax())
+            self._sample.drawn.uniform = (latest + 0.5) / len(known)
         return super().prepare(x, label, score, scorer)
 
 
@@ -587,9 +587,9 @@ class Forgetful(PairRegret):
     """Mutant: a batch of which nobody enters is not counted."""
 
     def _skip_batch(self, labels: Any) -> bool:
-        kept = self._sample._state.copy()
+        kept = copy.deepcopy(self._sample.drawn)
         found = super()._skip_batch(labels)
-        self._sample._state[:] = kept
+        self._sample.drawn = kept
         return found
 
 

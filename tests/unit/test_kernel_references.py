@@ -21,7 +21,6 @@ from harness.every_loss import EVERY, MARGIN, name_of
 from naive import label_table, random_trees
 
 from streampair import losses
-from streampair.evaluation.pair_reservoir import Sample
 from streampair.kernels import Kernel, buffers, dp_steps, numerics, pair_graph, sparse
 from streampair.kernels import boosted_trees as boosted_kernels
 from streampair.kernels import forest as forest_kernels
@@ -30,7 +29,6 @@ from streampair.kernels import losses as losses_kernels
 from streampair.kernels import platt as link_kernels
 from streampair.kernels import random_trees as tree_kernels
 from streampair.kernels import rolling_auc as rolling_auc_kernels
-from streampair.kernels import sampling as layout
 from streampair.kernels import state as state_kernels
 from streampair.kernels.pairs import BLOCK
 from streampair.offline.risk import packed
@@ -1890,154 +1888,6 @@ def pair_sums_logistic(kernel: Any, rng: Rng) -> None:
         wanted = naive.pair_sums_logistic(high.tolist(), low.tolist())
         for values, one in zip(found, wanted, strict=True):
             close(values.tolist(), one)
-
-
-def sample_of(rng: Rng) -> tuple[Sample, naive.Draw]:
-    """A sample, and its reference."""
-    strata, exact, seed = int(rng.integers(1, 3)), int(rng.integers(2, 20)), int(rng.integers(0, 99))
-    steps, records = int(rng.integers(2, 12)), int(rng.integers(2, 12))
-    return (
-        Sample(strata, steps, records, exact, seed),
-        naive.Draw(strata, steps, records, exact, seed),
-    )
-
-
-def drawn(kernel: Any, sample: Sample, strata: Any) -> list[list[float]]:
-    """What a kernel draws of events."""
-    hits = np.empty((len(strata), layout.SAMPLE_HIT))
-    count = kernel(sample._state, sample._words, np.array(strata, dtype=np.uint8), hits)
-    return hits[:count].tolist()  # type: ignore[no-any-return]
-
-
-@against(naive.Draw)
-def sample_draw(kernel: Any, rng: Rng) -> None:
-    """To the last place, however the events come in batches."""
-    sample, reference = sample_of(rng)
-    for size in rng.integers(0, 400, 12):
-        strata = rng.integers(0, sample.strata, size).tolist()
-        events = [(i, c, reference.event(c)) for i, c in enumerate(strata)]
-        wanted = [[i, c, *hit] for i, c, hit in events if hit]
-        assert drawn(kernel, sample, strata) == wanted
-        assert [sample.n_to_skip(c) for c in range(sample.strata)] == reference.left()
-    for c in range(sample.strata):
-        assert sample.ranks(c)[0].tolist() == reference.steps[c].rank
-        assert sample.ranks(c)[1].tolist() == reference.steps[c].order
-
-
-@against(naive.Draw)
-def sample_left(kernel: Any, rng: Rng) -> None:
-    sample, reference = sample_of(rng)
-    strata = rng.integers(0, sample.strata, 200).tolist()
-    drawn(layout.sample_draw, sample, strata)
-    list(map(reference.event, strata))
-    for c in range(sample.strata):
-        sample._state[layout.SAMPLE_HEADER + c * layout.SAMPLE_STRATUM + layout.LEFT] = 7.0
-    kernel(sample._state)
-    assert [sample._counter(layout.LEFT, c) for c in range(sample.strata)] == reference.left()
-
-
-@against(naive.Draw)
-def sample_heap(kernel: Any, rng: Rng) -> None:
-    """From ranks alone it goes on as the reference, which has kept its heap."""
-    sample, reference = sample_of(rng)
-    strata = rng.integers(0, sample.strata, 3000).tolist()
-    cut = int(rng.choice([0, 20, 50, 1000]))
-    drawn(layout.sample_draw, sample, strata[:cut])
-    list(map(reference.event, strata[:cut]))
-    for c in range(sample.strata):
-        first = layout.SAMPLE_HEADER + sample.strata * layout.SAMPLE_STRATUM + (3 * c + 2) * sample.size
-        sample._state[first : first + sample.size] = 0.0
-    kernel(sample._state)
-    for c in range(sample.strata):
-        first = layout.SAMPLE_HEADER + sample.strata * layout.SAMPLE_STRATUM + (3 * c + 2) * sample.size
-        assert sorted(sample._state[first : first + sample.size].tolist()) == list(range(sample.size))
-    events = [(i, c, reference.event(c)) for i, c in enumerate(strata[cut:])]
-    assert drawn(layout.sample_draw, sample, strata[cut:]) == [[i, c, *hit] for i, c, hit in events if hit]
-
-
-@against(naive.kept)
-def sample_keep(kernel: Any, rng: Rng) -> None:
-    sample, _ = sample_of(rng)
-    steps, records = (np.full((len(t), t.shape[1]), -1.0) for t in (sample.steps, sample.records))
-    d = 3
-    steps = np.concatenate([steps, np.full((len(steps), 2 * d), np.nan)], axis=1)
-    records = np.concatenate([records, np.full((len(records), d), np.nan)], axis=1)
-    table: tuple[dict[int, Any], dict[int, Any]] = {}, {}
-    first = 0
-    for size in (40, 300, 100):
-        hits = drawn(layout.sample_draw, sample, rng.integers(0, sample.strata, size))
-        rows, labels = rng.normal(size=(len(hits), d)), rng.normal(size=len(hits))
-        others = np.empty((len(hits), d))
-        count = kernel(
-            np.array(hits).reshape(-1, layout.SAMPLE_HIT), rows, labels, first, steps, records, others
-        )
-        wanted = naive.kept(hits, [tuple(row) for row in rows.tolist()], labels.tolist(), first, *table)
-        assert list(map(tuple, others[:count].tolist())) == wanted
-        first += size
-    nothing = (math.nan,) * d
-    for place, (own_id, partner, label, other, weight, row, theirs) in table[0].items():
-        wanted = [own_id, partner, label, other, weight, 0.0, *row, *(theirs or nothing)]
-        np.testing.assert_array_equal(steps[place], wanted)
-    for place, (own_id, label, row) in table[1].items():
-        np.testing.assert_array_equal(records[place], [own_id, label, *row])
-    assert {int(place) for place in np.flatnonzero(steps[:, layout.STEP_ID] >= 0)} == set(table[0])
-
-
-@against(naive.Draw)
-def sample_take(kernel: Any, rng: Rng) -> None:
-    """As drawing, then keeping what was drawn."""
-    sample, reference = sample_of(rng)
-    d, first = 3, 0
-    steps = np.full((len(sample.steps), layout.STEP_COLUMNS + 2 * d), -1.0)
-    records = np.full((len(sample.records), layout.RECORD_COLUMNS + d), -1.0)
-    table: tuple[dict[int, Any], dict[int, Any]] = {}, {}
-    for size in (40, 300, 100):
-        strata, rows = rng.integers(0, sample.strata, size), rng.normal(size=(size, d))
-        events = [(i, int(c), reference.event(int(c))) for i, c in enumerate(strata)]
-        hits = [[i, c, *hit] for i, c, hit in events if hit]
-        drawn = [tuple(rows[int(hit[0])].tolist()) for hit in hits]
-        wanted = naive.kept(hits, drawn, [hit[1] for hit in hits], first, *table)
-        others, stops = np.empty((size, d)), np.empty((2, size), dtype=np.int64)
-        room, codes = np.empty((size, layout.SAMPLE_HIT)), np.array(strata, dtype=np.uint8)
-        count = kernel(sample._state, sample._words, codes, room, rows, steps, records, others, stops)
-        assert list(map(tuple, others[:count].tolist())) == wanted
-        paired = [hit for hit in hits if hit[4] >= 0]
-        assert stops[:, :count].T.tolist() == [[hit[0], hit[3]] for hit in paired]
-        first += size
-    for place, (own_id, partner, label, _, weight, row, _) in table[0].items():
-        assert steps[place, [0, 1, 2, 4, *range(6, 6 + d)]].tolist() == [own_id, partner, label, weight, *row]
-    for place, (own_id, label, row) in table[1].items():
-        assert records[place].tolist() == [own_id, label, *row]
-
-
-@against(naive.descent)
-def descent(kernel: Any, rng: Rng) -> None:
-    """Every step: the search may end early, after some, or stop at the boundary of the ball."""
-    n, d = int(rng.integers(5, 60)), int(rng.integers(1, 5))
-    rows, share = rng.normal(size=(n, d)) + 0.4, rng.random(n) / n
-    widths = [
-        (1, 0.3),
-        (1, 0.01),
-        *((loss.code, 0.0) for loss in MARGIN if loss.code != losses_kernels.HINGE),
-    ]
-    for code, width in widths:
-        for radius, iterations in ((0.2, 60), (5.0, 7), (5.0, 60)):
-            w, reach = 0.1 * rng.normal(size=d), float(np.mean((rows**2).sum(axis=1)))
-            wanted, count = naive.descent(rows, share, code, width, radius, w, reach, iterations)
-            assert kernel(rows, share, code, width, radius, w, reach, iterations) == count
-            close(w, wanted, 1e-6)
-
-
-@against(naive.woven)
-def woven(kernel: Any, rng: Rng) -> None:
-    n, d = int(rng.integers(1, 9)), 2
-    stops = np.flatnonzero(rng.random(n) < 0.5)
-    rows, labels, others = rng.normal(size=(n, d)), rng.normal(size=n), rng.normal(size=(len(stops), d))
-    out, out_labels = np.empty((n + len(stops), d)), np.empty(n + len(stops))
-    kernel(rows, labels, stops, others, out, out_labels)
-    wanted = naive.woven(list(range(n)), stops.tolist(), [-1 - i for i in range(len(stops))])
-    np.testing.assert_array_equal(out, [rows[i] if i >= 0 else others[-1 - i] for i, _ in wanted])
-    np.testing.assert_array_equal(out_labels, [labels[i] if is_own else math.nan for i, is_own in wanted])
 
 
 # ---- random trees ----------------------------------------------------------------------------------------
