@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
 from typing import Any, ClassVar, Final, cast, overload
 
 import numpy as np
@@ -138,13 +137,7 @@ def in_order(names: Iterable[Any]) -> list[Any]:
     return sorted(names, key=lambda name: (type(name).__name__, name if type(name) is int else 0, str(name)))
 
 
-#: A table may have `_NARROW` columns, or `_SPARSE` times the features of the record that adds new ones. With
-#: more it would be mostly missing values.
-_NARROW = 64
-_SPARSE = 4
-
-
-# Columns before the features: of a table of steps (those of the record, then of its partner), and of records.
+# Columns of the tables of steps and of records.
 STEP_ID = 0
 STEP_PARTNER = 1
 STEP_LABEL = 2
@@ -174,23 +167,25 @@ class Sample:
     Attributes
     ----------
     steps, records
-        The tables, a row for each place, by stratum. An id of -1 marks an empty place.
-    names
-        Of the features, in the order of the columns.
+        Their numbers, a row for each place, by stratum. An id of -1 marks an empty place.
+    rows
+        The features of steps (``"own"``), of their partners (``"partner"``), and of records (``"past"``), by
+        place; None: there is none.
     """
 
     def __init__(self, strata: int, steps: int, records: int, exact: int, seed: int) -> None:
         self.strata, self.size = strata, steps + 1
         self.drawn = Reservoirs(strata, steps=steps, records=records, exact=exact, seed=seed)
-        self.names: tuple[Any, ...] = ()
-        self._values_of: Any = None
         self.steps = np.full((strata * self.size, STEP_COLUMNS), -1.0)
         self.steps[:, [STEP_LABEL, STEP_OTHER]] = math.nan
         self.steps[:, [STEP_WEIGHT, STEP_MARGIN]] = 0.0
         self.records = np.full((strata * records, RECORD_COLUMNS), -1.0)
         self.records[:, RECORD_LABEL] = math.nan
-        #: Replaces the columns where records have too many different features for a table.
-        self._dict_rows: dict[str, list[Row | None]] | None = None
+        self.rows = self._no_rows()
+
+    def _no_rows(self) -> dict[str, list[Row | None]]:
+        sizes = {"own": len(self.steps), "partner": len(self.steps), "past": len(self.records)}
+        return {part: [None] * size for part, size in sizes.items()}
 
     # ---- drawing ---------------------------------------------------------------------------------------
 
@@ -205,7 +200,7 @@ class Sample:
 
     # ---- keeping ---------------------------------------------------------------------------------------
 
-    def keep(self, hits: Sequence[Hit], rows: Sequence[Row], labels: Array, first: int) -> Sequence[Row]:
+    def keep(self, hits: Sequence[Hit], rows: Sequence[Row], labels: Array, first: int) -> list[Row]:
         """Store the drawn records at their places.
 
         Parameters
@@ -222,145 +217,38 @@ class Sample:
         sequence
             The partners of the steps that have one, as they are now.
         """
-        try:
-            values = None if self._dict_rows is not None else self._values(rows)
-        except (TypeError, ValueError, OverflowError):
-            rows = [usable(row) for row in rows]
-            values = self._values(rows)
-        if values is None:
-            loose = self._keep_dicts(hits, rows)
-            self._keep_values(hits, np.empty((len(rows), 0)), labels, first)
-            return loose
-        return Records(self.names, self._keep_values(hits, values, labels, first))
-
-    def _keep_values(self, hits: Sequence[Hit], values: Array, labels: Array, first: int) -> Array:
-        """Put what was drawn into the tables, one after the other: the features of the partners."""
-        d, others = values.shape[1], []
-        for hit, value, label in zip(hits, values, labels.tolist(), strict=True):
-            if hit.step >= 0:
-                step, partner = self.steps[hit.step], self.records[hit.partner]
-                known = (*partner[:RECORD_COLUMNS],) if hit.partner >= 0 else (-1.0, math.nan)
-                step[:STEP_COLUMNS] = first + hit.index, known[0], label, known[1], hit.weight, 0.0
-                step[STEP_COLUMNS : STEP_COLUMNS + d] = value
-                step[STEP_COLUMNS + d :] = partner[RECORD_COLUMNS:] if hit.partner >= 0 else math.nan
-                if hit.partner >= 0:
-                    others.append(partner[RECORD_COLUMNS:].copy())
-            if hit.record >= 0:
-                record = self.records[hit.record]
-                record[:RECORD_COLUMNS] = first + hit.index, label
-                record[RECORD_COLUMNS:] = value
-        return np.array(others).reshape(len(others), d)
-
-    def _values(self, rows: Sequence[Row]) -> Array | None:
-        """Rows in the table's columns, which are extended if needed; None if they do not fit a table."""
-        if isinstance(rows, Records):
-            if not self._add_columns(rows.names, len(rows.names)):
-                return None
-            if tuple(rows.names) == self.names:
-                return np.ascontiguousarray(rows.values)
-            out = np.full((len(rows), len(self.names)), math.nan)
-            index = {name: j for j, name in enumerate(self.names)}
-            out[:, [index[name] for name in rows.names]] = rows.values
-            return out
-        table = []
-        for row in rows:
-            try:
-                if len(row) != len(self.names):
-                    raise KeyError
-                table.append(self._values_of(row))
-            except (KeyError, TypeError):
-                if not self._add_columns(row, len(row)):
-                    return None
-                table.append([row.get(name, math.nan) for name in self.names])
-        if any(len(values) != len(self.names) for values in table):
-            table = [[row.get(name, math.nan) for name in self.names] for row in rows]
-        return np.array(table, dtype=np.float64).reshape(len(rows), len(self.names))
-
-    def _add_columns(self, names: Any, count: int) -> bool:
-        """Add columns for these names; if there are too many, switch to dicts and return False."""
-        if set(names) <= set(self.names):
-            return True
-        known = tuple(in_order({*self.names, *names}))
-        if len(known) > max(_NARROW, _SPARSE * count) and self.names:
-            self._switch_to_dicts()
-            return False
-        old = self.names
-        place = [known.index(name) for name in old]
-        self.names, self._values_of = known, itemgetter(*known) if len(known) > 1 else None
-        tables = ("steps", STEP_COLUMNS, 2), ("records", RECORD_COLUMNS, 1)
-        for name, columns, parts in tables:
-            table = getattr(self, name)
-            wide = np.full((len(table), columns + parts * len(known)), math.nan)
-            wide[:, :columns] = table[:, :columns]
-            for part in range(parts):
-                begin = columns + part * len(old)
-                wide[:, [columns + part * len(known) + j for j in place]] = table[:, begin : begin + len(old)]
-            setattr(self, name, wide)
-        return True
-
-    def _switch_to_dicts(self) -> None:
-        """Keep records as dicts from now on."""
-        self._dict_rows = {part: self.rows(part) for part in ("own", "partner", "past")}
-        self.names, self._values_of = (), None
-        self.steps = np.ascontiguousarray(self.steps[:, :STEP_COLUMNS])
-        self.records = np.ascontiguousarray(self.records[:, :RECORD_COLUMNS])
-
-    def _keep_dicts(self, hits: Sequence[Hit], rows: Sequence[Row]) -> list[Row]:
-        assert self._dict_rows is not None
-        scored, partner, past = self._dict_rows.values()
+        own, partners, past = self.rows.values()
         others = []
-        for hit, record in zip(hits, rows, strict=True):
-            numbers = usable(record)
-            row = {name: numbers[name] for name in in_order(numbers)}
+        for hit, features, label in zip(hits, rows, labels.tolist(), strict=True):
+            known = usable(features)
+            row = {name: known[name] for name in in_order(known)}
             if hit.step >= 0:
-                partner_row = past[hit.partner] if hit.partner >= 0 else None
-                scored[hit.step], partner[hit.step] = row, partner_row
-                if partner_row is not None:
-                    others.append(partner_row)
+                partner, number, other_label = None, -1.0, math.nan
+                if hit.partner >= 0:
+                    partner = past[hit.partner] or {}
+                    number, other_label = self.records[hit.partner].tolist()
+                    others.append(partner)
+                self.steps[hit.step] = first + hit.index, number, label, other_label, hit.weight, 0.0
+                own[hit.step], partners[hit.step] = row, partner
             if hit.record >= 0:
+                self.records[hit.record] = first + hit.index, label
                 past[hit.record] = row
         return others
 
     # ---- what is in it ---------------------------------------------------------------------------------
 
-    def _part(self, part: str) -> tuple[Array, NDArray[np.bool_]]:
-        """The features of a part by place, and whether there is a record."""
-        d = len(self.names)
-        if part == "past":
-            return self.records[:, RECORD_COLUMNS:], self.records[:, RECORD_ID] >= 0.0
-        begin = STEP_COLUMNS + (d if part == "partner" else 0)
-        which = STEP_ID if part == "own" else STEP_PARTNER
-        return self.steps[:, begin : begin + d], self.steps[:, which] >= 0.0
-
-    def rows_at(self, part: str, places: Sequence[int] | NDArray[np.signedinteger[Any]]) -> Sequence[Row]:
+    def rows_at(self, part: str, places: Sequence[int] | NDArray[np.signedinteger[Any]]) -> list[Row]:
         """The records at these places of ``"own"``, ``"partner"`` or ``"past"``; there must be some."""
-        if self._dict_rows is not None:
-            return [self._dict_rows[part][place] or {} for place in places]
-        return Records(self.names, self._part(part)[0][places])
-
-    def rows(self, part: str) -> list[Row | None]:
-        """The records of a part by place; None where there is none."""
-        if self._dict_rows is not None:
-            return self._dict_rows[part]
-        values, present = self._part(part)
-        return [
-            row if there else None
-            for row, there in zip(Records(self.names, values)[:], present.tolist(), strict=True)
-        ]
+        return [self.rows[part][place] or {} for place in places]
 
     def clear(self) -> None:
         """Discard all records, and admit no more."""
-        self.steps = np.ascontiguousarray(self.steps[:, :STEP_COLUMNS])
-        self.records = np.ascontiguousarray(self.records[:, :RECORD_COLUMNS])
-        self.names, self._values_of = (), None
-        empty: list[Row | None] = [None] * len(self.steps)
-        self._dict_rows = {"own": empty, "partner": empty, "past": [None] * len(self.records)}
-        self.drawn.closed = True
+        self.rows, self.drawn.closed = self._no_rows(), True
 
     # ---- state -----------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
-        """The sample as plain values and arrays, independent of batching and of the internal"""
+        """The sample as plain values and arrays, independent of batching."""
         drawn = self.drawn
         counters = (*drawn.steps, *drawn.records)
         return {
@@ -370,25 +258,12 @@ class Sample:
             "log_w": [records.log_w for records in drawn.records],
             "rank": np.concatenate([steps.ranks for steps in drawn.steps]),
             "order": np.concatenate([steps.order for steps in drawn.steps]).astype(np.int64),
-            **{part: self._packed(part) for part in ("own", "partner", "past")},
+            **{part: pack_records(rows) for part, rows in self.rows.items()},
             "own_id": self.steps[:, STEP_ID].astype(np.int64),
             "partner_id": self.steps[:, STEP_PARTNER].astype(np.int64),
             "past_id": self.records[:, RECORD_ID].astype(np.int64),
             "margin": self.steps[:, STEP_MARGIN].copy(),
             "weight": self.steps[:, STEP_WEIGHT].copy(),
-        }
-
-    def _packed(self, part: str) -> dict[str, object]:
-        values, present = self._part(part)
-        values = values[present]
-        if self._dict_rows is not None or not len(values) or np.isnan(values).any():
-            return pack_records(self.rows(part))
-        return {
-            "names": list(self.names),
-            "lengths": np.array([len(self.names)], dtype=np.int32),
-            "columns": np.arange(len(self.names), dtype=np.int32),
-            "which": np.where(present, 0, -1).astype(np.int32),
-            "values": values.ravel(),
         }
 
     def load_state(self, state: Mapping[str, Any], n_seen: Sequence[int]) -> None:
@@ -422,9 +297,8 @@ class Sample:
             **{"own_label": STEP_LABEL, "partner_label": STEP_OTHER},
             **{"margin": STEP_MARGIN, "weight": STEP_WEIGHT},
         }
-        self.names, self._values_of, self._dict_rows = (), None, None
-        steps = np.full((len(self.steps), STEP_COLUMNS), math.nan)
-        records = np.full((len(self.records), RECORD_COLUMNS), math.nan)
+        steps = np.full(self.steps.shape, math.nan)
+        records = np.full(self.records.shape, math.nan)
         past = {"past_id": RECORD_ID, "past_label": RECORD_LABEL}
         for table, places in ((steps, columns), (records, past)):
             for name, column in places.items():
@@ -435,24 +309,16 @@ class Sample:
                     raise ValueError(f"{name} has shape {value.shape}")
                 table[:, column] = value
         self.steps, self.records = steps, records
-        parts = {part: unpack_records(state[part]) for part in ("own", "partner", "past")}
-        for part, rows in parts.items():
-            present = self._part(part)[1] & (not off)
-            if len(rows) != len(present) or [row is not None for row in rows] != present.tolist():
+        self.rows = {part: unpack_records(state[part]) for part in ("own", "partner", "past")}
+        numbers = {
+            "own": steps[:, STEP_ID],
+            "partner": steps[:, STEP_PARTNER],
+            "past": records[:, RECORD_ID],
+        }
+        for part, rows in self.rows.items():
+            present = (numbers[part] >= 0.0) & (not off)
+            if [row is not None for row in rows] != present.tolist():
                 raise ValueError(f"{len(rows)} rows in {part}, or not where they should be")
-        every = [row for rows in parts.values() for row in rows if row is not None]
-        kinds = sorted({tuple(row) for row in every}, key=len)
-        fits = not off and all(self._add_columns(names, len(names)) for names in kinds)
-        if not fits:
-            self._switch_to_dicts()
-            self._dict_rows = parts
-            return
-        known: tuple[Any, ...] = self.names
-        for part, rows in parts.items():
-            values, present = self._part(part)
-            for place in np.flatnonzero(present).tolist():
-                found = rows[place] or {}
-                values[place] = [found.get(name, math.nan) for name in known]
 
 
 def stands_for(ranks: Array, order: Array, count: int, shift: int) -> Array:
