@@ -21,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 
 from streampair import auc, losses
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate, RollingAUC, comparator
+from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate, RollingAUC
 from streampair.evaluation.comparator import minimise
 from streampair.evaluation.pair_reservoir import RECORD_ID, stands_for
 from streampair.kernels import rolling_auc
@@ -286,19 +286,6 @@ def problem(seed: int, n: int = 300, d: int = 4) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
     w = rng.normal(size=d)
     return rng.normal(size=(n, d)) + 0.4 * w, rng.random(n)
-
-
-@pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic(), losses.SquaredHinge(), losses.Square()])
-@pytest.mark.parametrize("radius", [0.3, 3.0])
-def test_a_compiled_search_finds_what_the_other_finds(
-    loss: Any, radius: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows, weights = problem(2)
-    compiled = minimise(rows, weights, loss, radius, np.zeros(4))
-    shifted = minimise(rows + 0.01, weights, loss, radius, np.zeros(4))
-    monkeypatch.setattr(comparator, "_FEW", 0)
-    assert minimise(rows, weights, loss, radius, np.zeros(4)) == pytest.approx(compiled, abs=1e-6)
-    assert minimise(rows, weights, loss, radius, np.zeros(4)) != pytest.approx(shifted, abs=1e-6)
 
 
 @pytest.mark.parametrize("loss", [losses.Hinge(), losses.Logistic(), losses.SquaredHinge(), losses.Square()])
