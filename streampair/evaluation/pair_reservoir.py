@@ -217,7 +217,7 @@ class Sample:
         sequence
             The partners of the steps that have one, as they are now.
         """
-        own, partners, past = self.rows.values()
+        records, partners, past = self.rows.values()
         others = []
         for hit, features, label in zip(hits, rows, labels.tolist(), strict=True):
             known = usable(features)
@@ -229,7 +229,7 @@ class Sample:
                     number, other_label = self.records[hit.partner].tolist()
                     others.append(partner)
                 self.steps[hit.step] = first + hit.index, number, label, other_label, hit.weight, 0.0
-                own[hit.step], partners[hit.step] = row, partner
+                records[hit.step], partners[hit.step] = row, partner
             if hit.record >= 0:
                 self.records[hit.record] = first + hit.index, label
                 past[hit.record] = row

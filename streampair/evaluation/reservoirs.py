@@ -120,8 +120,8 @@ class StepReservoir:
 
     def take(self, draw: random.Random) -> int:
         """Let the next item in: its place."""
-        at = float(self._shift + self.count)
-        odds = 2.0 / (math.sqrt(at + 1.0) + math.sqrt(at))
+        number = float(self._shift + self.count)
+        odds = 2.0 / (math.sqrt(number + 1.0) + math.sqrt(number))
         if self.count < self.size:
             place = self.count
             self.ranks[place] = -math.log(1.0 - draw.random()) / odds
@@ -139,7 +139,7 @@ class StepReservoir:
             return place
         # The odds add up to a square root, so the item at which their sum times the largest rank passes an
         # exponential variable has a closed form.
-        root = math.sqrt(at + 1.0) - 0.5 * math.log(1.0 - draw.random()) / -self._largest[0][0]
+        root = math.sqrt(number + 1.0) - 0.5 * math.log(1.0 - draw.random()) / -self._largest[0][0]
         hit = math.ceil(min(root * root, _FOR_EVER)) - self._shift - 1
         self.next = max(self.count, hit)
         return place
@@ -241,12 +241,12 @@ class Reservoirs:
         done, hits = [0] * len(places), []
         while True:
             candidates = [
-                int(at[done[c] + self.left(c)]) if done[c] + self.left(c) < len(at) else len(strata)
-                for c, at in enumerate(places)
+                int(found[done[c] + self.left(c)]) if done[c] + self.left(c) < len(found) else len(strata)
+                for c, found in enumerate(places)
             ]
             index = min(candidates)
-            for c, at in enumerate(places):
-                before = int(np.searchsorted(at, index))
+            for c, found in enumerate(places):
+                before = int(np.searchsorted(found, index))
                 self.skip(c, before - done[c])
                 done[c] = before
             if index == len(strata):
