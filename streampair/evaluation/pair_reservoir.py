@@ -228,10 +228,10 @@ class Sample:
                     partner = past[hit.partner] or {}
                     number, other_label = self.records[hit.partner].tolist()
                     others.append(partner)
-                self.steps[hit.step] = first + hit.index, number, label, other_label, hit.weight, 0.0
+                self.steps[hit.step] = first + hit.position, number, label, other_label, hit.weight, 0.0
                 records[hit.step], partners[hit.step] = row, partner
             if hit.record >= 0:
-                self.records[hit.record] = first + hit.index, label
+                self.records[hit.record] = first + hit.position, label
                 past[hit.record] = row
         return others
 
@@ -250,7 +250,7 @@ class Sample:
     def to_state(self) -> dict[str, Any]:
         """The sample as plain values and arrays, independent of batching."""
         drawn = self.drawn
-        counters = (*drawn.steps, *drawn.records)
+        counters: list[Any] = [*drawn.steps, *drawn.records]
         return {
             "samples": [[reservoir.count, reservoir.next] for reservoir in counters],
             "random": np.array(drawn.random.getstate()[1], dtype=np.uint64),
@@ -273,9 +273,8 @@ class Sample:
             raise ValueError(f"{len(state['samples'])} samples")
         if min(map(min, state["samples"])) < 0 or not 0.0 <= state["next_uniform"] < 1.0:
             raise ValueError("counters that cannot be")
-        for reservoir, (count, following) in zip(
-            (*drawn.steps, *drawn.records), state["samples"], strict=True
-        ):
+        reservoirs: list[Any] = [*drawn.steps, *drawn.records]
+        for reservoir, (count, following) in zip(reservoirs, state["samples"], strict=True):
             reservoir.count, reservoir.next = int(count), int(following)
         for c, records in enumerate(drawn.records):
             drawn.seen[c], records.log_w = n_seen[c], float(state["log_w"][c])
@@ -369,8 +368,8 @@ class Drawn:
     def __init__(self, hits: Sequence[Hit] = (), first: int = 0) -> None:
         self.hits, self.first = hits, first
         paired = [hit for hit in hits if hit.partner >= 0]
-        self.indices = [hit.index for hit in hits]
-        self.stops = [hit.index for hit in paired]
+        self.indices = [hit.position for hit in hits]
+        self.stops = [hit.position for hit in paired]
         self.places = [hit.step for hit in paired]
         self.others: Sequence[Row] = ()
 

@@ -29,7 +29,7 @@ class Hit(NamedTuple):
 
     Attributes
     ----------
-    index
+    position
         Its index in the batch.
     stratum
         Of its label.
@@ -41,7 +41,7 @@ class Hit(NamedTuple):
         Share of the events before it that its partner was drawn for.
     """
 
-    index: int
+    position: int
     stratum: int
     record: int
     step: int
@@ -238,7 +238,7 @@ class Reservoirs:
     def draw(self, strata: NDArray[np.uint8]) -> list[Hit]:
         """Count events of these strata (n,), and draw which enter."""
         places = [np.flatnonzero(strata == stratum) for stratum in range(len(self.seen))]
-        done, hits = [0] * len(places), []
+        done, hits = [0] * len(places), list[Hit]()
         while True:
             candidates = [
                 int(found[done[c] + self.left(c)]) if done[c] + self.left(c) < len(found) else len(strata)
