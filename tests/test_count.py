@@ -68,6 +68,15 @@ def test_a_circle_of_three_is_one_circle(count: ModuleType) -> None:
     assert count.circles(sources) == [["p.a", "p.b", "p.c"]]
 
 
+def test_no_modules_import_one_another_not_for_types_either(count: ModuleType) -> None:
+    """Two circles of imports for types alone, which the rules of `test_imports` leave out, had grown."""
+    sources = count.modules(support.ROOT)
+    observability = "streampair_connectors.observability"
+    # The one that is made here is found, and no other.
+    sources["streampair_connectors/observability/progress.py"] += f"import {observability}.health"
+    assert count.circles(sources) == [[f"{observability}.{n}" for n in ("health", "metrics", "progress")]]
+
+
 def test_words_are_those_of_the_article(count: ModuleType) -> None:
     page = "<nav>no word</nav><article><h1>Two words</h1><p>and <code>three</code> more</p></article>end"
     assert count.words(page) == 5

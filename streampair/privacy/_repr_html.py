@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from streampair.privacy.accounting import PrivacyReport
-
-__all__ = ["report_html", "table"]
+__all__ = ["collapsed", "table"]
 
 # Colours are inherited from the page; no information is in a colour alone.
 _TABLE = "border-collapse:collapse;color:inherit;background:transparent;text-align:left"
@@ -42,26 +38,7 @@ def table(caption: str, rows: Iterable[tuple[str, object]], notes: Iterable[str]
     return "".join(out)
 
 
-_HEADS = {
-    "holds": "Differential privacy holds",
-    "void": "NO GUARANTEE HOLDS",
-    "unvouched": "THE GUARANTEE CANNOT BE VOUCHED FOR IN FULL",
-}
-
-
-def report_html(report: PrivacyReport) -> str:
-    """Return the numbers of a report as an HTML table, with its text in a collapsed section."""
-    left, horizon = report.horizon_left, report.horizon
-    rows = [
-        ("guarantee", report.guarantee),
-        ("protected", f"{report.unit}, under {report.adjacency}"),
-        ("epsilon promised", f"{report.epsilon_budget:.6g} at delta {report.delta:.3g}"),
-        ("epsilon spent", f"{report.epsilon_spent:.6g}"),
-        ("mu spent", f"{report.mu_spent:.6g} of {report.mu_budget:.6g}"),
-        ("releases", f"{report.releases:,}"),
-        ("records until the horizon", "no horizon" if left is None else f"{left:,} of {horizon:,}"),
-        ("noise, standard deviation", f"{report.noise_std:.4g}"),
-    ]
-    words = "".join(f"<p>{escape(line)}</p>" for line in f"{report}\n{report.details}".split("\n"))
-    details = f"<details><summary>In words</summary>{words}</details>"
-    return f"<div>{table(_HEADS[report.kind], rows)}{details}</div>"
+def collapsed(summary: str, text: str) -> str:
+    """Return a section that is closed until a reader opens it, with a paragraph for each line of the text."""
+    words = "".join(f"<p>{escape(line)}</p>" for line in text.split("\n"))
+    return f"<details><summary>{escape(summary)}</summary>{words}</details>"

@@ -20,7 +20,7 @@ import numpy as np
 import scipy  # its modules are loaded on first use
 
 from streampair.errors import ConfigError, PrivacyWarning
-from streampair.privacy._repr_html import report_html
+from streampair.privacy._repr_html import collapsed, table
 
 __all__ = [
     "DOUBTFUL_BY",
@@ -394,6 +394,12 @@ class Spend:
 
 Kind = Literal["holds", "void", "unvouched"]
 
+_HEADS: dict[Kind, str] = {
+    "holds": "Differential privacy holds",
+    "void": "NO GUARANTEE HOLDS",
+    "unvouched": "THE GUARANTEE CANNOT BE VOUCHED FOR IN FULL",
+}
+
 NOT_COVERED = (
     "the score given to the protected record itself, which depends on its own features: keep the scores as "
     "safe as the features",
@@ -515,7 +521,19 @@ class PrivacyReport:
         )
 
     def _repr_html_(self) -> str:
-        return report_html(self)
+        left, horizon = self.horizon_left, self.horizon
+        rows = [
+            ("guarantee", self.guarantee),
+            ("protected", f"{self.unit}, under {self.adjacency}"),
+            ("epsilon promised", f"{self.epsilon_budget:.6g} at delta {self.delta:.3g}"),
+            ("epsilon spent", f"{self.epsilon_spent:.6g}"),
+            ("mu spent", f"{self.mu_spent:.6g} of {self.mu_budget:.6g}"),
+            ("releases", f"{self.releases:,}"),
+            ("records until the horizon", "no horizon" if left is None else f"{left:,} of {horizon:,}"),
+            ("noise, standard deviation", f"{self.noise_std:.4g}"),
+        ]
+        details = collapsed("In words", f"{self}\n{self.details}")
+        return f"<div>{table(_HEADS[self.kind], rows)}{details}</div>"
 
     def _auc(self) -> str:
         if self.auc is None:
@@ -538,12 +556,6 @@ class PrivacyReport:
         return "\n".join(part for part in parts if part)
 
     def __str__(self) -> str:
-        if self.kind == "void":
-            head = f"NO GUARANTEE HOLDS: {self.guarantee}."
-        elif self.kind == "unvouched":
-            head = f"THE GUARANTEE CANNOT BE VOUCHED FOR IN FULL: {self.guarantee}."
-        else:
-            head = f"Differential privacy holds: {self.guarantee}."
         lines = (
             (
                 "Promised",
@@ -562,6 +574,7 @@ class PrivacyReport:
             ("Details", "see `details`: the mechanism, and what is assumed."),
         )
         width = max(len(name) for name, _ in lines) + 2
+        head = f"{_HEADS[self.kind]}: {self.guarantee}."
         return "\n".join([head, *(f"{name + ':':<{width}}{text}" for name, text in lines)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from streampair_connectors.observability.health import LIVE_AFTER, Progress
+from streampair_connectors.observability.progress import LIVE_AFTER, Progress
 
 
 @dataclasses.dataclass

@@ -29,7 +29,6 @@ from streampair import __version__
 from streampair.engine.lane import LaneGauges
 from streampair.engine.source import partition_key, partition_number
 from streampair_connectors.config import Changes
-from streampair_connectors.observability.health import HealthProblem, Progress
 from streampair_connectors.observability.metric_definitions import (
     HEALTH_STATES,
     LANE,
@@ -42,6 +41,7 @@ from streampair_connectors.observability.metric_definitions import (
     lane_order,
 )
 from streampair_connectors.observability.metric_history import MetricHistory
+from streampair_connectors.observability.progress import HealthProblem, Progress
 
 __all__ = ["Telemetry"]
 
