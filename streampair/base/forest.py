@@ -444,7 +444,6 @@ class ForestLearner(Learner):
     #: A text is a feature like any other.
     takes_text: ClassVar[bool] = True
     takes_gaps: ClassVar[bool] = True
-    takes_nulls: ClassVar[bool] = True
     _squared: ClassVar[bool] = False
     _several: ClassVar[bool] = False  # labels are numbers of classes
     _guided: ClassVar[bool] = True  # gains say which columns are drawn more often

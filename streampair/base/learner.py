@@ -191,6 +191,11 @@ class Learner(base.Estimator):
     def records(self) -> int:
         """Number of records taken."""
 
+    @property
+    def buffer_records(self) -> int | None:
+        """Number of records in the buffer; None without one."""
+        return None
+
     @abc.abstractmethod
     def design(self, x: Mapping[Any, Any]) -> Array:
         """Vector (d,) of the record that the published weights are applied to."""

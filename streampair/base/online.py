@@ -263,8 +263,6 @@ class OnlinePairLearner(Learner):
     and where the records are kept that new ones are paired with.
     """
 
-    takes_nulls: ClassVar[bool] = True
-
     _rule: ClassVar[UpdateRule]
     _derived: ClassVar[frozenset[str]] = frozenset(
         (

@@ -249,8 +249,6 @@ class PrivateLearner(Learner):
 
     _select: ClassVar[Callable[[Any, int | None], Mechanism]]
 
-    takes_nulls: ClassVar[bool] = True
-
     # What is released, for the report.
     _product: ClassVar[str] = "weights of a linear scorer"
     # Predictions show labels that were declared, and none that a record brought.

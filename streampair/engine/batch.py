@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streampair.engine.delays import ScoreSample
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import PipelineAdapter
-from streampair.engine.protocols import ExplainedBatchProtocol, decode_many, takes_nulls
+from streampair.engine.protocols import ExplainedBatchProtocol, ManyDecoder
 from streampair.engine.records import (
     LABEL_LATER,
     LABEL_LEARNED,
@@ -202,9 +202,9 @@ class BatchDecoder:
         self._decode = decode
         # Whether the learner takes whole arrays of raw records.
         rows = model.transform is None and model.prepare_rows is not None
-        self._many = decode_many(decode) if rows else None
+        self._many = decode.many if rows and isinstance(decode, ManyDecoder) else None
         # Whether the learner accepts null records within a batch.
-        self._marks = not model.fragile and takes_nulls(model.learner)
+        self._marks = not model.fragile and model.prepare_many is not None
         self._positive = positive
         self._is_bad = is_bad
         self._flags = flags
@@ -415,7 +415,7 @@ class RecordProcessor:
         self.arrivals = None if labels is None else ScoreSample()
         self.outside = Outside(bounds) if bounds else None
         self._decode = decode
-        self._marks = takes_nulls(model.learner)
+        self._marks = model.prepare_many is not None
         self._positive = positive
         self._on_bad = on_bad
         self._breaker = breaker

@@ -15,7 +15,7 @@ from streampair import __version__
 from streampair.engine.batch import payload_digest
 from streampair.engine.fits import Fits, PendingModel
 from streampair.engine.lane import Lane
-from streampair.engine.protocols import deferred_fits
+from streampair.engine.protocols import DeferredFits
 from streampair.engine.records import (
     Commit,
     Event,
@@ -668,8 +668,7 @@ class LoggedLane(Lane):
     ) -> None:
         super().__init__(learner, decode, **options)
         private = self._model.private
-        slow = None if private is None else deferred_fits(private)
-        self._fits = None if slow is None else Fits(slow, submit)
+        self._fits = Fits(private, submit) if isinstance(private, DeferredFits) else None
         self._reservations: Reservations | None = None
         # A fixed seed gives no privacy, so there is no account to keep.
         if private is not None and private.seed is None:

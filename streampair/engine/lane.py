@@ -29,13 +29,7 @@ from streampair.engine.batch import RecordProcessor
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.monitor import Monitor
 from streampair.engine.pipeline import PipelineAdapter
-from streampair.engine.protocols import (
-    buffer_records,
-    largest_weights,
-    positive_label,
-    privacy_summary,
-    weight_norm,
-)
+from streampair.engine.protocols import ClassLearner
 from streampair.engine.records import (
     Breaker,
     DeadLetter,
@@ -58,6 +52,7 @@ from streampair.engine.snapshot import (
     summary,
     unreadable,
 )
+from streampair.engine.weights import largest_weights, weight_norm
 from streampair.errors import ConfigError, LaneStoppedError, SnapshotError
 from streampair.evaluation import RegretEstimate
 
@@ -204,10 +199,10 @@ class Lane:
             explain=explain,
         )
         self.name = type(self._model.learner).__name__ if name is None else name
-        own_positive = positive_label(self._model.learner, positive)
-        if own_positive != positive:
+        last_step = self._model.learner
+        if isinstance(last_step, ClassLearner) and last_step.positive != positive:
             raise ConfigError(
-                f"the lane ranks {positive!r} high, its learner {own_positive!r}",
+                f"the lane ranks {positive!r} high, its learner {last_step.positive!r}",
                 fix="give both the same positive=",
             )
         self._signing_key = signing_key
@@ -220,7 +215,7 @@ class Lane:
             warnings.warn(
                 f"the privacy guarantee of {self.name} is void: {reason}", UserWarning, stacklevel=2
             )
-        self._monitor = Monitor(self._model.learner, regret, auc_window, threshold)
+        self._monitor = Monitor(self._model.lane_learner, regret, auc_window, threshold)
         self.late_sample = None if labels is None else LateSample()
         self._batch = RecordProcessor(
             self._model,
@@ -382,21 +377,21 @@ class Lane:
         -------
         LaneGauges
         """
-        learner, private = self._model.learner, self._model.private
-        quality = self._monitor.quality(self._model.probabilities)
+        learner, private = self._model.lane_learner, self._model.private
+        quality, weights = self._monitor.quality(self._model.probabilities), learner.weights
         return LaneGauges(
             events=dict(self._batch.events),
             dead_letters=dict(self._batch.stages),
             auc=self.auc,
             regret=self.regret(solve=solve),
-            weight_norm=weight_norm(learner),
-            buffer_records=buffer_records(learner),
+            weight_norm=weight_norm(weights),
+            buffer_records=learner.buffer_records,
             null_slots=None if private is None else private.null_slots,
             state_bytes=self._state_bytes,
             next_offset=self.next_offset,
             privacy=self.privacy,
             quality=quality,
-            weights=largest_weights(learner, _WEIGHTS),
+            weights=largest_weights(weights, learner.weights_noise, _WEIGHTS),
             since=self._since / 1000.0 if self._since else None,
             release_dates=tuple(self._dates.releases),
             fork_dates=tuple(self._dates.forks),
@@ -419,7 +414,7 @@ class Lane:
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
         """The regret up to now; None without `regret=`, or before the second labelled event."""
-        return self._monitor.estimate(self._model.learner, solve=solve)
+        return self._monitor.estimate(self._model.lane_learner, solve=solve)
 
     # Saving
 
@@ -538,7 +533,7 @@ class Lane:
 
     def _numbers(self) -> Any:
         """The numbers of `privacy`; None if not private."""
-        return self._voided(privacy_summary)
+        return self._voided(operator.attrgetter("privacy_summary"))
 
     def _labels_used(self) -> bytes:
         """Labels that were used, where they come later; empty otherwise."""

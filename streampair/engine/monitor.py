@@ -6,17 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from streampair.engine.protocols import (
-    SerializableStep,
-    comparator_radius,
-    design_many,
-    label_number,
-    pair_form,
-    pair_loss,
-    quadratic_many,
-    takes_text,
-    two_classes,
-)
+from streampair.engine.protocols import LaneLearner, MetricLearner, SerializableStep
 from streampair.engine.records import RegretConfig
 from streampair.evaluation import (
     AUCWindow,
@@ -95,14 +85,14 @@ class Monitor:
 
     def __init__(
         self,
-        learner: object,
+        learner: LaneLearner,
         regret: RegretConfig | None,
         auc_window: int,
         threshold: float | None = None,
     ) -> None:
         self.auc = AUCWindow(auc_window)
         self._threshold = threshold
-        if regret is not None and not two_classes(learner) and pair_form(learner) is None:
+        if regret is not None and not learner.two_classes and learner.pair_form is None:
             warnings.warn(
                 f"no regret is estimated for {type(learner).__name__}: it neither ranks one label above the "
                 "others nor defines the margin of a pair",
@@ -113,13 +103,13 @@ class Monitor:
         self.regret: Regret | None = None if regret is None else _regret_of(learner, regret)
         self._estimate: RegretEstimate | None = None
 
-    def estimate(self, learner: object, *, solve: bool | None) -> RegretEstimate | None:
+    def estimate(self, learner: LaneLearner, *, solve: bool | None) -> RegretEstimate | None:
         """The regret up to now, solved again or from the last solution; see `Lane.gauges`."""
         regret = self.regret
         if regret is None:
             return None
         if solve or (solve is None and regret.due):
-            self._estimate = regret.estimate(design_many(learner))
+            self._estimate = regret.estimate(learner.design_many)
         return self._estimate
 
     def quality(self, probabilities: Callable[[Any], Any] | None = None) -> Quality | None:
@@ -139,24 +129,24 @@ class Monitor:
             self.regret.load_state(regret)
 
 
-def _regret_of(learner: object, config: RegretConfig) -> Regret:
-    loss = config.loss if config.loss is not None else pair_loss(learner)
-    radius = config.radius if config.radius is not None else comparator_radius(learner)
+def _regret_of(learner: LaneLearner, config: RegretConfig) -> Regret:
+    loss = config.loss if config.loss is not None else learner.pair_loss
+    radius = config.radius if config.radius is not None else learner.comparator_radius
     sample = {"pairs": config.pairs, "exact": config.exact, "seed": config.seed}
-    form = pair_form(learner)
+    form = learner.pair_form
     regret: PairRegret | RelevanceRegret | MetricRegret
-    if two_classes(learner):
+    if learner.two_classes:
         regret = PairRegret(loss, radius, **sample)
-    elif form in ("metric", "psd"):
+    elif isinstance(learner, MetricLearner):
         regret = MetricRegret(
             loss,
             radius,
-            quadratic=quadratic_many(learner),
-            label=label_number(learner),
+            quadratic=learner.quadratic_many,
+            label=learner.label_number,
             psd=form == "psd",
             **sample,
         )
     else:
-        regret = RelevanceRegret(loss, radius, label=label_number(learner), **sample)
-    regret.trusting = isinstance(learner, SerializableStep) and not takes_text(learner)
+        regret = RelevanceRegret(loss, radius, label=learner.label_number, **sample)
+    regret.trusting = isinstance(learner, SerializableStep) and not learner.takes_text
     return regret

@@ -22,16 +22,14 @@ from typing import Any
 import numpy as np
 from river import base, compose
 
+from streampair.engine.foreign import ForeignLearner, finite_score
 from streampair.engine.protocols import (
+    ClassLearner,
+    ExplainingLearner,
+    LaneLearner,
     PrivateModel,
-    Scorer,
     SerializableStep,
-    explain_rows,
     missing,
-    prepare_many,
-    prepare_rows,
-    probabilities_of,
-    score_rows,
 )
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.privacy.pipeline_check import (
@@ -117,7 +115,8 @@ class PipelineAdapter:
         self.fragile = self._front_learns or self._learner_foreign
         #: Whether learning starts from the transformed record (the front learns nothing).
         self.direct = not self._front_learns
-        self._score_name, self._takes_y = _how_to_score(self.learner)
+        # Asked once: an exchanged step is of the same class.
+        self._is_lane_learner = isinstance(self.learner, LaneLearner)
         several = isinstance(self.learner, base.Classifier) and self.learner._multiclass
         #: Whether outputs have the probability of each class.
         self.several = classes and several
@@ -138,9 +137,9 @@ class PipelineAdapter:
     @property
     def probabilities(self) -> Callable[[Any], Any] | None:
         """Function from scores to the learner's current probabilities; None: it gives none."""
-        if self._score_name == "predict_proba_one":
+        if self._score_method == "predict_proba_one":
             return lambda scores: scores
-        return probabilities_of(self.learner)
+        return self.learner.probabilities_of if isinstance(self.learner, ClassLearner) else None
 
     @property
     def whole(self) -> Any:
@@ -156,13 +155,19 @@ class PipelineAdapter:
         self.transform: Callable[[Any], Any] | None = _transformer(front)
         if self.private is not None and self.transform is not None and not all(map(is_total, front)):
             self.transform = _costing_one_record(self.transform)
-        self.score: Callable[[Any], float] = _scorer(learner, self._score_name, self.positive)
-        learn_one = learner.learn_one
-        self.learn: Callable[[Any, Any], object] = learn_one if self._takes_y else lambda x, y: learn_one(x)
-        self.prepare_many = prepare_many(learner)
-        self.prepare_rows = prepare_rows(learner)
-        self.score_rows = score_rows(learner)
-        self.explain_rows = explain_rows(learner) if self.explain else None
+        self._score_method = "score_one"
+        #: The last step as a lane asks it.
+        self.lane_learner: LaneLearner = learner
+        if not self._is_lane_learner:
+            self.lane_learner = foreign = ForeignLearner(learner, positive=self.positive)
+            self._score_method = foreign.score_method
+        used = self.lane_learner
+        self.score: Callable[[Any], float] = used.score_one
+        self.learn: Callable[[Any, Any], object] = used.learn_one
+        self.prepare_many, self.prepare_rows = used.prepare_many, used.prepare_rows
+        self.score_rows = used.score_rows
+        explains = self.explain and isinstance(learner, ExplainingLearner)
+        self.explain_rows = learner.explain_rows if explains else None
         self._front = front
         self._takes_time = any(map(takes_time, front))
 
@@ -175,11 +180,11 @@ class PipelineAdapter:
         if not self.several:
             return self.score(z), None
         learner = self.learner
-        if self._score_name == "predict_one":  # it has no probabilities, only a vote
+        if self._score_method == "predict_one":  # it has no probabilities, only a vote
             vote = learner.predict_one(z)
             return float(vote == self.positive), {} if vote is None else {vote: 1.0}
-        probabilities = {label: _finite(p, learner) for label, p in learner.predict_proba_one(z).items()}
-        has_score = self._score_name == "score_one"
+        probabilities = {label: finite_score(p, learner) for label, p in learner.predict_proba_one(z).items()}
+        has_score = self._score_method == "score_one"
         return self.score(z) if has_score else probabilities.get(self.positive, 0.0), probabilities
 
     def learn_from(self, z: Any, y: object, origin: Origin) -> None:
@@ -471,69 +476,6 @@ def _costing_one_record(transform: Callable[[Any], Any]) -> Callable[[Any], Any]
             ) from None
 
     return guarded
-
-
-def _how_to_score(learner: Any) -> tuple[str, bool]:
-    """The name of the method to score with, and whether learn_one takes the label."""
-    kind = type(learner).__name__
-    if not callable(getattr(learner, "learn_one", None)):
-        raise ConfigError(f"{kind} has no learn_one", fix="use an online estimator of streampair or River")
-    if isinstance(learner, Scorer):
-        return "score_one", True
-    supervised = bool(getattr(learner, "_supervised", True))
-    if isinstance(learner, base.AnomalyDetector) and not supervised:
-        return "score_one", False
-    if isinstance(learner, base.AnomalyFilter | base.SupervisedAnomalyDetector):
-        raise ConfigError(
-            f"{kind} needs the label to give a score, so it cannot score before it learns",
-            fix="use an unsupervised anomaly detector, a classifier or a regressor as the last step",
-        )
-    if isinstance(learner, base.Classifier):
-        # Some classifiers of River vote without a probability and inherit the method that raises.
-        votes = type(learner).predict_proba_one is base.Classifier.predict_proba_one
-        return ("predict_one" if votes else "predict_proba_one"), supervised
-    if callable(getattr(learner, "score_one", None)):
-        return "score_one", supervised
-    if isinstance(learner, base.Regressor):
-        return "predict_one", supervised
-    raise ConfigError(
-        f"the last step of the model, {kind}, gives no score",
-        fix="end it with a classifier, a regressor, an anomaly detector or a learner of streampair",
-    )
-
-
-def _scorer(learner: Any, name: str, positive: object) -> Callable[[Any], float]:
-    method: Callable[[Any], Any] = getattr(learner, name)
-    if name == "score_one" and isinstance(learner, SerializableStep):
-        return method
-    if name == "predict_proba_one":
-
-        def score(x: Any) -> float:
-            value = method(x).get(positive, 0.0)
-            return value if type(value) is float and value - value == 0.0 else _finite(value, learner)
-
-    elif isinstance(learner, base.Classifier):
-
-        def score(x: Any) -> float:
-            return 1.0 if method(x) == positive else 0.0
-
-    else:
-
-        def score(x: Any) -> float:
-            return _finite(method(x), learner)
-
-    return score
-
-
-def _finite(value: Any, learner: object) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise RecordError(
-            f"{type(learner).__name__} gave the score {number}",
-            fix="look for huge feature values before this event, or lower the learning rate",
-            stage="learn",
-        )
-    return number
 
 
 def _names(pairs: list[tuple[str, str]]) -> str:

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streampair.engine.protocols import PrivateModel, noise_digest
+from streampair.engine.protocols import PrivateModel
 from streampair.engine.wal import Digests, join_digests, split_digests
 from streampair.errors import PrivacyError
 from streampair.privacy.ledger import DIGEST_BYTES, Ledger, Line, repeats
@@ -124,7 +124,7 @@ class Reservations:
 
     def update_digest(self, digest: Any) -> None:
         """Add the state of the learner's noise to a hash, including slots that released nothing."""
-        digest.update(noise_digest(self._learner))
+        digest.update(self._learner.noise_digest)
 
     # A silent replay from the last snapshot to the last commit
 

@@ -32,8 +32,13 @@ MODELS["Bounds|UnitBall|PairOGD"] = lambda: Bounds({"a": (-1, 1)}) | UnitBall() 
 def one_by_one() -> Iterator[None]:
     """Lanes that know nothing of batches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "prepare_many", lambda learner: None)
-        patch.setattr(batch, "decode_many", lambda decode: None)
+        bind = pipeline.PipelineAdapter.bind
+
+        def without_batches(self: pipeline.PipelineAdapter) -> None:
+            bind(self)
+            self.prepare_many = self.prepare_rows = None
+
+        patch.setattr(pipeline.PipelineAdapter, "bind", without_batches)
         yield
 
 

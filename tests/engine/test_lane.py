@@ -608,8 +608,8 @@ def test_the_regret_of_relevances_and_of_metrics(name: str) -> None:
 
 
 def test_a_learner_without_pairs_has_no_regret() -> None:
-    class Odd(linear_model.LinearRegression):
-        two_classes = False
+    class Odd(auc.PairOGD):
+        two_classes, pair_form = False, None  # type: ignore[assignment]
 
     with pytest.warns(UserWarning, match="no regret is estimated for Odd"):
         lane = Lane(Odd(), decode_json, **PLAIN, regret=RegretConfig(), snapshots=False)

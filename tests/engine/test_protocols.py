@@ -6,10 +6,11 @@ import inspect
 from typing import Any
 
 import pytest
-from river import linear_model, preprocessing
+from river import dummy, linear_model, preprocessing
 
 from streampair import auc, metric, ranking
-from streampair.engine.protocols import PrivateModel, Scorer, SerializableStep, missing
+from streampair.engine.foreign import ForeignLearner
+from streampair.engine.protocols import LaneLearner, PrivateModel, Scorer, SerializableStep, missing
 from streampair.engine.testing import Driver
 from streampair.errors import ConfigError
 from streampair.privacy.pipeline_check import is_private
@@ -28,7 +29,7 @@ def test_both_questions_about_privacy_have_the_same_answer_for_every_learner(kin
     learner = kind(**(budget if "epsilon" in inspect.signature(kind).parameters else {}))
     assert isinstance(learner, Scorer)
     assert isinstance(learner, PrivateModel) == is_private(learner) == hasattr(learner, "epsilon")
-    assert missing(learner, Scorer) == []
+    assert missing(learner, Scorer) == missing(learner, LaneLearner) == []
     assert (missing(learner, PrivateModel) == []) == is_private(learner)
 
 
@@ -36,6 +37,15 @@ def test_steps_of_river_are_foreign() -> None:
     for step in (linear_model.LogisticRegression(), preprocessing.StandardScaler()):
         assert not isinstance(step, SerializableStep)
         assert not isinstance(step, PrivateModel)
+        assert not isinstance(step, LaneLearner)
+
+
+def test_the_adapter_gives_a_lane_all_that_it_asks() -> None:
+    learner = ForeignLearner(linear_model.LogisticRegression(), positive=True)
+    assert missing(learner, LaneLearner) == []
+    learner.learn_one({"a": 1.0}, True)
+    assert list(learner.weights or ()) == ["a"]
+    assert ForeignLearner(dummy.PriorClassifier(), positive=True).weights is None
 
 
 @pytest.mark.parametrize("name", ["charge", "mark_restarted", "bind_noise", "take_or_raise", "to_state"])

@@ -107,6 +107,10 @@ class Chained:
         guarantee = "; ".join(["holds", *(f"vouched by the operator on {word}" for word in self._accepted)])
         return Report(guarantee, self._settled, "void" if self._void else "holds")
 
+    @property
+    def privacy_summary(self) -> Report:
+        return self.privacy
+
     def plan(self) -> Mapping[str, Any] | None:
         return {"sigma": 1.5} if self._known else None
 

@@ -14,7 +14,6 @@ from streampair_connectors.worker.factory import warm_up
 
 from harness.learners import LEARNERS, NAMES
 from streampair.engine.labels import LabelTable, digest_ids
-from streampair.engine.protocols import prepare_many, two_classes
 
 
 def learners() -> None:
@@ -25,7 +24,7 @@ def learners() -> None:
         xs = [{name: rng.uniform(-0.5, 0.5) for name in NAMES} for _ in range(130)]
         high = getattr(learner, "positive", True)
         low = not high if isinstance(high, bool) else 0
-        ys = [rng.choice((high, low)) if two_classes(learner) else rng.choice((0.5, -0.5)) for _ in xs]
+        ys = [rng.choice((high, low)) if learner.two_classes else rng.choice((0.5, -0.5)) for _ in xs]
         for x, y in zip(xs, ys, strict=True):
             learner.score_one(x)
             learner.learn_one(x, y)
@@ -36,8 +35,7 @@ def learners() -> None:
             learner.explain_one(xs[0])
         if getattr(learner, "explain_rows", None) is not None:
             learner.explain_rows(NAMES, pd.DataFrame(xs)[NAMES].to_numpy(), 3)
-        together = prepare_many(learner)
-        ready = None if together is None else together(xs, ys)
+        ready = learner.prepare_many(xs, ys)
         if ready is not None:
             ready.take([1], xs[:1])
 
