@@ -449,6 +449,7 @@ def demo(*arguments: str) -> subprocess.Popen[str]:
 
 
 def test_the_demo_ends_with_its_table(temporary: Path) -> None:
+    """The whole command, as a reader of the README starts it."""
     process = demo("--rate", "4000", "--seed", "5")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -461,6 +462,7 @@ def test_the_demo_ends_with_its_table(temporary: Path) -> None:
 
 
 def test_the_demo_for_machines() -> None:
+    """The whole command: what it prints is JSON, and nothing else is."""
     process = demo("--rate", "4000", "--json")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -478,6 +480,7 @@ def test_the_demo_for_machines() -> None:
 
 
 def test_the_demo_with_late_labels() -> None:
+    """The whole command: each event has a score and is learned with the label of its chargeback."""
     process = demo("--late-labels", "--rate", "1200", "--json")
     out, err = process.communicate(timeout=180)
     assert process.returncode == 0, err
@@ -494,6 +497,7 @@ def test_the_demo_with_late_labels() -> None:
 
 
 def test_the_demo_serves_its_metrics_until_interrupted(temporary: Path) -> None:
+    """The whole command, in a process that is interrupted."""
     with demo("--rate", "4000", "--serve") as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -513,6 +517,7 @@ def test_the_demo_serves_its_metrics_until_interrupted(temporary: Path) -> None:
 
 
 def test_the_demo_can_be_interrupted(temporary: Path) -> None:
+    """The whole command, in a process that is interrupted while it learns."""
     with demo("--rate", "20") as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -110,6 +110,7 @@ def test_two_outputs_in_one_file(folder: Path, begin: str | None) -> None:
     ("source", "sink"), [("e.jsonl", "e.jsonl"), ("-", "e.jsonl"), ("e.jsonl", "c.toml")]
 )
 def test_standard_input_and_output_are_files_too(folder: Path, source: str, sink: str) -> None:
+    """A replay that writes over its own input, each time in a process of its own."""
     before = (folder / sink).read_bytes()
     command = [sys.executable, "-m", "streampair_connectors", "replay", "c.toml", source]
     with open("e.jsonl", "rb") as stdin, open(sink, "ab") as stdout:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,14 @@ MODELS: dict[str, Callable[[], Any]] = {
     "PairFTRL": lambda: copy.deepcopy(FTRL),
     "PairOGD": lambda: auc.PairOGD(seed=3),
 }
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory, where the system has that: a rename is slow on a disk that others use too."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
+        yield Path(name)
+
 
 Death = tuple[int, str, int]
 """Operations before it, what is lost, and bytes of the write under way that are kept."""
@@ -153,22 +162,23 @@ def first_deaths(operations: list[tuple[str, int]]) -> list[Death]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_power_that_fails_once_costs_nothing(tmp_path: Path, model: str) -> None:
-    expected, operations, _ = live(tmp_path / "a", model, [])
+def test_power_that_fails_once_costs_nothing(folder: Path, model: str) -> None:
+    """A life for each operation of the store and each way to lose it."""
+    expected, operations, _ = live(folder / "a", model, [])
     assert {what for what, _ in operations} >= {"create", "write", "flush", "flush the directory", "rename"}
     assert len(operations) > 60
     assert expected[2] == 0
     # A chain is fast, and all of a store's deaths are tried with it.
     for death in first_deaths(operations)[:: {"chain": 1, "PairFTRL": 11, "PairOGD": 3}[model]]:
-        assert live(tmp_path / "a", model, [death])[0] == expected, (death, operations[death[0]])
+        assert live(folder / "a", model, [death])[0] == expected, (death, operations[death[0]])
 
 
-def test_power_that_fails_again_in_the_recovery_costs_nothing(tmp_path: Path) -> None:
+def test_power_that_fails_again_in_the_recovery_costs_nothing(folder: Path) -> None:
     """The second death at each operation of the start, and at some of what follows.
 
     The first one is at every operation; each is followed by a third of the second ones, in turn.
     """
-    root = tmp_path / "a"
+    root = folder / "a"
     expected, operations, _ = live(root, "chain", [])
     for operation, (_, size) in enumerate(operations):
         for loss in ("killed", "ordered"):
@@ -194,7 +204,7 @@ def is_caught(root: Path, second: list[Death] | None = None, kind: type[Lane] = 
 
 
 def test_a_store_that_renames_before_it_flushes_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def careless(path: Path, data: bytes) -> None:
         temporary = path.with_name(f"{path.name}.new")
@@ -207,34 +217,32 @@ def test_a_store_that_renames_before_it_flushes_is_caught(
         os.close(descriptor)
 
     monkeypatch.setattr(directory, "_replace_file", careless)
-    assert is_caught(tmp_path / "a")
+    assert is_caught(folder / "a")
 
 
 def test_a_store_that_does_not_flush_its_directory_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory, "_flush_directory", lambda _: None)
-    assert is_caught(tmp_path / "a")
+    assert is_caught(folder / "a")
 
 
-def test_a_store_that_does_not_flush_its_log_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_does_not_flush_its_log_is_caught(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(path: Path, data: bytes, flags: int = os.O_CREAT | os.O_TRUNC) -> None:
         descriptor = os.open(path, os.O_WRONLY | flags, 0o600)
         os.write(descriptor, data)
         os.close(descriptor)
 
     monkeypatch.setattr(directory, "_write_durably", careless)
-    assert is_caught(tmp_path / "a")
+    assert is_caught(folder / "a")
 
 
-def test_a_register_that_is_written_before_the_log_is_caught(tmp_path: Path) -> None:
-    assert is_caught(tmp_path / "a", kind=RegisterFirst)
+def test_a_register_that_is_written_before_the_log_is_caught(folder: Path) -> None:
+    assert is_caught(folder / "a", kind=RegisterFirst)
 
 
 def test_a_store_that_trusts_the_names_that_it_finds_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who was killed between a name and its flush has left a name that the power can take."""
     append = DirectoryLane.append
@@ -245,7 +253,7 @@ def test_a_store_that_trusts_the_names_that_it_finds_is_caught(
 
     monkeypatch.setattr(DirectoryLane, "append", trusting)
     # Dead again with everything announced, and before anything else is flushed.
-    assert any(is_caught(tmp_path / "a", [(after, "unflushed", 0)]) for after in (4, 5, 6))
+    assert any(is_caught(folder / "a", [(after, "unflushed", 0)]) for after in (4, 5, 6))
 
 
 def test_a_directory_is_flushed_into_those_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

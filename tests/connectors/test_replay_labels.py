@@ -295,6 +295,7 @@ def test_times_are_numbers_or_iso_8601(replayed: Callable[..., Done], tmp_path: 
 
 
 def test_only_what_is_pending_is_kept(replayed: Callable[..., Done], tmp_path: Path) -> None:
+    """A replay whose memory grows with its input."""
     events = [Event(BEGIN + 1000 * n, f"p{n}", n % 7, n % 3) for n in range(20_000)]
     labels = [Label(event.time + 20_000, event.payment, event.a > 3) for event in events]
     most = {"events": 0, "labels": 0}

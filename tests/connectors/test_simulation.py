@@ -32,6 +32,7 @@ def silent() -> Iterator[None]:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PART))
 def test_workers_lose_and_double_nothing(first: int) -> None:
+    """A commit whose answer is lost, a fence, a rebalance in the middle: each drawn by its seed."""
     for seed in range(first, first + PART):
         simulate(seed)
 

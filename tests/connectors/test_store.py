@@ -181,6 +181,7 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
 
 
 def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
+    """A killed worker whose lock stayed would keep its successor away."""
     script = textwrap.dedent(
         f"""
         import sys

@@ -115,6 +115,7 @@ def test_topics_that_exist_stay_as_they_are(tmp_path: Path, broker: EmbeddedBrok
 def test_a_cluster_that_cannot_create_topics_is_distinguished(
     tmp_path: Path, broker: EmbeddedBroker, command: str
 ) -> None:
+    """The message gives the commands that make the topics, rather than blaming the network."""
     broker.create_topic("payments", 3)
     path = write(tmp_path, broker.bootstrap_servers)
     output = call(command, path, "--create-topics", code=1)

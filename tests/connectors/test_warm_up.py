@@ -151,11 +151,13 @@ OPEN = {"epsilon": 1.0, "delta": 1e-6}  # without a horizon: its first model com
     ids=["PairOGD", "PairFTRL", "PairFTRL without a horizon", "Forest"],
 )
 def test_no_event_waits_for_a_kernel(learner: str, options: dict[str, Any], count: int) -> None:
+    """A kernel that is loaded or compiled under the first events, which then wait for seconds."""
     assert compiled_late(learner, options, "warm", count=count) == []
 
 
 @pytest.mark.parametrize("learner", ["streampair.auc.PairOGD", "streampair.auc.Forest"])
 def test_no_event_that_lacks_features_waits_for_a_kernel(learner: str) -> None:
+    """The kernels of records with gaps are others than those of whole ones."""
     assert compiled_late(learner, {}, "warm", gaps=True) == []
 
 
@@ -165,6 +167,7 @@ def test_minutes_of_compiling_do_not_end_the_warm_up() -> None:
 
 
 def test_a_start_with_the_learner_alone_is_caught() -> None:
+    """The mutant: a lane has kernels that its learner has not."""
     assert "sample_take" in compiled_late("streampair.auc.PairOGD", {}, "the learner alone")
 
 

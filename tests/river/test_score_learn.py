@@ -34,6 +34,7 @@ def one_by_one(model: Any, batch: list[tuple[Any, Any]]) -> list[float]:
 @every_learner
 @pytest.mark.parametrize("backend", [pd, pl, None], ids=["pandas", "polars", "arrays"])
 def test_score_learn_many_is_score_one_then_learn_one(model: Any, backend: Any) -> None:
+    """A score under a model that has learned the record already; each learner loads its kernels here."""
     if hasattr(model, "metric_"):
         assert not hasattr(model, "score_learn_many")  # it compares records, and ranks none
         return
