@@ -18,6 +18,7 @@ from harness import support
 from harness.apache_kafka import KafkaBroker
 from harness.applications import App, Inside, events
 from harness.kafka import Unavailable
+from harness.support import in_one_case
 from harness.tiers import STOPPABLE_TIERS
 from harness.worker_process import wait_for
 from streampair_connectors import kafka as client
@@ -288,7 +289,7 @@ def test_without_aws_credentials_the_fix_is_named(monkeypatch: pytest.MonkeyPatc
     assert "AWS credentials" in caught.value.fix
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("keys", "problem"),
     [
         ({}, "needs one of"),

@@ -15,6 +15,7 @@ from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
+from harness.support import in_one_case
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka import (
     Committed,
@@ -336,7 +337,7 @@ def test_an_answer_is_taken_whole_or_not_at_all() -> None:
         module._parse_committed(HERE, PARTITIONS, fetched((0, -2, "", 0), (1, -1, "", 0)))
 
 
-@pytest.mark.parametrize("code", [-1, 3, 14, 15, 16, 29, 30, 88, 113, 9999])
+@in_one_case("code", [-1, 3, 14, 15, 16, 29, 30, 88, 113, 9999])
 def test_an_error_in_an_answer_is_never_none(code: int) -> None:
     for answer in (fetched((0, -1, "", 0), (1, -1, "", code)), fetched(error=code)):
         with pytest.raises((module.kafka_errors.KafkaError, module._RetryError)):

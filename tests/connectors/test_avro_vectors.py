@@ -9,6 +9,7 @@ from typing import Any
 import fastavro
 import pytest
 from harness.schema_registry import record_schema
+from harness.support import in_one_case
 from streampair_connectors.codecs.avro_rows import row_reader
 from streampair_connectors.codecs.formats import avro_reader, event_decoder
 from streampair_connectors.config import parse_config
@@ -36,7 +37,7 @@ def decoder(base: Path, schema: Any, **declared: Any) -> Any:
     return event_decoder(config, texts=True)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("kind", "code", "value"),
     [
         ("null", "", None),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.support import in_one_case
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, KafkaConfig, load_config, parse_config
 from streampair_connectors.config.secrets import read_secret
@@ -82,7 +83,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
     assert fix in message
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("data", "problem"),
     [
         ({}, "app is missing"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.support import in_one_case
 from streampair_connectors.cli.app import app
 from streampair_connectors.config import parse_config
 from streampair_connectors.worker.factory import build_learner, is_private
@@ -60,7 +61,7 @@ def as_toml(data: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(
+@in_one_case(
     "path",
     [
         "os.system",

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from harness.support import in_one_case
 from hypothesis import example, given
 from hypothesis import strategies as st
 from streampair_connectors.codecs.records import Encoder, csv_decoder, json_decoder, score_from_bytes
@@ -76,7 +77,7 @@ def test_an_unknown_label(label: str) -> None:
 
 
 @pytest.mark.parametrize("config", [DECLARED, FREE], ids=["declared", "free"])
-@pytest.mark.parametrize(
+@in_one_case(
     ("value", "stage", "problem"),
     [
         (None, "decode", "tombstone"),
@@ -279,7 +280,7 @@ def test_a_batch_is_decoded_like_one_event_after_the_other(values: list[dict[str
     assert rows.ids == [event.id for event in events]
 
 
-@pytest.mark.parametrize("value", [*BAD, None, b'{"a": 1, "b c": 2, "y": true}' + b" " * 1_100_000])
+@in_one_case("value", [*BAD, None, b'{"a": 1, "b c": 2, "y": true}' + b" " * 1_100_000])
 def test_an_event_that_is_not_learned_keeps_its_place_in_a_batch(value: bytes | None) -> None:
     one: Any = json_decoder(DECLARED)
     good, other = Record(0, b'{"a": 1, "b c": 2, "y": true, "id": 5}'), Record(1, value)
@@ -367,7 +368,7 @@ def test_declared_values_are_columns_one_by_one_and_in_a_batch(events: list[Any]
     assert (rows.labels, rows.ids) == ([event.y for event in expected], [event.id for event in expected])
 
 
-@pytest.mark.parametrize("value", [*BAD, None, b'{"a": "text", "card": "debit", "y": true}'])
+@in_one_case("value", [*BAD, None, b'{"a": "text", "card": "debit", "y": true}'])
 def test_what_is_bad_without_declared_values_is_bad_with_them(value: bytes | None) -> None:
     value = None if value is None else value.replace(b'"b c": 2', b'"card": "debit"')
     both: Any = json_decoder(CODED)

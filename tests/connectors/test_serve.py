@@ -20,6 +20,7 @@ import tritonclient.http as triton
 from harness import serve_requests
 from harness.certificates import Authority
 from harness.serving import Serving, golden_models
+from harness.support import at_row
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.config import parse_config
@@ -153,6 +154,7 @@ def test_probabilities_of_several_classes() -> None:
 
 
 def test_reasons_are_those_of_the_learner(linear: models.Model, forest: auc.Forest) -> None:
+    """Served explanations have the bits of the learner, alone and in a list."""
     x = rows(1, seed=3)[0]
     with Serving.of(models.export(forest)) as serving:
         one = serving.post("/score?explain=true", x).json
@@ -247,43 +249,44 @@ def tensor(**changed: Any) -> dict[str, Any]:
     return {"name": "m", "shape": [1, 5], "datatype": "FP64", "data": [0.0] * 5, **changed}
 
 
-@pytest.mark.parametrize(
-    ("inputs", "problem"),
-    [
-        ([], "no inputs"),
-        ([tensor(shape=[1, 4], data=[0.0] * 4)], "4 columns, and there are 5"),
-        ([tensor(data=[0.0] * 4)], "has 4 values, and its shape says 5"),
-        ([tensor(shape=[-1, 5])], "negative length"),
-        ([tensor(datatype="FP8")], "unknown datatype"),
-        ([tensor(shape=[2, 5], data=[[0.0] * 6, [0.0] * 4])], r"nested .* not of its shape \[2, 5\]"),
-        ([tensor(shape=[1, 5], data=[[[0.0] * 5]])], r"not of its shape \[1, 5\]"),
-        ([tensor(shape=[1, 5], data=[[0.0] * 4, 0.0])], r"not of its shape \[1, 5\]"),
-        ([tensor(shape=[1, 5], data=[[0.0] * 4, [0.0]])], r"not of its shape \[1, 5\]"),
-        ([tensor(shape=[5], data=[[0.0] * 5])], r"not of its shape \[5\]"),
-        ([tensor(datatype="UINT8", data=[0, 1, -1, 0, 0])], "at 2 a value that is no UINT8"),
-        ([tensor(datatype="UINT8", data=[256, 1, 0, 0, 0])], "at 0 a value that is no UINT8"),
-        ([tensor(datatype="INT8", data=[0, 1.5, 0, 0, 0])], "at 1 a value that is no INT8"),
-        ([tensor(datatype="INT64", data=[True, 1, 0, 0, 0])], "at 0 a value that is no INT64"),
-        ([tensor(datatype="BOOL", data=[True, 1, 0, 0, 0])], "at 1 a value that is no BOOL"),
-        ([tensor(datatype="BYTES", data=["1", 1, 0, 0, 0])], "at 1 a value that is no BYTES"),
-        ([tensor(datatype="FP32", data=[0, 1e39, 0, 0, 0])], "at 1 a value that is no FP32"),
-        ([tensor(data=[0.0, 0.0, "x", 0.0, 0.0])], "in event 0, feature 'f2' is text"),
-        ([tensor(name="f0", shape=[1], data=[0.0])], "in event 0, feature 'f1' is missing"),
-        ([tensor(name="f0", shape=[1], data=[0.0])] * 2, "there twice"),
-        (
-            [tensor(name="f0", shape=[1], data=[0]), tensor(name="f1", shape=[2], data=[0, 0])],
-            "different numbers",
-        ),
-        ([tensor(shape=[5, 1, 1])], "not \\[n\\] or"),
-        ([tensor(data=None, parameters={"binary_data_size": 40})], "binary_data_size that is not there"),
-        ([{"name": "m"}], "missing required field"),
-    ],
-)
-def test_tensors_that_do_not_fit(linear: models.Model, inputs: Any, problem: str) -> None:
+TENSORS_THAT_DO_NOT_FIT: list[tuple[Any, str]] = [
+    ([], "no inputs"),
+    ([tensor(shape=[1, 4], data=[0.0] * 4)], "4 columns, and there are 5"),
+    ([tensor(data=[0.0] * 4)], "has 4 values, and its shape says 5"),
+    ([tensor(shape=[-1, 5])], "negative length"),
+    ([tensor(datatype="FP8")], "unknown datatype"),
+    ([tensor(shape=[2, 5], data=[[0.0] * 6, [0.0] * 4])], r"nested .* not of its shape \[2, 5\]"),
+    ([tensor(shape=[1, 5], data=[[[0.0] * 5]])], r"not of its shape \[1, 5\]"),
+    ([tensor(shape=[1, 5], data=[[0.0] * 4, 0.0])], r"not of its shape \[1, 5\]"),
+    ([tensor(shape=[1, 5], data=[[0.0] * 4, [0.0]])], r"not of its shape \[1, 5\]"),
+    ([tensor(shape=[5], data=[[0.0] * 5])], r"not of its shape \[5\]"),
+    ([tensor(datatype="UINT8", data=[0, 1, -1, 0, 0])], "at 2 a value that is no UINT8"),
+    ([tensor(datatype="UINT8", data=[256, 1, 0, 0, 0])], "at 0 a value that is no UINT8"),
+    ([tensor(datatype="INT8", data=[0, 1.5, 0, 0, 0])], "at 1 a value that is no INT8"),
+    ([tensor(datatype="INT64", data=[True, 1, 0, 0, 0])], "at 0 a value that is no INT64"),
+    ([tensor(datatype="BOOL", data=[True, 1, 0, 0, 0])], "at 1 a value that is no BOOL"),
+    ([tensor(datatype="BYTES", data=["1", 1, 0, 0, 0])], "at 1 a value that is no BYTES"),
+    ([tensor(datatype="FP32", data=[0, 1e39, 0, 0, 0])], "at 1 a value that is no FP32"),
+    ([tensor(data=[0.0, 0.0, "x", 0.0, 0.0])], "in event 0, feature 'f2' is text"),
+    ([tensor(name="f0", shape=[1], data=[0.0])], "in event 0, feature 'f1' is missing"),
+    ([tensor(name="f0", shape=[1], data=[0.0])] * 2, "there twice"),
+    (
+        [tensor(name="f0", shape=[1], data=[0]), tensor(name="f1", shape=[2], data=[0, 0])],
+        "different numbers",
+    ),
+    ([tensor(shape=[5, 1, 1])], "not \\[n\\] or"),
+    ([tensor(data=None, parameters={"binary_data_size": 40})], "binary_data_size that is not there"),
+    ([{"name": "m"}], "missing required field"),
+]
+
+
+def test_tensors_that_do_not_fit(linear: models.Model) -> None:
     with Serving.of(linear) as serving:
-        answer = serving.post("/v2/models/fraud/infer", {"inputs": inputs})
-    assert answer.status == 422
-    assert re.search(problem, answer.json["error"]), answer.json
+        for inputs, problem in TENSORS_THAT_DO_NOT_FIT:
+            with at_row(inputs):
+                answer = serving.post("/v2/models/fraud/infer", {"inputs": inputs})
+                assert answer.status == 422
+                assert re.search(problem, answer.json["error"]), answer.json
 
 
 def test_data_may_be_nested_as_the_shape_says(linear: models.Model) -> None:
@@ -323,33 +326,34 @@ def test_a_body_is_decompressed_or_refused_in_the_form_of_the_interface(linear: 
         assert (bomb.status, "10000 bytes" in bomb.json["error"]) == (413, True)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "problem"),
-    [
-        (b"", 400, "it has no bytes"),
-        (b'{"f0": 1', 400, "not JSON"),
-        (b"[1, 2", 400, "not JSON"),
-        (b"\xff\xfe", 400, "not JSON"),
-        (b"[" * 100_000, 400, "not JSON"),
-        (b'{"f0":' * 50_000, 400, "nested too deeply"),
-        (b"17", 422, "not a JSON object"),
-        (b"{}", 422, "the event has no feature"),
-        (b"[17]", 422, "in event 0, the event is not a JSON object"),
-        (b'{"f0": 1}', 422, "feature 'f1' is missing"),
-        (b'{"f0": "1", "f1": 1, "f2": 1, "f3": 1, "f4": 1}', 422, "feature 'f0' is text"),
-        (b'{"f0": NaN, "f1": 1, "f2": 1, "f3": 1, "f4": 1}', 400, "NaN and Infinity are no numbers of JSON"),
-        (b'{"f0": 1e60, "f1": 1, "f2": 1, "f3": 1, "f4": 1}', 422, "'f0'"),
-        (b'{"f0": null, "f1": 1, "f2": 1, "f3": 1, "f4": 1}', 422, "feature 'f0' is null"),
-        (b'{"f0": "' + b"x" * 600_000 + b'"}', 413, "600010 bytes"),
-        (b" " * 1_048_577, 413, "more than 1048576 bytes"),
-    ],
-)
-def test_a_body_that_is_refused(linear: models.Model, body: bytes, status: int, problem: str) -> None:
+BODIES_THAT_ARE_REFUSED = [
+    (b"", 400, "it has no bytes"),
+    (b'{"f0": 1', 400, "not JSON"),
+    (b"[1, 2", 400, "not JSON"),
+    (b"\xff\xfe", 400, "not JSON"),
+    (b"[" * 100_000, 400, "not JSON"),
+    (b'{"f0":' * 50_000, 400, "nested too deeply"),
+    (b"17", 422, "not a JSON object"),
+    (b"{}", 422, "the event has no feature"),
+    (b"[17]", 422, "in event 0, the event is not a JSON object"),
+    (b'{"f0": 1}', 422, "feature 'f1' is missing"),
+    (b'{"f0": "1", "f1": 1, "f2": 1, "f3": 1, "f4": 1}', 422, "feature 'f0' is text"),
+    (b'{"f0": NaN, "f1": 1, "f2": 1, "f3": 1, "f4": 1}', 400, "NaN and Infinity are no numbers of JSON"),
+    (b'{"f0": 1e60, "f1": 1, "f2": 1, "f3": 1, "f4": 1}', 422, "'f0'"),
+    (b'{"f0": null, "f1": 1, "f2": 1, "f3": 1, "f4": 1}', 422, "feature 'f0' is null"),
+    (b'{"f0": "' + b"x" * 600_000 + b'"}', 413, "600010 bytes"),
+    (b" " * 1_048_577, 413, "more than 1048576 bytes"),
+]
+
+
+def test_a_body_that_is_refused(linear: models.Model) -> None:
     with Serving.of(linear) as serving:
-        answer = serving.post("/score", body)
-    assert (answer.status, problem in answer.json["error"]) == (status, True), answer
-    assert answer.json["fix"]
-    assert "input." not in answer.json["fix"]  # there is no configuration
+        for body, status, problem in BODIES_THAT_ARE_REFUSED:
+            with at_row(body[:20], problem):
+                answer = serving.post("/score", body)
+                assert (answer.status, problem in answer.json["error"]) == (status, True), answer
+                assert answer.json["fix"]
+                assert "input." not in answer.json["fix"]  # there is no configuration
 
 
 def test_the_place_in_a_list_is_named(linear: models.Model) -> None:

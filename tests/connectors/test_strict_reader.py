@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from harness.support import in_one_case
 from streampair_connectors.codecs.fields import used_fields
 from streampair_connectors.codecs.formats import _unframed, event_decoder
 from streampair_connectors.codecs.json_fields import JsonFields, json_object
@@ -228,7 +229,7 @@ def test_the_fast_way_reads_as_the_strict_one(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind", ["declared", "texts", "free", "nested", "debezium", "numbers as texts", "values"]
 )
-@pytest.mark.parametrize(
+@in_one_case(
     ("added", "problem"),
     [
         (b', "note": "\xff"', "not UTF-8"),

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from harness import support
 from harness.promql import ADDED, EVERY_SERIES, mistakes, uses
+from harness.support import in_one_case
 from streampair_connectors.observability.metric_definitions import LANE, SERIES
 
 DEPLOY = support.ROOT / "deploy"
@@ -41,7 +42,7 @@ def expressions() -> Iterator[tuple[str, str]]:
                 yield f"{file.name}: ${variable['name']}", f"sum by ({label}) ({series})"
 
 
-@pytest.mark.parametrize(("where", "expression"), list(expressions()))
+@in_one_case(("where", "expression"), list(expressions()))
 def test_an_expression_fits_the_series(where: str, expression: str) -> None:
     assert mistakes(expression) == []
 
@@ -81,7 +82,7 @@ def test_the_judge_lets_pass_what_is_right() -> None:
     assert mistakes(right) == []
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.get("alert")))
+@in_one_case("rule", RULES)
 def test_the_words_of_an_alert_use_labels_that_exist(rule: dict[str, Any]) -> None:
     words = " ".join(rule["annotations"].values())
     assert set(re.findall(r"\$labels\.(\w+)", words)) <= EVERY_LABEL

@@ -16,6 +16,7 @@ import pytest
 import typer
 from harness import pages, support
 from harness.follow import agree
+from harness.support import in_one_case
 
 # These pages are followed from top to bottom, each by a test of its own.
 FOLLOWED = {
@@ -158,7 +159,7 @@ def test_the_two_commands_come_first() -> None:
     assert commands(blocks[0]) == ["make demo", "make test"]
 
 
-@pytest.mark.parametrize("page", pages.names())
+@in_one_case("page", pages.names())
 def test_links_inside_the_repository_lead_somewhere(page: str) -> None:
     here = (support.ROOT / page).parent
     text = re.sub(r"^```.*?^```$", "", pages.text_of(page), flags=re.M | re.S)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import lanes
+from harness.support import in_one_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -255,7 +256,7 @@ def test_restore_is_for_a_fresh_lane() -> None:
 @pytest.mark.parametrize(
     "part", ["steps", "auc", "regret", "next_offset", "events", "bad", "clean", "outside"]
 )
-@pytest.mark.parametrize("value", ["missing", 7, "text", []])
+@in_one_case("value", ["missing", 7, "text", []])
 def test_a_body_with_the_wrong_parts_is_a_clear_error(part: str, value: Any) -> None:
     body = unpack(snapshot(regret=lanes.RegretConfig()))
     if value == "missing":

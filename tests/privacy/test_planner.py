@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.support import in_one_case
 from river import datasets
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.metrics import roc_auc_score
@@ -96,7 +97,7 @@ def test_long_streams_of_gradients_have_the_warm_up_of_their_horizon() -> None:
         assert above.noise == pytest.approx(below.noise, rel=0.01)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("options", "word"),
     [
         ({"n": 5}, "n is 5"),

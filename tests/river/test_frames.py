@@ -15,6 +15,7 @@ import pandas as pd
 import polars as pl
 import polars.testing
 import pytest
+from harness.support import in_one_case
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from river import datasets
@@ -143,7 +144,7 @@ def _dtype(column: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
-@pytest.mark.parametrize(
+@in_one_case(
     ("column", "message"),
     [
         ([1.0, math.nan, 2.0], "feature 'b' in row 1 is NaN"),

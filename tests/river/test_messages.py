@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from harness.support import in_one_case
 
 from streampair import auc, offline
 from streampair.errors import ConfigError, RecordError
@@ -18,7 +19,7 @@ PRIVATE = auc.PairFTRL(1.0, 1e-4, 50, features=["a"])
 
 
 @pytest.mark.parametrize("model", [auc.PairOGD(), auc.Forest(), PRIVATE], ids=lambda m: type(m).__name__)
-@pytest.mark.parametrize(
+@in_one_case(
     ("frame", "labels", "message"),
     [
         (X, [True, False], r"labels are a list.*numpy\.array\(y\)"),

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.support import in_one_case
 
 from streampair import auc, buffers
 from streampair.errors import ConfigError
 
 
-@pytest.mark.parametrize("size", [0, -1, 1.5, True, None, "3", 10**7])
+@in_one_case("size", [0, -1, 1.5, True, None, "3", 10**7])
 @pytest.mark.parametrize("kind", [buffers.FIFO, buffers.Reservoir, buffers.ClassReservoir])
 def test_bad_size(kind: type[buffers.Buffer], size: int) -> None:
     with pytest.raises(ConfigError, match="buffer size"):

@@ -14,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from harness.learners import PRIVATE, frozen
+from harness.support import in_one_case
 from river import evaluate, metrics
 
 from streampair import auc, losses, metric, ranking
@@ -43,7 +44,7 @@ def stream(n: int, high: Any = True, low: Any = False) -> list[tuple[dict[str, f
 # ---- refused by type ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("positive", "other"),
     [
         *((positive, other) for positive in (True, 1, False, 0.0) for other in ("yes", 2, -1, 0.5, b"yes")),
@@ -70,7 +71,7 @@ def test_a_label_of_another_type_is_refused(make: Any, positive: Any, other: Any
     assert frozen(model) == before
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     "labels",
     [
         np.array(["yes", "no"]),
@@ -81,7 +82,6 @@ def test_a_label_of_another_type_is_refused(make: Any, positive: Any, other: Any
         pl.Series([1, 2]),
         pl.Series(["yes", "no"]),
     ],
-    ids=str,
 )
 @every_plain
 def test_arrays_of_such_labels_are_refused(make: Any, labels: Any) -> None:
@@ -92,7 +92,7 @@ def test_arrays_of_such_labels_are_refused(make: Any, labels: Any) -> None:
     assert model.records == 0
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("labels", "positive"),
     [
         (np.array([True, False]), True),
@@ -105,7 +105,6 @@ def test_arrays_of_such_labels_are_refused(make: Any, labels: Any) -> None:
         (np.array(["yes", "no"]), "yes"),
         (np.array(["yes", "no"], dtype=object), np.str_("yes")),
     ],
-    ids=str,
 )
 @every_plain
 def test_labels_of_one_type_are_taken(make: Any, labels: Any, positive: Any) -> None:
@@ -364,9 +363,7 @@ def test_predictions_of_a_private_learner_show_no_label_of_a_record(make: Any) -
     assert set(make(positive=0).predict_proba_one({"a": 1.0})) == {0, 1}
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"positive": 1}, {"positive": False}, {"positive": "yes", "negative": "no"}], ids=str
-)
+@in_one_case("options", [{}, {"positive": 1}, {"positive": False}, {"positive": "yes", "negative": "no"}])
 @two_class
 def test_an_audit_uses_labels_that_the_learner_knows(make: Any, options: dict[str, Any]) -> None:
     """A label that it does not know would make null records, and hide what the audit looks for."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness.every_loss import EVERY, MARGIN
 from harness.loss_takers import OF_ERRORS, TAKERS, public_takers
+from harness.support import in_one_case
 
 from streampair import auc, buffers, losses, metric
 from streampair.errors import ConfigError
@@ -87,14 +88,14 @@ def test_the_steepest_slope_is_never_passed(loss: losses.PairLoss) -> None:
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-@pytest.mark.parametrize("loss", [Unregistered(), FlatHinge(), overwritten(), "hinge"], ids=repr)
+@in_one_case("loss", [Unregistered(), FlatHinge(), overwritten(), "hinge"])
 def test_every_learner_refuses_a_loss_that_its_steps_do_not_know(taker: str, loss: Any) -> None:
     with pytest.raises(ConfigError, match=r"loss is|set by hand"):
         TAKERS[taker](loss)
 
 
 @pytest.mark.parametrize("loss", [loss for loss in EVERY if loss.of_errors], ids=str)
-@pytest.mark.parametrize("taker", [taker for taker in TAKERS if taker.split()[0] not in OF_ERRORS])
+@in_one_case("taker", [taker for taker in TAKERS if taker.split()[0] not in OF_ERRORS])
 def test_a_loss_of_errors_is_refused_where_it_has_no_guarantee(taker: str, loss: losses.PairLoss) -> None:
     with pytest.raises(ConfigError):
         TAKERS[taker](loss)
@@ -173,7 +174,7 @@ def apart(one: Any, other: Any) -> float:
     return float(np.linalg.norm(one - other) / np.linalg.norm(other))
 
 
-@pytest.mark.parametrize("loss", MARGIN, ids=str)
+@in_one_case("loss", MARGIN)
 @pytest.mark.parametrize("taker", TAKERS)
 def test_every_learner_steps_along_its_loss_and_no_other(taker: str, loss: losses.PairLoss) -> None:
     weights = learned(taker, loss)

@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 from harness import pages
 from harness.learners import KEY, LEARNERS, NAMES, every_learner, label, name_of, stream, taught
-from harness.support import ROOT
+from harness.support import ROOT, in_one_case
 from hypothesis import given
 from hypothesis import strategies as st
 from river import compose, linear_model, preprocessing
@@ -65,7 +65,7 @@ def compare(learner: Any, model: models.Model, xs: list[Any]) -> None:
                 assert outcome(getattr(model, name), x) == outcome(getattr(learner, name), x)
 
 
-@pytest.mark.parametrize("count", [0, 2, 130, 330])
+@in_one_case("count", [0, 2, 130, 330])
 @every_learner
 def test_a_loaded_model_scores_as_the_learner(model: Any, count: int) -> None:
     learner = taught(model.clone(), count)

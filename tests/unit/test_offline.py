@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.much_budget import much_budget
+from harness.support import in_one_case
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
@@ -210,7 +211,7 @@ X, Y = table(20)
 WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("options", "rows", "labels", "message"),
     [
         ({}, X, np.zeros(20), "one class, and pairs need two. Fix: give records of both"),

@@ -15,6 +15,7 @@ import onnxruntime
 import pytest
 from harness import pages
 from harness.learners import KEY, every_learner, stream, taught
+from harness.support import in_one_case
 from river import compose
 
 from streampair import auc, losses, metric, models, ranking
@@ -48,7 +49,7 @@ def gaps(xs: list[Any], seed: int = 0) -> list[Any]:
     return [x for x in left if x]
 
 
-@pytest.mark.parametrize("count", [2, 130, 330])
+@in_one_case("count", [2, 130, 330])
 @every_learner
 def test_a_graph_scores_as_the_learner(model: Any, count: int) -> None:
     learner = taught(model.clone(), count)

@@ -9,6 +9,7 @@ from typing import Any
 import naive
 import numpy as np
 import pytest
+from harness.support import in_one_case
 from sklearn.base import clone
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -241,7 +242,7 @@ X, ALIKE, PAIRS, Y = table(20)
 WITH_NAN = np.where(np.arange(60).reshape(20, 3) == 7, np.nan, X)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("options", "fitted", "message"),
     [
         ({}, (WITH_NAN, ALIKE, PAIRS), r"NaN or infinity. Fix: leave out or fill in"),

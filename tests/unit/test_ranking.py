@@ -14,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from harness.every_loss import MARGIN
+from harness.support import in_one_case
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from river import base
@@ -113,7 +114,7 @@ def test_every_real_number_will_do(label: Any) -> None:
     assert frozen(a) == frozen(b)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("model", "label", "message"),
     [
         *(
@@ -135,7 +136,6 @@ def test_every_real_number_will_do(label: Any) -> None:
         (ranking.PairOGD(), -(10**400), "not a number"),
         (ranking.PairOGD(losses.Square()), -1.1e10, r"not a number from -1e\+10 to 1e\+10"),
     ],
-    ids=repr,
 )
 def test_bad_labels_change_nothing(model: ranking.PairOGD, label: Any, message: str) -> None:
     model = model.clone()
