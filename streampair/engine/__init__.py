@@ -3,8 +3,8 @@
 No I/O, no clock, no asyncio.
 """
 
-from streampair.engine.durable_lane import LoggedLane
 from streampair.engine.lane import Lane
+from streampair.engine.logged_lane import LoggedLane
 from streampair.engine.records import (
     Breaker,
     Commit,

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from streampair.engine.durable_lane import LoggedLane, place_of
+from streampair.engine.lane_log import place_of
+from streampair.engine.logged_lane import LoggedLane
 from streampair.engine.records import Commit, Event, LaneOutput, LogAppend, Record, ReplayRequest, Scored
 from streampair.engine.recovery import Cause, ExternalState
 from streampair.engine.wal import RecordRef

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, privacy
-from streampair.engine import LogDamagedError, LogKey, Register, UnusableLogError, durable_lane
+from streampair.engine import LogDamagedError, LogKey, Register, UnusableLogError, lane_log
 from streampair.engine.testing import CommittedOffset, Died, Driver
 from streampair.engine.wal import Chain, Digests, StartEntry
 from streampair.errors import PrivacyError, SnapshotError, StreampairError
@@ -612,17 +612,17 @@ def test_what_the_plan_has_no_room_for_is_not_accepted() -> None:
 def test_a_log_of_another_format_is_refused_and_its_own_release_goes_on(
     written: int, reads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durable_lane, "LOG_FORMAT", written)
+    monkeypatch.setattr(lane_log, "LOG_FORMAT", written)
     driver, whole = worked(), worked()
     driver.crash()
     frames, group = driver.store.read(), copy.copy(driver.group)
-    monkeypatch.setattr(durable_lane, "LOG_FORMAT", reads)
+    monkeypatch.setattr(lane_log, "LOG_FORMAT", reads)
     with pytest.raises(
         UnusableLogError, match=f"the log has format {written}, this release reads {reads}.*wrote it"
     ):
         driver.start()
     assert (driver.store.read(), driver.group) == (frames, group)  # nothing was written
-    monkeypatch.setattr(durable_lane, "LOG_FORMAT", written)
+    monkeypatch.setattr(lane_log, "LOG_FORMAT", written)
     driver.start()
     driver.catch_up()
     assert contradictions(driver) == 0

@@ -12,7 +12,7 @@ import pytest
 from harness import lying, search_log
 
 from streampair.engine import recovery
-from streampair.engine.durable_lane import LaneLog
+from streampair.engine.lane_log import LaneLog
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.wal import Chain, Digests, LogDamagedError
 from streampair.privacy import Ledger, ledger

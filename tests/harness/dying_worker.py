@@ -473,7 +473,7 @@ def _set_release(version: str, log_format: int | None = None) -> None:
         if name.partition(".")[0] in ("streampair", _HERE) and hasattr(module, "__version__"):
             module.__version__ = version  # type: ignore[attr-defined]
     if log_format is not None:
-        found("streampair.engine.durable_lane").LOG_FORMAT = log_format
+        found("streampair.engine.lane_log").LOG_FORMAT = log_format
 
 
 def _work(order: dict[str, Any]) -> None:

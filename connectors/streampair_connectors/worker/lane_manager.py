@@ -20,7 +20,7 @@ from streampair.engine import (
     RecordRef,
     ReplayRequest,
 )
-from streampair.engine.durable_lane import place_of
+from streampair.engine.lane_log import place_of
 from streampair.engine.records import LABEL_IN_EVENT, LABEL_LATER
 from streampair.engine.source import Positions, partition_key, partition_label
 from streampair.engine.wal import Range
