@@ -17,9 +17,11 @@ from streampair_connectors.cli.app import app as command
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.host import THIS_HOST
 from streampair_connectors.stores.spending import read_stored
+from streampair_connectors.worker import scored_events
 from streampair_connectors.worker.scored_events import ScoredEvents, read_scored_events
 from typer.testing import CliRunner
 
+from streampair.errors import SourceError
 from streampair.evaluation import average_precision, delong
 
 SLOW = 'class = "streampair.auc.PairOGD"\noptions = { seed = 2, learning_rate = 0.001 }'
@@ -228,6 +230,22 @@ def test_what_cannot_be_compared_is_refused(
     assert "input.topic is" in call(a, b, code=2)
     b.write_text(text.replace('label = "y"', 'label = "z"'))
     assert "input.label is 'y' for" in call(a, b, code=2)
+
+
+def test_topics_that_do_not_fit_in_memory_are_refused(
+    kafka: Cluster, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = unique("hand")
+    a, b = configs = by_hand(kafka, tmp_path, name)
+    kafka.create_topic(f"{name}-in")
+    write(kafka, f"{name}-in", [(NOW, {"f": 0.0, "y": True})])
+    for config, count in ((a, 3), (b, 4)):
+        write(kafka, config.output_topic, [score(config, 0, 0.5)] * count)
+    monkeypatch.setattr(scored_events, "_MOST", 4)
+    assert read(configs).both == 1
+    monkeypatch.setattr(scored_events, "_MOST", 3)
+    with pytest.raises(SourceError, match=f"the topic '{b.output_topic}' has more than 3 records"):
+        read(configs)
 
 
 def test_scores_of_another_mode_are_named(

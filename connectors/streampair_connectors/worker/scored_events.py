@@ -26,6 +26,8 @@ from streampair_connectors.worker.factory import taken_cells
 __all__ = ["ScoredEvents", "read_scored_events"]
 
 _Place = tuple[int, int]  # partition and offset
+# Records of a topic that are read at most: some 3 GB of memory.
+_MOST = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ async def read_scored_events(
     """Read the scores of two applications, the events and their labels, as far as the topics go now.
 
     The first message of an event is the one that counts. All scores and the ids of all events are kept in
-    memory.
+    memory, so topics of more than ten million records are refused.
 
     Parameters
     ----------
@@ -97,7 +99,8 @@ async def read_scored_events(
     Raises
     ------
     SourceError
-        The broker does not answer, a topic does not exist, or an application has no score.
+        The broker does not answer, a topic does not exist or has too many records, or an application has no
+        score.
     """
     scored = await _scores(first), await _scores(second)
     known = await _input(first, labels=labels)
@@ -216,9 +219,17 @@ async def _records(config: Config, topic: str) -> AsyncIterator[tuple[int, Recor
             retriable=False,
         )
     reader = RecordReader(kafka)
+    count = 0
     try:
         async with contextlib.aclosing(reader.topic(topic, partitions)) as records:
             async for each in records:
+                count += 1
+                if count > _MOST:
+                    raise SourceError(
+                        f"the topic {topic!r} has more than {_MOST:,} records, which would not fit in memory",
+                        fix="compare while its retention.ms or retention.bytes keeps fewer",
+                        retriable=False,
+                    )
                 yield each
     finally:
         await reader.stop()
