@@ -170,7 +170,8 @@ def test_quality_is_that_of_the_scores_that_scorers_gave(
 def waiting_scores(worker: Inside) -> int:
     """How many scores the learner keeps for events that are not learned."""
     assert worker.worker is not None
-    return sum(len(lane.logged_lane.score_sample or ()) for lane in worker.worker.lanes.values())
+    lane = worker.worker.lane
+    return 0 if lane is None else len(lane.logged_lane.score_sample or ())
 
 
 def newest_model(app: App) -> int | None:
@@ -284,5 +285,7 @@ def test_an_event_is_learned_when_its_label_comes(
 def passed(worker: Inside) -> int:
     """Events whose labels have had their time."""
     assert worker.worker is not None
-    sources = [lane.logged_lane.source for lane in worker.worker.lanes.values()]
-    return sum(each.next_offset for source in sources if source for each in source.due.values())
+    lane = worker.worker.lane
+    if lane is None or lane.logged_lane.source is None:
+        return 0
+    return sum(each.next_offset for each in lane.logged_lane.source.due.values())

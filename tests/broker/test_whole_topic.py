@@ -74,7 +74,7 @@ def test_all_partitions_teach_one_model(app: App) -> None:
     values = events(400)
     spread(app, values[:200], PARTITIONS)
     with Running(app) as worker:
-        assert worker.await_log("lane_opened")["partition"] == "all"
+        assert worker.await_log("lane_opened")["offset"] == 0
         app.await_scores(ends(200, PARTITIONS), worker)
         spread(app, values[200:], PARTITIONS)
         rows = app.await_scores(ends(400, PARTITIONS), worker)

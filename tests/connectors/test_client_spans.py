@@ -26,7 +26,7 @@ from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.sources import TopicSource
 
 from streampair.engine.source import Positions
-from streampair.engine.wal import WHOLE_TOPIC, Range
+from streampair.engine.wal import Range
 from streampair.errors import StoreError
 
 TOPIC = "t"
@@ -338,7 +338,7 @@ def test_a_rebalance_at_every_step_of_a_poll_loses_nothing(rebalance: bool) -> N
             acts = [asyncio.create_task(at_step(step, revoke))]
             async with asyncio.timeout(20):
                 while len(acts) < 2 or not acts[1].done() or sorted(taken) != wanted:
-                    found = (await source.poll(1000, 0.01)).get(Partition(TOPIC, WHOLE_TOPIC), [])
+                    found = list(await source.poll(1000, 0.01))
                     taken += [(record.partition, record.position) for record in found]  # type: ignore[attr-defined]
                     assert len(taken) <= len(wanted)
             return source.dropped

@@ -333,7 +333,7 @@ def test_a_second_worker_on_the_same_state_is_refused(
     async def body(other: EmbeddedBroker) -> None:
         first = Worker(app(topics, tmp_path))
         task = asyncio.create_task(first.run())
-        while not first.lanes and not task.done():  # noqa: ASYNC110  # there is no event to wait for
+        while first.lane is None and not task.done():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.02)
         with pytest.raises(Exception, match="another process holds the state"):
             await run_until(Worker(app(other, tmp_path)), lambda: task.done())

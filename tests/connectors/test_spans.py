@@ -87,7 +87,7 @@ def test_counts_agree_wherever_a_record_is() -> None:
     async def body() -> None:
         found: Sequence[Any] = []
         while not found:
-            found = (await source.poll(4, 0.0)).get(LANE, [])
+            found = list(await source.poll(4, 0.0))
             assert source.difference(made) is None  # some wait, some are ready, four are with the worker
         process(made, found[:2])
         assert source.difference(made) is None
@@ -95,7 +95,7 @@ def test_counts_agree_wherever_a_record_is() -> None:
         assert source.difference(made) is None
         source.begin(made)  # counted from here on
         for _ in range(20):
-            process(made, (await source.poll(4, 0.0)).get(LANE, []))
+            process(made, list(await source.poll(4, 0.0)))
             assert source.difference(made) is None
 
     asyncio.run(body())
@@ -142,7 +142,7 @@ def read(client: Client, source: TopicSource, count: int) -> list[int]:
     async def body() -> list[int]:
         found: list[int] = []
         for _ in range(10 * count):
-            records = (await source.poll(1000, 0.0)).get(LANE, [])
+            records = list(await source.poll(1000, 0.0))
             found += [record.position for record in records]  # type: ignore[attr-defined]
             if len(found) >= count:
                 break
@@ -171,7 +171,7 @@ def test_a_lane_that_begins_inside_a_poll_gets_every_record(
 
     async def body() -> None:
         for _ in range(100):
-            found = (await source.poll(1000, 0.0)).get(LANE, [])
+            found = list(await source.poll(1000, 0.0))
             taken.extend(record.position for record in found)  # type: ignore[attr-defined]
 
     asyncio.run(body())

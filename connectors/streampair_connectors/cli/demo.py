@@ -262,7 +262,7 @@ class Demo:
 
     async def _produce(self, apps: list[ReadBack]) -> None:
         """Send the events at a steady rate, once all three applications have opened their lane."""
-        while not all(a.worker.lanes for a in apps):  # noqa: ASYNC110  # an event could not be unset
+        while not all(a.worker.lane for a in apps):  # noqa: ASYNC110  # an event could not be unset
             await asyncio.sleep(0.02)
         producer = Producer(self._kafka, max_message_bytes=1_000_000)
         await producer.start()

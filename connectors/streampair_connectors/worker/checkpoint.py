@@ -1,4 +1,4 @@
-"""Checkpoints: outputs, state and offsets of all lanes, made durable in numbered steps.
+"""Checkpoints: outputs, state and offsets of the lane, made durable in numbered steps.
 
 The steps and their reasons are in docs/design.md, "The steps of a commit".
 """
@@ -6,81 +6,27 @@ The steps and their reasons are in docs/design.md, "The steps of a commit".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 
-from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StreampairError
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError
 from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.stores import Store
 from streampair_connectors.worker.lane_manager import OpenLane
 
-__all__ = ["Checkpoint", "Outcome", "for_each"]
-
-
-class Outcome:
-    """Result of a checkpoint.
-
-    Attributes
-    ----------
-    stored
-        Whether all outputs were stored in time. If not, no lane was committed.
-    committed
-        Lanes whose commit is durable.
-    fenced
-        Lanes that another worker owns now, with their errors.
-    seconds
-        Duration.
-    """
-
-    def __init__(self) -> None:
-        self.stored = True
-        self.committed: list[OpenLane] = []
-        self.fenced: list[tuple[OpenLane, SourceError]] = []
-        self.seconds = 0.0
-
-
-async def for_each(
-    lanes: Iterable[OpenLane], action: Callable[[OpenLane], Awaitable[None]]
-) -> tuple[list[OpenLane], list[tuple[OpenLane, SourceError]]]:
-    """Run an action on all lanes concurrently.
-
-    Returns
-    -------
-    tuple
-        The lanes for which it succeeded, and those that another worker owns now, with their errors.
-
-    Raises
-    ------
-    StreampairError
-        The action failed for a lane; for the others it ran to its end.
-    """
-    lanes = list(lanes)
-    results = await asyncio.gather(*map(action, lanes), return_exceptions=True)
-    done: list[OpenLane] = []
-    fenced: list[tuple[OpenLane, SourceError]] = []
-    failed: BaseException | None = None
-    for lane, result in zip(lanes, results, strict=True):
-        if result is None:
-            done.append(lane)
-        elif isinstance(result, FencedError | CommitOutcomeUnknownError):
-            fenced.append((lane, result))
-        elif failed is None or not isinstance(result, StreampairError):
-            failed = result
-    if failed is not None:
-        raise failed
-    return done, fenced
+__all__ = ["Checkpoint"]
 
 
 class Checkpoint:
-    """Commits lanes.
+    """Commits the lane.
 
     Parameters
     ----------
     store
-        Of the lanes.
+        Of the lane.
     on_trouble
         Called with the reason why outputs cannot be stored.
     count
-        Called with the result of each lane's commit: one of `metric_definitions.OUTCOMES`.
+        Called with the result of each commit: one of `metric_definitions.OUTCOMES`.
     host
         Its clock.
     """
@@ -99,60 +45,57 @@ class Checkpoint:
         self._count = count
 
     async def run(
-        self, lanes: Iterable[OpenLane], *, clean: bool, give_up: asyncio.Event, seconds: float | None = None
-    ) -> Outcome:
-        """Commit lanes. The steps of a lane are ordered; lanes run concurrently.
+        self, lane: OpenLane, *, clean: bool, give_up: asyncio.Event, seconds: float | None = None
+    ) -> bool:
+        """Commit the lane.
 
         Parameters
         ----------
-        lanes
-            Those with something to commit.
+        lane
+            It has something to commit.
         clean
-            Whether this is their last commit before they are closed.
+            Whether this is its last commit before it is closed.
         give_up
             Set when waiting for outputs shall end.
         seconds
             How long to wait for outputs; None: until `give_up`.
 
+        Returns
+        -------
+        bool
+            Whether all outputs were stored in time, and the commit is durable. If not, nothing was committed.
+
         Raises
         ------
+        FencedError, CommitOutcomeUnknownError
+            Another worker owns the lane now.
         StreampairError
-            A lane could not be committed, and its state in memory is invalid; others are committed.
+            The lane could not be committed, and its state in memory is invalid.
         """
-        begin = self._host.monotonic()
-        outcome = Outcome()
         timer: asyncio.TimerHandle | None = None
         if seconds is not None:
             give_up = asyncio.Event()
             timer = asyncio.get_running_loop().call_later(seconds, give_up.set)
         try:
-            # 1 to 3 lines, then outputs and dead letters are stored, unless they are part of the commit
+            # 1 to 3 the line, then outputs and dead letters are stored, unless they are part of the commit
             try:
-                ready = await self._each(lanes, lambda lane: lane.store.release(give_up), outcome)
-                outcome.stored = await self._store.flush(give_up, self._on_trouble)
+                await lane.store.release(give_up)
+                stored = await self._store.flush(give_up, self._on_trouble)
+            except (FencedError, CommitOutcomeUnknownError):
+                raise
             except SourceError as error:
                 if not (error.retriable and give_up.is_set()):
                     raise
-                outcome.stored = False  # a lane that waits for its register accepts no more outputs
-            if outcome.stored:
-                # 4 and 5 snapshot, log, offset and register: by the store, lane by lane; then 6
-                outcome.committed = await self._each(
-                    ready, lambda lane: self._commit_lane(lane, clean), outcome
-                )
+                stored = False  # a lane that waits for its register accepts no more outputs
+            if stored:
+                # 4 and 5 snapshot, log, offset and register, by the store; then 6
+                await self._commit(lane, clean)
         finally:
             if timer is not None:
                 timer.cancel()
-        outcome.seconds = self._host.monotonic() - begin
-        return outcome
+        return stored
 
-    async def _each(
-        self, lanes: Iterable[OpenLane], action: Callable[[OpenLane], Awaitable[None]], outcome: Outcome
-    ) -> list[OpenLane]:
-        done, fenced = await for_each(lanes, action)
-        outcome.fenced += fenced
-        return done
-
-    async def _commit_lane(self, lane: OpenLane, clean: bool) -> None:
+    async def _commit(self, lane: OpenLane, clean: bool) -> None:
         commit = lane.logged_lane.commit(snapshot=lane.snapshot_due, clean=clean, when=self._host.now_ms)
         try:
             await lane.store.commit(commit)

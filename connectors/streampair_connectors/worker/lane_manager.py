@@ -23,7 +23,7 @@ from streampair.engine import (
 from streampair.engine.lane_log import place_of
 from streampair.engine.records import LABEL_IN_EVENT, LABEL_LATER
 from streampair.engine.source import Positions, partition_key, partition_label
-from streampair.engine.wal import Range
+from streampair.engine.wal import WHOLE_TOPIC, Range
 from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
 from streampair_connectors.codecs.records import Decoder, Encoder
@@ -359,13 +359,8 @@ class Opener:
         self._estimates = Estimates(host.monotonic)
         self._fits = FitThread(host)
 
-    async def open(self, partition: Partition) -> OpenLane:
+    async def open(self) -> OpenLane:
         """Open the lane. Nothing is written before step 6.
-
-        Parameters
-        ----------
-        partition
-            The topic of the input, with `WHOLE_TOPIC`.
 
         Raises
         ------
@@ -373,6 +368,7 @@ class Opener:
             The lane cannot continue, belongs to another configuration, or something that it needs cannot be
             read. The store is closed again.
         """
+        partition = Partition(self._config.input.topic, WHOLE_TOPIC)
         partitions = input_partitions(self._config, self._partitions)
         spans = await self._lookup.spans(partitions)
         # 1 fence every earlier owner

@@ -578,7 +578,7 @@ class LateLabelSource(TopicSource):
 
     # Reading
 
-    async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+    async def poll(self, most: int, seconds: float) -> Sequence[RecordLike]:
         """Read, and return what is in order: as many events to be learned as to be scored.
 
         Each kind makes batches of its own: half of `most` would make them half as large.

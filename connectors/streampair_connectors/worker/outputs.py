@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import Final, cast
 
 from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Scored
-from streampair.errors import SourceError
 from streampair_connectors.codecs.records import Encoder, Headers
 from streampair_connectors.codecs.scores import score_writer
 from streampair_connectors.config import Config
@@ -16,7 +15,6 @@ from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import Message, Partition, RecordLike, Routes
 from streampair_connectors.kafka.producer import headers_size
 from streampair_connectors.worker.causes import add_letter
-from streampair_connectors.worker.checkpoint import for_each
 from streampair_connectors.worker.flow_control import commit_interval
 from streampair_connectors.worker.lane_manager import OpenLane
 
@@ -210,38 +208,35 @@ class Outputs:
         for target, messages in out.items():
             await lane.store.send(target, messages)
 
-    def wait(self, lanes: Collection[OpenLane]) -> float | None:
+    def wait(self, lane: OpenLane) -> float | None:
         """Seconds until `release` is due for the oldest waiting output; None: none waits."""
-        waiting = [since for lane in lanes if (since := lane.store.waiting_since) is not None]
-        if not waiting:
+        since = lane.store.waiting_since
+        if since is None:
             return None
         interval = commit_interval(_RELEASE_SECONDS, self._release_seconds, behind=True)
-        return max(min(waiting) + interval - self._host.monotonic(), 0.0)
+        return max(since + interval - self._host.monotonic(), 0.0)
 
-    async def release(
-        self, lanes: Collection[OpenLane], give_up: asyncio.Event
-    ) -> list[tuple[OpenLane, SourceError]]:
-        """Release outputs that wait for a durable log line, if due; all lanes concurrently.
+    async def release(self, lane: OpenLane, give_up: asyncio.Event) -> None:
+        """Release outputs that wait for a durable log line, if due.
 
         Parameters
         ----------
-        lanes
-            All open lanes.
+        lane
+            The lane.
         give_up
             Set when waiting shall end.
 
-        Returns
-        -------
-        list
-            Lanes that another worker owns now, with their errors.
+        Raises
+        ------
+        FencedError, CommitOutcomeUnknownError
+            Another worker owns the lane now.
         """
-        if self.wait(lanes) != 0.0:
-            return []
+        if self.wait(lane) != 0.0:
+            return
         begin = self._host.monotonic()
-        _, fenced = await for_each(lanes, lambda lane: lane.store.release(give_up))
+        await lane.store.release(give_up)
         # Smoothed, as for commits: one slow release says little.
         self._release_seconds += 0.2 * (min(self._host.monotonic() - begin, 1.0) - self._release_seconds)
-        return fenced
 
 
 def kept_key(key: bytes | None, max_message_bytes: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Sources: whether the assigned partitions make the lane, and the records that it gets next."""
+"""Sources: what a worker reads for its lane, and the records that the lane gets next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from streampair.engine import OrderedRecord
 from streampair.engine.records import LABEL_IN_EVENT
 from streampair.engine.source import Positions
-from streampair.engine.wal import WHOLE_TOPIC, Position
+from streampair.engine.wal import Position
 from streampair_connectors.host import THIS_HOST, Host
 from streampair_connectors.kafka import Consumer, Partition, ReadPositions, RecordLike, Span
 from streampair_connectors.kafka.ordering import SETTLE_MS, TopicOrder, has_append_times
@@ -41,8 +41,8 @@ class Source(ABC):
         """Disconnect."""
 
     @abstractmethod
-    def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
-        """The lane, if the assigned partitions make it."""
+    def complete(self, assigned: Collection[Partition]) -> bool:
+        """Whether these are all partitions that the lane reads."""
 
     async def send_on(self, lane: OpenLane) -> int:
         """Send messages that no event can use to their topic; returns their number."""
@@ -54,7 +54,7 @@ class Source(ABC):
         return False
 
     @abstractmethod
-    async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+    async def poll(self, most: int, seconds: float) -> Sequence[RecordLike]:
         """Return the next records of the lane; empty when there are none in time."""
 
     @abstractmethod
@@ -278,7 +278,7 @@ class TopicSource(Source):
         self._consumer = consumer
         self._label = label
         self._all = [Partition(topic, number) for number in range(partitions)]
-        self._lane = Partition(topic, WHOLE_TOPIC)
+        self._topic = topic
         self._order: TopicOrder | None = None
         self._read_to = ReadPositions(consumer.seek)
         self._positions: Positions | None = None
@@ -293,9 +293,9 @@ class TopicSource(Source):
         self._broker_clock = BrokerClock(host)
         self._store: LaneStore | None = None
 
-    def lanes(self, assigned: Collection[Partition]) -> set[Partition]:
-        """One, once all partitions are assigned."""
-        return {self._lane} if set(self._all) <= set(assigned) else set()
+    def complete(self, assigned: Collection[Partition]) -> bool:
+        """Whether these are all partitions of the topic."""
+        return set(self._all) <= set(assigned)
 
     def begin(self, lane: OpenLane) -> None:
         """Seek in all partitions, and begin the order there."""
@@ -308,24 +308,24 @@ class TopicSource(Source):
         where = order_starts(lane.spans, source.positions, arrived)
         ordinal += len(self._ready)
         self._feed.begin()
-        places = {Partition(self._lane.topic, number): offset for number, (offset, _) in where.items()}
+        places = {Partition(self._topic, number): offset for number, (offset, _) in where.items()}
         for partition, offset in places.items():
             self._consumer.seek(partition, offset)
         self._read_to.begin(places)
         self._order = TopicOrder(where, ordinal, label=self._label)
         self._last_batch, self._counts = [], RecordCounts(lane, self._ready)
 
-    async def poll(self, most: int, seconds: float) -> Mapping[Partition, Sequence[RecordLike]]:
+    async def poll(self, most: int, seconds: float) -> Sequence[RecordLike]:
         """Read all partitions side by side, and return what is in order."""
         order, deadline = self._order, self._host.monotonic() + seconds
         if order is None:
             await self._read(seconds)
-            return {}
+            return ()
         wait = 0.0
         while True:
             await self._read(wait)
             if order is not self._order:
-                return {}
+                return ()
             room = most - len(self._ready)
             if room > 0:
                 self._take(order, room)
@@ -335,7 +335,7 @@ class TopicSource(Source):
         found, self._ready = self._ready[:most], self._ready[most:]
         self._last_batch = found
         self._report_holding(order, found)
-        return {self._lane: found} if found else {}
+        return found
 
     def _take(self, order: TopicOrder, room: int) -> None:
         """Take the next records in order, at most so many."""
@@ -365,7 +365,7 @@ class TopicSource(Source):
         if ahead > _CLOCK_MS >= self._clock_ahead:
             log.warning(
                 "clock_is_behind",
-                topic=self._lane.topic,
+                topic=self._topic,
                 seconds=round(ahead / 1000),
                 next_step="set the clock of this host, or those of the brokers, by NTP: what waits for a "
                 "time waits longer",
@@ -382,7 +382,7 @@ class TopicSource(Source):
                 return
             log.warning(
                 "partitions_hold_the_topic",
-                topic=self._lane.topic,
+                topic=self._topic,
                 partitions=list(holding),
                 next_step="the order needs the next record of each partition: look for an open transaction "
                 "of a producer on them, or for a partition without a leader",
@@ -400,7 +400,7 @@ class TopicSource(Source):
             order.set_aside(number)
         log.warning(
             "partitions_set_aside",
-            topic=self._lane.topic,
+            topic=self._topic,
             partitions=lost,
             next_step="start the brokers that lead them: their events are learned and scored when they are "
             "back. The other partitions go on",

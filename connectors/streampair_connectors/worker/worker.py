@@ -14,7 +14,6 @@ from typing import Any
 
 from streampair.engine import LaneGauges, OrderedRecord
 from streampair.engine.snapshot import dated
-from streampair.engine.source import partition_key
 from streampair.errors import (
     CommitOutcomeUnknownError,
     FencedError,
@@ -58,9 +57,7 @@ log = get_logger(__name__)
 
 _POLL_SECONDS = 0.2  # also the longest delay until a stop is noticed
 _WATCH_SECONDS = 2.0
-_ENDING_SECONDS = 5.0  # for the last regret estimates at a stop
 _UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs without acknowledgement; then a commit is due
-_LANE_BYTES = 256 * 1024  # more of them per lane, because each lane costs a transaction
 
 
 class Worker:
@@ -104,7 +101,7 @@ class Worker:
         self._decode = event_decoder(config, **taken_cells(config))
         self._create_topics = create_topics
         self._assigned: set[Partition] = set()
-        self._lanes: dict[Partition, OpenLane] = {}
+        self._lane: OpenLane | None = None
         self._lock = asyncio.Lock()
         self._stop = asyncio.Event()
         self._give_up = asyncio.Event()
@@ -142,9 +139,9 @@ class Worker:
         self._checkpoint: Checkpoint
 
     @property
-    def lanes(self) -> dict[int, OpenLane]:
-        """The open lanes, by partition."""
-        return {p.partition: lane for p, lane in self._lanes.items()}
+    def lane(self) -> OpenLane | None:
+        """The lane; None while it is not open here."""
+        return self._lane
 
     def stop(self) -> None:
         """Finish the batch, commit and leave the group. Safe to call twice."""
@@ -292,7 +289,7 @@ class Worker:
         finally:
             self._in_session = self._working = False
             await kafka.ended(guard)
-            await self._drop_lanes()
+            await self._drop()
             self._count_dropped()
             self._dropped = 0
             self._assigned.clear()
@@ -354,58 +351,59 @@ class Worker:
     async def _loop(self) -> None:
         self._commits.begin()
         while not (self._stop.is_set() or self._partitions_added()):
-            await self._open_assigned()
-            wait = _POLL_SECONDS
-            if self._uncommitted:
-                waits = self._commits.wait(self._uncommitted), self._outputs.wait(self._lanes.values())
-                wait = min(wait, *(seconds for seconds in waits if seconds is not None))
+            await self._open_if_complete()
             start = self._host.monotonic()
-            batches = await self._source.poll(self._pace.records, wait)
-            if batches:
+            wait = self._until_due()
+            records = await self._source.poll(self._pace.records, wait)
+            if records:
                 self.telemetry.fetched(self.config.app, self._host.monotonic() - start)
             self._pace.polled()
-            epoch = self._epoch  # read before any other task runs: the batches belong to this epoch
+            epoch = self._epoch  # read before any other task runs: the records belong to this epoch
             async with self._lock:
-                for partition, records in batches.items():
-                    lane = self._lanes.get(partition)
-                    if lane is None or epoch != self._epoch:
-                        # Revoked since the poll; the next owner reads these records again.
-                        continue
-                    await self._process(lane, records)
-                await self._send_on()
-                for lane, error in await self._outputs.release(self._lanes.values(), self._give_up):
-                    await self._fenced(lane.topic_partition, error)
-                # No records came: commit now instead of waiting for the interval.
-                idle = not batches and wait == _POLL_SECONDS
-                stale = idle and any(self._is_due(lane) for lane in self._lanes.values())
-                if self._commit_is_due() or (idle and self._uncommitted) or stale:
-                    await self._commit(clean=False)
+                # If the epoch has changed, they were revoked since the poll: the next owner reads them again.
+                if self._lane is not None and epoch == self._epoch:
+                    await self._process(self._lane, records)
+                if self._lane is not None:
+                    await self._send(self._lane, idle=not records and wait == _POLL_SECONDS)
             if self._backlog.due:
-                self._backlog.update(self._processed, self._lag_total())
+                self._backlog.update(self._processed, self._records_behind())
             await asyncio.sleep(0)  # let outputs be sent while records keep coming
 
-    async def _send_on(self) -> None:
-        """Send labels that no event can use to their topic, with the next commit."""
-        for lane in self._lanes.values():
-            if sent := await self._source.send_on(lane):
-                lane.dirty = True
-                self._uncommitted += sent
+    def _until_due(self) -> float:
+        """Seconds to wait for records: until outputs are to be released or committed, at most."""
+        if self._lane is None or not self._uncommitted:
+            return _POLL_SECONDS
+        waits = self._commits.wait(self._uncommitted), self._outputs.wait(self._lane)
+        return min((_POLL_SECONDS, *(seconds for seconds in waits if seconds is not None)))
+
+    async def _send(self, lane: OpenLane, *, idle: bool) -> None:
+        """Send what is due: labels that no event can use, outputs, a commit. `idle`: no records came."""
+        if sent := await self._source.send_on(lane):
+            lane.dirty = True
+            self._uncommitted += sent
+        try:
+            await self._outputs.release(lane, self._give_up)
+        except (FencedError, CommitOutcomeUnknownError) as error:
+            await self._fenced(error)
+            return
+        # Without records a commit is made now, not at the end of the interval.
+        if self._commit_is_due(lane) or (idle and (self._uncommitted or self._is_due(lane))):
+            await self._commit(clean=False)
 
     def _is_due(self, lane: OpenLane) -> bool:
         """Whether the lane has something to commit, though no record has come since its last commit."""
         return lane.snapshot_due or self._models.due(lane)
 
-    def _commit_is_due(self) -> bool:
+    def _commit_is_due(self, lane: OpenLane) -> bool:
         if not self._uncommitted:
             return False
-        room = _UNACKNOWLEDGED_BYTES + _LANE_BYTES * len(self._lanes)
-        return self._store.unacknowledged_bytes >= room or self._commits.due(
-            self._uncommitted, self._lag_total
-        )
+        full = self._store.unacknowledged_bytes >= _UNACKNOWLEDGED_BYTES
+        return full or self._commits.due(self._uncommitted, self._records_behind)
 
-    def _lag_total(self) -> int:
-        """Records of all lanes that were not processed yet."""
-        return sum(max(self._source.end(lane) - self._source.taken(lane), 0) for lane in self._lanes.values())
+    def _records_behind(self) -> int:
+        """Records of the topic that were not processed yet."""
+        lane = self._lane
+        return 0 if lane is None else max(self._source.end(lane) - self._source.taken(lane), 0)
 
     async def _process(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
         start = 0
@@ -413,7 +411,7 @@ class Worker:
             room = lane.logged_lane.room
             if room == 0:
                 # The private learner has used its reserved slots: a commit reserves the next ones.
-                if not await self._commit(clean=False) or lane.topic_partition not in self._lanes:
+                if not await self._commit(clean=False) or self._lane is not lane:
                     return  # stopping, or revoked: the next owner reads these records again
                 room = lane.logged_lane.room
             if self._pace.over:
@@ -441,36 +439,38 @@ class Worker:
             lane.learned_time = lane.event_time
 
     async def _commit(self, *, clean: bool, seconds: float | None = None) -> bool:
-        """Commit all lanes. False: the outputs were not stored in time, and nothing was saved."""
-        dirty = [lane for lane in self._lanes.values() if lane.dirty or clean or self._is_due(lane)]
-        dirty = [lane for lane in dirty if await self._agrees(lane)]
-        for lane in dirty:
-            if self._models.due(lane):
-                await self._models.publish(lane)
-        outcome = await self._checkpoint.run(dirty, clean=clean, give_up=self._give_up, seconds=seconds)
-        for lane, error in outcome.fenced:
-            await self._fenced(lane.topic_partition, error)
-        if not outcome.stored:
+        """Commit the lane, if it has something to commit. False: its outputs were not stored in time."""
+        lane = self._lane
+        if lane is None or not (lane.dirty or clean or self._is_due(lane)) or not await self._agrees(lane):
+            return True
+        if self._models.due(lane):
+            await self._models.publish(lane)
+        begin = self._host.monotonic()
+        try:
+            stored = await self._checkpoint.run(lane, clean=clean, give_up=self._give_up, seconds=seconds)
+        except (FencedError, CommitOutcomeUnknownError) as error:
+            await self._fenced(error)
+            return True
+        if not stored:
             return False
-        if outcome.committed:
-            self._fence_pause.committed()
-        # At a stop the regret estimates cover all events, as far as time allows.
-        ending = self._host.monotonic() + _ENDING_SECONDS if clean and self._stop.is_set() else 0.0
+        self._fence_pause.committed()
+        self._committed(lane, self._host.monotonic() - begin, last=clean and self._stop.is_set())
+        return True
+
+    def _committed(self, lane: OpenLane, seconds: float, *, last: bool) -> None:
+        """Publish the metrics of a commit that is durable. `last`: the worker stops."""
         self._count_dropped()
-        # Metrics are published once the commit is durable; the lane with the oldest estimate comes first.
-        for lane in sorted(outcome.committed, key=lambda lane: lane.timer.estimated_at):
-            lane.position = self._source.position(lane)
-            final = self._host.monotonic() < ending
-            gauges = lane.timer.gauges(final=final)
-            self._publish(lane, gauges, self._lag(lane))
-            lane.report_outside(gauges.outside)
-            lane.report_bad(self.telemetry, self.config.dead_letter_topic)
+        lane.position = self._source.position(lane)
+        # At a stop the regret is estimated over all events.
+        gauges = lane.timer.gauges(final=last)
+        self._publish(lane, gauges, self._lag(lane))
+        lane.report_outside(gauges.outside)
+        lane.report_bad(self.telemetry, self.config.dead_letter_topic)
         self._uncommitted = 0
         self._models.committed()
-        self._commits.committed(outcome.seconds)
-        self.telemetry.committed(self.config.app, outcome.seconds)
+        self._commits.committed(seconds)
+        self.telemetry.committed(self.config.app, seconds)
         self._health.running()
-        return True
 
     async def _agrees(self, lane: OpenLane) -> bool:
         """Whether the counts of a lane's records agree. If not it is dropped, and opened at its last commit.
@@ -496,13 +496,11 @@ class Worker:
             "counts_differ",
             app=self.config.app,
             topic=lane.topic,
-            partition=partition_key(lane.partition),
             detail=problem,
             next_step="none: the lane is opened again and goes on at its last commit. Report it: it is a "
             "fault of streampair. At the second time the worker stops",
         )
-        del self._lanes[lane.topic_partition]
-        await self._close(lane)
+        await self._drop()
         return False
 
     def _count_dropped(self) -> None:
@@ -510,24 +508,21 @@ class Worker:
         self.telemetry.read_again(self.config.app, dropped - self._dropped)
         self._dropped = dropped
 
-    async def _fenced(self, partition: Partition, error: SourceError) -> None:
-        """Drop a fenced lane; it is opened again if the partition is still assigned to this worker."""
+    async def _fenced(self, error: SourceError) -> None:
+        """Drop the lane, which was fenced; it is opened again if the partitions are still assigned."""
         log.warning(
             "lane_fenced",
             app=self.config.app,
-            topic=partition.topic,
-            partition=partition_key(partition.partition),
+            topic=self.config.input.topic,
             detail=error.problem,
             next_step=error.fix,
         )
         self.telemetry.fenced(self.config.app)
         self._fence_pause.fenced()
-        lane = self._lanes.pop(partition, None)
-        if lane is not None:
-            await self._close(lane)
+        await self._drop()
 
     async def _finish(self) -> None:
-        """Make the last commit of this session and close the lanes."""
+        """Make the last commit of this session and close the lane."""
         async with self._lock:
             self._in_session = False
             if not await self._commit(clean=True):
@@ -535,29 +530,24 @@ class Worker:
                     "the last outputs were not stored before worker.stop_timeout_seconds",
                     fix="start again when the broker is back: it resumes at the last commit, nothing is lost",
                 )
-            for lane in self._lanes.values():
-                log.info(
-                    "lane_closed",
-                    app=self.config.app,
-                    topic=lane.topic,
-                    partition=partition_key(lane.partition),
-                    next_offset=lane.logged_lane.next_offset,
-                )
-            # Before leaving the group: the next owner must be able to open the stores.
-            await self._drop_lanes(keep_series=self._stop.is_set())
+            if self._lane is not None:
+                self._log_end("lane_closed", next_offset=self._lane.logged_lane.next_offset)
+            # Before leaving the group: the next owner must be able to open the store.
+            await self._drop(keep_series=self._stop.is_set())
+
+    def _log_end(self, event: str, **values: Any) -> None:
+        log.info(event, app=self.config.app, topic=self.config.input.topic, **values)
 
     async def _limit_stop(self) -> None:
         await self._stop.wait()
         await asyncio.sleep(self.config.worker.stop_timeout_seconds)
         self._give_up.set()
 
-    async def _drop_lanes(self, *, keep_series: bool = False) -> None:
-        for lane in self._lanes.values():
-            await self._close(lane, keep_series=keep_series)
-        self._lanes.clear()
-        self._uncommitted = 0
-
-    async def _close(self, lane: OpenLane, *, keep_series: bool = False) -> None:
+    async def _drop(self, *, keep_series: bool = False) -> None:
+        """Close the lane, if it is open, without a commit."""
+        lane, self._lane, self._uncommitted = self._lane, None, 0
+        if lane is None:
+            return
         self._source.close(lane)
         await lane.close()
         if not keep_series:
@@ -569,7 +559,7 @@ class Worker:
         if not self._in_session:
             return
         self._assigned.difference_update(partitions)
-        if not self._lanes:
+        if self._lane is None:
             return
         self._health.rebalancing()
         async with self._lock:
@@ -579,21 +569,20 @@ class Worker:
             # Well below the rebalance timeout, after which the broker removes this member.
             if not await self._commit(clean=True, seconds=30.0):
                 log.warning(
-                    "lanes_dropped",
+                    "lane_dropped",
                     app=self.config.app,
                     next_step="none: the next owner resumes at the last commit and sends some scores again",
                 )
-            for lane in self._lanes.values():
-                number = partition_key(lane.partition)
-                log.info("lane_revoked", app=self.config.app, topic=lane.topic, partition=number)
-            await self._drop_lanes()
+            if self._lane is not None:
+                self._log_end("lane_revoked")
+            await self._drop()
 
     async def _on_assigned(self, partitions: list[Partition]) -> None:
         """Only record the assignment: the client sends no heartbeats until this returns.
 
         A lane that takes longer to open than a session would cost this member its membership: the next one
-        fences the lane, and loses it in the same way. So this does not wait for lanes that are being opened;
-        `_open_assigned` seeks when they are.
+        fences the lane, and loses it in the same way. So this does not wait for a lane that is being opened;
+        `_open_if_complete` seeks when it is.
         """
         if not self._in_session:
             return
@@ -616,64 +605,61 @@ class Worker:
     def _on_lost(self, partition: Partition, wanted: int, first: int) -> None:
         if not self._source.lost(partition, wanted, first):
             return
-        for lane in self._lanes.values():
-            if partition in self._source.partitions(lane):
-                lane.logged_lane.skipped()
+        if self._lane is not None and partition in self._source.partitions(self._lane):
+            self._lane.logged_lane.skipped()
 
     async def _reseek(self) -> None:
-        """Seek again in lanes that were opened during the rebalance, or close them.
+        """Seek again in a lane that was opened during the rebalance, or close it.
 
-        They were not revoked, since they were not open yet. Their polled records belong to an earlier epoch
-        and are dropped, and the new assignment starts at an offset that the client chose. Neither raises.
+        It was not revoked, since it was not open yet. Its polled records belong to an earlier epoch and are
+        dropped, and the new assignment starts at an offset that the client chose. Neither raises.
         """
-        assigned = self._source.lanes(self._assigned)
-        for partition, lane in list(self._lanes.items()):
-            if partition in assigned:
-                try:
-                    self._source.begin(lane)
-                except FencedError as error:
-                    await self._fenced(partition, error)
-            else:
-                del self._lanes[partition]  # its next owner waits for it
-                await self._close(lane)
+        if self._lane is None:
+            return
+        if not self._source.complete(self._assigned):
+            await self._drop()  # its next owner waits for it
+            return
+        try:
+            self._source.begin(self._lane)
+        except FencedError as error:
+            await self._fenced(error)
 
-    async def _open_assigned(self) -> None:
+    async def _open_if_complete(self) -> None:
         """Open the lane, if it is not open yet and all partitions are assigned."""
         # During a rebalance the lane would be fenced again, and each fence triggers another rebalance.
-        if self._fence_pause.active:
+        if self._lane is not None or self._fence_pause.active or not self._source.complete(self._assigned):
             return
-        for partition in self._source.lanes(self._assigned) - set(self._lanes):
-            async with self._lock:
-                # It may have been revoked meanwhile.
-                if partition not in self._source.lanes(self._assigned) or self._stop.is_set():
-                    return
-                epoch, self._opening = self._epoch, True
-                try:
-                    await self._open(partition)
-                finally:
-                    self._opening = False
-                if epoch != self._epoch:  # partitions were assigned meanwhile
-                    await self._reseek()
-                # Records polled meanwhile came from the group's offset, not from the offset sought now.
-                self._epoch += 1
-            self._health.running()
+        async with self._lock:
+            # They may have been revoked meanwhile.
+            if not self._source.complete(self._assigned) or self._stop.is_set():
+                return
+            epoch, self._opening = self._epoch, True
+            try:
+                await self._open()
+            finally:
+                self._opening = False
+            if epoch != self._epoch:  # partitions were assigned meanwhile
+                await self._reseek()
+            # Records polled meanwhile came from the group's offset, not from the offset sought now.
+            self._epoch += 1
+        self._health.running()
 
-    async def _open(self, partition: Partition) -> None:
-        work = asyncio.create_task(self._opener.open(partition))
+    async def _open(self) -> None:
+        work = asyncio.create_task(self._opener.open())
         try:
             await self._await_open(work)
         finally:
             await kafka.ended(work)
-            # Not earlier: a rebalance waits for a registered lane, not for one that is being opened.
+            # Not earlier: a rebalance waits for a lane that is open, not for one that is being opened.
             if not work.cancelled() and work.exception() is None:
-                self._lanes[partition] = work.result()
+                self._lane = work.result()
         if work.cancelled():  # a stop: nothing of this lane was released
             return
         try:
             await self._models.begin(work.result())
             self._position(work.result())
         except (FencedError, CommitOutcomeUnknownError) as error:
-            await self._fenced(partition, error)
+            await self._fenced(error)
 
     async def _await_open(self, work: asyncio.Task[OpenLane]) -> None:
         """Wait until it has ended, or `stop` is called."""
@@ -705,13 +691,12 @@ class Worker:
 
     def _position(self, lane: OpenLane) -> None:
         """Seek to the offsets in the lane's log, or to the start. The group's offset is never trusted."""
-        partition = lane.topic_partition
-        lane_number = partition_key(partition.partition)
-        where = {"app": self.config.app, "topic": partition.topic, "partition": lane_number}
+        where = {"app": self.config.app, "topic": self.config.input.topic}
         for number, next_offset, first in lane.lost:
             log.warning(
                 "events_lost",
-                **{**where, "partition": number},
+                **where,
+                partition=number,
                 wanted_offset=next_offset,
                 first_offset=first,
                 next_step=retention_fix(self.config),
@@ -740,26 +725,23 @@ class Worker:
         """Fetch end offsets regularly: for the lag between commits, and to see whether a broker answers."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            lanes = list(self._lanes.values())
-            if (
-                lanes and not self._lock.locked()
-            ):  # no await inside, so nothing is processed or committed meanwhile
-                # The stream pauses: make regret estimates that the last commit skipped, at least one.
-                paused = [lane for lane in lanes if not (lane.dirty or lane.timer.estimated)]
-                for number, lane in enumerate(sorted(paused, key=lambda lane: lane.timer.estimated_at)):
-                    self._publish(lane, lane.timer.gauges(final=number == 0), self._lag(lane))
-            read = [p for lane in lanes for p in self._source.partitions(lane)]
-            ends = await self._consumer.ends(read or [Partition(self.config.input.topic, 0)], 5.0)
+            lane = self._lane
+            # The stream pauses: make the estimate of the regret that the last commit skipped. There is no
+            # await inside, so nothing is processed or committed meanwhile.
+            if lane is not None and not (self._lock.locked() or lane.dirty or lane.timer.estimated):
+                self._publish(lane, lane.timer.gauges(final=True), self._lag(lane))
+            read = [Partition(self.config.input.topic, 0)] if lane is None else self._source.partitions(lane)
+            ends = await self._consumer.ends(read, 5.0)
             if not self._stop.is_set():  # a stop has a time limit of its own
                 await self._connection.note(ends is not None and not self._store.stuck)
-            if ends is None or not lanes:
+            lane = self._lane
+            if ends is None or lane is None:
                 continue
-            for lane in lanes:
-                if not lane.dirty:  # a transaction marker may have moved it
-                    lane.position = self._source.position(lane)
-                lag = self._lag(lane, ends)
-                if lag is not None:
-                    self.telemetry.lag(lane.labels, lag, lane.position, self._source.label_metrics(lane))
+            if not lane.dirty:  # a transaction marker may have moved it
+                lane.position = self._source.position(lane)
+            lag = self._lag(lane, ends)
+            if lag is not None:
+                self.telemetry.lag(lane.labels, lag, lane.position, self._source.label_metrics(lane))
             if not self._store.stuck:
                 self._health.running()
 
