@@ -31,8 +31,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test on each tier that its fixture names: ``kafka``, ``apache_kafka`` or ``stoppable_kafka``.
 
     And in each store, if it asks for ``store``. Without ``--everything`` the tier is the newest Kafka and the
-    store is the one in Kafka: the in-process broker runs tests that are marked `directory`, or that name no
-    other tier.
+    store is the one in Kafka; tests that are marked `directory` run on the in-process broker too, with the
+    state in a directory.
     """
     names = [name for name in ("kafka", "store") if name in metafunc.fixturenames]
     tiers = TIERS
@@ -104,7 +104,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif marks and not (verifier or short):
             killers.append(item)
         elif isinstance(item, pytest.Function) and store is not None and not (everything and tier == NEWEST):
-            stores.append(item)
+            # Of a test that is marked `directory` and does not run on the in-process broker, both stay.
+            on_disk = item.get_closest_marker("directory") and "apache_kafka" in item.fixturenames
+            stores += [] if on_disk and tier == NEWEST else [item]
     items[:] = [item for item in items if item not in elsewhere]
     support.leave_out(config, items, killers, "-m verifier")
     support.leave_out(config, items, _repeated(stores), "--everything")

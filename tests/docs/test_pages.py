@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import typer
-from harness import pages, support
+from harness import pages, programs, support
 from harness.follow import agree
 from harness.support import in_one_case
 
@@ -25,31 +25,44 @@ FOLLOWED = {
 }
 
 
+FIRST = next(block for block in pages.blocks("README.md") if block.language == "python")
+
+
 def where(block: pages.Block) -> str:
     return block.id
 
 
 @pytest.mark.parametrize(
-    "block", [b for b in pages.all_blocks("python") if b.page not in FOLLOWED], ids=where
+    "block",
+    [b for b in pages.all_blocks("python") if b.page not in FOLLOWED and b.id != FIRST.id],
+    ids=where,
 )
 def test_programs_run_as_they_stand(block: pages.Block, tmp_path: Path) -> None:
-    folder = (
-        support.ROOT if "from benchmarks." in block.text else tmp_path
-    )  # those need a clone, as their page says
-    completed = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block.text], capture_output=True, text=True, cwd=folder
+    """A page whose program fails, warns, or prints something else than the page says."""
+    # Some need a clone, as their page says.
+    ended = programs.run(
+        block.text, tmp_path, where=support.ROOT if "from benchmarks." in block.text else None
     )
-    assert completed.returncode == 0, completed.stderr
+    assert ended.code == 0, ended.errors
     if (after := block.following) is not None and after.language == "text":
-        assert agree(after.text, completed.stdout), completed.stdout
+        assert agree(after.text, ended.printed), ended.printed
+
+
+def test_a_program_that_fails_or_warns_is_caught(tmp_path: Path) -> None:
+    assert programs.run("print(1)", tmp_path) == (0, "1\n", "")
+    assert "no attribute 'gone'" in programs.run("import streampair\nstreampair.gone", tmp_path).errors
+    ended = programs.run("import warnings\nprint(2)\nwarnings.warn('old')", tmp_path)
+    assert (ended.code, ended.printed) == (1, "2\n")
+    assert "UserWarning: old" in ended.errors
 
 
 def test_the_first_example_is_ten_lines_and_learns(tmp_path: Path) -> None:
-    block = next(block for block in pages.blocks("README.md") if block.language == "python")
-    assert len([line for line in block.text.splitlines() if line.strip()]) <= 10
+    """What everybody tries first; in an interpreter of its own, which imports all of it."""
+    assert len([line for line in FIRST.text.splitlines() if line.strip()]) <= 10
     completed = subprocess.run(
-        [sys.executable, "-c", block.text], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-W", "error", "-c", FIRST.text], capture_output=True, text=True, cwd=tmp_path
     )
+    assert completed.returncode == 0, completed.stderr
     plain, private = (float(value) for value in re.findall(r"RollingAUC: ([\d.]+)%", completed.stdout))
     # Over 1250 events, the start included; chance is 50 %. The private one has fresh noise each time: of 150
     # runs the median was 84 % and the least 79 %.

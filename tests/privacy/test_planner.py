@@ -40,6 +40,7 @@ def measured(mechanism: str, settings: dict[str, Any], n: int, d: int, rate: flo
     ("n", "d", "rate", "epsilon"), [(2000, 8, 0.5, 1.0), (6000, 20, 0.2, 1.0), (20_000, 12, 0.5, 0.3)]
 )
 def test_what_it_expects_is_what_runs_measure(n: int, d: int, rate: float, epsilon: float) -> None:
+    """An expected AUC that no run reaches: real runs, with noise."""
     found = privacy.plan(n, d, epsilon=epsilon, positive_rate=rate, auc=BEST)
     for forecast in found.forecasts:
         runs = [measured(forecast.mechanism, forecast.settings, n, d, rate, seed) for seed in range(4)]
@@ -49,6 +50,7 @@ def test_what_it_expects_is_what_runs_measure(n: int, d: int, rate: float, epsil
 
 
 def test_more_budget_and_more_records_are_never_worse() -> None:
+    """A plan that takes a worse mechanism where a better one is allowed."""
     found = privacy.plan(20_000, 20, positive_rate=0.1)
     for forecast in found.forecasts:
         values = [value for _, value in forecast.curve]
@@ -66,6 +68,7 @@ def test_more_budget_and_more_records_are_never_worse() -> None:
 
 
 def test_the_claimed_threshold_is_where_the_loss_becomes_small() -> None:
+    """A number of records that is said to be enough, and is not."""
     found = privacy.plan(10_000, 10, delta=1e-4)
     for forecast in found.forecasts:
         start = forecast.useful_from
@@ -123,6 +126,7 @@ def test_long_streams_of_gradients_have_the_warm_up_of_their_horizon() -> None:
     ],
 )
 def test_bad_numbers_are_refused(options: dict[str, Any], word: str) -> None:
+    """A plan for numbers that no stream has."""
     with pytest.raises(ConfigError, match=word):
         privacy.plan(**{"n": 1000, "d": 5, **options})
 
@@ -287,6 +291,7 @@ def of_metric(mechanism: str, settings: dict[str, Any], n: int, d: int, seed: in
     ("family", "measure", "room"), [("ranking", of_ranking, 0.03), ("metric", of_metric, 0.05)]
 )
 def test_what_it_expects_of_rankings_and_metrics(family: str, measure: Any, room: float) -> None:
+    """An expected quality that no run reaches."""
     n, d = 8000, 6
     found = privacy.plan(n, d, family=family, auc=BEST)
     expected = {}
@@ -343,6 +348,7 @@ def test_leaves_tell_more_than_noise_from_some_thousand_records_on() -> None:
 
 
 def test_components_pay_by_noise_and_gain_alone() -> None:
+    """A plan that takes random components where they lose more than they gain."""
     found = privacy.plan(40_000, 22, delta=1 / 40_000, gain=0.05)
     noises = [c.noise for c in found.components]
     assert noises == sorted(noises)
@@ -360,6 +366,7 @@ def test_components_pay_by_noise_and_gain_alone() -> None:
 
 
 def test_a_level_and_an_entity_can_be_asked_for() -> None:
+    """A level that the planned stream does not reach; noise without the share of an entity."""
     found = privacy.plan(20_000, 20)
     low, high = (privacy.plan(20_000, 20, level=level) for level in (0.7, 0.84))
     assert low.best.useful_from < high.best.useful_from  # type: ignore[operator]

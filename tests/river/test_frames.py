@@ -479,6 +479,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 @given(X=pandas_frames() | polars_frames(), strict=st.booleans())
 @settings(max_examples=300)
 def test_native_frames_are_read_as_narwhals_reads_them(X: Any, strict: bool) -> None:
+    """A faster way through a frame that reads another value."""
     fast = outcome(lambda: FeatureTable(X, strict=strict))
     slow = outcome(lambda: FeatureTable(open_frame(X), strict=strict))
     assert type(fast) is type(slow)

@@ -102,6 +102,7 @@ def test_a_loss_of_errors_is_refused_where_it_has_no_guarantee(taker: str, loss:
 
 
 def test_no_kernel_takes_an_unknown_code_for_another_loss() -> None:
+    """A kernel whose last branch is a loss, taken for every other code."""
     one, many = np.ones(1), np.ones((2, 2))
     places = np.array([0]), np.array([1])
     for code in (UNKNOWN, -1, losses_kernels.ENTROPY):

@@ -44,6 +44,7 @@ def quick(learner: Any, **options: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:more than half of the records")
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_checks_of_scikit_learn(learner: Any) -> None:
+    """scikit-learn's own checks, some fifty fits for each learner."""
     check_estimator(quick(learner), on_skip=None)
 
 
@@ -153,6 +154,7 @@ def test_an_unscaled_table_needs_bounds_and_the_error_says_so() -> None:
 
 
 def test_other_scales_that_leave_little_are_reported() -> None:
+    """A fit on features that their scale has flattened, of which nobody was told."""
     X, y, bounds = unscaled(400)
     narrow = (bounds[0], np.asarray(bounds[0]) + 1e-3)
     with pytest.warns(UserWarning, match="beyond their bounds: they are shortened"):

@@ -105,6 +105,7 @@ FORESTS: dict[str, Any] = {
 @pytest.mark.parametrize("count", [1, 1500])
 @pytest.mark.parametrize("name", FORESTS)
 def test_a_forest_of_texts_and_gaps(name: str, count: int) -> None:
+    """A branch that a text or a gap takes otherwise than in the learner."""
     learner = FORESTS[name]()
     for x in mixed(count, seed=1):
         learner.learn_one(x, target(learner, x))

@@ -192,6 +192,7 @@ def test_checks_of_scikit_learn() -> None:
 
 
 def test_a_metric_is_learned_from_pairs_or_classes() -> None:
+    """A fit that learns nothing of the one feature that matters."""
     X, alike, pairs, y = table(2000)
     for arguments in (("transitive", alike, pairs), ("intransitive", alike, pairs), ("node", y, None)):
         model = offline.DPPMetricLearner(2.0, 1e-5, relation=arguments[0]).fit(X, *arguments[1:])
@@ -226,6 +227,7 @@ def test_the_report_is_the_accountants() -> None:
 
 
 def test_a_seed_repeats_and_nothing_else_does_and_copies_are_equal() -> None:
+    """Noise that a second fit repeats."""
     X, alike, pairs, _ = table(60)
     options = {"n_components": 2, "batch_size": 20, "epochs": 2}
     one, other = (offline.DPPMetricLearner(random_state=3, **options).fit(X, alike, pairs) for _ in range(2))
