@@ -15,8 +15,8 @@ from harness.support import in_one_case
 from streampair import auc, buffers, losses, metric
 from streampair.errors import ConfigError
 from streampair.evaluation.comparator import minimise
-from streampair.kernels import comparator, pairs, state
 from streampair.kernels import losses as losses_kernels
+from streampair.kernels import pairs, state
 from streampair.offline.risk import score_slopes
 
 UNKNOWN = 99
@@ -110,7 +110,6 @@ def test_no_kernel_takes_an_unknown_code_for_another_loss() -> None:
             lambda code: losses_kernels.loss_slope(code, 0.5),
             lambda code: losses_kernels.loss_value(code, 0.5),
             lambda code: pairs.pair_sums_any(code, one, one, one.copy(), one.copy()),
-            lambda code: comparator.descent(many, np.ones(2), code, 0.0, 1.0, np.zeros(2), 1.0, 3),
             lambda code: pairs.pair_descent(
                 *(code, False, 0.0, 1.0, np.full(len(places[0]), 0.1), np.ones(len(places[0])), many),
                 *(np.array([1.0, -1.0]), *places, *np.zeros((3, 2))),
