@@ -71,8 +71,6 @@ class ForestRows:
     ----------
     admitted
         None: a forest knows no entities.
-    numbers
-        Whether no cell is a text.
     refused
         As given.
     """
@@ -91,7 +89,6 @@ class ForestRows:
         self._learner, self._rows, self._labels, self._low = learner, rows, labels, low
         self.refused = refused
         self._unlearned = np.flatnonzero(np.isnan(labels)).tolist()
-        self.numbers = not np.isnan(rows).any()
 
     def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
         """Scores of the rows, each as `score_one` before `learn_one`, with the same bits. Call it once.

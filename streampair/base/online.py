@@ -703,23 +703,13 @@ class OnlinePairLearner(Learner):
             return failed
 
         published = self._published()  # a view that stays valid, since there are no new names
-        return StreamingBatch(
-            rows, labels, learn, lambda: published, self._vectors_of, refused, self._columns.names
-        )
+        return StreamingBatch(rows, labels, learn, lambda: published, self._vectors_of, refused)
 
     def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Usable records as rows (n, d): missing features are 0, unknown ones are ignored."""
-        columns, values = getattr(xs, "names", None), getattr(xs, "values", None)
-        if columns is not None and isinstance(values, np.ndarray):
-            rows = self._columns.arrange(columns, values)
-            flat = rows.ravel()
-            square = float(flat @ flat)  # NaN where there is one: in one call, of which most are for few rows
-            return np.nan_to_num(rows, nan=0.0) if square != square else rows
         names = self._columns.names
-        packed = features.packed(names, xs)
-        return (
-            np.array([[float(x.get(name, 0.0)) for name in names] for x in xs]) if packed is None else packed
-        )
+        rows = [[x.get(name, 0.0) for name in names] for x in xs]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
 
     # ---- scores ----------------------------------------------------------------------------------------
 

@@ -687,8 +687,6 @@ class PrivateLearner(Learner):
 
         return PreparedBatch(
             *(len(rows), learn, lambda: run.weights, self._vectors_of, refused),
-            names=run.names,
-            rows=None if ignored else rows,
             slots_until_release=lambda: (
                 max(run.settings.warmup - run.slots, 0) or run.state.slots_until_release
             ),

@@ -40,7 +40,7 @@ from streampair.errors import (
     SourceError,
     TombstoneError,
 )
-from streampair.evaluation import PairRegret, Records
+from streampair.evaluation.regret import Step
 from streampair.privacy.provenance import Origin, Origins
 
 __all__ = [
@@ -353,9 +353,6 @@ _NOT_LEARNED: Final = frozenset({"scored", "tombstone"})
 _STAGES: Final = ("decode", "features", "label", "learn")
 _NOWHERE: Final = Origin()
 _CODE: Final = struct.Struct(">B").pack  # of the label that came: part of what a slot releases
-# In place of a prepared sample: the regret does not count the record, or counts it and skips it.
-_NOT_COUNTED: Final = object()
-_SKIPPED: Final = object()
 # Events between two copies of a fragile model. A rollback learns the events since the last copy again.
 _RELEARNED: Final = 500
 
@@ -420,7 +417,6 @@ class RecordProcessor:
         self._on_bad = on_bad
         self._breaker = breaker
         self._auc, self._regret = monitor.auc, monitor.regret
-        self._two_classes = isinstance(self._regret, PairRegret)
         self._topic = topic
         self._partition = partition
         self._reader = BatchDecoder(
@@ -696,32 +692,26 @@ class RecordProcessor:
             unlearned = refused.keys() | batch.nulls
             positions = [index for index in positions if index not in unlearned]
             truth, labels = [truth[index] for index in positions], [labels[index] for index in positions]
-        drawn = None
+        steps: Sequence[tuple[int, Step]] = ()
         if regret is not None:
-            kept = _rows(ready, positions)
-            drawn = regret.draw(labels, numbers=getattr(ready, "numbers", False))
+            drawn = regret.draw(labels, lambda index: batch.xs[positions[index]])
             if drawn is None:
                 return None
-            if drawn.indices:
-                drawn_rows = (
-                    _dicts(batch, [positions[index] for index in drawn.indices])
-                    if kept is None
-                    else kept.only(drawn.indices)
-                )
-                regret.keep(drawn, drawn_rows, labels)
-        stops = [positions[index] for index in drawn.stops] if drawn is not None else []
-        before: tuple[Any, ...] = (stops, drawn.others) if drawn is not None and stops else ()
+            steps = drawn
+        others = [step.partner.row for _, step in steps if step.partner is not None]
+        before: tuple[Any, ...] = ([positions[index] for index, _ in steps], others) if steps else ()
         scores, reasons = (
             (ready.take(*before), None) if explained is None else explained.take_explained(explain, *before)
         )
         labelled_scores = scores if len(truth) == len(scores) else [scores[index] for index in positions]
-        if regret is not None and drawn is not None and stops:
-            regret.record_scores(drawn, labelled_scores, ready.other_scores)
+        if regret is not None and steps:
+            for (index, step), other_score in zip(steps, ready.other_scores, strict=True):
+                regret.record_score(step, labelled_scores[index], other_score)
         return _BatchResult(scores, ready.admitted or [], refused, truth, labelled_scores, reasons)
 
     def _regret_labels(self, batch: Read) -> Sequence[Any]:
         """Labels for the regret: whether each is positive; for a learner without two classes, the labels."""
-        return batch.truth if self._two_classes else batch.ys
+        return batch.ys if self._regret is not None and not self._regret.two_classes else batch.truth
 
     def _origins(self, records: Sequence[Record]) -> Origins:
         """`_origin` of each."""
@@ -739,42 +729,29 @@ class RecordProcessor:
     ) -> list[bool]:
         """Score and learn one event after the other until one fails; returns `_BatchResult.admitted`."""
         model, regret, labels = self._model, self._regret, self._regret_labels(batch)
-        n, xs, ys = len(batch.ys), batch.xs, batch.ys
+        xs, ys = batch.xs[:], batch.ys
         score_one = model.score if reasons is None else self._explaining(reasons)
         learn_one = model.learn
         admitted: list[bool] = []
         emit = self._counting(scores, admitted) if self._entities else scores.append
         take = None if model.private is None else model.private.take_or_raise
-        counted = 0
-        hits = iter([(n, 0, 0)]) if regret is None else regret.hits(labels)
         try:
-            for stop, zeros, ones in hits:
-                if take is None:
-                    for x, y in zip(xs[counted:stop], ys[counted:stop], strict=True):
-                        score = score_one(x)
-                        learn_one(x, y)
-                        emit(score)
+            for x, y, label, record in zip(xs, ys, labels, records, strict=True):
+                others = None
+                if regret is not None and regret.enters(label):
+                    score = score_one(x)
+                    others = regret.prepare(x, label, model.score)
+                    model.learn_from(x, y, self._origin(record))
+                elif take is not None:
+                    score = take(x, y, self._origin(record))
                 else:
-                    origins = map(self._origin, records[counted:stop])
-                    for x, y, origin in zip(xs[counted:stop], ys[counted:stop], origins, strict=True):
-                        emit(take(x, y, origin))
-                if regret is None:
-                    break
-                regret.skip(zeros, ones)
-                counted = stop
-                if stop == n:
-                    break
-                x, y, origin = xs[stop], ys[stop], self._origin(records[stop])
-                score = score_one(x)
-                sample = regret.prepare(x, labels[stop], score, model.score)
-                model.learn_from(x, y, origin)
+                    score = score_one(x)
+                    learn_one(x, y)
                 emit(score)
-                regret.commit(sample, labels[stop])
-                counted += 1
+                if regret is not None:
+                    regret.commit(x, label, score, others)
         except Exception:  # noqa: S110  # the record-by-record path meets it again, and handles it
             pass
-        if regret is not None:
-            regret.skip_labels(labels[counted : len(scores)])
         return admitted
 
     def _refused(self) -> int:
@@ -873,23 +850,19 @@ class RecordProcessor:
             else:
                 stage = "label"
                 label = bool(y == self._positive)
-                regret_label = label if self._two_classes else y
-                sample: Any = _NOT_COUNTED
+                compared = label if regret is None or regret.two_classes else y
+                others = None
                 if regret is not None and score is not None:
-                    sample = (
-                        regret.prepare(z, regret_label, score, model.score)
-                        if regret.enters(regret_label)
-                        else _SKIPPED
-                    )
+                    others = regret.prepare(z, compared, model.score)
                 stage = "learn"
                 if model.direct:
                     model.learn_from(z, y, origin)
                 else:
                     self._learn_through(x, y, origin, record.timestamp)
                 outcome = "learned" if learns and self._refused() == refused else "scored"
-                if sample is not _NOT_COUNTED:
-                    self._count_regret(sample, regret_label)
                 if score is not None:
+                    if regret is not None:
+                        regret.commit(z, compared, score, others)
                     auc_labels.append(label)
                     auc_scores.append(score)
                 if model.fragile:
@@ -927,14 +900,6 @@ class RecordProcessor:
         """Let a private learner take a null slot; other learners have none."""
         if self._model.private is not None:
             self._model.private.learn_null(origin)
-
-    def _count_regret(self, sample: Any, label: Any) -> None:
-        """Let the regret count a record that was learned."""
-        if self._regret is not None:
-            if sample is _SKIPPED:
-                self._regret.skip_labels([label])
-            else:
-                self._regret.commit(sample, label)
 
     def _slots_left(self) -> float:
         """Slots left before the horizon; every record takes one."""
@@ -1009,21 +974,6 @@ _TAKE: Final = {
 def _due_context(record: OrderedRecord) -> bytes:
     """`context_of` of an event that is due: its place, whatever was scored before it, and its label."""
     return context_of(record.partition, record.position, record.key, record.value) + _CODE(record.label)
-
-
-def _rows(ready: Any, positions: Sequence[int]) -> Records | None:
-    """The records at these positions of a batch, ascending; None if the batch has no array of rows."""
-    rows = getattr(ready, "rows", None)
-    if rows is None:
-        return None
-    return Records(ready.names, rows if len(positions) == len(rows) else rows[positions])
-
-
-def _dicts(batch: Read, positions: list[int]) -> list[Any]:
-    """The records at these positions of a batch, as the learner sees them."""
-    many = 4 * len(positions) > len(batch.xs)  # one conversion of all rows is then cheaper
-    xs = batch.xs[:] if many else batch.xs
-    return [xs[position] for position in positions]
 
 
 class _BatchResult(NamedTuple):

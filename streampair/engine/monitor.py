@@ -3,61 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from streampair.engine.protocols import LaneLearner, MetricLearner, SerializableStep
 from streampair.engine.records import RegretConfig
-from streampair.evaluation import (
-    AUCWindow,
-    Drawn,
-    MetricRegret,
-    PairRegret,
-    Quality,
-    RegretEstimate,
-    RelevanceRegret,
-    quality_of,
-)
+from streampair.evaluation import AUCWindow, Quality, Regret, RegretEstimate, quality_of
 
 __all__ = ["Monitor"]
-
-
-class Regret(Protocol):
-    """Regret estimator of a lane, for any kind of label. The lane treats its return values as opaque."""
-
-    loss: Any
-    exact: int
-
-    @property
-    def due(self) -> bool: ...
-
-    def enters(self, y: Any) -> bool: ...
-
-    def hits(self, labels: Sequence[Any]) -> Iterator[tuple[int, int, int]]: ...
-
-    def skip_labels(self, labels: Sequence[Any]) -> None: ...
-
-    def skip(self, zeros: int, ones: int) -> None: ...
-
-    def draw(self, labels: Sequence[Any], *, numbers: bool = False) -> Drawn | None: ...
-
-    def keep(self, drawn: Drawn, rows: Sequence[Any], labels: Sequence[Any]) -> None: ...
-
-    def record_scores(
-        self, drawn: Drawn, scores: Sequence[float], partner_scores: Sequence[float]
-    ) -> None: ...
-
-    def prepare(self, x: Any, y: Any, score: float, scorer: Callable[[Any], float]) -> Any: ...
-
-    def commit(self, step: Any, y: Any) -> None: ...
-
-    def estimate(self, design_many: Any = None) -> RegretEstimate | None: ...
-
-    def params(self) -> dict[str, object]: ...
-
-    def to_state(self) -> dict[str, object]: ...
-
-    def load_state(self, state: Mapping[str, Any]) -> None: ...
 
 
 class Monitor:
@@ -130,23 +83,15 @@ class Monitor:
 
 
 def _regret_of(learner: LaneLearner, config: RegretConfig) -> Regret:
-    loss = config.loss if config.loss is not None else learner.pair_loss
-    radius = config.radius if config.radius is not None else learner.comparator_radius
-    sample = {"pairs": config.pairs, "exact": config.exact, "seed": config.seed}
-    form = learner.pair_form
-    regret: PairRegret | RelevanceRegret | MetricRegret
-    if learner.two_classes:
-        regret = PairRegret(loss, radius, **sample)
-    elif isinstance(learner, MetricLearner):
-        regret = MetricRegret(
-            loss,
-            radius,
-            quadratic=learner.quadratic_many,
-            label=learner.label_number,
-            psd=form == "psd",
-            **sample,
-        )
-    else:
-        regret = RelevanceRegret(loss, radius, label=learner.label_number, **sample)
+    regret = Regret(
+        learner.pair_loss,
+        learner.comparator_radius,
+        label=None if learner.two_classes else learner.label_number,
+        quadratic=learner.quadratic_many if isinstance(learner, MetricLearner) else None,
+        psd=learner.pair_form == "psd",
+        pairs=config.pairs,
+        exact=config.exact,
+        seed=config.seed,
+    )
     regret.trusting = isinstance(learner, SerializableStep) and not learner.takes_text
     return regret

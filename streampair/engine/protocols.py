@@ -83,9 +83,6 @@ class PreparedBatchProtocol(Protocol):
         Such a record is taken as one of `nulls`, and its score means nothing.
     other_scores
         Once taken, the score of each of the others.
-    rows, names
-        The records as an array (n, d) whose columns have these names, if all have exactly these features;
-        else None. A learner may leave them out.
     """
 
     other_scores: Sequence[float]

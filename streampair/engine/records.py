@@ -324,20 +324,14 @@ class Breaker:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegretConfig:
-    """Settings of the estimated regret; see `streampair.evaluation.PairRegret`.
+    """Size and seed of the sample that the regret is estimated from. Loss and radius are the learner's.
 
     Parameters
     ----------
-    loss
-        Pair loss; None takes the learner's, or the hinge for an estimator that has none.
-    radius
-        Of the ball of comparators; None takes the learner's, or 1.
     pairs, exact, seed
-        As in `PairRegret`.
+        As of `streampair.evaluation.Regret`.
     """
 
-    loss: Any = None
-    radius: float | None = None
     pairs: int = 1024
     exact: int = 64
     seed: int = 0

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from streampair.evaluation.comparison import AUCDifference, delong
 from streampair.evaluation.label_delay import delayed_labels, delayed_progressive_val_score
-from streampair.evaluation.pair_reservoir import Drawn, Records
 from streampair.evaluation.quality import AUCWindow, Quality, average_precision, quality_of
-from streampair.evaluation.regret import MetricRegret, PairRegret, RegretEstimate, RelevanceRegret
+from streampair.evaluation.regret import Regret, RegretEstimate
 
 if TYPE_CHECKING:
     from streampair.evaluation.rolling_auc import RollingAUC
@@ -20,13 +19,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AUCDifference",
     "AUCWindow",
-    "Drawn",
-    "MetricRegret",
-    "PairRegret",
     "Quality",
-    "Records",
+    "Regret",
     "RegretEstimate",
-    "RelevanceRegret",
     "RollingAUC",
     "average_precision",
     "delayed_labels",

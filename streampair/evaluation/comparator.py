@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 import math
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +11,13 @@ from numpy.typing import NDArray
 from streampair import losses
 from streampair.kernels import symmetric
 
-__all__ = [
-    "Linear",
-    "Pairs",
-    "Quadratic",
-    "minimise",
-]
+__all__ = ["Pairs", "QuadraticPairs", "minimise"]
 
 Array = NDArray[np.float64]
 
 
 def minimise(
-    pairs: Array | Pairs,
+    pairs: Pairs,
     weights: Array,
     loss: Any,
     radius: float,
@@ -40,7 +34,7 @@ def minimise(
     Parameters
     ----------
     pairs
-        n pairs with d weights. An array of shape (n, d) has the arguments ``rows @ w``.
+        n pairs with d weights.
     weights
         (n,), nonnegative.
     loss
@@ -59,8 +53,6 @@ def minimise(
     numpy.ndarray
         (d,), the best of the points seen under the loss itself.
     """
-    if isinstance(pairs, np.ndarray):
-        pairs = Linear(pairs)
     mass = float(weights.sum())
     if not len(pairs) or mass <= 0.0 or not pairs.size:
         return start.copy()
@@ -140,8 +132,15 @@ def _accelerate(
 _PRODUCT = 1 << 17
 
 
-class Pairs(abc.ABC):
-    """Loss arguments of n pairs, affine in the weights, and the set of admissible weights.
+class Pairs:
+    """Loss arguments of n pairs, ``rows @ w`` or ``rows @ w + offset``, and the set of admissible weights.
+
+    Parameters
+    ----------
+    rows
+        (n, d).
+    offset
+        (n,); None: zero.
 
     Attributes
     ----------
@@ -151,27 +150,31 @@ class Pairs(abc.ABC):
         How many times the usual number of iterations a search may need.
     """
 
-    size: int
-    patience: int = 1
+    patience = 1
 
-    @abc.abstractmethod
-    def __len__(self) -> int: ...
+    def __init__(self, rows: Array, offset: Array | None = None) -> None:
+        self.rows, self.offset = rows, offset
+        self.size = rows.shape[1]
 
-    @abc.abstractmethod
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def arguments(self, w: Array) -> Array:
         """Argument of the loss of each pair, (n,), for the weights (size,)."""
+        out: Array = self.rows @ w
+        return out if self.offset is None else out + self.offset
 
-    @abc.abstractmethod
     def gradient(self, slopes: Array) -> Array:
         """Gradient (size,) of the sum of losses with these slopes (n,)."""
+        return self.rows.T @ slopes
 
-    @abc.abstractmethod
     def reach(self) -> float:
         """Mean squared norm of the gradient of an argument."""
+        return float(np.mean(np.einsum("ij,ij->i", self.rows, self.rows)))
 
-    @abc.abstractmethod
-    def only(self, use: NDArray[np.bool_]) -> Self:
+    def only(self, use: NDArray[np.bool_]) -> Pairs:
         """Those of the pairs."""
+        return Pairs(self.rows[use], None if self.offset is None else self.offset[use])
 
     def project(self, w: Array, radius: float) -> Array:
         """Project weights onto the admissible set."""
@@ -186,43 +189,7 @@ class Pairs(abc.ABC):
         return out
 
 
-class Linear(Pairs):
-    """``rows @ w``, or ``rows @ w + offset``.
-
-    Parameters
-    ----------
-    rows
-        (n, d).
-    offset
-        (n,); None: zero.
-    """
-
-    def __init__(self, rows: Array, offset: Array | None = None) -> None:
-        self._rows, self._offset = rows, offset
-        self.size = rows.shape[1]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def arguments(self, w: Array) -> Array:
-        """As in the base."""
-        out: Array = self._rows @ w
-        return out if self._offset is None else out + self._offset
-
-    def gradient(self, slopes: Array) -> Array:
-        """As in the base."""
-        return self._rows.T @ slopes
-
-    def reach(self) -> float:
-        """As in the base."""
-        return float(np.mean(np.einsum("ij,ij->i", self._rows, self._rows)))
-
-    def only(self, use: NDArray[np.bool_]) -> Linear:
-        """As in the base."""
-        return Linear(self._rows[use], None if self._offset is None else self._offset[use])
-
-
-class Quadratic(Pairs):
+class QuadraticPairs(Pairs):
     """``sign (1 - u'Wu)``, for symmetric matrices W.
 
     The weights are the entries of W, row by row. No row of all products of two features is ever made, so that
@@ -230,7 +197,7 @@ class Quadratic(Pairs):
 
     Parameters
     ----------
-    differences
+    rows
         u of each pair, (n, d).
     signs
         (n,), 1 for pairs that are to be near, -1 for those that are to be far apart.
@@ -241,41 +208,39 @@ class Quadratic(Pairs):
     # Products of features are of more different sizes than features.
     patience = 2
 
-    def __init__(self, differences: Array, signs: Array, *, psd: bool) -> None:
-        self._u, self._signs, self._psd = differences, signs, psd
-        n, self._d = differences.shape
+    def __init__(self, rows: Array, signs: Array, *, psd: bool) -> None:
+        super().__init__(rows, signs)
+        self._signs, self._psd = signs, psd
+        n, self._d = rows.shape
         self.size = self._d * self._d
         # In blocks, so that each product is too small to be shared out among threads: those would spin while
         # others learn, for many times the time of the product.
         block = max(1, min(n, _PRODUCT // max(1, self.size)))
         padded = np.zeros((-(-n // block) * block, self._d))
-        padded[:n] = differences
+        padded[:n] = rows
         self._blocks = padded.reshape(-1, block, self._d)
-
-    def __len__(self) -> int:
-        return len(self._u)
 
     def arguments(self, w: Array) -> Array:
         """As in the base."""
-        rows = self._blocks @ w.reshape(self._d, self._d)
-        squared = np.einsum("kij,kij->ki", rows, self._blocks).ravel()[: len(self._u)]
+        products = self._blocks @ w.reshape(self._d, self._d)
+        squared = np.einsum("kij,kij->ki", products, self._blocks).ravel()[: len(self)]
         out: Array = self._signs * (1.0 - squared)
         return out
 
     def gradient(self, slopes: Array) -> Array:
         """As in the base."""
         factors = np.zeros(self._blocks.shape[:2])
-        factors.ravel()[: len(self._u)] = -(self._signs * slopes)
+        factors.ravel()[: len(self)] = -(self._signs * slopes)
         out: Array = (self._blocks.transpose(0, 2, 1) @ (factors[:, :, None] * self._blocks)).sum(axis=0)
         return (0.5 * (out + out.T)).ravel()
 
     def reach(self) -> float:
         """As in the base."""
-        return float(np.mean(np.einsum("ij,ij->i", self._u, self._u) ** 2))
+        return float(np.mean(np.einsum("ij,ij->i", self.rows, self.rows) ** 2))
 
-    def only(self, use: NDArray[np.bool_]) -> Quadratic:
+    def only(self, use: NDArray[np.bool_]) -> QuadraticPairs:
         """As in the base."""
-        return Quadratic(self._u[use], self._signs[use], psd=self._psd)
+        return QuadraticPairs(self.rows[use], self._signs[use], psd=self._psd)
 
     def project(self, w: Array, radius: float) -> Array:
         """On the cone first, then on the ball around its apex: on a cone the two make one projection."""

@@ -168,7 +168,7 @@ def test_minutes_of_compiling_do_not_end_the_warm_up() -> None:
 
 def test_a_start_with_the_learner_alone_is_caught() -> None:
     """The mutant: a lane has kernels that its learner has not."""
-    assert "sample_take" in compiled_late("streampair.auc.PairOGD", {}, "the learner alone")
+    assert "auc_add_many" in compiled_late("streampair.auc.PairOGD", {}, "the learner alone")
 
 
 def test_a_worker_that_compiles_stops_when_it_is_asked_to(

@@ -467,9 +467,9 @@ def test_regret_is_that_of_the_loss_which_the_learner_minimises(model: Any, loss
     assert estimate.comparator_loss < estimate.pair_loss
 
 
-@pytest.mark.parametrize("other", [RegretConfig(), RegretConfig(losses.Hinge(), pairs=64)])
+@pytest.mark.parametrize("other", [RegretConfig(seed=1), RegretConfig(pairs=64)])
 def test_a_regret_that_was_sampled_otherwise_is_refused(other: RegretConfig) -> None:
-    driver = Driver(auc.SPAUC, **{**PLAIN, "regret": RegretConfig(losses.Hinge())})
+    driver = Driver(auc.SPAUC, **{**PLAIN, "regret": RegretConfig()})
     driver.feed(lanes.stream(20))
     lane = Lane(auc.SPAUC(), decode_json, **{**PLAIN, "regret": other})
     with pytest.raises(SnapshotError, match=r"the regret in the snapshot.*put the old settings back"):

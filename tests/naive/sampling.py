@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from streampair.evaluation.pair_reservoir import stands_for
+from streampair.evaluation.reservoirs import StepReservoir
 
 Array = NDArray[np.float64]
 
@@ -85,7 +85,9 @@ class Thinning:
 
     def scale(self) -> Array:
         """What each place stands for."""
-        return stands_for(np.array(self.rank), np.array(self.order), self.count, self.shift)
+        ours = StepReservoir[int](self.size - 1, self.shift)
+        ours.ranks, ours.order, ours.count = np.array(self.rank), np.array(self.order, float), self.count
+        return ours.stand_for()
 
 
 def log_one_minus_exp(a: float) -> float:

@@ -21,9 +21,9 @@ from sklearn.metrics import roc_auc_score
 
 from streampair import auc, losses
 from streampair.errors import ConfigError, RecordError, SnapshotError
-from streampair.evaluation import AUCWindow, PairRegret, RegretEstimate, RollingAUC
-from streampair.evaluation.comparator import minimise
-from streampair.evaluation.pair_reservoir import RECORD_ID, stands_for
+from streampair.evaluation import AUCWindow, Regret, RegretEstimate, RollingAUC
+from streampair.evaluation.comparator import Pairs, minimise
+from streampair.evaluation.reservoirs import StepReservoir
 from streampair.kernels import rolling_auc
 
 Array = NDArray[np.float64]
@@ -301,7 +301,7 @@ def test_the_comparator_is_as_good_as_scipys(loss: Any, radius: float, seed: int
     def gradient(w: Array) -> Array:
         return np.asarray((weights * loss.slope(rows @ w)) @ rows / mass)
 
-    ours = minimise(rows, weights, loss, radius, np.zeros(4))
+    ours = minimise(Pairs(rows), weights, loss, radius, np.zeros(4))
     ball = {"type": "ineq", "fun": lambda w: radius**2 - w @ w, "jac": lambda w: -2.0 * w}
     best = math.inf
     for start in (np.zeros(4), 0.9 * ours):  # the hinge has kinks that stop a smooth solver
@@ -349,13 +349,13 @@ class Stream:
             weights.append(np.full(len(others), 1.0 / t))
             self.learner += float(loss.value(rows[-1] @ self.weights[t - 1 + 1]).sum()) / t
         self.rows, self.pair_weights = np.concatenate(rows), np.concatenate(weights)
-        best = minimise(self.rows, self.pair_weights, loss, radius, np.zeros(d), iterations=500)
+        best = minimise(Pairs(self.rows), self.pair_weights, loss, radius, np.zeros(d), iterations=500)
         self.comparator = float(self.pair_weights @ loss.value(self.rows @ best))
         self.regret = self.learner - self.comparator
         self.names = [f"f{j}" for j in range(d)]
         self.dicts = [dict(zip(self.names, row, strict=True)) for row in self.x.tolist()]
 
-    def observe(self, regret: PairRegret, start: int = 0, stop: int | None = None) -> None:
+    def observe(self, regret: Regret, start: int = 0, stop: int | None = None) -> None:
         for t in range(start, len(self.y) if stop is None else stop):
             w = self.weights[t]
             score = float(self.x[t] @ w)
@@ -366,7 +366,7 @@ class Stream:
                 lambda x, w=w: float(np.array([x[name] for name in self.names]) @ w),
             )
 
-    def estimate(self, seed: int, kind: type[PairRegret] = PairRegret, **options: Any) -> RegretEstimate:
+    def estimate(self, seed: int, kind: type[Regret] = Regret, **options: Any) -> RegretEstimate:
         regret = kind(self.loss, self.radius, seed=seed, **{"pairs": 128, "exact": 16, **options})
         self.observe(regret)
         estimate = regret.estimate()
@@ -403,9 +403,7 @@ def drifting(request: pytest.FixtureRequest) -> Stream:
     return Stream(*CASES[request.param], seed=7)
 
 
-def share_within(
-    stream: Stream, runs: int, kind: type[PairRegret] = PairRegret, factor: float = 1.0
-) -> float:
+def share_within(stream: Stream, runs: int, kind: type[Regret] = Regret, factor: float = 1.0) -> float:
     """How often the estimate is within `factor` stated errors of brute force."""
     close = 0
     for seed in range(runs):
@@ -434,29 +432,31 @@ def test_a_learner_that_loses_rarely_but_much_needs_a_larger_sample() -> None:
     assert close >= 38
 
 
-class Latest(PairRegret):
+class Latest(Regret):
     """Mutant: the partner is always the record that came last, so all that drifted away goes unseen."""
 
-    def prepare(self, x: Any, label: bool, score: float, scorer: Any) -> Any:
-        records = np.split(self._sample.records, 2)[not label]
-        known = records[records[:, RECORD_ID] >= 0.0]
-        if len(known):
-            latest = int(known[:, RECORD_ID].argmax())
-            self._sample.drawn.uniform = (latest + 0.5) / len(known)
-        return super().prepare(x, label, score, scorer)
+    def prepare(self, x: Any, y: bool, scorer: Any) -> Any:
+        known = [record for record in self._records[not y].items if record is not None]
+        if known:
+            self._uniform = (known.index(max(known, key=lambda each: each.id)) + 0.5) / len(known)
+        return super().prepare(x, y, scorer)
 
 
-class Unweighted(PairRegret):
+class Unweighted(Regret):
     """Mutant: forgets that the sample thins out with time."""
 
     def estimate(self, design_many: Any = None) -> RegretEstimate | None:
-        with mock.patch(
-            "streampair.evaluation.regret.stands_for", lambda *args: stands_for(*args[:3], 10**9)
-        ):
+        true = StepReservoir.stand_for
+
+        def even(self: StepReservoir[Any]) -> Array:
+            with mock.patch.object(self, "_shift", 10**9):
+                return true(self)
+
+        with mock.patch.object(StepReservoir, "stand_for", even):
             return super().estimate(design_many)
 
 
-class Overconfident(PairRegret):
+class Overconfident(Regret):
     """Mutant: a quarter of the stated error."""
 
     def estimate(self, design_many: Any = None) -> RegretEstimate | None:
@@ -473,7 +473,7 @@ def test_mutants_are_noticed() -> None:
     assert share_within(drift, 40, Latest, factor=3.0) < 0.9
     early = Stream(900, 20, 0.5, losses.Hinge(), 30.0, seed=3)
     true, broken = (
-        np.mean([early.estimate(s, k).pair_loss for s in range(30)]) for k in (PairRegret, Unweighted)
+        np.mean([early.estimate(s, k).pair_loss for s in range(30)]) for k in (Regret, Unweighted)
     )
     truth = early.learner / 899
     assert abs(true - truth) < abs(broken - truth)
@@ -482,9 +482,9 @@ def test_mutants_are_noticed() -> None:
 @pytest.mark.parametrize("cut", [0, 5, 16, 17, 60, 200, 399])
 def test_a_snapshot_goes_on_the_same(cut: int) -> None:
     stream = Stream(400, 3, 0.3, losses.Hinge(), 2.0, seed=2)
-    whole = PairRegret(pairs=32, exact=16, radius=2.0, seed=4)
+    whole = Regret(pairs=32, exact=16, radius=2.0, seed=4)
     stream.observe(whole, 0, cut)
-    again = PairRegret(pairs=32, exact=16, radius=2.0, seed=4)
+    again = Regret(pairs=32, exact=16, radius=2.0, seed=4)
     again.load_state(whole.to_state())
     for regret in (whole, again):
         stream.observe(regret, cut)
@@ -492,47 +492,18 @@ def test_a_snapshot_goes_on_the_same(cut: int) -> None:
     assert whole.estimate() == again.estimate()
 
 
-def test_in_bulk_as_one_by_one() -> None:
-    """`hits` finds exactly the events that `observe` would keep."""
-    stream = Stream(500, 3, 0.2, losses.Hinge(), 2.0, seed=2)
-    one = PairRegret(pairs=32, exact=16, seed=4)
-    stream.observe(one)
-    bulk = PairRegret(pairs=32, exact=16, seed=4)
-    labels = stream.y.tolist()
-    for start in range(0, 500, 37):
-        batch = labels[start : start + 37]
-        counted = 0
-        for stop, zeros, ones in bulk.hits(batch):
-            part = batch[counted:stop]
-            assert (zeros, ones) == (part.count(False), part.count(True))
-            bulk.skip(zeros, ones)
-            if stop == len(batch):
-                break
-            t = start + stop
-            w = stream.weights[t]
-            step = bulk.prepare(
-                stream.dicts[t],
-                batch[stop],
-                float(stream.x[t] @ w),
-                lambda x, w=w: float(np.array([x[name] for name in stream.names]) @ w),
-            )
-            bulk.commit(step, batch[stop])
-            counted = stop + 1
-    assert repr(one.to_state()) == repr(bulk.to_state())
-
-
 @pytest.mark.parametrize("names", [3, 400])
 @pytest.mark.parametrize("cut", [10, 100, 300])
 def test_records_of_many_different_features(names: int, cut: int) -> None:
-    """In a table, or beside it where a table would be empty: a snapshot is the same, and goes on the same."""
+    """A snapshot is the same, and goes on the same."""
     rng = np.random.default_rng(names)
     rows = []
     for _ in range(400):
         first, second = rng.choice(names, 2, replace=False).tolist()
         rows.append({f"f{first}": float(rng.normal()), f"f{second}": float(rng.normal())})
-    whole, again = (PairRegret(pairs=32, exact=16, seed=4) for _ in range(2))
+    whole, again = (Regret(pairs=32, exact=16, seed=4) for _ in range(2))
 
-    def observe(regret: PairRegret, start: int, stop: int) -> None:
+    def observe(regret: Regret, start: int, stop: int) -> None:
         for t in range(start, stop):
             regret.observe(rows[t], t % 3 == 0, 0.1 * t, lambda x: sum(x.values()))
 
@@ -544,79 +515,76 @@ def test_records_of_many_different_features(names: int, cut: int) -> None:
     assert repr(again.to_state()) == repr(whole.to_state())
     assert again.estimate() == whole.estimate()
     kept = whole._sampled()
-    ids = kept.record_id.astype(int).tolist()
-    assert [dict(x) for x in kept.records] == [rows[i] for i in ids]
-    assert [dict(x) for x in kept.partners] == [rows[i] for i in kept.partner_id.astype(int).tolist()]
+    assert all(record.row == rows[record.id] for record in (*kept.records, *kept.partners))
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("part", "name", "value"),
     [
-        *({"samples": [[-1, 0]] * 4}, {"next_uniform": 1.0}, {"rank": np.zeros(3)}, {"counts": [1, 2, 3]}),
-        *({"own_id": np.zeros(34, np.int64)}, {"random": np.full(625, 999, np.uint64)}),
+        *(("uniform", None, 1.0), ("random", None, np.full(625, 999, np.uint64)), ("steps", None, [])),
+        *(("kept", None, {}), ("kept", "values", np.zeros(1)), ("kept", "which", np.full(40, 7))),
+        *(("steps", name, value) for name, value in [("count", -1), ("next", -1), ("next", 1 << 80)]),
+        *(("steps", name, np.zeros(3)) for name in ("ids", "ranks", "order", "margins", "weights")),
+        *(("steps", "ids", np.full(17, -1)), ("steps", "partners", np.full(17, 10**6))),
+        *(("records", "log_w", math.nan), ("records", "count", 3), ("records", "ids", np.full(16, -1))),
     ],
 )
-def test_a_damaged_sample_is_refused(damage: dict[str, Any]) -> None:
-    """Kernels trust its counters as indices."""
-    state = PairRegret(pairs=32, exact=16).to_state()
+def test_a_damaged_sample_is_refused(part: str, name: str | None, value: Any) -> None:
+    """Its counters say which events enter, and its numbers where records are."""
+    stream = Stream(40, 3, 0.5, losses.Hinge(), 2.0, seed=2)
+    regret = Regret(pairs=32, exact=4)
+    stream.observe(regret)
+    state: dict[str, Any] = regret.to_state()
+    if name is None:
+        state[part] = value
+    elif part == "kept":
+        state[part] = {**state[part], name: value}
+    else:
+        state[part] = [{**state[part][0], name: value}, *state[part][1:]]
     with pytest.raises(SnapshotError, match="cannot be read"):
-        PairRegret(pairs=32, exact=16).load_state(state | damage)
+        Regret(pairs=32, exact=4).load_state(state)
 
 
-class Late(PairRegret):
-    """Mutant: the margin of a partner under the weights at the end of the batch."""
+class Late(Regret):
+    """Mutant: the margin of a partner is that of an earlier one."""
 
-    def record_scores(self, drawn: Any, scores: Any, theirs: Any) -> None:
-        super().record_scores(drawn, scores, [theirs[-1]] * len(theirs))
-
-
-class Forgetful(PairRegret):
-    """Mutant: a batch of which nobody enters is not counted."""
-
-    def _skip_batch(self, labels: Any) -> bool:
-        kept = copy.deepcopy(self._sample.drawn)
-        found = super()._skip_batch(labels)
-        self._sample.drawn = kept
-        return found
+    def record_score(self, step: Any, score: float, partner_score: float) -> None:
+        self.before, now = partner_score, getattr(self, "before", 0.0)
+        super().record_score(step, score, now)
 
 
 @pytest.mark.parametrize(
     ("kind", "width", "form"),
-    [
-        *((PairRegret, width, form) for width in (3, 37) for form in (list, bytes)),
-        *((Late, 37, list), (Forgetful, 3, bytes)),
-    ],
+    [*((Regret, width, form) for width in (3, 37) for form in (list, bytes)), (Late, 37, list)],
 )
-def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[PairRegret], width: int, form: Any) -> None:
+def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[Regret], width: int, form: Any) -> None:
+    """Also where nobody of a batch enters; the first events are always taken one by one."""
     stream = Stream(500, 3, 0.2, losses.Hinge(), 2.0, seed=2)
-    one, drawing = (kind(pairs=32, exact=16, seed=4) for kind in (PairRegret, kind))
+    one, drawing = (kind(pairs=32, exact=16, seed=4) for kind in (Regret, kind))
     stream.observe(one)
-    assert drawing.draw([True]) is None  # its records may hold anything
-    drawing.trusting = True
     labels = stream.y.tolist()
-    assert drawing.draw(labels[:16]) is None
+    assert drawing.draw(labels[:16], stream.dicts.__getitem__) is None
     stream.observe(drawing, 0, 16)
     nobody = 0
     for start in range(16, 500, width):
         batch = form(labels[start : start + width])
-        drawn = drawing.draw(batch)
+        drawn = drawing.draw(batch, lambda index, start=start: stream.dicts[start + index])
         assert drawn is not None
-        drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.indices], batch)
-        values = [np.fromiter(x.values(), float) for x in drawn.others]
-        theirs = [x @ stream.weights[start + stop] for x, stop in zip(values, drawn.stops, strict=True)]
-        scores = [float(stream.x[t] @ stream.weights[t]) for t in range(start, start + len(batch))]
-        if drawn.stops:
-            drawing.record_scores(drawn, scores, theirs)
-        nobody += not drawn.indices
+        for index, step in drawn:
+            assert step.partner is not None
+            w = stream.weights[start + index]
+            partner = np.array([step.partner.row[name] for name in stream.names])
+            drawing.record_score(step, float(stream.x[start + index] @ w), float(partner @ w))
+        nobody += not drawn
     assert (nobody > 20) == (width == 3)
     same = repr(one.to_state()) == repr(drawing.to_state())
-    assert same == (kind is PairRegret)
+    assert same == (kind is Regret)
 
 
 def test_the_design_is_the_learners() -> None:
     """Unknown names, names that come late, and missing ones."""
     model = auc.PairOGD(seed=1)
-    regret = PairRegret(model.pair_loss, 1.0, pairs=64, exact=8)
+    regret = Regret(model.pair_loss, 1.0, pairs=64, exact=8)
     rng = np.random.default_rng(0)
     for t in range(300):
         x = {"a": rng.normal(), ("b" if t < 150 else "c"): rng.normal()}
@@ -632,7 +600,7 @@ def test_the_design_is_the_learners() -> None:
 
 
 def test_features_that_are_no_numbers_end_it_and_say_so() -> None:
-    regret = PairRegret(exact=4)
+    regret = Regret(exact=4)
     regret.observe({"a": 1.0}, True, 0.0, lambda x: 0.0)
     regret.observe({"a": "text"}, False, 0.0, lambda x: 0.0)
     for _ in range(10):
@@ -640,13 +608,13 @@ def test_features_that_are_no_numbers_end_it_and_say_so() -> None:
     assert regret.unusable is not None
     assert regret.estimate() is None
     assert regret.n_seen == 12
-    again = PairRegret(exact=4)
+    again = Regret(exact=4)
     again.load_state(regret.to_state())
     assert again.unusable == regret.unusable
 
 
 def test_one_class_has_no_regret() -> None:
-    regret = PairRegret(exact=4, pairs=16)
+    regret = Regret(exact=4, pairs=16)
     assert regret.estimate() is None
     for _ in range(50):
         regret.observe({"a": 1.0}, True, 0.5, lambda x: 0.5)
@@ -656,7 +624,7 @@ def test_one_class_has_no_regret() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    regret = PairRegret(pairs=32, exact=4, seed=1)
+    regret = Regret(pairs=32, exact=4, seed=1)
     sizes = []
     for t in range(4000):
         regret.observe({"a": float(t % 7)}, t % 3 == 0, 0.1, lambda x: 0.0)
@@ -670,32 +638,33 @@ def test_memory_is_bounded() -> None:
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        PairRegret(**options)
+        Regret(**options)
 
 
 def test_a_snapshot_of_other_settings_is_refused() -> None:
     with pytest.raises(SnapshotError, match="put the old settings back"):
-        PairRegret(pairs=32).load_state(PairRegret(pairs=64).to_state())
-    state = PairRegret().to_state()
+        Regret(pairs=32).load_state(Regret(pairs=64).to_state())
+    state = Regret().to_state()
     with pytest.raises(SnapshotError, match="cannot be read"):
-        PairRegret().load_state(state | {"margin": np.zeros(3)})
+        Regret().load_state(state | {"warm": None})
 
 
 def test_what_a_learner_of_ours_passes_over_is_left_out() -> None:
     """Such as the text that names an entity: one by one, in batches, and in a snapshot."""
     rows = [{"who": "x", "a": i / 60} for i in range(60)]
     labels = [i % 3 == 0 for i in range(60)]
-    regret, alone = (PairRegret(pairs=32, exact=4, seed=1) for _ in range(2))
+    regret, alone = (Regret(pairs=32, exact=4, seed=1) for _ in range(2))
     regret.trusting = alone.trusting = True
     for row, label in zip(rows, labels, strict=True):
         alone.observe({"a": row["a"]}, label, row["a"], lambda x: x["a"])
     for row, label in zip(rows[:30], labels, strict=False):
         regret.observe(row, label, row["a"], lambda x: x["a"])
-    drawn = regret.draw(labels[30:])
+    drawn = regret.draw(labels[30:], rows[30:].__getitem__)
     assert drawn is not None
-    regret.keep(drawn, [rows[30 + index] for index in drawn.indices], labels[30:])
-    regret.record_scores(drawn, [row["a"] for row in rows[30:]], [other["a"] for other in drawn.others])
+    for index, step in drawn:
+        assert step.partner is not None
+        regret.record_score(step, rows[30 + index]["a"], step.partner.row["a"])
     assert repr(regret.to_state()) == repr(alone.to_state())
-    again = PairRegret(pairs=32, exact=4, seed=1)
+    again = Regret(pairs=32, exact=4, seed=1)
     again.load_state(regret.to_state())
     assert again.estimate() == alone.estimate()

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize as scipy_minimize
 
 from streampair import losses, metric, ranking
-from streampair.errors import ConfigError, SnapshotError
-from streampair.evaluation import MetricRegret, RegretEstimate, RelevanceRegret
-from streampair.evaluation.comparator import Linear, Pairs, Quadratic, minimise
-from streampair.evaluation.regret import LabelledRegret
+from streampair.errors import SnapshotError
+from streampair.evaluation import Regret, RegretEstimate
+from streampair.evaluation.comparator import Pairs, QuadraticPairs, minimise
 
 Array = NDArray[np.float64]
 
@@ -46,7 +45,7 @@ def test_the_best_metric_is_as_good_as_scipys(psd: bool, loss: Any, radius: floa
         margins = [s * (1.0 - row @ w @ row) for s, row in zip(signs, u, strict=True)]
         return float(weights @ loss.value(np.array(margins))) / weights.sum()
 
-    ours = minimise(Quadratic(u, signs, psd=psd), weights, loss, radius, np.zeros(9)).reshape(3, 3)
+    ours = minimise(QuadraticPairs(u, signs, psd=psd), weights, loss, radius, np.zeros(9)).reshape(3, 3)
     assert np.linalg.norm(ours) <= radius * (1 + 1e-12)
     assert (ours == ours.T).all() or np.allclose(ours, ours.T, atol=1e-12)
     if psd:
@@ -103,11 +102,11 @@ class Stream:
         signs, rows = np.array([p[0] for p in arguments]), np.array([p[1] for p in arguments])
         everything: Pairs
         if self.metric:
-            everything = Quadratic(rows, signs, psd=self.psd)
+            everything = QuadraticPairs(rows, signs, psd=self.psd)
         elif self.loss.of_errors:
-            everything = Linear(-rows, signs)
+            everything = Pairs(-rows, signs)
         else:
-            everything = Linear(signs[:, None] * rows)
+            everything = Pairs(signs[:, None] * rows)
         best = minimise(everything, np.array(share), self.loss, self.radius, np.zeros(everything.size))
         w = best.reshape(d, d) if self.metric else best
         values = [self.loss.value(self.argument(p, w)) for p in arguments]
@@ -128,27 +127,22 @@ class Stream:
             return label * (1.0 - float(u @ w @ u))
         return label - float(w @ u) if self.loss.of_errors else label * float(w @ u)
 
-    def make(self, seed: int, kind: Any = None, **options: Any) -> LabelledRegret:
+    def make(self, seed: int, kind: type[Regret] = Regret, **options: Any) -> Regret:
         options = {"pairs": 128, "exact": 16, "seed": seed, **options}
-        regret: LabelledRegret
-        if self.metric:
-            regret = (kind or MetricRegret)(
-                self.loss, self.radius, quadratic=self.quadratic, label=ord, psd=self.psd, **options
-            )
-        else:
-            regret = (kind or RelevanceRegret)(self.loss, self.radius, **options)
-        return regret
+        if not self.metric:
+            return kind(self.loss, self.radius, label=float, **options)
+        return kind(self.loss, self.radius, quadratic=self.quadratic, label=ord, psd=self.psd, **options)
 
     def quadratic(self, x: Any, others: Any) -> Array:
         w, row = self.weights[self.now], np.fromiter(x.values(), float)
         apart = [np.fromiter(other.values(), float) - row for other in others]
         return np.array([u @ w @ u for u in apart])
 
-    def observe(self, regret: LabelledRegret, start: int = 0, stop: int | None = None) -> None:
+    def observe(self, regret: Regret, start: int = 0, stop: int | None = None) -> None:
         for t in range(start, self.n if stop is None else stop):
             self.now = t
             if self.metric:
-                regret.observe(self.dicts[t], self.y[t], 0.0, float)
+                regret.observe(self.dicts[t], self.y[t])
             else:
                 regret.observe(self.dicts[t], self.y[t], self.score(t, self.dicts[t]), self.scorer(t))
 
@@ -158,7 +152,7 @@ class Stream:
     def scorer(self, t: int) -> Any:
         return lambda x: self.score(t, x)
 
-    def estimate(self, seed: int, kind: Any = None, **options: Any) -> RegretEstimate:
+    def estimate(self, seed: int, kind: type[Regret] = Regret, **options: Any) -> RegretEstimate:
         regret = self.make(seed, kind, **options)
         self.observe(regret)
         estimate = regret.estimate()
@@ -191,7 +185,7 @@ def test_exact_while_everything_fits(name: str) -> None:
     assert estimate.total == pytest.approx(stream.regret, abs=1e-3 * max(1.0, stream.comparator))
 
 
-def share_within(stream: Stream, runs: int, kind: Any = None) -> float:
+def share_within(stream: Stream, runs: int, kind: type[Regret] = Regret) -> float:
     """How often the estimate is within three stated errors of brute force."""
     estimates = [stream.estimate(seed, kind) for seed in range(runs)]
     return sum(abs(e.total - stream.regret) <= 3.0 * e.stderr for e in estimates) / runs
@@ -206,7 +200,7 @@ def test_within_its_stated_error_of_brute_force(name: str) -> None:
     assert 0.0 < estimate.stderr < stream.learner
 
 
-class Overconfident(RelevanceRegret):
+class Overconfident(Regret):
     """Mutant: a quarter of the stated error."""
 
     def estimate(self, design_many: Any = None) -> RegretEstimate | None:
@@ -214,11 +208,12 @@ class Overconfident(RelevanceRegret):
         return estimate and dataclasses.replace(estimate, stderr=estimate.stderr / 4.0)
 
 
-class Unsigned(MetricRegret):
+class Unsigned(Regret):
     """Mutant: a comparator that is to bring all records near."""
 
-    def pairs_of(self, rows: Array, partners: Array, labels: Array, partner_labels: Array) -> Pairs:
-        return super().pairs_of(rows, partners, labels, labels)
+    def _pairs(self, later: Any, design: Any) -> tuple[Pairs, Array]:
+        pairs, early = super()._pairs(later, design)
+        return QuadraticPairs(pairs.rows, np.ones(len(pairs)), psd=self._psd), early
 
 
 @pytest.mark.slow
@@ -243,39 +238,46 @@ def test_a_snapshot_goes_on_the_same(name: str, cut: int) -> None:
     assert whole.estimate() == again.estimate()
 
 
-class Late(RelevanceRegret):
-    """Mutant: the score of a partner under the weights at the end of the batch."""
+class Late(Regret):
+    """Mutant: the score of a partner is that of an earlier one."""
 
-    def record_scores(self, drawn: Any, scores: Any, theirs: Any) -> None:
-        super().record_scores(drawn, scores, [theirs[-1]] * len(theirs))
+    before = 0.0
+
+    def record_score(self, step: Any, score: float, partner_score: float) -> None:
+        now, self.before = self.before, partner_score
+        super().record_score(step, score, now)
 
 
-@pytest.mark.parametrize("kind", [RelevanceRegret, Late])
-def test_a_batch_that_is_drawn_first_as_one_by_one(kind: Any) -> None:
+@pytest.mark.parametrize("kind", [Regret, Late])
+def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[Regret]) -> None:
     stream = stream_of("ranking")
     one, drawing = stream.make(4, kind, pairs=32), stream.make(4, kind, pairs=32)
     stream.observe(one)
-    assert drawing.draw(stream.y[:1]) is None  # its records may hold anything
-    drawing.trusting = True
-    assert drawing.draw(stream.y[:16]) is None
+    assert drawing.draw(stream.y[:16], stream.dicts.__getitem__) is None
     stream.observe(drawing, 0, 16)
     for start in range(16, stream.n, 37):
-        batch = stream.y[start : start + 37]
-        drawn = drawing.draw(batch)
+        drawn = drawing.draw(stream.y[start : start + 37], stream.dicts[start:].__getitem__)
         assert drawn is not None
-        drawing.keep(drawn, [stream.dicts[start + i] for i in drawn.indices], batch)
-        theirs = [stream.score(start + stop, x) for x, stop in zip(drawn.others, drawn.stops, strict=True)]
-        scores = [stream.score(start + i, stream.dicts[start + i]) for i in range(len(batch))]
-        if drawn.stops:
-            drawing.record_scores(drawn, scores, theirs)
+        for index, step in drawn:
+            assert step.partner is not None
+            t = start + index
+            drawing.record_score(step, stream.score(t, stream.dicts[t]), stream.score(t, step.partner.row))
     same = repr(one.to_state()) == repr(drawing.to_state())
-    assert same == (kind is RelevanceRegret)
+    assert same == (kind is Regret)
+
+
+def test_a_metric_is_observed_one_by_one() -> None:
+    stream = stream_of("metric")
+    regret = stream.make(4)
+    stream.observe(regret, 0, 40)
+    assert regret.draw(stream.y[40:50], stream.dicts[40:].__getitem__) is None
+    assert regret.n_seen == 40
 
 
 def test_labels_that_cannot_be_used_make_no_pairs() -> None:
     """They are steps all the same, as null records are."""
     model = ranking.PairOGD(relevance=(0, 4), seed=1)
-    regret = RelevanceRegret(model.pair_loss, 1.0, label=model.label_number, pairs=64, exact=8)
+    regret = Regret(model.pair_loss, 1.0, label=model.label_number, pairs=64, exact=8)
     rng = random.Random(0)
     for t in range(400):
         y = [None, "text", 9, math.nan][t % 4] if t % 3 == 0 else rng.random() * 4
@@ -285,7 +287,7 @@ def test_labels_that_cannot_be_used_make_no_pairs() -> None:
     assert regret.n_seen == 400
     # Two of three records have a label, so four of nine pairs do, and under no weights each costs 1.
     assert estimate.pair_loss == pytest.approx(4 / 9, abs=0.12)
-    nothing = RelevanceRegret(pairs=16, exact=4, label=lambda y: math.nan)
+    nothing = Regret(pairs=16, exact=4, label=lambda y: math.nan)
     for _ in range(30):
         nothing.observe({"a": 1.0}, "?", 0.5, lambda x: 0.5)
     empty = nothing.estimate()
@@ -294,19 +296,19 @@ def test_labels_that_cannot_be_used_make_no_pairs() -> None:
 
 
 def test_features_that_are_no_numbers_end_it_and_say_so() -> None:
-    regret = RelevanceRegret(exact=4)
+    regret = Regret(exact=4, label=float)
     for value in (1.0, "text", *[1.0] * 10):
         regret.observe({"a": value}, 0.5, 0.0, lambda x: 0.0)
     assert regret.unusable is not None
     assert regret.estimate() is None
     assert regret.n_seen == 12
-    again = RelevanceRegret(exact=4)
+    again = Regret(exact=4, label=float)
     again.load_state(regret.to_state())
     assert again.unusable == regret.unusable
 
 
 def test_a_metric_of_many_features_is_not_compared() -> None:
-    regret = MetricRegret(quadratic=lambda x, others: np.zeros(len(others)), exact=4)
+    regret = Regret(quadratic=lambda x, others: np.zeros(len(others)), label=float, exact=4)
     for d in (64, 64, 65, 64):
         regret.observe({f"f{i}": 1.0 for i in range(d)}, 1.0)
     assert regret.unusable is not None
@@ -315,7 +317,7 @@ def test_a_metric_of_many_features_is_not_compared() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    regret = RelevanceRegret(pairs=32, exact=4, seed=1)
+    regret = Regret(pairs=32, exact=4, seed=1, label=float)
     sizes = []
     for t in range(4000):
         regret.observe({"a": float(t % 7)}, (t % 5) / 5, 0.1, lambda x: 0.0)
@@ -324,16 +326,8 @@ def test_memory_is_bounded() -> None:
     assert sizes[1] < 1.1 * sizes[0]
 
 
-@pytest.mark.parametrize("options", [{"pairs": 8}, {"exact": 1}, {"radius": 0.0}, {"radius": math.nan}])
-def test_settings_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="RelevanceRegret"):
-        RelevanceRegret(**options)
-
-
 def test_a_snapshot_of_other_settings_is_refused() -> None:
-    state = RelevanceRegret().to_state()
-    with pytest.raises(SnapshotError, match="put the old settings back"):
-        MetricRegret(quadratic=lambda x, others: np.zeros(len(others))).load_state(state)
-    for damage in ({"margin": np.zeros(3)}, {"rank": np.zeros(3)}, {"first_labels": np.zeros(2)}):
-        with pytest.raises(SnapshotError, match="cannot be read"):
-            RelevanceRegret().load_state(state | damage)
+    state = Regret(label=float).to_state()
+    for other in (Regret(), Regret(label=float, quadratic=lambda x, others: np.zeros(len(others)))):
+        with pytest.raises(SnapshotError, match="put the old settings back"):
+            other.load_state(state)

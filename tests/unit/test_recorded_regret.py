@@ -17,7 +17,7 @@ from harness import support
 from river import datasets
 
 from streampair import auc, losses, metric, ranking
-from streampair.evaluation import MetricRegret, PairRegret, RelevanceRegret
+from streampair.evaluation import Regret
 from streampair.metric import PairOGD
 
 FILE = support.ROOT / "tests" / "golden" / "regret.json"
@@ -37,17 +37,17 @@ def relevances() -> Iterator[tuple[dict[str, float], Any]]:
 
 def rankings(loss: Any) -> tuple[Any, Any]:
     model = ranking.PairOGD(loss=loss, seed=1)
-    return model, RelevanceRegret(model.pair_loss, 1.0, label=model.label_number, pairs=64, exact=32)
+    return model, Regret(model.pair_loss, 1.0, label=model.label_number, pairs=64, exact=32)
 
 
 def pairs(loss: Any, pairs: int = 64) -> tuple[Any, Any]:
     model = auc.PairOGD(loss=loss, seed=1)
-    return model, PairRegret(model.pair_loss, model.comparator_radius, pairs=pairs, exact=32)
+    return model, Regret(model.pair_loss, model.comparator_radius, pairs=pairs, exact=32)
 
 
-def distances(psd: bool) -> tuple[PairOGD, MetricRegret]:
+def distances(psd: bool) -> tuple[PairOGD, Regret]:
     model = metric.PairOGD(seed=1, psd=psd)
-    made = MetricRegret(
+    made = Regret(
         model.pair_loss,
         model.comparator_radius,
         quadratic=model.quadratic_many,
@@ -82,10 +82,12 @@ def followed(name: str) -> list[dict[str, Any]]:
         model.learn_one(x, y)
         if n % EVERY == 0:
             estimate, state = regret.estimate(model.design_many), regret.to_state()
+            parts = [("steps", "ids"), ("steps", "partners"), ("records", "ids")]
             digest = hashlib.sha256(
                 b"".join(
-                    np.asarray(state[key], dtype=np.int64).tobytes()
-                    for key in ("own_id", "partner_id", "past_id")
+                    np.asarray(stratum[ids], dtype=np.int64).tobytes()
+                    for part, ids in parts
+                    for stratum in state[part]
                 )
             )
             found.append(

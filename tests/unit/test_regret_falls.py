@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streampair import auc, ranking
-from streampair.evaluation import PairRegret, RelevanceRegret
+from streampair.evaluation import Regret
 
 TIMES = (200, 800, 3200, 9600)
 #: Slope of the average regret against time, both as logarithms. The bound says -0.5.
@@ -18,12 +18,8 @@ STEEP = -0.4
 
 def regret_of(model: Any, seed: int) -> Any:
     """An estimator of the regret of a learner."""
-    sample: dict[str, Any] = {"seed": seed, "pairs": 1024, "exact": 64}
-    loss, radius = model.pair_loss, model.comparator_radius
-    if model.two_classes:
-        return PairRegret(loss, radius, **sample)
-    sample["label"] = model.label_number
-    return RelevanceRegret(loss, radius, **sample)
+    label = None if model.two_classes else model.label_number
+    return Regret(model.pair_loss, model.comparator_radius, label=label, seed=seed)
 
 
 def averages(make: Callable[[], Any], seed: int) -> list[float]:

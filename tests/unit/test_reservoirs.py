@@ -1,12 +1,37 @@
-"""Which events enter a regret's sample: batches against a reference that takes them one by one."""
+"""Which events enter a regret's sample: against references that take items one by one."""
 
 from __future__ import annotations
+
+import random
+from typing import Any
 
 import naive
 import numpy as np
 import pytest
 
-from streampair.evaluation.reservoirs import Reservoirs
+from streampair.evaluation import Regret
+from streampair.evaluation.reservoirs import SkipReservoir, StepReservoir
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("steps", [False, True])
+def test_items_enter_as_in_the_reference(steps: bool, seed: int) -> None:
+    ours: SkipReservoir[int] = StepReservoir(19, 5) if steps else SkipReservoir(20)
+    reference = naive.Thinning(19, 5) if steps else naive.Uniform(20)
+    items: list[int | None] = [None] * 20
+    draws = random.Random(seed), random.Random(seed)
+    for item in range(3000):
+        assert ours.left == reference.hit - item
+        if ours.left:
+            ours.count += 1
+            reference.count += 1
+            continue
+        ours.put(item, draws[0])
+        items[reference.take(draws[1].random)] = item
+        assert ours.items == items
+    assert ours.left > 20
+    if isinstance(ours, StepReservoir) and isinstance(reference, naive.Thinning):
+        assert (ours.ranks.tolist(), ours.order.tolist()) == (reference.rank, reference.order)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -14,21 +39,43 @@ from streampair.evaluation.reservoirs import Reservoirs
 def test_batches_enter_as_events_do(strata: int, seed: int) -> None:
     """Sizes of batches, and shares of the labels, on all sides of what a reservoir holds."""
     rng = np.random.default_rng(seed)
-    steps, records, exact = rng.integers(2, 30, 3).tolist()
-    sample = Reservoirs(strata, steps=steps, records=records, exact=exact, seed=seed)
-    reference = naive.Draw(strata, steps, records, exact, seed)
-    for size in (1, 3, exact, 200, 5000):
-        labels = (rng.random(size) < rng.choice([0.5, 0.02])) * (strata - 1)
-        wanted = [(i, c, *hit) for i, c in enumerate(labels.tolist()) if (hit := reference.event(c))]
-        assert [tuple(hit) for hit in sample.draw(labels.astype(np.uint8))] == wanted
-        assert [sample.left(c) for c in range(strata)] == reference.left()
-    for ours, theirs in zip(sample.steps, reference.steps, strict=True):
-        assert ours.ranks.tolist() == theirs.rank
-        assert ours.order.tolist() == theirs.order
+    pairs, exact = rng.integers(16, 60), int(rng.integers(2, 30))
+    regret = Regret(pairs=int(pairs), exact=exact, seed=seed, label=None if strata == 2 else float)
+    reference = naive.Draw(strata, pairs // strata, pairs // strata, exact, seed)
+    records: dict[int, int] = {}
+    steps: dict[int, tuple[int, int | None, float]] = {}
+    number = 0
+    for size in (*[1] * exact, 3, 200, 5000):
+        labels = (rng.random(size) < rng.choice([0.5, 0.02])).tolist()
+        y: list[Any] = labels if strata == 2 else list(range(number, number + size))
+        if size == 1:
+            regret.observe({"a": 1.0}, y[0], 0.0, lambda x: 0.0)
+        else:
+            assert regret.draw(y, lambda index: {"a": 1.0}) is not None
+        for label in labels:
+            hit = reference.event(int(label) if strata == 2 else 0)
+            if hit is not None:
+                record, step, partner, weight = hit
+                if step >= 0:
+                    steps[step] = number, records.get(partner), weight
+                if record >= 0:
+                    records[record] = number
+            number += 1
+        assert [regret._left(c) for c in range(strata)] == reference.left()
+    kept = [step for reservoir in regret._steps for step in reservoir.items]
+    found = {
+        place: (step.record.id, step.partner and step.partner.id, step.weight)
+        for place, step in enumerate(kept)
+        if step is not None
+    }
+    assert found == steps
+    past = [record for reservoir in regret._records for record in reservoir.items]
+    assert {place: record.id for place, record in enumerate(past) if record is not None} == records
 
 
-def test_nothing_enters_a_closed_sample() -> None:
-    sample = Reservoirs(2, steps=16, records=16, exact=4, seed=1)
-    sample.closed = True
-    assert sample.draw(np.tile(np.array([0, 1], dtype=np.uint8), 50)) == []
-    assert sample.seen == [50, 50]
+def test_nothing_enters_a_sample_that_was_given_up() -> None:
+    regret = Regret(exact=2)
+    for y in (True, False):
+        regret.observe({"a": "text"}, y, 0.0, lambda x: 0.0)
+    assert regret.draw(bytes([0, 1] * 50), lambda index: {"a": 1.0}) == []
+    assert regret.n_seen == 102

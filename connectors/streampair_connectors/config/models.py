@@ -806,13 +806,9 @@ class CardConfig(Table):
 
 
 class RegretTable(Table):
-    """The online estimate of the regret. Loss and radius default to the learner's own."""
+    """The online estimate of the regret."""
 
     enabled: bool = True
-    loss: Literal["hinge", "logistic"] | None = None
-    radius: Annotated[float | None, Field(gt=0)] = None
-    pairs: Annotated[int, Field(ge=16)] = 1024
-    exact: Annotated[int, Field(ge=2)] = 64
 
 
 class WorkerConfig(Table):

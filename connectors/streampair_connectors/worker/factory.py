@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from river import base, compose
 
-from streampair import losses, models
+from streampair import models
 from streampair.engine import (
     Breaker,
     Event,
@@ -264,14 +264,14 @@ def _build(
     decode: Callable[[Any], Event],
     noise_key: NoiseKey | None,
     more: dict[str, Any],
+    regret: RegretConfig = RegretConfig(),  # noqa: B008  (frozen)
 ) -> AnyLane:
-    worker, regret = config.worker, config.regret
+    worker = config.worker
     breaker: Any = {
         "auto": "auto",
         "off": None,
         "on": Breaker(worker.breaker_window, worker.breaker_share),
     }[worker.breaker]
-    loss = {None: None, "hinge": losses.Hinge, "logistic": losses.Logistic}[regret.loss]
     lane = kind(
         build_learner(config, noise_key=noise_key),
         decode,
@@ -280,16 +280,7 @@ def _build(
         positive=config.input.positive,
         on_bad=worker.on_bad,
         breaker=breaker,
-        regret=(
-            RegretConfig(
-                loss=None if loss is None else loss(),
-                radius=regret.radius,
-                pairs=regret.pairs,
-                exact=regret.exact,
-            )
-            if regret.enabled
-            else None
-        ),
+        regret=regret if config.regret.enabled else None,
         auc_window=worker.auc_window,
         allow_pickle=config.learner.allow_pickle,
         fingerprint=config.fingerprint(),
@@ -366,11 +357,10 @@ def _exercise_lane(config: Config) -> None:
     """Run a lane: batches until a private learner has released, some of them decoded record by record;
     commits, a snapshot, and a lane restored from it.
     """
-    # With exact = 2 the regret's sampled mode is compiled, too.
-    regret = config.regret.model_copy(update={"exact": 2})
+    regret = RegretConfig(exact=2)  # so that batches are soon learned at once
     late = config.labels is not None
     learner = config.learner.model_copy(update={"start": None})
-    config = config.model_copy(update={"regret": regret, "labels": None, "learner": learner})
+    config = config.model_copy(update={"labels": None, "learner": learner})
     names = config.input.feature_names() or list("abcdefgh")
     high = config.input.positive
     low = _other_label(high) if config.input.negative is None else config.input.negative
@@ -388,7 +378,7 @@ def _exercise_lane(config: Config) -> None:
     decode.many = many  # type: ignore[attr-defined]
     more = {"topic": config.input.topic, "partition": 0, "signing_key": config.learner.signing_key()}
     key = NoiseKey(os.urandom(32))
-    lane = _build(LoggedLane, config, decode, key, more)
+    lane = _build(LoggedLane, config, decode, key, more, regret)
     if type(lane.learner).__module__.split(".")[0] not in ("streampair", "river"):
         return  # a third-party learner must not get synthetic records
     lane.read(b"")
@@ -417,7 +407,7 @@ def _exercise_lane(config: Config) -> None:
     if late and hasattr(lane.learner, "score_rows"):
         lane.learner.score_rows(names, np.full((2, len(names)), 0.5))
     _learn_one_by_one(lane.learner, names, labels)
-    lane = _build(LoggedLane, config, decode, key, more)
+    lane = _build(LoggedLane, config, decode, key, more, regret)
     lane.read(b"")
     lane.restore(saved)
     lane.gauges(solve=True)
