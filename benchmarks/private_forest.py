@@ -64,12 +64,12 @@ def _private(learner: Any, *, endless: bool = False) -> Fitted:
 
 def _true_gram(model: auc.PrivateForest, data: _sets.Set, train: np.ndarray, test: np.ndarray) -> float:
     """AUC of the model that the same releases give with the Gram matrix of the records' leaves."""
-    columns, rule = list(data.x.columns), model._run.state
+    columns, rule = list(data.x.columns), model.run.state
 
     def marked(which: np.ndarray) -> Iterator[np.ndarray]:
         for start in range(0, len(which), 256):
             part = data.x.iloc[which[start : start + 256]].to_numpy()
-            yield model._run.prepared(columns, part)
+            yield model.run.prepared(columns, part)
 
     def known(marginals: Any, linear: np.ndarray, cap: float, trees: Any, rows: int) -> SyntheticRows:
         d, (count, size) = len(linear), marginals.counts.shape
@@ -126,7 +126,7 @@ def measure(options: Namespace) -> Iterator[_timing.Row]:
                 model = LEARNERS[learner](data, train, options.epsilon)
                 seconds.append(time.process_time() - start)
                 scores.setdefault(learner, []).append(_sets.judged(data, model, test))
-                if options.gram and isinstance(model._run.state, dp_forest.DPForestState):
+                if options.gram and isinstance(model.run.state, dp_forest.DPForestState):
                     scores.setdefault(CEILING, []).append(_true_gram(model, data, train, test))
                 if options.linear and learner == "PrivateForest":
                     scores.setdefault(ALONE, []).append(_alone(model, data, test))

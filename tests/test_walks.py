@@ -17,9 +17,9 @@ BENCHMARKS = support.ROOT / "benchmarks"
 MOST = {
     "construct": (12, 35),
     "gradients": (14, 37),
-    "deferred": (14, 60),
-    "batch": (17, 49),
-    "commit": (18, 43),
+    "deferred": (14, 59),
+    "batch": (17, 48),
+    "commit": (18, 42),
     "snapshot": (25, 106),
     "config": (14, 37),
 }

@@ -202,9 +202,9 @@ def _part(
 ) -> AuditPart:
     trial = Trial(learner, part, slots)
     state = trial.make().run.state
-    if part == "learning" and getattr(state.plan, "warmup", False):
+    if part == "learning" and getattr(state.mechanism_plan, "warmup", False):
         raise ConfigError(
-            f"{type(learner).__name__} releases {state.plan.warmup} random points before any model",
+            f"{type(learner).__name__} releases {state.mechanism_plan.warmup} random points before any model",
             fix="audit it with calibration='tight'",
         )
     exact, spot, scene, one, other, middle, weights = _best(trial)

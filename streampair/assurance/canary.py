@@ -112,7 +112,8 @@ class Trial:
         self.evaluated = isinstance(state, WithPrivateAUCState)
         if part == "auc":
             self.slots = state.plan.companion.end(0)
-        self.push = self._pushed(state.plan) if part == "learning" and self.metric and not self.secret else 0
+        pushed = part == "learning" and self.metric and not self.secret
+        self.push = self._pushed(state.mechanism_plan) if pushed else 0
 
     def _pushed(self, plan: Any) -> int:
         """Number of slots whose pairs move a metric away from 0, further than the noise; 0 if too many.
@@ -311,13 +312,13 @@ class Trial:
             # For all records that an entity may have in the warm-up; its plan is for one record.
             whole = model.run.mu_warmup
             return whole, whole
-        plan = model.run.state.plan
+        plan, mechanism = model.run.state.plan, model.run.state.mechanism_plan
         if self.part == "auc":
             return plan.mu_spent(self.slots), plan.companion.mu_spent(self.slots)
-        learning = plan.plan if self.evaluated else plan
+        learning = plan.mechanism if self.evaluated else plan
         # With noise that is correlated over slots, mu depends on the number of slots that follow; otherwise
         # it is that of the worst record.
-        stationary = hasattr(learning, "strategy") and hasattr(learning, "influence")
+        stationary = hasattr(mechanism, "strategy") and hasattr(mechanism, "influence")
         seen = self.slots - spot if stationary else self.slots
         return plan.mu_spent(_FOREVER if model.horizon is None else self.slots), learning.mu_spent(seen)
 

@@ -325,7 +325,7 @@ class _Search:
             # Without features a learner fits no plan, and its settings are complete.
             empty = made(entity=None)
             empty.features, empty.entity = names, self.entity
-            settings = empty._validate().with_features(self.task.d)
+            settings = empty._validate().settings(names)
             if isinstance(settings.mechanism, FTRL):
                 params["warmup"] = settings.warmup
                 del params["horizon"]

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.base import validation
-from streampair.base.dp_session import PrivateSession
 from streampair.base.learner import ClassifierMixin
 from streampair.base.private import PrivateLearner
-from streampair.records.features import in_order
-from streampair.records.random_trees import DEPTH, fields_of
+from streampair.records.random_trees import DEPTH
 
 __all__ = ["PrivateForest"]
 
@@ -105,16 +103,10 @@ class PrivateForest(ClassifierMixin, PrivateLearner):
 
     _product = "weights of a linear scorer and of the leaves of random trees"
     _select = validation.select_dp_forest
-    _fields = tuple[int, ...]()  # how many columns each has, once they are known
-
-    def _begin(self, names: Sequence[Hashable], plan: Mapping[str, Any] | None = None) -> PrivateSession:
-        """As in the base class; also stores how many columns each field has."""
-        self._fields = fields_of(in_order(names))
-        return super()._begin(names, plan)
 
     def _published(self) -> Array:
         d = len(self.feature_names)
-        return self._run.weights[:d]
+        return super()._published()[:d]
 
     def design(self, x: Mapping[Any, Any]) -> Array:
         """Vector (d,) of the linear part: scaled, standardised, in the unit ball."""

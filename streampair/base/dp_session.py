@@ -1,25 +1,37 @@
-"""Private session of a learner: noise, releases, and the state before its features are known."""
+"""What a private learner holds: its session, which takes the slots, and what decides over its account.
+
+- `PrivateSession` takes every record as a slot: it prepares the record, and gives it to the state of the
+  mechanism with the stream of noise. It exists as soon as the features are known, for noise and plan depend
+  on their number.
+- `UninitializedSession` stands in its place before that, and counts null slots.
+- `PrivateState` has one of the two, and all else that changes: counters, identity, start model, plan and
+  account. A saved state or a plan is loaded into a new `PrivateState`, which then takes the place of the old
+  one, so that a damaged one changes nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import math
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streampair.base.start_model import StartModel
-from streampair.errors import PrivacyWarning
+from streampair.base.validation import ValidatedParameters
+from streampair.errors import ConfigError, PrivacyWarning
 from streampair.kernels import vectors as vectors_kernels
 from streampair.privacy.mechanisms import base
 from streampair.privacy.mechanisms.base import Link, MechanismState, Release, Settings, SlotBatch
 from streampair.privacy.mechanisms.standardization import Warmup, plan_warmup
 from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, Stream, process_splits
 from streampair.privacy.provenance import Origin, Origins, PackedIdentities
+from streampair.privacy.report import AccountStatus
 from streampair.privacy.user_level import Admission
 from streampair.records import features
 from streampair.records.features import Design, check_finite, check_scored
@@ -29,6 +41,7 @@ __all__ = [
     "Counts",
     "Identity",
     "PrivateSession",
+    "PrivateState",
     "UninitializedSession",
     "record_digests",
 ]
@@ -107,6 +120,12 @@ class Identity:
         self.digests: list[bytes] | None = None
         self.chained: Mapping[str, Any] | None = None
         self.folded = b""
+
+    def renewed(self) -> Identity:
+        """The same identity, before its first slot."""
+        other = Identity(self.key, self.seed, self.parameters)
+        other.name, other.digests = self.name, self.digests
+        return other
 
     def buffer_seed(self) -> int | None:
         """Seed of the buffer's random choices: with a noise key a function of it, so that replays agree.
@@ -414,7 +433,7 @@ class PrivateSession:
                 relation=settings.relation,
                 cross=settings.mechanism.label_cross,
             )
-            warmup_plan = base.with_numbers(warmup_plan, None if plan is None else plan["standardization"])
+            warmup_plan = warmup_plan.with_fitted(None if plan is None else plan["standardization"])
             self.warmup = Warmup(warmup_plan, len(names), settings.warmup_records)
         if plan is not None and self.written() != plan:
             raise ValueError("the plan has other numbers")
@@ -482,8 +501,8 @@ class PrivateSession:
             "mu": self.settings.mu,
             "warmup": self.settings.warmup,
             "mu_warmup": self.mu_warmup,
-            "standardization": None if warmup is None else base.fitted_numbers(warmup.plan),
-            "mechanism": base.fitted_numbers(self.state.plan),
+            "standardization": None if warmup is None else warmup.plan.fitted(),
+            "mechanism": self.state.plan.fitted(),
         }
 
     # ---- one record ------------------------------------------------------------------------------------
@@ -865,3 +884,291 @@ class PrivateSession:
         self.state.load_state(saved["mechanism"])
         self.slots = int(saved["slots"])
         self._watch = None  # it watches a run from its beginning
+
+
+class PrivateState:
+    """All that changes in a private learner; its methods begin a session, and save and restore it.
+
+    Parameters
+    ----------
+    parameters
+        The learner's parameters, checked.
+    identity
+        Identity of the learner.
+
+    Attributes
+    ----------
+    session
+        Takes the slots.
+    counts, identity
+        Counters and identity of the learner.
+    admission
+        Admission of records by entity; None without entities.
+    start
+        The model that the learner begins with; None: it begins with none.
+    planned
+        Features and fitted numbers that `load_plan` was given; None: it was not called.
+    standing
+        Restarts, forks and other events that the account has to speak of.
+    """
+
+    session: UninitializedSession | PrivateSession
+
+    def __init__(self, parameters: ValidatedParameters, identity: Identity) -> None:
+        limit = parameters.entity
+        self._parameters = parameters
+        self.identity = identity
+        self.counts = Counts()
+        self.admission = None if limit is None else Admission(limit)
+        self.start: StartModel | None = None
+        self.planned: tuple[list[Hashable], Mapping[str, Any]] | None = None
+        self.standing = AccountStatus()
+        # What `defer_fits` was given; None: it was not called.
+        self._deferred: Collection[int] | None = None
+
+    # ---- the session -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin with what is known before the first record: a plan, a start model or declared features."""
+        features = self._parameters.features
+        if self.planned is not None:
+            self._begin(*self.planned)
+        elif features is not None:
+            self._begin(features)
+        elif self.start is not None:
+            self._begin(self._names_with(self.start))
+        else:
+            self._wait()
+
+    def _wait(self) -> UninitializedSession:
+        """Wait for a record that names the features."""
+        settings = self._parameters.settings(None)
+        self.session = waiting = UninitializedSession(settings, self.identity, self._begin_with)
+        return waiting
+
+    def _begin(self, names: Sequence[Hashable], plan: Mapping[str, Any] | None = None) -> PrivateSession:
+        """Fix the feature set, and with it the dimension and the noise; the numbers of a plan are taken."""
+        settings = self._parameters.settings(names, plan)
+        session = PrivateSession(settings, names, self.identity, self.counts, self.admission, plan)
+        if self._deferred is not None:
+            session.state.defer_fits(self._deferred)
+        if self.start is not None:
+            session.begin_from(self.start)
+        self.session = session
+        return session
+
+    def _begin_with(self, names: Sequence[Hashable]) -> PrivateSession:
+        """Fix the feature set by the names of a first record: theirs, and before them those with bounds.
+
+        Bounds are public, so what they name is a feature for all neighbours. A first record that lacks one
+        is a null record, as any other would be. A plan that was given names all of them.
+        """
+        if self.planned is not None:
+            return self._begin(*self.planned)
+        declared = self._parameters.bounds
+        present = set(names)
+        lacking = [name for name in declared if name not in present]
+        session = self._begin([*declared, *(name for name in names if name not in declared)])
+        if lacking:
+            warnings.warn(
+                f"bounds names {', '.join(map(repr, lacking))}, which the first record lacks: a feature all "
+                "the same, without which a record is a null record; is the name misspelt?",
+                UserWarning,
+                stacklevel=2,
+            )
+        return session
+
+    def _names_with(self, start: StartModel) -> Sequence[Hashable]:
+        """The feature set of a learner that begins with this model: without `features` it is the model's.
+
+        Names in `bounds` are part of it, too. Both are public, so no record decides about the set.
+        """
+        features = self._parameters.features
+        return list(dict.fromkeys([*self._parameters.bounds, *start.names])) if features is None else features
+
+    def begin_from(self, start: StartModel) -> None:
+        """Begin with a model, before the first record.
+
+        Raises
+        ------
+        ConfigError
+            If the learner does not know a feature of the model, or there are too many; then nothing has
+            changed.
+        """
+        known = set(self._names_with(start))
+        unknown = [str(name) for name in start.names if name not in known]
+        if unknown:
+            raise ConfigError(
+                f"the model has features that features= does not name: {', '.join(unknown[:5])}",
+                fix="add them to features=, or begin with a model of these features",
+            )
+        try:
+            self._set_start(start)
+            self.begin()
+        except ConfigError:  # too many features
+            self._set_start(None)
+            raise
+
+    def _set_start(self, start: StartModel | None) -> None:
+        self.start = start
+        self.standing.start = None if start is None else start.account
+
+    def defer_fits(self, releases: Collection[int]) -> None:
+        """Leave slow models to the caller, in this session and the next."""
+        self._deferred = tuple(releases)
+        if self.session.state is not None:
+            self.session.state.defer_fits(releases)
+
+    def set_key(self, key: NoiseKey) -> None:
+        """Draw noise with a key from here on; a session that has taken no slot begins again.
+
+        What its buffer draws is a function of the key.
+        """
+        self.identity.key = key
+        session = self.session
+        if not self.slots and isinstance(session, PrivateSession):
+            self._begin(session.names, session.written())
+
+    # ---- the account -----------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> int:
+        """Slots taken, those among them that wait for the features."""
+        return self.session.slots + self.session.pending
+
+    def current_standing(self) -> AccountStatus:
+        """The standing, with forks of the process since it was last read."""
+        self.standing.forked = self.standing.forked or self.session.forked
+        return self.standing
+
+    # ---- saving and restoring --------------------------------------------------------------------------
+
+    def renewed(self) -> PrivateState:
+        """This state before its first record, and before a session: for a state or plan that is loaded."""
+        other = PrivateState(self._parameters, self.identity.renewed())
+        other.start, other.planned, other._deferred = self.start, self.planned, self._deferred
+        other.standing = copy.deepcopy(self.standing)
+        return other
+
+    def load_plan(self, saved: Mapping[str, Any]) -> None:
+        """Begin under a plan; ValueError and the like if it cannot be of this learner."""
+        names, numbers = list(saved["names"]), dict(saved["plan"])
+        features = self._parameters.features
+        if len(set(names)) != len(names) or set(names) != set(names if features is None else features):
+            raise ValueError("other features")
+        self._begin(names, numbers)
+        self.planned = names, numbers
+
+    def to_state(self, y_name: object) -> dict[str, Any]:
+        """Export everything, as plain values and arrays.
+
+        Parameters
+        ----------
+        y_name
+            Name of the series of labels.
+        """
+        standing, counts = self.current_standing(), self.counts
+        return {
+            **self.session.to_state(),
+            "null_slots": counts.null_slots,
+            "ignored_features": counts.ignored_features,
+            "refused_records": counts.refused_records,
+            "restarts": [standing.clean, standing.unclean],
+            "charged": standing.charged,
+            "continued": standing.continued,
+            "forked": standing.forked,
+            "void": list(standing.void_reasons),
+            "accepted": list(standing.accepted),
+            "entities": None if self.admission is None else self.admission.to_state(),
+            "y_name": y_name if isinstance(y_name, str) else None,
+            "folded": self.identity.folded,
+            **({} if self.start is None else {"start": self.start.to_state()}),
+        }
+
+    def load_state(self, saved: Mapping[str, Any]) -> None:
+        """Continue from `to_state`, before a session; ValueError and the like if it cannot be that."""
+        _check_saved(saved)
+        start = StartModel.from_state(saved["start"]) if "start" in saved else None
+        if self.start is not None and not self.start.same(start):
+            raise ValueError("it began with another model, or none, or the model was declared otherwise")
+        self._set_start(start)
+        if saved["names"] is not None:
+            self._load_session(saved)
+        elif self._parameters.features is None and start is None:
+            # Also where a plan says what the features will be: slots wait for the record that names them.
+            self._wait().pending = int(saved["pending"])
+        else:
+            self.begin()
+        self._load_account(saved)
+        if self.admission is not None:
+            self.admission.load_state(saved["entities"])
+        self.identity.folded = bytes(saved["folded"])
+        self.identity.chained = saved["chain"]
+        if self.slots and self.identity.key is None:
+            # Fresh also where the original's came from a fixed seed.
+            self.identity.seed = None
+
+    def _load_session(self, saved: Mapping[str, Any]) -> None:
+        """Begin the session of a state, under the plan of this learner if it was given one."""
+        plan: Mapping[str, Any] = saved["plan"]
+        if self.planned is not None and plan != self.planned[1]:
+            raise ValueError("another plan than this learner was given")
+        session = self._begin(saved["names"], plan)
+        session.load_state(saved)
+        warmup, horizon = session.settings.warmup, session.settings.horizon
+        slots = session.slots
+        if session.state.steps != max(slots - warmup, 0) or (horizon is not None and slots > horizon):
+            raise ValueError("slots that are not those of the mechanism")
+        if session.warmed != (0 < warmup <= slots):
+            raise ValueError("moments before the warm-up has ended, or none after it")
+
+    def _load_account(self, saved: Mapping[str, Any]) -> None:
+        """Take counters and the account; what this learner was marked with comes after what was saved."""
+        counts, standing = self.counts, self.standing
+        counts.null_slots = int(saved["null_slots"])
+        counts.ignored_features = int(saved["ignored_features"])
+        counts.refused_records = int(saved["refused_records"])
+        standing.clean, standing.unclean = (int(count) for count in saved["restarts"])
+        standing.charged = int(saved["charged"])
+        marked = standing.void_reasons, standing.accepted
+        standing.void_reasons, standing.accepted = [], []
+        standing.mark(*(_texts(saved[name]) for name in ("void", "accepted")))
+        standing.mark(*marked)
+        # Nothing was released by a learner without slots, so its copy is simply another new one.
+        standing.continued = bool(saved["continued"]) or self.slots > 0
+        standing.forked = standing.forked or bool(saved["forked"])
+
+
+def _check_saved(saved: Mapping[str, Any]) -> None:
+    """Refuse what no learner can have kept: counts below 0, numbers that are not finite, a name twice."""
+    names = ("slots", "pending", "null_slots", "ignored_features", "refused_records", "charged")
+    for count in (*(saved[name] for name in names), *saved["restarts"]):
+        if type(count) is not int or count < 0:
+            raise ValueError(f"a count of {count!r}")
+    if not all(isinstance(saved[name], bool) for name in ("forked", "continued", "standardised")):
+        raise ValueError("a flag that is neither true nor false")
+    if saved["names"] is not None and len(set(saved["names"])) != len(saved["names"]):
+        raise ValueError("a feature twice")
+    taken = saved["slots"] + saved["pending"]
+    if saved["null_slots"] > taken or saved["refused_records"] > taken:
+        raise ValueError("more null slots than slots")
+    for name in ("mean", "factor", "sums", "mechanism"):
+        _check_finite(saved[name])
+
+
+def _check_finite(value: Any, name: str = "") -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_finite(inner, key)
+    elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        # A label that is NaN makes a null record.
+        if np.isinf(value).any() or (name != "labels" and np.isnan(value).any()):
+            raise ValueError("numbers that are not finite")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number that is not finite")
+
+
+def _texts(saved: Any) -> list[str]:
+    if not isinstance(saved, list) or not all(isinstance(text, str) for text in saved):
+        raise ValueError("reasons that are no texts")
+    return saved

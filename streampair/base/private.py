@@ -1,9 +1,36 @@
-"""The base class of private learners: parameters, state, mini-batches, report."""
+"""The base class of private learners: every record takes a slot, and models are released under noise.
+
+A learner is a dataclass of its parameters, and says with `_select` which mechanism they ask for. From the
+budget to the noise it is four steps, of which the first three happen once:
+
+1. `ValidatedParameters` checks the parameters. Its `settings` are the promise: mechanism, budget, horizon.
+2. `Mechanism.start` makes a plan from the settings, a value that says what noise it adds, and what the
+   releases up to a slot have cost; and with it the state of the mechanism.
+3. `PrivateSession` holds that state, the design (how a record becomes a vector) and the stream of noise. It
+   needs the features: where none are declared, an `UninitializedSession` waits for a record that names them.
+4. A record goes from `learn_one` to `PrivateSession.take`, which prepares it and takes one slot for it,
+   whatever is in it, and on to `MechanismState.take`, which adds it to its sums and, where a release is
+   due, adds noise from the stream. Nothing else computes the models.
+
+`PrivateState` has the session, and all else that changes. Scores and reports are computed from what was
+released.
+
+>>> from streampair import auc
+>>> model = auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=1000, features=["a"], warmup=100)
+>>> model.settings.mechanism, model.settings.warmup
+(Moments(), 100)
+>>> plan = model.run.state.plan
+>>> plan.mu_spent(0), plan.mu_spent(900) <= model.settings.mu
+(0.0, True)
+>>> for i in range(1000):
+...     model.learn_one({"a": (i % 10 - 5) / 5}, i % 10 > 5)
+>>> model.run.slots, model.run.state.steps, model.run.state.releases == model.privacy.releases - 1
+(1000, 900, True)
+"""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -14,213 +41,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair import losses
-from streampair.base.dp_session import Counts, Identity, PrivateSession, UninitializedSession
+from streampair.base.dp_session import Identity, PrivateSession, PrivateState
 from streampair.base.learner import Learner
 from streampair.base.mini_batch import PreparedBatch, refuse_rows, score_error
 from streampair.base.start_model import StartModel
 from streampair.base.targets import is_unknown
-from streampair.base.validation import ValidatedParameters, check_bounds_known, settings_from_plan
+from streampair.base.validation import ValidatedParameters
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.kernels import vectors
 from streampair.privacy.accounting import PrivacyReport, warn_if_doubtful
 from streampair.privacy.mechanisms.base import Link, Mechanism, ModelFit, Settings
 from streampair.privacy.noise import NoiseKey
 from streampair.privacy.provenance import Origin, Origins
-from streampair.privacy.report import AccountStatus, PrivacySummary, build_report, build_summary
-from streampair.privacy.user_level import Admission, EntityLimit
+from streampair.privacy.report import PrivacySummary, build_report, build_summary
+from streampair.privacy.user_level import EntityLimit
 from streampair.records import features as _features
 from streampair.records.frames import FeatureTable, label_type
 
-__all__ = [
-    "PrivateLearner",
-    "current_standing",
-    "export_state",
-    "load_atomically",
-    "restore_state",
-    "set_noise_key",
-    "start_from_plan",
-    "without_key",
-]
-
-
-def without_key(params: dict[str, object]) -> dict[str, object]:
-    """Class and parameters that a state has to agree with: not the key, for a lane may get another one."""
-    return {name: value for name, value in params.items() if name != "noise_key"}
-
-
-def export_state(learner: PrivateLearner) -> dict[str, Any]:
-    """Export the state of a private learner, for `PrivateLearner.to_state`."""
-    standing, counts = current_standing(learner), learner._counts
-    return {
-        **learner._run.to_state(),
-        "null_slots": counts.null_slots,
-        "ignored_features": counts.ignored_features,
-        "refused_records": counts.refused_records,
-        "restarts": [standing.clean, standing.unclean],
-        "charged": standing.charged,
-        "continued": standing.continued,
-        "forked": standing.forked,
-        "void": list(standing.void_reasons),
-        "accepted": list(standing.accepted),
-        "entities": None if learner._admission is None else learner._admission.to_state(),
-        "y_name": learner._y_name if isinstance(learner._y_name, str) else None,
-        "folded": learner._identity.folded,
-        **({} if learner._start is None else {"start": learner._start.to_state()}),
-    }
-
-
-def current_standing(learner: PrivateLearner) -> AccountStatus:
-    """Account status of a learner, with forks of its process since it was last read."""
-    standing = learner._standing
-    standing.forked = standing.forked or learner._run.forked
-    return standing
-
-
-def restore_state(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
-    """Take what `export_state` gave; ValueError and the like if it cannot be that."""
-    _check(saved)
-    start = StartModel.from_state(saved["start"]) if "start" in saved else None
-    if learner._start is not None and not learner._start.same(start):
-        raise ValueError("it began with another model, or none, or the model was declared otherwise")
-    learner._set_start(start)
-    if saved["names"] is not None:
-        plan = _plan_of(learner, saved)
-        run = learner._begin(saved["names"], plan)
-        run.load_state(saved)
-        warmup, horizon = run.settings.warmup, run.settings.horizon
-        if run.state.steps != max(run.slots - warmup, 0) or (horizon is not None and run.slots > horizon):
-            raise ValueError("slots that are not those of the mechanism")
-        if run.warmed != (0 < warmup <= run.slots):
-            raise ValueError("moments before the warm-up has ended, or none after it")
-    elif learner.features is None and start is None:
-        # Also where a plan says what the features will be: slots wait for the record that names them.
-        learner._wait().pending = int(saved["pending"])
-    counts, standing = learner._counts, learner._standing
-    counts.null_slots = int(saved["null_slots"])
-    counts.ignored_features = int(saved["ignored_features"])
-    counts.refused_records = int(saved["refused_records"])
-    standing.clean, standing.unclean = (int(count) for count in saved["restarts"])
-    standing.charged = int(saved["charged"])
-    reasons = standing.void_reasons, standing.accepted
-    standing.void_reasons, standing.accepted = [], []
-    standing.mark(*(_texts(saved[name]) for name in ("void", "accepted")))
-    standing.mark(*reasons)
-    if learner._admission is not None:
-        learner._admission.load_state(saved["entities"])
-    learner._y_name = saved["y_name"]
-    # Nothing was released by a learner without slots, so its copy is simply another new one.
-    used = learner.slots > 0
-    standing.continued = bool(saved["continued"]) or used
-    standing.forked = standing.forked or bool(saved["forked"])
-    learner._identity.folded = bytes(saved["folded"])
-    learner._identity.chained = saved["chain"]
-    if used and learner.noise_key is None:
-        # Fresh also where the original's came from a fixed seed.
-        learner._identity.seed = None
-    learner.__dict__.pop("_root", None)  # a transformer's: it was of another metric
-
-
-def start_from_plan(learner: PrivateLearner, saved: Mapping[str, Any]) -> None:
-    """Begin under a plan; ValueError and the like if it cannot be of this learner."""
-    names, numbers = list(saved["names"]), dict(saved["plan"])
-    declared = names if learner.features is None else learner.features
-    if len(set(names)) != len(names) or set(names) != set(declared):
-        raise ValueError("other features")
-    learner._begin(names, numbers)
-    learner._planned = {"names": names, "plan": numbers}
-
-
-def _plan_of(learner: PrivateLearner, saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The plan of a state, which is that of this learner if it has one."""
-    plan: Mapping[str, Any] = saved["plan"]
-    if learner._planned is not None and plan != learner._planned["plan"]:
-        raise ValueError("another plan than this learner was given")
-    return plan
-
-
-def load_atomically(
-    learner: PrivateLearner, saved: Mapping[str, Any], load: Callable[[Mapping[str, Any]], None]
-) -> None:
-    """Take a state or a plan, or be as before.
-
-    Raises
-    ------
-    SnapshotError
-    """
-    before = copy.deepcopy(learner._standing), learner._identity, learner._planned
-    start = learner._start
-    try:
-        learner._checked_import(saved, load)
-    except SnapshotError:
-        learner.__init__(**learner._parameters())  # type: ignore[misc]
-        learner._standing, identity, learner._planned = before
-        learner.bind_noise(identity.name, identity.digests)
-        learner._set_start(start)
-        if learner._planned is not None:
-            learner._begin(learner._planned["names"], learner._planned["plan"])
-        elif start is not None:
-            learner._begin(learner._names_with(start))
-        raise
-
-
-def set_noise_key(learner: PrivateLearner, key: NoiseKey | None) -> None:
-    """Give a learner that was unpickled its key again.
-
-    Raises
-    ------
-    ConfigError
-        If it has another one, or was made without.
-    """
-    current = learner.noise_key
-    if current is None or not (current.absent or current == key):
-        raise ConfigError(
-            "the learner " + ("was made without a noise key" if current is None else "has another noise key"),
-            fix="construct it with noise_key=, and load its state",
-        )
-    if not current.absent:
-        return
-    learner.noise_key = learner._identity.key = key
-    if not learner.slots and learner.run is not None:
-        # As new: what its buffer draws is a function of the key.
-        learner._begin(learner.run.names, learner.run.written())
-
-
-def _check(saved: Mapping[str, Any]) -> None:
-    """Refuse what no learner can have kept: counts below 0, numbers that are not finite, a name twice."""
-    names = ("slots", "pending", "null_slots", "ignored_features", "refused_records", "charged")
-    for count in (*(saved[name] for name in names), *saved["restarts"]):
-        if type(count) is not int or count < 0:
-            raise ValueError(f"a count of {count!r}")
-    if not isinstance(saved["forked"], bool):
-        raise ValueError("a flag that is neither true nor false")
-    if not isinstance(saved["continued"], bool) or not isinstance(saved["standardised"], bool):
-        raise ValueError("a flag that is neither true nor false")
-    if saved["names"] is not None and len(set(saved["names"])) != len(saved["names"]):
-        raise ValueError("a feature twice")
-    taken = saved["slots"] + saved["pending"]
-    if saved["null_slots"] > taken or saved["refused_records"] > taken:
-        raise ValueError("more null slots than slots")
-    for name in ("mean", "factor", "sums", "mechanism"):
-        _check_finite(saved[name])
-
-
-def _check_finite(value: Any, name: str = "") -> None:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            _check_finite(inner, key)
-    elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        # A label that is NaN makes a null record.
-        if np.isinf(value).any() or (name != "labels" and np.isnan(value).any()):
-            raise ValueError("numbers that are not finite")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("a number that is not finite")
-
-
-def _texts(saved: Any) -> list[str]:
-    if not isinstance(saved, list) or not all(isinstance(text, str) for text in saved):
-        raise ValueError("reasons that are no texts")
-    return saved
-
+__all__ = ["PrivateLearner"]
 
 Array = NDArray[np.float64]
 _NOBODY = Origins()
@@ -247,7 +85,7 @@ class PrivateLearner(Learner):
     window: int = 4096
     entity: EntityLimit | None = None
 
-    _select: ClassVar[Callable[[Any, int | None], Mechanism]]
+    _select: ClassVar[Callable[[Any, Sequence[Hashable] | None], Mechanism]]
 
     # What is released, for the report.
     _product: ClassVar[str] = "weights of a linear scorer"
@@ -266,23 +104,10 @@ class PrivateLearner(Learner):
         self._one_packing = (cls.score_one, cls.learn_one, cls.take, cls.take_or_raise) == (
             *(base.score_one, base.learn_one, base.take, base.take_or_raise),
         )
-        self._standing = AccountStatus()
-        # What `load_plan` was given.
-        self._planned: Mapping[str, Any] | None = None
-        self._start: StartModel | None = None
-        # What `defer_fits` was given; None: it was not called.
-        self._deferred: Collection[int] | None = None
-        self._counts = Counts()
-        self._identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
-        self._validated = self._validate()
-        limit = self._validated.entity
-        self._admission = None if limit is None else Admission(limit)
-        self._run: PrivateSession | UninitializedSession
-        if self.features is None:
-            self._wait()
-        else:
-            self._begin(self.features)
-        horizon = self._run.settings.horizon
+        identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
+        self._private = PrivateState(self._validate(), identity)
+        self._private.begin()
+        horizon = self._private.session.settings.horizon
         warn_if_doubtful(float(self.epsilon), float(self.delta), horizon, stacklevel=3)
 
     @classmethod
@@ -295,29 +120,9 @@ class PrivateLearner(Learner):
         """The parameters, checked."""
         return ValidatedParameters(self, self._task)
 
-    def _begin(
-        self,
-        names: Sequence[Hashable],
-        plan: Mapping[str, Any] | None = None,
-    ) -> PrivateSession:
-        """Fix the feature set, and with it the dimension and the noise; what was fitted before is taken."""
-        if len(names) > self._task.most_features:
-            raise ConfigError(
-                f"there are {len(names)} features, more than {self._task.most_features}",
-                fix="select or hash the features first",
-            )
-        settings = self._validated.with_features(len(names))
-        if plan is not None:
-            # Else the names are the declared features, whose bounds were checked, or have those with bounds.
-            settings = settings_from_plan(settings, plan, declared=self.warmup is not None)
-            check_bounds_known(settings.bounds, names, "the features")
-        run = PrivateSession(settings, names, self._identity, self._counts, self._admission, plan)
-        if self._deferred is not None:
-            run.state.defer_fits(self._deferred)
-        if self._start is not None:
-            run.begin_from(self._start)
-        self._run = run
-        return run
+    def _fingerprint(self) -> dict[str, object]:
+        """As in the base, without the key: a lane may get another one, and goes on."""
+        return {name: value for name, value in super()._fingerprint().items() if name != "noise_key"}
 
     def _begin_from(self, start: StartModel) -> None:
         """Begin with a model; `models.Model.to_online` says how.
@@ -327,74 +132,12 @@ class PrivateLearner(Learner):
         ConfigError
             If the learner is not new, or does not know a feature of the model.
         """
-        if self.slots or self._start is not None:
+        if self.slots or self._private.start is not None:
             raise ConfigError(
                 f"a {type(self).__name__} begins with a model only once, before its first record",
                 fix="make a new learner, and let it begin with the model before it learns",
             )
-        names = self._names_with(start)
-        known = set(names)
-        unknown = [str(name) for name in start.names if name not in known]
-        if unknown:
-            raise ConfigError(
-                f"the model has features that features= does not name: {', '.join(unknown[:5])}",
-                fix="add them to features=, or begin with a model of these features",
-            )
-        try:
-            self._set_start(start)
-            if self._planned is not None:
-                self._begin(self._planned["names"], self._planned["plan"])
-            else:
-                self._begin(names)
-        except ConfigError:  # too many features: as it was
-            self._set_start(None)
-            raise
-
-    def _names_with(self, start: StartModel) -> Sequence[Hashable]:
-        """The feature set of a learner that begins with this model: without `features` it is the model's.
-
-        Names in `bounds` are part of it, too. Both are public, so no record decides about the set.
-        """
-        return (
-            list(dict.fromkeys([*self._validated.bounds, *start.names]))
-            if self.features is None
-            else self.features
-        )
-
-    def _set_start(self, start: StartModel | None) -> None:
-        self._start = start
-        self._standing.start = None if start is None else start.account
-
-    def _wait(self) -> UninitializedSession:
-        """Be as before the features are known."""
-        waiting = UninitializedSession(self._validated.with_features(None), self._identity, self._begin_with)
-        self._run = waiting
-        return waiting
-
-    def _begin_with(self, names: Sequence[Hashable]) -> PrivateSession:
-        """Fix the feature set by the names of a first record: theirs, and before them those with bounds.
-
-        Bounds are public, so what they name is a feature for all neighbours. A first record that lacks one
-        is a null record, as any other would be. A plan that was given names all of them.
-        """
-        if self._planned is not None:
-            return self._begin(self._planned["names"], self._planned["plan"])
-        declared = self.settings.bounds
-        present = set(names)
-        lacking = [name for name in declared if name not in present]
-        run = self._begin([*declared, *(name for name in names if name not in declared)])
-        if lacking:
-            warnings.warn(
-                f"bounds names {', '.join(map(repr, lacking))}, which the first record lacks: a feature all "
-                "the same, without which a record is a null record; is the name misspelt?",
-                UserWarning,
-                stacklevel=2,
-            )
-        return run
-
-    def _fingerprint(self) -> dict[str, object]:
-        """As in the base, without the key: a lane may get another one, and goes on."""
-        return without_key(super()._fingerprint())
+        self._private.begin_from(start)
 
     # ---- learning --------------------------------------------------------------------------------------
 
@@ -472,7 +215,7 @@ class PrivateLearner(Learner):
         label = 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y)
         if label != label:
             self._note_label(y)
-        self._run.take(x, label, origin)
+        self._private.session.take(x, label, origin)
 
     def take(self, x: Mapping[Any, Any], y: Any, origin: Origin | None = None) -> float:
         """`score_one`, then `learn_one`: the score under the model before this record.
@@ -496,7 +239,7 @@ class PrivateLearner(Learner):
             label = self._task.label_or_null(y)
             if label != label:
                 self._note_label(y)
-            return self._run.score_and_take(x, label, origin, raises=False)
+            return self._private.session.score_and_take(x, label, origin, raises=False)
         try:
             score = self.score_one(x)
         except Exception:  # whatever it is: a value may bring its own
@@ -528,7 +271,7 @@ class PrivateLearner(Learner):
         label = 1.0 if y is task.high else -1.0 if y is task.low else task.label_or_null(y)
         if label != label:
             self._note_label(y)
-        return self._run.score_and_take(x, label, origin)
+        return self._private.session.score_and_take(x, label, origin)
 
     def learn_null(self, origin: Origin | None = None) -> None:
         """Take one slot without a record: noise, no gradient, a null record (docs/privacy 3.3).
@@ -538,7 +281,7 @@ class PrivateLearner(Learner):
         origin
             Where the record comes from that could not be read; a slot of its entity is used up all the same.
         """
-        self._run.null(origin)
+        self._private.session.null(origin)
 
     def learn_many(self, X: Any, y: Any) -> None:
         """Learn the rows of a data frame or array in order, each a slot: see the base.
@@ -548,12 +291,12 @@ class PrivateLearner(Learner):
         ConfigError
             If entities are declared: the entity must be given row by row.
         """
-        if self._admission is not None:
+        if self._private.admission is not None:
             raise ConfigError("learn_many does not know entities", fix="use learn_one")
         super().learn_many(X, y)
 
     def _learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> None:
-        self._run.take_frame(columns, rows, labels)
+        self._private.session.take_frame(columns, rows, labels)
 
     # ---- mini-batches ----------------------------------------------------------------------------------
 
@@ -584,15 +327,15 @@ class PrivateLearner(Learner):
             None, with nothing changed, before the features are known, for a metric, and where a record that
             is not whole may name its own entity: then they are to be taken one by one.
         """
-        run = self._run
-        if not self._one_packing or not isinstance(run, PrivateSession):
+        run = self.run
+        if not self._one_packing or run is None:
             return None
         design = run.design
         refused: dict[int, RecordError] = {}
         ignored: dict[int, int] = {}
 
         def other(i: int) -> Sequence[float] | None:
-            if self._admission is not None and origins is _NOBODY:
+            if run.admission is not None and origins is _NOBODY:
                 return None  # it may name its own entity
             error = score_error(self, xs[i])
             if error is not None:
@@ -632,14 +375,14 @@ class PrivateLearner(Learner):
 
     def _run_of(self, columns: Sequence[Any]) -> PrivateSession | None:
         """The run, if it takes rows of these columns at once: of exactly the known features."""
-        run = self._run
-        if not self._one_packing or not isinstance(run, PrivateSession) or len(columns) != len(run.names):
+        run = self.run
+        if not self._one_packing or run is None or len(columns) != len(run.names):
             return None
         return run if all(map(run.design.index.__contains__, columns)) else None
 
     def _score_learn_rows(self, columns: list[Hashable], rows: Array, labels: Array) -> Array:
         """As in the base, but a row that cannot be scored costs itself alone: NaN, and a null slot."""
-        if self._admission is not None:
+        if self._private.admission is not None:
             raise ConfigError("score_learn_many does not know entities", fix="use score_one and learn_one")
         scores = np.full(len(rows), np.nan)
         run = self._run_of(columns)
@@ -662,6 +405,7 @@ class PrivateLearner(Learner):
         refused: Mapping[int, RecordError],
         ignored: Mapping[int, int],
     ) -> PreparedBatch:
+        """The batch of these rows, of which those that are `nulls` or `refused` make null slots."""
         task = self._task
         high, low = task.high, task.low
         labels = np.array([1.0 if y is high else -1.0 if y is low else task.label_or_null(y) for y in ys])
@@ -705,9 +449,7 @@ class PrivateLearner(Learner):
         releases
             Numbers of releases to come of which `fit_due` is asked later, also after newer ones.
         """
-        self._deferred = tuple(releases)
-        if self._run.state is not None:
-            self._run.state.defer_fits(releases)
+        self._private.defer_fits(releases)
 
     def fit_due(self, release: int | None = None) -> ModelFit | None:
         """The computation of a model that was deferred.
@@ -723,13 +465,14 @@ class PrivateLearner(Learner):
             None if there is none, or if the release was not kept: only those are that `defer_fits` was given,
             or whose computation was returned, until a model of this release or a newer one is adopted.
         """
-        state = self._run.state
+        state = self._private.session.state
         return None if state is None else state.fit_due(release)
 
     def adopt(self, release: int, model: tuple[Array, Link]) -> None:
         """Use the model of a release, which its `ModelFit` has computed: from the next score on."""
-        assert self._run.state is not None
-        self._run.state.adopt(release, model)
+        state = self._private.session.state
+        assert state is not None
+        state.adopt(release, model)
 
     # ---- who it is --------------------------------------------------------------------------------------
 
@@ -750,15 +493,29 @@ class PrivateLearner(Learner):
         ConfigError
             If a key is given to a learner that has another one, or was made without.
         """
-        if key is not None:
-            set_noise_key(self, NoiseKey.of(key))
-        self._identity.name = name
-        self._identity.digests = digests
+        known = NoiseKey.of(key)
+        if known is not None:
+            self._set_noise_key(known)
+        identity = self._private.identity
+        identity.name, identity.digests = name, digests
+
+    def _set_noise_key(self, key: NoiseKey) -> None:
+        """Give a learner that was unpickled its key again; ConfigError if it has another, or needs none."""
+        current = self.noise_key
+        if current is None or not (current.absent or current == key):
+            raise ConfigError(
+                "the learner "
+                + ("was made without a noise key" if current is None else "has another noise key"),
+                fix="construct it with noise_key=, and load its state",
+            )
+        if current.absent:
+            self.noise_key = key
+            self._private.set_key(key)
 
     @property
     def noise_digest(self) -> bytes:
         """Keyed digest of all that the next noise depends on; empty without a key or a slot."""
-        return self._run.digest
+        return self._private.session.digest
 
     # ---- scores and designs ----------------------------------------------------------------------------
 
@@ -772,30 +529,30 @@ class PrivateLearner(Learner):
         RecordError
             If a feature is text, None, NaN or infinite, or the record is empty.
         """
-        return self._run.score(x)
+        return self._private.session.score(x)
 
     def _proba(self, score: float) -> float:
-        return self._run.link.one(score)
+        return self._private.session.link.one(score)
 
     def _probas(self, scores: Array) -> Array:
-        return self._run.link.many(scores)
+        return self._private.session.link.many(scores)
 
     def _published(self) -> Array:
-        return self._run.weights
+        return self._private.session.weights
 
     def _noise_of_weights(self) -> Array | None:
-        state = self._run.state
+        state = self._private.session.state
         return None if state is None else state.noise
 
     def _score_rows(self, columns: list[Hashable], rows: Array) -> Array:
-        return self._run.scores(columns, rows)
+        return self._private.session.scores(columns, rows)
 
     def _design_rows(self, columns: list[Hashable], rows: Array) -> Array:
-        return self._run.prepared(columns, rows)
+        return self._private.session.prepared(columns, rows)
 
     def design(self, x: Mapping[Any, Any]) -> Array:
         """Vector (d,) that the published weights multiply: scaled, standardised, in the unit ball."""
-        return self._run.vector(x).copy()
+        return self._private.session.vector(x).copy()
 
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """`design` of several records, (n, d)."""
@@ -803,10 +560,11 @@ class PrivateLearner(Learner):
 
     def _vectors_of(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Vectors of several records, which the weights multiply."""
-        rows = self._run.vectors(xs)
+        session = self._private.session
+        rows = session.vectors(xs)
         if rows is not None:
             return rows
-        each = [self._run.vector(x).copy() for x in xs]
+        each = [session.vector(x).copy() for x in xs]
         return np.array(each).reshape(len(xs), len(each[0]) if each else len(self.feature_names))
 
     # ---- what others look at ---------------------------------------------------------------------------
@@ -814,17 +572,18 @@ class PrivateLearner(Learner):
     @property
     def settings(self) -> Settings:
         """Validated settings of the guarantee, with the defaults filled in."""
-        return self._run.settings
+        return self._private.session.settings
 
     @property
     def run(self) -> PrivateSession | None:
-        """The run, for an audit; None before the features are known."""
-        return self._run if isinstance(self._run, PrivateSession) else None
+        """The session, for an audit; None before the features are known."""
+        session = self._private.session
+        return session if isinstance(session, PrivateSession) else None
 
     @property
     def feature_names(self) -> tuple[Hashable, ...]:
         """Names of the features, in the order of the columns; empty until they are known."""
-        return self._run.names
+        return self._private.session.names
 
     @property
     def pair_loss(self) -> losses.PairLoss:
@@ -839,12 +598,13 @@ class PrivateLearner(Learner):
     @property
     def slots(self) -> int:
         """Records taken so far, null ones too."""
-        return self._run.slots + self._run.pending
+        session = self._private.session
+        return session.slots + session.pending
 
     @property
     def slots_waiting(self) -> int:
         """Number of null slots among `slots` that wait until the features are known."""
-        return self._run.pending
+        return self._private.session.pending
 
     @property
     def records(self) -> int:
@@ -854,22 +614,22 @@ class PrivateLearner(Learner):
     @property
     def null_slots(self) -> int:
         """Slots without a usable record: a function of raw data."""
-        return self._counts.null_slots
+        return self._private.counts.null_slots
 
     @property
     def ignored_features(self) -> int:
         """Features that are not in the set: a function of raw data."""
-        return self._counts.ignored_features
+        return self._private.counts.ignored_features
 
     @property
     def refused_records(self) -> int:
         """Records of entities that had been learned from often enough."""
-        return self._counts.refused_records
+        return self._private.counts.refused_records
 
     @property
     def buffer_records(self) -> int:
         """Places of the buffer in use, null records too."""
-        state = self._run.state
+        state = self._private.session.state
         return 0 if state is None else state.buffer_records
 
     @property
@@ -881,10 +641,9 @@ class PrivateLearner(Learner):
     @property
     def privacy(self) -> PrivacyReport:
         """Privacy report: the guarantee, the unit of protection, and the spend of the releases so far."""
-        declared = self.features is not None or self._start is not None
-        return build_report(
-            **self._spending(), card=self._run.card(), product=self._product, declared=declared
-        )
+        declared = self.features is not None or self._private.start is not None
+        card = self._private.session.card()
+        return build_report(**self._spending(), card=card, product=self._product, declared=declared)
 
     @property
     def privacy_summary(self) -> PrivacySummary:
@@ -893,13 +652,13 @@ class PrivateLearner(Learner):
 
     def _spending(self) -> dict[str, Any]:
         """Spend, from which the numbers of a report are computed."""
-        run = self._run
+        session = self._private.session
         return {
-            "settings": run.settings,
-            "run": run.state,
-            "standing": current_standing(self),
-            "warmed": run.warmed,
-            "mu_warmup": run.mu_warmup,
+            "settings": session.settings,
+            "run": session.state,
+            "standing": self._private.current_standing(),
+            "warmed": session.warmed,
+            "mu_warmup": session.mu_warmup,
             "horizon_left": self.horizon_left,
             "seeded": self.seed is not None,
         }
@@ -916,9 +675,10 @@ class PrivateLearner(Learner):
         vouched
             Whether the ledger knows of every release by any continuation of this learner.
         """
-        self._standing.charged = forks
+        standing = self._private.standing
+        standing.charged = forks
         if vouched:
-            self._standing.continued = False
+            standing.continued = False
 
     def mark_restarted(self, clean: bool) -> None:
         """Say how the run ended that this learner was restored from.
@@ -930,11 +690,12 @@ class PrivateLearner(Learner):
             releases may have been made after it; the report then says that it cannot vouch for them, and
             keeps saying so.
         """
-        self._standing.continued = False
+        standing = self._private.standing
+        standing.continued = False
         if clean:
-            self._standing.clean += 1
+            standing.clean += 1
         else:
-            self._standing.unclean += 1
+            standing.unclean += 1
 
     def mark(self, *, void: Iterable[str] = (), accepted: Iterable[str] = ()) -> None:
         """Put on record what the report has to say from here on, in every copy and snapshot.
@@ -947,7 +708,7 @@ class PrivateLearner(Learner):
             What an operator vouches for, each beginning with its date: ``"2026-11-22 (the log was lost)"``.
             The report says "vouched by the operator on ...".
         """
-        self._standing.mark(void, accepted)
+        self._private.standing.mark(void, accepted)
 
     def plan(self) -> dict[str, Any] | None:
         """Every number that was fitted for this learner, as plain values; None until the features are known.
@@ -960,9 +721,10 @@ class PrivateLearner(Learner):
         SnapshotError
             If a feature name is neither text nor a number.
         """
-        if not isinstance(self._run, PrivateSession):
+        run = self.run
+        if run is None:
             return None
-        return {**self._checked({"names": list(self.feature_names)}), "plan": self._run.written()}
+        return {**self._checked({"names": list(self.feature_names)}), "plan": run.written()}
 
     def load_plan(self, plan: Mapping[str, Any]) -> None:
         """Run under exactly the numbers that `plan` of a learner with the same parameters returned.
@@ -976,13 +738,23 @@ class PrivateLearner(Learner):
             it is then as it was.
         """
         self._only_new("plan")
-        load_atomically(self, plan, lambda saved: start_from_plan(self, saved))
+        self._checked_import(plan, self._import_plan)
+
+    def _import_plan(self, saved: Mapping[str, Any]) -> None:
+        renewed = self._private.renewed()
+        renewed.load_plan(saved)
+        self._private = renewed
 
     def _export(self) -> dict[str, Any]:
-        return export_state(self)
+        return self._private.to_state(self._y_name)
 
     def _import(self, saved: Mapping[str, Any]) -> None:
-        restore_state(self, saved)
+        """Restore the result of `_export`; where that raises, the learner is as it was."""
+        renewed = self._private.renewed()
+        renewed.load_state(saved)
+        self._y_name = saved["y_name"]
+        self._private = renewed
+        self.__dict__.pop("_root", None)  # a transformer's: it was of another metric
 
     def to_state(self) -> dict[str, object]:
         """Export the state, as plain values and arrays: everything but the noise to come.
@@ -1008,7 +780,7 @@ class PrivateLearner(Learner):
             account is as before.
         """
         self._only_new("state")
-        load_atomically(self, state, self._import)
+        self._checked_import(state)
 
     def _only_new(self, what: str) -> None:
         if self.slots:

@@ -29,6 +29,8 @@ from streampair.privacy.mechanisms.prevalence import WithPrevalence, checked_rat
 from streampair.privacy.mechanisms.private_auc import WithPrivateAUC, checked_share
 from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, MOST_FEATURES, Moments, RankingMoments
 from streampair.privacy.user_level import EntityInfluence, EntityLimit
+from streampair.records.features import in_order
+from streampair.records.random_trees import fields_of
 
 __all__ = [
     "ValidatedParameters",
@@ -41,8 +43,11 @@ __all__ = [
     "select_metric_ftrl",
     "select_output_perturbation",
     "select_ranking_ftrl",
-    "settings_from_plan",
 ]
+
+
+# The features of a learner; None: they are not known yet.
+_Names = Sequence[Hashable] | None
 
 
 def check_int(name: str, value: Any, least: int) -> int:
@@ -173,10 +178,12 @@ class ValidatedParameters:
     Raises
     ------
     ConfigError
-        If a parameter is out of range. What depends on the mechanism is checked with it, in `with_features`.
+        If a parameter is out of range. What depends on the mechanism is checked with it, in `settings`.
 
     Attributes
     ----------
+    features
+        The declared features; None: the first record names them.
     entity
         Whose records are protected together; None: one record.
     bounds
@@ -194,6 +201,7 @@ class ValidatedParameters:
                 "useful",
             )
         _check_features(learner.features)
+        self.features: Sequence[Hashable] | None = learner.features
         self.entity = _checked_entity(learner)
         self._pairs = _pair_options(learner)
         clip = self._pairs.clip
@@ -205,22 +213,58 @@ class ValidatedParameters:
         self._window = check_int("window", learner.window, 1)
         self._loss = task.checked_loss(self._pairs.loss)
         self._mu = planned_mu(learner.epsilon, learner.delta)
+        self._made: dict[tuple[Hashable, ...] | None, Settings] = {}
 
-    def with_features(self, features: int | None) -> Settings:
-        """Select the mechanism, and fill in the defaults.
+    def settings(self, names: Sequence[Hashable] | None, plan: Mapping[str, Any] | None = None) -> Settings:
+        """The settings for these features, which are made once.
 
         Parameters
         ----------
-        features
-            How many there are; None: not known yet, and the settings are those of a learner that waits.
+        names
+            The features; None: not known yet, and the settings are those of a learner that waits.
+        plan
+            Fitted numbers that are to be used (`PrivateSession.written`); None: they are fitted.
 
         Raises
         ------
         ConfigError
             If no guarantee can be given with the parameters.
+        ValueError
+            If the plan is not of such settings.
         """
+        known = None if names is None else tuple(names)
+        if known not in self._made:
+            self._made[known] = self._made_for(known)
+        settings = self._made[known]
+        if plan is None or known is None:
+            return settings
+        # Without a plan the names are the declared features, whose bounds were checked, or have those with
+        # bounds.
+        check_bounds_known(settings.bounds, known, "the features")
+        return self._planned(settings, plan)
+
+    def _planned(self, settings: Settings, plan: Mapping[str, Any]) -> Settings:
+        """The settings under a plan, whose warm-up is that of the parameters.
+
+        A default warm-up was computed, on another machine perhaps rounded to the other side.
+        """
+        warmup, most = plan["warmup"], int(self._learner.warmup is None)
+        if type(warmup) is not int or not warmup >= 0 or abs(warmup - settings.warmup) > most:
+            raise ValueError(f"warmup of the plan is {warmup!r}, and these parameters give {settings.warmup}")
+        if bool(warmup) != bool(settings.warmup):
+            raise ValueError("a plan with a warm-up, or without, for a learner that is not")
+        return replace(settings, mu=check_close("mu", plan["mu"], settings.mu), warmup=warmup)
+
+    def _made_for(self, names: tuple[Hashable, ...] | None) -> Settings:
+        """Select the mechanism, and fill in the defaults."""
         learner, task, horizon, entity = self._learner, self._task, self._horizon, self.entity
-        mechanism = learner._select(features)
+        features = None if names is None else len(names)
+        if features is not None and features > task.most_features:
+            raise ConfigError(
+                f"there are {features} features, more than {task.most_features}",
+                fix="select or hash the features first",
+            )
+        mechanism = learner._select(names)
         companions = _companions(mechanism, self._pairs.positive_rate, getattr(learner, "auc_share", None))
         if learner.warmup is None:
             warmup = _default_warmup(mechanism, self._mu, horizon, features, entity)
@@ -264,32 +308,6 @@ class ValidatedParameters:
             features=features,
             dim=dim,
         )
-
-
-def settings_from_plan(settings: Settings, plan: Mapping[str, Any], *, declared: bool) -> Settings:
-    """The settings of a learner under a plan that was written down.
-
-    Parameters
-    ----------
-    settings
-        As they follow from its parameters.
-    plan
-        See `PrivateSession.written`.
-    declared
-        Whether the length of the warm-up is a parameter; else it is computed, and may have been rounded to
-        the other side.
-
-    Raises
-    ------
-    ValueError
-        If the plan is not of such settings.
-    """
-    warmup = plan["warmup"]
-    if type(warmup) is not int or not warmup >= 0 or abs(warmup - settings.warmup) > (not declared):
-        raise ValueError(f"warmup of the plan is {warmup!r}, and these parameters give {settings.warmup}")
-    if bool(warmup) != bool(settings.warmup):
-        raise ValueError("a plan with a warm-up, or without, for a learner that is not")
-    return replace(settings, mu=check_close("mu", plan["mu"], settings.mu), warmup=warmup)
 
 
 def _companions(mechanism: Mechanism, rate: Any, share: Any) -> tuple[Companion, ...]:
@@ -352,18 +370,16 @@ def _checked_options(learner: Any, *, two_classes: bool) -> MechanismOptions | N
     return options
 
 
-def _default_options(learner: Any, features: int | None, *, entities: bool) -> MechanismOptions:
+def _default_options(learner: Any, names: _Names, *, entities: bool) -> MechanismOptions:
     """Moments; gradients where those cost more than they give, or are impossible."""
     horizon = learner.horizon
     short = isinstance(horizon, int) and horizon < LEAST_HORIZON
-    many = features is not None and features > MOST_FEATURES
+    many = names is not None and len(names) > MOST_FEATURES
     impossible = _without_warmup(learner) or (learner.entity is not None and not entities)
     return PairGradients() if short or many or impossible else SecondMoments()
 
 
-def select_ftrl(
-    learner: Any, features: int | None, moments: Callable[[], Mechanism] | None = None
-) -> Mechanism:
+def select_ftrl(learner: Any, names: _Names, moments: Callable[[], Mechanism] | None = None) -> Mechanism:
     """FTRL by moments or on gradients, as `mechanism` says; None: moments, where they are better.
 
     Parameters
@@ -378,7 +394,7 @@ def select_ftrl(
     """
     options = _checked_options(learner, two_classes=moments is None)
     if options is None:
-        options = _default_options(learner, features, entities=moments is None)
+        options = _default_options(learner, names, entities=moments is None)
     if isinstance(options, PairGradients):
         return _gradients(learner, options)
     if _without_warmup(learner):
@@ -415,7 +431,7 @@ def _at_most(name: str, value: Any, most: int, least: int = 1) -> int:
     return int(value)
 
 
-def select_dp_forest(learner: Any, features: int | None) -> Mechanism:
+def select_dp_forest(learner: Any, names: _Names) -> Mechanism:
     """Leaves of random trees beside moments; moments alone where a horizon is too short for leaves.
 
     Unless somebody says how many trees there are: then so many.
@@ -429,28 +445,30 @@ def select_dp_forest(learner: Any, features: int | None) -> Mechanism:
         raise ConfigError(
             "a private forest standardises records first, and warmup is 0", fix="leave warmup out"
         )
-    horizon = learner.horizon
-    if features is not None and features > MOST_FEATURES:
+    horizon, features = learner.horizon, 1 if names is None else len(names)
+    if features > MOST_FEATURES:
         raise ConfigError(
             f"{features} features are too many for second moments", fix=f"select at most {MOST_FEATURES}"
         )
     depth = _at_most("depth", learner.depth, MOST_DEPTH)
+    # How many columns each field has.
+    fields = () if names is None else fields_of(in_order(names))
     if learner.trees is not None:
         trees = _at_most("trees", learner.trees, MOST_TREES, 2)  # one half validates the other
-        return DPForest(trees=trees, depth=depth, fields=learner._fields)
+        return DPForest(trees=trees, depth=depth, fields=fields)
     if isinstance(horizon, int) and not worthwhile(
-        *(learner.epsilon, learner.delta, horizon, depth, features or 1)
+        *(learner.epsilon, learner.delta, horizon, depth, features)
     ):
         return Moments()
-    return DPForest(depth=depth, fields=learner._fields)
+    return DPForest(depth=depth, fields=fields)
 
 
-def select_ranking_ftrl(learner: Any, features: int | None) -> Mechanism:
+def select_ranking_ftrl(learner: Any, names: _Names) -> Mechanism:
     """`select_ftrl` for relevances."""
-    return select_ftrl(learner, features, RankingMoments)
+    return select_ftrl(learner, names, RankingMoments)
 
 
-def select_metric_ftrl(learner: Any, features: int | None) -> Mechanism:
+def select_metric_ftrl(learner: Any, names: _Names) -> Mechanism:
     """`select_ftrl` for declared classes; gradients where none are.
 
     Raises
@@ -460,7 +478,7 @@ def select_metric_ftrl(learner: Any, features: int | None) -> Mechanism:
     """
     declared = learner._task.classes
     if declared is not None:
-        return select_ftrl(learner, features, lambda: MetricMoments(classes=declared))
+        return select_ftrl(learner, names, lambda: MetricMoments(classes=declared))
     options = _checked_options(learner, two_classes=False) or PairGradients()
     if isinstance(options, PairGradients):
         return _gradients(learner, options)
@@ -470,7 +488,7 @@ def select_metric_ftrl(learner: Any, features: int | None) -> Mechanism:
     )
 
 
-def select_output_perturbation(learner: Any, features: int | None, *, centred: bool = False) -> Mechanism:
+def select_output_perturbation(learner: Any, names: _Names, *, centred: bool = False) -> Mechanism:
     """Output perturbation.
 
     Raises
@@ -498,6 +516,6 @@ def select_output_perturbation(learner: Any, features: int | None, *, centred: b
     return mechanism
 
 
-def select_centred_output_perturbation(learner: Any, features: int | None) -> Mechanism:
+def select_centred_output_perturbation(learner: Any, names: _Names) -> Mechanism:
     """Output perturbation of the loss plus a ridge term around a point."""
-    return select_output_perturbation(learner, features, centred=True)
+    return select_output_perturbation(learner, names, centred=True)

@@ -198,7 +198,7 @@ def _two_classes(learner: Any) -> dict[str, Any]:
 
 def _curve_of(learner: Any) -> Curve:
     if isinstance(learner, PrivateLearner):
-        link = learner._run.link
+        link = learner._private.session.link
         return Curve(offset=float(link.offset), slope=float(link.slope), centre=0.0, spread=1.0)
     if isinstance(learner, ForestLearner):
         return Curve(0.0, 1.0, 0.0, 1.0) if learner._pairs is None else platt_curve(learner._tail)

@@ -48,7 +48,13 @@ def exposed(model: Any) -> Iterator[bytes]:
     """Everything that leaves a learner as bytes or text."""
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         yield pickle.dumps(model, protocol)
-    for part in (model.noise_key, [model.noise_key], model.settings, model._get_params(), model._counts):
+    for part in (
+        model.noise_key,
+        [model.noise_key],
+        model.settings,
+        model._get_params(),
+        model._private.counts,
+    ):
         yield pickle.dumps(part)
     yield pack(model.to_state())
     yield pickle.dumps(model.to_state())

@@ -225,6 +225,25 @@ def test_slots_that_wait_for_a_first_record_wait_under_a_plan_too(monkeypatch: p
     assert there.plan() == here.plan()
 
 
+def test_settings_are_made_once_whatever_is_loaded() -> None:
+    selected: list[Any] = []
+
+    class Counting(auc.PairFTRL):
+        def _select(self, names: Any) -> Any:
+            selected.append(names)
+            return validation.select_ftrl(self, names)
+
+    make = partial(Counting, 1.0, 1e-3, 60, features=NAMES, warmup=10, noise_key=KEY)
+    here = make()
+    plan = here.plan()
+    run(here, events_of(here)[:20])
+    selected.clear()
+    there = make()
+    there.load_plan(plan)
+    there.load_state(here.to_state())
+    assert (there.slots, there.plan(), selected) == (20, plan, [tuple(NAMES)])
+
+
 def test_blocks_end_where_exact_arithmetic_says() -> None:
     for base in (10.0, 200.0, 1e5):
         plan = second_moments.plan_second_moments(0.5, features=3, base=base, radius=30.0)

@@ -114,7 +114,7 @@ def test_the_account_composes_both(name: str, more: dict[str, Any]) -> None:
     model = MAKERS[name](300, positive_rate="released", **more)
     plan = model.run.state.plan
     forks = more.get("forks", 0)
-    for part, budget in ((plan.plan, 1.0 - SHARE), (plan.companion, SHARE)):
+    for part, budget in ((plan.mechanism, 1.0 - SHARE), (plan.companion, SHARE)):
         spent = part.mu_spent(300) ** 2 + forks * part.fork_mu2(50)
         assert spent == pytest.approx(budget * model.settings.mu**2, rel=1e-6)
     x, y = stream(300)

@@ -312,7 +312,7 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], said: str) -> None:
 def test_a_plan_of_another_noise_is_refused() -> None:
     model = MAKERS["moments"](200, auc_share=0.1)
     plan = model.plan()
-    assert plan["plan"]["mechanism"]["auc_sigma"] == model.run.state.plan.auc_sigma
+    assert plan["plan"]["mechanism"]["auc_sigma"] == model.run.state.plan.companion.sigma
     MAKERS["moments"](200, auc_share=0.1).load_plan(plan)
     plan["plan"]["mechanism"]["auc_sigma"] *= 0.9
     with pytest.raises(SnapshotError, match="auc_sigma"):

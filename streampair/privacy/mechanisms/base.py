@@ -7,7 +7,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -36,6 +36,7 @@ __all__ = [
     "CombinedPlan",
     "Companion",
     "CompanionPlan",
+    "FittedPlan",
     "Link",
     "Mechanism",
     "MechanismPlan",
@@ -50,16 +51,12 @@ __all__ = [
     "check_close",
     "check_memory",
     "check_overflow",
-    "fitted_numbers",
     "normal_link",
     "rate_link",
     "rounding_limit",
     "strategy_from",
     "unit_link",
-    "with_numbers",
 ]
-
-T = TypeVar("T")
 
 # Relative difference of two fits on different processors; a larger one means another plan, or damage.
 _TOLERANCE = 1e-6
@@ -80,35 +77,42 @@ def check_close(name: str, saved: Any, computed: float) -> float:
     return saved
 
 
-def fitted_numbers(plan: Any) -> dict[str, Any]:
-    """The fitted numbers of a plan, as floats, texts and lists."""
-    out: dict[str, Any] = {}
-    for name in plan.FITTED:
-        value = getattr(plan, name)
-        if isinstance(value, BLT):
-            out[name] = {"kind": "blt", "omega": value.omega.tolist(), "decay": value.decay.tolist()}
-        else:
-            out[name] = {"kind": "square_root"} if isinstance(value, Toeplitz) else float(value)
-    return out
+class FittedPlan(abc.ABC):
+    """A calibrated plan, whose numbers were fitted here, or are exactly those of an earlier run."""
 
+    @property
+    @abc.abstractmethod
+    def FITTED(self) -> tuple[str, ...]:
+        """Names of the fitted numbers, which are attributes of the plan."""
 
-def with_numbers(plan: T, numbers: Mapping[str, Any] | None) -> T:
-    """A copy of the plan with exactly the saved numbers; None: the plan itself.
+    def fitted(self) -> dict[str, Any]:
+        """The fitted numbers, as floats, texts and lists."""
+        out: dict[str, Any] = {}
+        for name in self.FITTED:
+            value = getattr(self, name)
+            if isinstance(value, BLT):
+                out[name] = {"kind": "blt", "omega": value.omega.tolist(), "decay": value.decay.tolist()}
+            else:
+                out[name] = {"kind": "square_root"} if isinstance(value, Toeplitz) else float(value)
+        return out
 
-    Raises
-    ------
-    ValueError
-        If the numbers do not belong to such a plan.
-    """
-    if numbers is None:
-        return plan
-    out = copy.copy(plan)
-    for name, computed in fitted_numbers(plan).items():
-        if isinstance(computed, float):
-            object.__setattr__(out, name, check_close(name, numbers[name], computed))
-    if fitted_numbers(out) != numbers:
-        raise ValueError("the plan has other numbers")
-    return out
+    def with_fitted(self, saved: Mapping[str, Any] | None) -> Self:
+        """The same plan with exactly the saved numbers; None: this plan.
+
+        Raises
+        ------
+        ValueError
+            If the numbers do not belong to such a plan.
+        """
+        if saved is None:
+            return self
+        out = copy.copy(self)
+        for name, computed in self.fitted().items():
+            if isinstance(computed, float):
+                object.__setattr__(out, name, check_close(name, saved[name], computed))
+        if out.fitted() != saved:
+            raise ValueError("the plan has other numbers")
+        return out
 
 
 def strategy_from(saved: Mapping[str, Any], horizon: int | None) -> Toeplitz | BLT:
@@ -136,6 +140,9 @@ class MechanismPlan(Protocol):
     @property
     def relation(self) -> Relation:
         """The neighbouring relation."""
+
+    def fitted(self) -> dict[str, Any]:
+        """The fitted numbers, as plain values, which another run can use exactly."""
 
     def mu_spent(self, steps: int) -> float:
         """mu of the releases of the first `steps` learning slots."""
@@ -209,6 +216,11 @@ class MechanismState(abc.ABC):
     cap: float = math.inf
     #: Whether the iterate has no noise and stays secret.
     secret_iterate: bool = False
+
+    @property
+    def mechanism_plan(self) -> Any:
+        """The plan of the mechanism alone, without its companions."""
+        return self.plan
 
     @property
     @abc.abstractmethod
@@ -906,8 +918,31 @@ class CompanionPlan(abc.ABC):
     records: int = 1
     sigma: float = field(init=False)
 
+    #: Name of `sigma` among the fitted numbers of a `CombinedPlan`.
+    FITTED_AS: ClassVar[str]
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "sigma", math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu)
+
+    def with_saved(self, saved: Mapping[str, Any] | None) -> tuple[Self, Mapping[str, Any] | None]:
+        """The same plan with exactly the saved sigma, and the saved numbers of the mechanism beside it.
+
+        Parameters
+        ----------
+        saved
+            `CombinedPlan.fitted` of an earlier run; None: this plan, and None.
+
+        Raises
+        ------
+        ValueError
+            If the saved sigma is not of such a plan.
+        """
+        if saved is None:
+            return self, None
+        out = copy.copy(self)
+        sigma = check_close(self.FITTED_AS, saved[self.FITTED_AS], self.sigma)
+        object.__setattr__(out, "sigma", sigma)
+        return out, {name: value for name, value in saved.items() if name != self.FITTED_AS}
 
     @property
     @abc.abstractmethod
@@ -932,49 +967,52 @@ class CompanionPlan(abc.ABC):
         return self.move**2 if window > 0 else 0.0
 
 
+@dataclass(frozen=True)
 class CombinedPlan:
     """The plan of a mechanism together with that of a companion, whose mu^2 add up.
 
     Parameters
     ----------
-    plan
-        Plan of the mechanism.
+    mechanism
+        Plan of the mechanism, or of the mechanism with another companion.
     companion
         Plan of the companion.
-    name
-        Name of that sigma among the fitted numbers.
+
+    Examples
+    --------
+    >>> from streampair import auc, privacy
+    >>> gradients = privacy.PairGradients(positive_rate="released")
+    >>> model = auc.PairFTRL(1.0, 1e-4, 1000, features=["a"], warmup=0, mechanism=gradients)
+    >>> plan = model.run.state.plan
+    >>> spends = [privacy.Spend(part.mu_spent(1000)) for part in (plan.mechanism, plan.companion)]
+    >>> spends[0].then(spends[1]) == privacy.Spend(plan.mu_spent(1000))
+    True
     """
 
-    def __init__(self, plan: MechanismPlan, companion: CompanionPlan, name: str) -> None:
-        self.plan = plan
-        self.companion = companion
-        self.name = name
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("plan", "companion", "name"):
-            raise AttributeError(name)
-        return self.companion.sigma if name == self.name else getattr(self.plan, name)
+    mechanism: MechanismPlan
+    companion: CompanionPlan
 
     @property
-    def FITTED(self) -> tuple[str, ...]:
-        """Names of the fitted numbers of both plans."""
-        return (*self.plan.FITTED, self.name)  # type: ignore[attr-defined]
+    def sigma(self) -> float:
+        """Noise std of the mechanism, a coordinate."""
+        return self.mechanism.sigma
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation."""
+        return self.mechanism.relation
+
+    def fitted(self) -> dict[str, Any]:
+        """The fitted numbers of both plans."""
+        return {**self.mechanism.fitted(), self.companion.FITTED_AS: self.companion.sigma}
 
     def mu_spent(self, steps: int) -> float:
         """mu of the releases of the first `steps` learning slots."""
-        return math.hypot(self.plan.mu_spent(steps), self.companion.mu_spent(steps))
+        return math.hypot(self.mechanism.mu_spent(steps), self.companion.mu_spent(steps))
 
     def fork_mu2(self, window: int) -> float:
         """Upper bound of what a fork of `window` consecutive slots adds to mu^2."""
-        return self.plan.fork_mu2(window) + self.companion.fork_mu2(window)
-
-    @staticmethod
-    def with_sigma(companion: Any, saved: Mapping[str, Any] | None, name: str) -> Mapping[str, Any] | None:
-        """Give the companion's plan its saved sigma, and return the saved numbers of the mechanism."""
-        if saved is None:
-            return None
-        object.__setattr__(companion, "sigma", check_close(name, saved[name], companion.sigma))
-        return {other: value for other, value in saved.items() if other != name}
+        return self.mechanism.fork_mu2(window) + self.companion.fork_mu2(window)
 
 
 class StateWrapper(MechanismState):
@@ -994,6 +1032,11 @@ class StateWrapper(MechanismState):
         self.inner = inner
         self.steps = inner.steps
         self.spread, self.cap, self.secret_iterate = inner.spread, inner.cap, inner.secret_iterate
+
+    @property
+    def mechanism_plan(self) -> Any:
+        """The plan of the mechanism alone, without its companions."""
+        return self.inner.mechanism_plan
 
     @property
     def average(self) -> Floats:

@@ -12,12 +12,12 @@ import numpy as np
 
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
+    FittedPlan,
     Relation,
     Release,
     Settings,
     check_memory,
     check_overflow,
-    with_numbers,
 )
 from streampair.privacy.mechanisms.second_moments import Moments, MomentsState, second_moments_diameter
 from streampair.privacy.sensitivity import BLT, grid_step, pattern_sensitivity
@@ -102,7 +102,7 @@ def _variances(keep: float) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class DecayedMomentsPlan:
+class DecayedMomentsPlan(FittedPlan):
     """Calibrated plan of second moments under exponential decay.
 
     Parameters
@@ -338,7 +338,7 @@ class DecayedMomentsMechanism(Moments):
             window=settings.window,
             relation=settings.relation,
         )
-        return DecayedMomentsState(with_numbers(plan, saved))
+        return DecayedMomentsState(plan.with_fitted(saved))
 
     def describe(self, settings: Settings) -> str:
         """Description of the mechanism, for the report."""

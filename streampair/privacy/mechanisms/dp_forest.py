@@ -11,7 +11,7 @@ import numpy as np
 
 from streampair.kernels import dp_steps, random_trees, vectors
 from streampair.privacy.accounting import planned_mu
-from streampair.privacy.mechanisms.base import Link, Settings, with_numbers
+from streampair.privacy.mechanisms.base import Link, Settings
 from streampair.privacy.mechanisms.leaf_weights import leaf_weights
 from streampair.privacy.mechanisms.second_moments import (
     ANYTIME,
@@ -296,7 +296,7 @@ class DPForest(Moments):
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> DPForestState:
         """A new state; the fitted numbers are those of `saved`, if given."""
-        return DPForestState(with_numbers(self.planned(settings), saved))
+        return DPForestState(self.planned(settings).with_fitted(saved))
 
     def planned(self, settings: Settings) -> DPForestPlan:
         """The plan for these settings."""

@@ -14,6 +14,7 @@ from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, vectors
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
+    FittedPlan,
     Mechanism,
     MechanismState,
     Relation,
@@ -22,7 +23,6 @@ from streampair.privacy.mechanisms.base import (
     SlotBatch,
     check_overflow,
     strategy_from,
-    with_numbers,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.noise import BLTNoise, ChainedNoise, ToeplitzNoise, rounded
@@ -79,7 +79,7 @@ _CHUNK = 1024
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FTRLPlan:
+class FTRLPlan(FittedPlan):
     """Calibrated plan of FTRL with correlated noise (docs/privacy 4.3).
 
     Parameters
@@ -553,7 +553,7 @@ class FTRL(Mechanism):
             relation=settings.relation,
             strategy=self.strategy if saved is None else strategy_from(saved["strategy"], settings.learning),
         )
-        return FTRLState(with_numbers(plan, saved), empty_buffer(settings, seed))
+        return FTRLState(plan.with_fitted(saved), empty_buffer(settings, seed))
 
     def describe(self, settings: Settings) -> str:
         """Description of the mechanism, for the report."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from streampair.kernels import dp_steps, metric, symmetric, vectors
-from streampair.privacy.mechanisms.base import with_numbers
 from streampair.privacy.mechanisms.second_moments import Moments, MomentsState, projected, unpacked
 
 if TYPE_CHECKING:
@@ -306,7 +305,7 @@ class MetricMoments(Moments):
         self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None
     ) -> MetricMomentsState:
         """A new state; the fitted numbers are those of `saved`, if given."""
-        return MetricMomentsState(with_numbers(self.planned(settings), saved), self.classes)
+        return MetricMomentsState(self.planned(settings).with_fitted(saved), self.classes)
 
     def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan for this number of classes."""

@@ -24,6 +24,7 @@ from streampair.privacy.contraction import (
 )
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
+    FittedPlan,
     Mechanism,
     MechanismState,
     Relation,
@@ -33,7 +34,6 @@ from streampair.privacy.mechanisms.base import (
     check_close,
     check_overflow,
     power_of_two_below,
-    with_numbers,
 )
 from streampair.privacy.mechanisms.buffer import PairBuffer
 from streampair.privacy.mechanisms.ftrl import empty_buffer
@@ -66,7 +66,7 @@ LONGEST_OUTPUT = 4_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class OutputPerturbationPlan:
+class OutputPerturbationPlan(FittedPlan):
     """Calibrated plan of output perturbation: secret iterates, released with fresh noise (docs/privacy 4.1).
 
     Parameters
@@ -835,7 +835,7 @@ class OutputPerturbation(Mechanism):
                 scale=scale,
             )
         return OutputPerturbationState(
-            with_numbers(plan, saved),
+            plan.with_fitted(saved),
             empty_buffer(settings, seed),
             last=self.paper,
             scattered=self.centred and self.paper,

@@ -73,6 +73,8 @@ class PrevalencePlan(CompanionPlan):
     features: int = 1
     first: int = field(init=False)
 
+    FITTED_AS: ClassVar[str] = "rate_sigma"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         # The number of slots is public: rounded up to a hundred, so that it is the same on every processor.
@@ -167,7 +169,7 @@ class WithPrevalenceState(StateWrapper):
         self, plan: PrevalencePlan | None, run: MechanismState, settings: Settings, declared: float | None
     ) -> None:
         super().__init__(run)
-        self.plan = run.plan if plan is None else CombinedPlan(run.plan, plan, "rate_sigma")
+        self.plan = run.plan if plan is None else CombinedPlan(run.plan, plan)
         self._rate_plan = plan
         self._declared = declared
         self._start = self._blocks = 0
@@ -370,7 +372,7 @@ class WithPrevalence(Companion):
                 settings.learning_records,
                 settings.features or 1,
             )
-            saved = CombinedPlan.with_sigma(rate, saved, "rate_sigma")
+            rate, saved = rate.with_saved(saved)
             inner = replace(settings, mu=math.sqrt(1.0 - SHARE) * settings.mu)
         run = start_inner(inner, saved)
         return WithPrevalenceState(rate, run, settings, self.declared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -159,6 +159,8 @@ class AucPlan(CompanionPlan):
 
     window: int = field(init=False)
 
+    FITTED_AS: ClassVar[str] = "auc_sigma"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_overflow(20.0 * self.sigma, "noise of the histograms of the AUC")
@@ -273,7 +275,7 @@ class WithPrivateAUCState(StateWrapper):
 
     def __init__(self, plan: AucPlan, run: MechanismState, settings: Settings) -> None:
         super().__init__(run)
-        self.plan = CombinedPlan(run.plan, plan, "auc_sigma")
+        self.plan = CombinedPlan(run.plan, plan)
         self._auc_plan = plan
         self.sums = NoisySums(plan.release(settings), (2, BINS))
         self._sums: list[Floats] = []  # noisy counts that have left, and of how many windows each
@@ -458,7 +460,7 @@ class WithPrivateAUC(Companion):
         """A new state; the fitted numbers are those of `saved`, if given."""
         mu = math.sqrt(self.share) * settings.mu_learning
         plan = AucPlan(mu, settings.forks, settings.learning, settings.learning_records)
-        saved = CombinedPlan.with_sigma(plan, saved, "auc_sigma")
+        plan, saved = plan.with_saved(saved)
         run = start_inner(replace(settings, mu=math.sqrt(1.0 - self.share) * settings.mu), saved)
         return WithPrivateAUCState(plan, run, settings)
 

@@ -17,6 +17,7 @@ from streampair.errors import ConfigError
 from streampair.kernels import dp_steps, symmetric, vectors
 from streampair.privacy.mechanisms.base import (
     ONE_RECORD,
+    FittedPlan,
     Link,
     Mechanism,
     MechanismState,
@@ -31,7 +32,6 @@ from streampair.privacy.mechanisms.base import (
     normal_link,
     rate_link,
     unit_link,
-    with_numbers,
 )
 from streampair.privacy.noise import BLTNoise, ChainedNoise
 from streampair.privacy.sensitivity import BLT, LONGEST, grid_step, pattern_sensitivity
@@ -149,7 +149,7 @@ def _weights(keep: float, share: float, running: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, eq=False)
-class SecondMomentsPlan:
+class SecondMomentsPlan(FittedPlan):
     """Calibrated plan of second moments, summed over blocks of slots.
 
     Parameters
@@ -1206,7 +1206,7 @@ class Moments(Mechanism):
 
     def start(self, settings: Settings, *, seed: int | None, saved: Mapping[str, Any] | None) -> MomentsState:
         """A new state; the fitted numbers are those of `saved`, if given."""
-        return self.run(with_numbers(self.planned(settings), saved))
+        return self.run(self.planned(settings).with_fitted(saved))
 
     def planned(self, settings: Settings) -> SecondMomentsPlan:
         """The plan for these settings."""

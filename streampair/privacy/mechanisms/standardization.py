@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from streampair.kernels import dp_steps, vectors
-from streampair.privacy.mechanisms.base import ONE_RECORD, NoisySums, Relation, Release, check_overflow
+from streampair.privacy.mechanisms.base import (
+    ONE_RECORD,
+    FittedPlan,
+    NoisySums,
+    Relation,
+    Release,
+    check_overflow,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +76,7 @@ def moment_sensitivity(dim: int, *, labels: bool = False, cross: bool = False, g
 
 
 @dataclass(frozen=True)
-class WarmupPlan:
+class WarmupPlan(FittedPlan):
     """The release of docs/privacy 4.4: means of x and of x^2 over the first slots.
 
     Parameters
