@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.applications import App, Inside, events, produce, read_until
+from harness.applications import App, Inside, Running, events, produce, read_until
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.cli.app import app as command
@@ -276,9 +276,10 @@ def test_one_application_takes_the_place_of_another(
         run(app, 120, committed=True)
     call(a.path, b.path)
     former, b.output = b.output, a.output
-    b.path.write_text(b.path.read_text() + f'[output]\ntopic = "{a.output}"\n')
     a.produce(values[120:])
-    rows = run(b, 220, committed=True)
+    with Running(b, "--set", f"output.topic={a.output}") as worker:
+        rows = b.await_scores({0: 220}, worker, committed=True)
+        assert worker.stop() == 0
     assert [row["offset"] for row in rows] == list(range(220))
     assert [row["app"] for row in rows] == [a.name] * 120 + [b.name] * 100
     before = asyncio.run(

@@ -308,8 +308,8 @@ async def read_until(
 class Running(WorkerProcess):
     """``streampair run`` of an application, in a process of its own that can be killed and signalled."""
 
-    def __init__(self, app: App) -> None:
-        super().__init__(app.path, "--log-level", "info")
+    def __init__(self, app: App, *arguments: str) -> None:
+        super().__init__(app.path, "--log-level", "info", *arguments)
         self.app = app
 
     def kill(self) -> None:

@@ -28,13 +28,15 @@ from streampair_connectors.cli.options import (
     ConfigPath,
     LogFormat,
     LogLevel,
+    Set,
     configure_logs,
+    load_optional,
     run_until_signal,
 )
 from streampair_connectors.cli.options import errors as _errors
 from streampair_connectors.cli.serve import serve
 from streampair_connectors.cli.state import state_app
-from streampair_connectors.config import load_config
+from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
 __all__ = ["app", "main"]
@@ -165,13 +167,14 @@ def check(
             "host's clock with the newest records.",
         ),
     ] = False,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     from streampair_connectors.cli.check import Report, check_config
     from streampair_connectors.cli.check_deep import check_deep
 
     with _errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         logs.configure("error")
 
         async def work() -> Report:
@@ -199,6 +202,7 @@ def run(
     create_topics: CreateTopics = False,
     log_level: LogLevel = "info",
     log_format: LogFormat = "json",
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Score each event of a Kafka topic, then learn from it, until stopped.
@@ -216,7 +220,7 @@ def run(
     from streampair_connectors.worker.worker import Worker
 
     with _errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         configure_logs(log_level, log_format)
         log = logs.get_logger(__name__)
         workers: list[Worker] = []
@@ -228,7 +232,7 @@ def run(
             server = MetricsServer(worker.telemetry, settings.metrics, settings.audit_file, settings.card)
             await server.start()
             where = {"metrics": f"{server.url}/metrics", "page": f"{server.url}/"}
-            log.info("started", app=settings.app, version=__version__, **where)
+            log.info("started", app=settings.app, version=__version__, overrides=[*settings.places], **where)
             try:
                 await worker.run()
             except StreampairError as error:
@@ -299,6 +303,7 @@ def replay(
         ),
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve dashboard and metrics until Ctrl-C.")] = False,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Score each event of a file, then learn from it, as `run` does with a topic.
@@ -316,7 +321,7 @@ def replay(
     from streampair_connectors.cli.replay import replay_file
 
     with _errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         configure_logs("warning")
 
         def report(summary: dict[str, Any]) -> None:
@@ -340,6 +345,7 @@ def erasure(
     anywhere: Annotated[
         bool, typer.Option("--anywhere", help="Also records with KEY in their value or in a header.")
     ] = False,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the records of one person that are still in the topics of an application.
@@ -352,7 +358,7 @@ def erasure(
     from streampair_connectors.worker.erasure import find_records
 
     with _errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         logs.configure("error")
         found = asyncio.run(find_records(settings, key.encode(), anywhere=anywhere))
         if as_json:
@@ -372,6 +378,7 @@ def audit(
     config: ConfigPath,
     runs: Runs = None,
     slots: Slots = None,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack the configured private learner with a canary, to test its claim.
@@ -384,7 +391,9 @@ def audit(
     from streampair_connectors.cli.audit import audit_config, audit_dict, audit_lines
 
     with _errors(as_json):
-        report = audit_config(load_config(config), slots=slots, runs=runs, console=Console(stderr=True))
+        report = audit_config(
+            load_config(config, overrides), slots=slots, runs=runs, console=Console(stderr=True)
+        )
         if as_json:
             typer.echo(json.dumps(audit_dict(report)))
         else:
@@ -415,6 +424,7 @@ def budget_show(
             "the largest spend counts, not the sum. Nothing checks it.",
         ),
     ] = False,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the spent and the remaining budget of each private lane of one or several applications.
@@ -427,7 +437,8 @@ def budget_show(
 
     with _errors(as_json):
         unique = dict.fromkeys(path.resolve() for path in configs)
-        budget = asyncio.run(read_stored(*map(load_config, unique), disjoint=disjoint))
+        loaded = [load_config(path, overrides) for path in unique]
+        budget = asyncio.run(read_stored(*loaded, disjoint=disjoint))
         if as_json:
             typer.echo(json.dumps(budget.as_dict()))
         else:
@@ -466,6 +477,7 @@ def budget_plan(
     gain: Annotated[
         float, typer.Option(help="Guessed gain of RandomFourier over a linear model, without privacy.")
     ] = 0.05,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Forecast noise, expected AUC and settings of each private learner, and recommend one.
@@ -476,7 +488,8 @@ def budget_plan(
     from streampair_connectors.cli.budget import plan_dict, show_plan
 
     with _errors(as_json):
-        features, one_hot = _features_of(d, config)
+        settings = load_optional(config, overrides)
+        features, one_hot = _features_of(d, settings)
         found = plan(
             n,
             features,
@@ -490,7 +503,6 @@ def budget_plan(
             gain=gain,
             one_hot=one_hot,
         )
-        settings = None if config is None else load_config(config)
         labels = None if settings is None else settings.labels
         if as_json:
             late = {} if labels is None else {"learning_lag_seconds": labels.wait / 1000}
@@ -499,7 +511,7 @@ def budget_plan(
             show_plan(found, Console(), None if labels is None else labels.wait)
 
 
-def _features_of(d: int | None, config: Path | None) -> tuple[int, list[int]]:
+def _features_of(d: int | None, config: Config | None) -> tuple[int, list[int]]:
     """Return the number of features, `d` or as declared, and of each text field its number of columns."""
     if (d is None) == (config is None):
         raise ConfigError(
@@ -508,11 +520,10 @@ def _features_of(d: int | None, config: Path | None) -> tuple[int, list[int]]:
         )
     if config is None:
         return d or 0, []
-    declared = load_config(config).input
-    names, categories = declared.feature_names(), declared.categories()
+    names, categories = config.input.feature_names(), config.input.categories()
     if names is None:
         raise ConfigError(
-            f"{config} declares no features, so their number is not known",
+            f"{config.file} declares no features, so their number is not known",
             fix="add input.features, or give --d",
         )
     return len(names), [] if categories is None else [len(columns) for columns in categories.places.values()]

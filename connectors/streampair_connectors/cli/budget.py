@@ -19,7 +19,7 @@ from rich.text import Text
 
 from streampair.errors import ConfigError, StoreError
 from streampair.privacy.pipeline_check import class_name
-from streampair_connectors.cli.options import AsJson, ConfigPath, errors
+from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, write_file
 from streampair_connectors.config import Config, duration_text, load_config
 
@@ -311,6 +311,7 @@ def card(
             help="The last audit, if not metrics.audit_file: what `streampair audit --json` printed."
         ),
     ] = None,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the privacy card: what is promised, for whom, how, and what is spent.
@@ -321,7 +322,7 @@ def card(
     from streampair_connectors.observability.privacy_card import card_html, card_lines, read_audit
 
     with errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         file = settings.audit_file if audit is None else audit
         check_outputs({"--output": output}, {"--audit": audit, **files_of(settings)})
         made = application_card(settings, None if file is None else read_audit(file))

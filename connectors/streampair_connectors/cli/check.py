@@ -103,6 +103,8 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
         Whether to make missing topics, as [topics] says.
     """
     report = Report()
+    if config.places:
+        report.good("overrides", ", ".join(f"{name} from {place}" for name, place in config.places.items()))
     names, categories = config.input.feature_names(), config.input.categories()
     labels = (
         "of any kind"

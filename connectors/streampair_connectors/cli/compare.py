@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streampair.errors import ConfigError, StreampairError
-from streampair_connectors.cli.options import AsJson, errors, time_text
+from streampair_connectors.cli.options import AsJson, Set, errors, time_text
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -52,6 +52,7 @@ def compare(
         bool,
         typer.Option("--by-raw-data", help="Also print what no private account covers: figures of raw data."),
     ] = False,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare two applications that score the same topic, on the events that both have scored.
@@ -63,7 +64,7 @@ def compare(
     If an application is private, prints private AUCs (auc_share), and the rest with --by-raw-data only.
     """
     with errors(as_json):
-        configs = load_config(first), load_config(second)
+        configs = load_config(first, overrides), load_config(second, overrides)
         logs.configure("error")
         check_comparable(*configs)
         found = asyncio.run(_compared(*configs, _milliseconds(since), by_raw_data=by_raw_data))

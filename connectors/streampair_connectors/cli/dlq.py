@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from streampair_connectors.cli.options import AsJson, ConfigPath, check_can_ask, errors, time_text
+from streampair_connectors.cli.options import AsJson, ConfigPath, Set, check_can_ask, errors, time_text
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -37,7 +37,7 @@ Causes = Annotated[
     short_help="List the causes of dead letters, the most frequent first.",
     epilog="Example: streampair dlq list fraud.toml",
 )
-def list_(config: ConfigPath, as_json: AsJson = False) -> None:
+def list_(config: ConfigPath, overrides: Set = None, as_json: AsJson = False) -> None:
     """List the causes of dead letters, the most frequent first.
 
     Reads the topic of dead letters; changes nothing. Letters whose errors differ in values of their
@@ -46,7 +46,7 @@ def list_(config: ConfigPath, as_json: AsJson = False) -> None:
     from streampair_connectors.worker.dead_letters import by_cause, read_dead_letters
 
     with errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         logs.configure("error")
         found = asyncio.run(read_dead_letters(settings))
         causes = by_cause(found.letters)
@@ -74,6 +74,7 @@ def show(
     values: Annotated[
         bool, typer.Option("--values", help="Print key and value of each event, which may be personal data.")
     ] = False,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Show dead letters with their errors, the newest first.
@@ -84,7 +85,7 @@ def show(
     from streampair_connectors.worker.dead_letters import read_dead_letters
 
     with errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         logs.configure("error")
         found = asyncio.run(read_dead_letters(settings)).letters
         chosen = [letter for letter in found if not cause or letter.cause in cause]
@@ -108,6 +109,7 @@ def replay(
     config: ConfigPath,
     cause: Causes = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Send the events of dead letters to the input topic again, after their cause was mended: each once.
@@ -138,7 +140,7 @@ def replay(
 
     with errors(as_json):
         check_can_ask(yes=yes, as_json=as_json)
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         check_replayable(settings)
         logs.configure("error")
         sent = asyncio.run(work(settings))

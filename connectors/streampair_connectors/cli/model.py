@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streampair.errors import ConfigError, SnapshotError, StoreError
-from streampair_connectors.cli.options import AsJson, ConfigPath, errors, time_text
+from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors, time_text
 from streampair_connectors.cli.output_files import check_outputs, files_of
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
@@ -50,6 +50,7 @@ def export(
         bool,
         typer.Option("--stored", help="Take the last snapshot in the store, though there is a model topic."),
     ] = False,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the newest model of an application to a file. Changes nothing; a worker may run meanwhile.
@@ -61,7 +62,7 @@ def export(
     from streampair import models
 
     with errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         logs.configure("error")
         check_outputs({"--output": output}, files_of(settings))
         if settings.model_topic is not None and not stored:

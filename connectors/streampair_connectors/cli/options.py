@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from streampair.errors import ConfigError, SourceError, StreampairError
+from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
 __all__ = [
@@ -24,9 +25,11 @@ __all__ = [
     "ConfigPath",
     "LogFormat",
     "LogLevel",
+    "Set",
     "check_can_ask",
     "configure_logs",
     "errors",
+    "load_optional",
     "run_until_signal",
     "settle",
     "time_text",
@@ -35,6 +38,15 @@ __all__ = [
 ConfigPath = Annotated[
     Path,
     typer.Argument(metavar="CONFIG", help="Configuration file, TOML (see `streampair check --help`)."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a key in place of the file, such as kafka.bootstrap_servers=localhost:9092; repeatable. "
+        "STREAMPAIR_KAFKA__BOOTSTRAP_SERVERS does it in the environment.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LogLevel = Annotated[str, typer.Option(help="Lowest level that is logged: debug, info, warning or error.")]
@@ -66,6 +78,24 @@ def check_can_ask(*, yes: bool, as_json: bool) -> None:
             "no terminal to ask for confirmation",
             fix="call it in a terminal and without --json, or add --yes",
         )
+
+
+def load_optional(config: Path | None, overrides: list[str] | None) -> Config | None:
+    """Load the configuration of a command that can do without one.
+
+    Raises
+    ------
+    ConfigError
+        It is none, or `--set` is given without one.
+    """
+    if config is not None:
+        return load_config(config, overrides)
+    if overrides:
+        raise ConfigError(
+            f"--set {overrides[0].partition('=')[0]} without a configuration",
+            fix="give the configuration in which it sets a key",
+        )
+    return None
 
 
 def time_text(milliseconds: int | None) -> str:

@@ -13,11 +13,13 @@ from streampair.errors import ConfigError, StreampairError
 from streampair_connectors.cli.options import (
     LogFormat,
     LogLevel,
+    Set,
     configure_logs,
     errors,
+    load_optional,
     run_until_signal,
 )
-from streampair_connectors.config import Config, load_config, parse_duration
+from streampair_connectors.config import Config, parse_duration
 from streampair_connectors.observability import logs
 from streampair_connectors.serve.options import ServeOptions
 
@@ -75,6 +77,7 @@ def serve(
     ] = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "json",
+    overrides: Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print errors as JSON.")] = False,
 ) -> None:
     """Answer over HTTP with the newest model of an application, or with a model file.
@@ -96,7 +99,7 @@ def serve(
             raise ConfigError(
                 "there is nothing to serve", fix="give a configuration, or a model file with --model"
             )
-        settings = None if config is None else load_config(config)
+        settings = load_optional(config, overrides)
         loaded = None if model is None else load_model(model, settings)
         options = ServeOptions(
             _name_of(name, settings, loaded, model),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from streampair.errors import ConfigError
-from streampair_connectors.cli.options import AsJson, ConfigPath, check_can_ask, errors
+from streampair_connectors.cli.options import AsJson, ConfigPath, Set, check_can_ask, errors
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -34,7 +34,7 @@ state_app = typer.Typer(
     short_help="Show what the store and the group hold of each lane.",
     epilog="Example: streampair state show fraud.toml",
 )
-def show(config: ConfigPath, as_json: AsJson = False) -> None:
+def show(config: ConfigPath, overrides: Set = None, as_json: AsJson = False) -> None:
     """Show what the store and the group hold of each lane, and whether `run` would start.
 
     Changes nothing, takes no lock and fences no worker: one may run meanwhile.
@@ -47,7 +47,7 @@ def show(config: ConfigPath, as_json: AsJson = False) -> None:
             return await states.show()
 
     with errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         logs.configure("error")
         lanes = asyncio.run(work(settings))
         if as_json:
@@ -96,6 +96,7 @@ def recover(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Override a refused start. The charge is shown first, and must be confirmed.
@@ -121,7 +122,7 @@ def recover(
                 "error of `run` names it",
             )
         check_can_ask(yes=yes, as_json=as_json)
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         logs.configure("error")
         plan = asyncio.run(_recover(settings, chosen[0], ask=not yes, show=not as_json))
         if as_json:
@@ -162,6 +163,7 @@ async def _recover(
 def export(
     config: ConfigPath,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file, which must be new.")],
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Write log and snapshot of every lane to one new file of mode 0600, to move them to another store.
@@ -172,7 +174,7 @@ def export(
     from streampair_connectors.stores.state import export_state
 
     with errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         logs.configure("error")
         summary = asyncio.run(export_state(settings, output))
         if as_json:
@@ -193,6 +195,7 @@ def export(
 def import_(
     config: ConfigPath,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The exported state.")],
+    overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Write an exported state into the store of the configuration, which must not have these lanes.
@@ -203,7 +206,7 @@ def import_(
     from streampair_connectors.stores.state import import_state
 
     with errors(as_json):
-        settings = load_config(config)
+        settings = load_config(config, overrides)
         logs.configure("error")
         summary = asyncio.run(import_state(settings, file))
         if as_json:

@@ -1,8 +1,8 @@
 """The configuration: one TOML file, validated as a whole before anything starts.
 
-Unknown keys are refused with the nearest known one. Secrets come from the environment or
-from files, never from the configuration itself, and never show in a `repr`, a log line, an
-error or a metric.
+The environment and the command line can set single keys (`config.overrides`). Unknown keys are refused with
+the nearest known one. Secrets come from the environment or from files, never from the configuration itself,
+and never show in a `repr`, a log line, an error or a metric.
 """
 
 from streampair_connectors.config.loader import Changes, load_config

@@ -5,30 +5,33 @@ from __future__ import annotations
 import contextlib
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from streampair.errors import ConfigError
 from streampair_connectors.config.file_kinds import kind_of
 from streampair_connectors.config.models import Config, parse_config
+from streampair_connectors.config.overrides import apply_overrides, from_command_line, from_environment
 
 __all__ = ["Changes", "load_config"]
 
 
-def load_config(path: str | os.PathLike[str]) -> Config:
-    """Read and validate a configuration file.
+def load_config(path: str | os.PathLike[str], overrides: Sequence[str] | None = None) -> Config:
+    """Read and validate a configuration: its file, the environment, and what the command line sets.
 
     Parameters
     ----------
     path
-        A TOML file. Relative paths inside it start at its directory.
+        A TOML file. Relative paths start at its directory.
+    overrides
+        What `--set` gives, each as KEY=VALUE. It goes before the environment, which goes before the file.
 
     Raises
     ------
     ConfigError
-        The file cannot be read, is not TOML, or is not a valid configuration. Every problem
-        is named, with the nearest known key for an unknown one.
+        The file cannot be read, is not TOML, or is not a valid configuration with the other values. Every
+        problem is named, with the nearest known key for an unknown one.
     """
     file = Path(path)
     try:
@@ -40,8 +43,13 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {file} is not TOML: {error}", fix="correct that line") from None
-    config = parse_config(data, base=file.absolute().parent, source=str(file))
-    config._file = file.absolute()
+    settings = tuple(overrides or ())
+    values = [*from_environment(os.environ), *from_command_line(settings)]
+    places = {each.name: each.place for each in values}
+    config = parse_config(
+        apply_overrides(data, values), base=file.absolute().parent, source=str(file), places=places
+    )
+    config._file, config._overrides, config._places = file.absolute(), settings, places
     return config
 
 
@@ -114,7 +122,7 @@ class Changes:
     def _compare(self) -> None:
         assert self._config.file is not None
         try:
-            other = load_config(self._config.file)
+            other = load_config(self._config.file, self._config.overrides)
             same = other.app != self._config.app or other.fingerprint() == self._config.fingerprint()
         except ConfigError:  # its message may quote the file, and is shown at the next start only
             self.keys, self.refused = (_UNREADABLE,), "it is no configuration, or cannot be read"

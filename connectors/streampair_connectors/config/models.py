@@ -11,7 +11,7 @@ import math
 import os
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -54,7 +54,9 @@ __all__ = [
     "Table",
     "TopicsConfig",
     "WorkerConfig",
+    "keys_of",
     "parse_config",
+    "table_at",
 ]
 
 # What Kafka accepts as a topic name.
@@ -883,6 +885,8 @@ class Config(Table):
     worker: WorkerConfig = WorkerConfig()
     _base: Path = PrivateAttr(default_factory=Path)
     _file: Path | None = PrivateAttr(default=None)
+    _overrides: tuple[str, ...] = PrivateAttr(default=())
+    _places: dict[str, str] = PrivateAttr(default_factory=dict)
     _start: bytes | None = PrivateAttr(default=None)
 
     @field_validator("app")
@@ -1104,6 +1108,16 @@ class Config(Table):
         """The file that it was read from, absolute; None: it was not read from a file."""
         return self._file
 
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """What the command line set, each as KEY=VALUE."""
+        return self._overrides
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """Where each key is from that is not from the file: the variable, or the option."""
+        return self._places
+
     def require_kafka(self) -> KafkaConfig:
         """Return the [kafka] table.
 
@@ -1231,9 +1245,29 @@ def _short(value: Any) -> str:
 
 
 def parse_config(
-    data: Mapping[str, Any], *, base: Path | None = None, source: str = "configuration"
+    data: Mapping[str, Any],
+    *,
+    base: Path | None = None,
+    source: str = "configuration",
+    places: Mapping[str, str] | None = None,
 ) -> Config:
     """Validate a configuration that is already parsed.
+
+    Parameters
+    ----------
+    data
+        The tables.
+    base
+        The directory where relative paths start.
+    source
+        Where the tables are from, for messages.
+    places
+        Where single keys are from that are not from there, by their names with dots.
+
+    Raises
+    ------
+    ConfigError
+        It is no valid configuration. Every problem is named.
 
     Examples
     --------
@@ -1248,7 +1282,8 @@ def parse_config(
     try:
         config = Config.model_validate(dict(data))
     except ValidationError as error:
-        lines = [_explain(item) for item in error.errors(include_url=False, include_input=False)]
+        found = error.errors(include_url=False, include_input=False)
+        lines = [_explain(item, places or {}) for item in found]
         problems = "; ".join(line for line, _ in lines)
         fixes = list(dict.fromkeys(fix for _, fix in lines if fix))
         raise ConfigError(
@@ -1259,38 +1294,44 @@ def parse_config(
     return config
 
 
-def _keys_at(location: Sequence[int | str]) -> list[str]:
-    """Return the known keys of the table that has the last part of `location`."""
+def table_at(path: Iterable[int | str]) -> type[BaseModel] | None:
+    """Return the table at a path of keys and of places in lists; None: there is none, or one of free keys."""
     model: type[BaseModel] = Config
-    for part in location[:-1]:
+    for part in path:
         if isinstance(part, int):
             continue
         field = next((f for name, f in model.model_fields.items() if part in (name, f.alias)), None)
-        if field is None:
-            return []
-        found = next(
-            (
-                kind
-                for kind in (field.annotation, *getattr(field.annotation, "__args__", ()))
-                if isinstance(kind, type) and issubclass(kind, BaseModel)
-            ),
-            None,
-        )
-        if found is None:
-            return []
-        model = found
-    return [field.alias or name for name, field in model.model_fields.items()]
+        inner = None if field is None else _table_in(field.annotation)
+        if inner is None:
+            return None
+        model = inner
+    return model
 
 
-def _explain(item: Any) -> tuple[str, str]:
+def _table_in(annotation: Any) -> type[BaseModel] | None:
+    kinds = (annotation, *getattr(annotation, "__args__", ()))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def keys_of(table: type[BaseModel]) -> list[str]:
+    """Return the names of the keys of a table, as in the file."""
+    return [field.alias or name for name, field in table.model_fields.items()]
+
+
+def _explain(item: Any, places: Mapping[str, str]) -> tuple[str, str]:
     """Turn one pydantic error into a problem and a fix; the fix is empty if the problem implies it."""
     location = item["loc"]
     # A union adds the tried type to the location ("list[str]"), which does not help the reader.
     parts = [str(p) for p in location if isinstance(p, int) or re.fullmatch(r"[\w.-]+", str(p))]
     where = ".".join(parts) or "the configuration"
     kind = item["type"]
+    for name, place in places.items():
+        if f"{where}.".startswith(f"{name}.") or (kind == "extra_forbidden" and name.startswith(f"{where}.")):
+            where += f" (from {place})"
+            break
     if kind == "extra_forbidden":
-        known = _keys_at(location)
+        table = table_at(location[:-1])
+        known = [] if table is None else keys_of(table)
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
         problem = f"unknown key {where}"
         if f"{location[-1]}_file" in known:
