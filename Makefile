@@ -1,7 +1,7 @@
 # Needs Python 3.11 or newer and make. The first run of anything fetches what it needs into .venv (and, for the
 # tests with a real broker, into .cache); later runs work without a network.
 #
-#   make demo     run the demonstration                make test     run every test that this machine can run
+#   make demo     run the demonstration                make test     run the tests that this machine can run
 #   make bench    speed, as ratios in one run          make utility  accuracy against privacy, on real data
 #   make search   property tests on new examples       make docs     the documentation, as a site
 #   make everything   the tests for each learner, each version of Kafka and each store

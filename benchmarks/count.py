@@ -15,7 +15,7 @@ Counts, not times: the same on every machine. What each row counts:
 `parameters of Lane.__init__`
     as written, ``self`` among them;
 `test cases`, `lines of tests`
-    the cases that pytest collects, and the lines of the Python files of `tests`;
+    the cases that pytest collects without `--everything`, and the lines of the Python files of `tests`;
 `import circles`
     groups of modules that import one another, imports for types among them. The rules of
     `tests/test_imports.py` leave those out, for they do not run;

@@ -127,7 +127,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked `everything`, unless that is asked for; see ``count_examples`` too."""
+    """Leave out what is marked `everything` or `verifier`, unless that is asked for; see ``count_examples``.
+
+    Of the verifier, ``tests/broker/conftest.py`` chooses where its short part runs.
+    """
+    if "verifier" not in config.getoption("markexpr"):
+        marks = ((item, [mark.kwargs for mark in item.iter_markers("verifier")]) for item in items)
+        long = [item for item, found in marks if found and not any(mark.get("short") for mark in found)]
+        support.leave_out(config, items, long, "-m verifier")
     if not config.getoption("everything"):
         marked = [item for item in items if item.get_closest_marker("everything")]
         support.leave_out(config, items, marked, "--everything")

@@ -107,6 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # Of a test that is marked `directory` and does not run on the in-process broker, both stay.
             on_disk = item.get_closest_marker("directory") and "apache_kafka" in item.fixturenames
             stores += [] if on_disk and tier == NEWEST else [item]
+    config.hook.pytest_deselected(items=elsewhere)
     items[:] = [item for item in items if item not in elsewhere]
     support.leave_out(config, items, killers, "-m verifier")
     support.leave_out(config, items, _repeated(stores), "--everything")
