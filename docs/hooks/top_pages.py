@@ -28,8 +28,8 @@ def relinked(text: str, page: str) -> str:
 
     Examples
     --------
-    >>> relinked("[a](docs/operations.md#health) [b](README.md)", "contributing.md")
-    '[a](operations.md#health) [b](index.md)'
+    >>> relinked("[a](docs/operations/monitor.md#health) [b](README.md)", "contributing.md")
+    '[a](operations/monitor.md#health) [b](index.md)'
     >>> relinked("[c](../../CONTRIBUTING.md)", "privacy/index.md")
     '[c](../contributing.md)'
     """

@@ -245,8 +245,8 @@ def app_with(
 
 
 def commands_of_the_page(config: Config, user: str) -> list[str]:
-    """The least set of ACLs, as docs/operations.md has it."""
-    text = pages.text_of("docs/operations.md")
+    """The least set of ACLs, as docs/operations/secure.md has it."""
+    text = pages.text_of("docs/operations/secure.md")
     inline, parallel = re.findall(r"```console\n((?:\$ kafka-acls\.sh [^\n]*\n)+)```", text)
     names = {"events": config.input.topic, "scores": config.output_topic, "alice": user, "fraud": config.app}
     names |= {"fraud-dead-letters": config.dead_letter_topic, "fraud-events-log": config.log_topic}

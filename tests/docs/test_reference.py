@@ -21,7 +21,6 @@ from streampair_connectors.config import Config, SchemaRegistryConfig, StepConfi
 from streampair_connectors.observability.metric_definitions import HEALTH_STATES
 
 CONFIGURATION = pages.text_of("docs/configuration.md")
-OPERATIONS = pages.text_of("docs/operations.md")
 
 
 def tables() -> dict[str, type[BaseModel]]:
@@ -90,20 +89,21 @@ def test_every_table_has_a_heading() -> None:
 
 
 def test_states_of_health_are_those_of_the_program() -> None:
-    cells = [row[0] for row in pages.rows(pages.section(OPERATIONS, "## Health"))]
+    health = pages.section(pages.text_of("docs/operations/monitor.md"), "## Health")
+    cells = [row[0] for row in pages.rows(health)]
     assert tuple(re.findall(r"`(\w+)`", " ".join(cells))) == HEALTH_STATES
 
 
 def test_alerts_in_the_page_are_those_of_the_rules() -> None:
     rules = yaml.safe_load((support.ROOT / "deploy/prometheus/rules.yml").read_text())
     alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
-    section = pages.section(OPERATIONS, "## Alerts and the dashboards")
-    assert [row[0].strip("`") for row in pages.rows(section)] == alerts
+    page = pages.text_of("docs/operations/alerts.md")
+    assert [row[0].strip("`") for row in pages.rows(page)] == alerts
     # and each has a heading, to which its runbook_url leads
-    assert re.findall(r"^### (.*)$", section, re.M) == alerts
+    assert re.findall(r"^## (.*)$", page, re.M) == alerts
     for group in rules["groups"]:
         for rule in group["rules"]:
-            url = f"docs/operations.md#{rule['alert'].lower()}"
+            url = f"docs/operations/alerts.md#{rule['alert'].lower()}"
             assert rule["annotations"]["runbook_url"] == url
 
 
@@ -120,8 +120,7 @@ def test_events_of_the_log_are_those_that_are_logged() -> None:
                 and isinstance(node.args[0], ast.Constant)
             ):
                 logged.add(node.args[0].value)
-    running = pages.section(OPERATIONS, "## Running").partition("\n### ")[0]
-    documented_events = pages.rows(running)
+    documented_events = pages.rows(pages.section(pages.text_of("docs/operations/run.md"), "## Logs"))
     assert set(re.findall(r"`(\w+)`", " ".join(row[0] for row in documented_events))) == logged
 
 
