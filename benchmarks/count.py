@@ -219,7 +219,9 @@ def longest_page(tree: Path) -> tuple[int, str]:
     """The words and the name of the longest page of the reference."""
     with tempfile.TemporaryDirectory() as site:
         output_of(tree, "-m", "mkdocs", "--quiet", "build", "--site-dir", site)
-        return max((words(page.read_text()), page.stem) for page in (Path(site) / "api").rglob("*.html"))
+        api = Path(site) / "api"
+        pages = {page.relative_to(api).with_suffix("").as_posix(): page for page in api.rglob("*.html")}
+        return max((words(page.read_text(encoding="utf-8")), name) for name, page in pages.items())
 
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:

@@ -43,7 +43,9 @@ def markdown(notebook: dict[str, Any]) -> str:
 
 def on_page_markdown(text: str, *, page: Any, **_: Any) -> str:
     """What mkdocs calls with the Markdown of each page."""
-    folder = Path(page.file.abs_src_path).parent
-    return _PLACE.sub(
-        lambda found: markdown(json.loads((folder / found[1]).read_text(encoding="utf-8"))), text
-    )
+
+    def shown(found: re.Match[str]) -> str:
+        file = Path(page.file.abs_src_path).parent / found[1]
+        return markdown(json.loads(file.read_text(encoding="utf-8")))
+
+    return _PLACE.sub(shown, text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +44,28 @@ def method(owner: griffe.Class, name: str, shared: griffe.Function) -> griffe.Fu
     return out
 
 
+def classes_in(thing: griffe.Object) -> Iterator[griffe.Class]:
+    """Every class of a package or a class, those inside others too."""
+    for member in thing.members.values():
+        if not member.is_alias and isinstance(member, griffe.Module | griffe.Class):
+            if isinstance(member, griffe.Class):
+                yield member
+            yield from classes_in(member)
+
+
+class SharedMethods(griffe.Extension):
+    """Makes a function of the module that several classes have as a method a method of each."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """What griffe calls with a loaded package."""
+        for owner in classes_in(pkg):
+            for name, member in owner.members.items():
+                if isinstance(member, griffe.Attribute):
+                    shared = owner.module.members.get(str(member.value))
+                    if isinstance(shared, griffe.Function):
+                        owner.members[name] = method(owner, name, shared)
+
+
 class Parameters(griffe.Extension):
     """Corrects every class and function of a package once all of it is loaded."""
 
@@ -51,12 +74,7 @@ class Parameters(griffe.Extension):
         self._walk(pkg)
 
     def _walk(self, thing: griffe.Object) -> None:
-        for name, member in thing.members.items():
-            if isinstance(member, griffe.Attribute) and isinstance(thing, griffe.Class):
-                # A function of the module that several classes have as a method.
-                shared = thing.module.members.get(str(member.value))
-                if isinstance(shared, griffe.Function):
-                    thing.members[name] = method(thing, name, shared)
+        for member in thing.members.values():
             if member.is_alias:
                 continue
             if isinstance(member, griffe.Class | griffe.Function):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from harness import support
@@ -91,15 +93,57 @@ def test_a_notebook_is_shown_with_its_plots_and_tables(site: Path) -> None:
     assert "Differential privacy holds</caption>" in page
 
 
-def test_the_reference_has_the_learners_with_their_methods(site: Path) -> None:
-    page = (site / "api" / "auc.html").read_text(encoding="utf-8")
-    for name in ("PairOGD", "PairFTRL", "PairFTRL.learn_one", "PairFTRL.privacy", "OAM.score_one"):
-        assert f'id="streampair.auc.{name}"' in page, name
-    assert 'id="streampair.losses.Hinge"' in (site / "api" / "losses.html").read_text(encoding="utf-8")
+def text_of(site: Path, page: str) -> str:
+    return (site / "api" / page).read_text(encoding="utf-8")
+
+
+def test_each_class_has_a_page_and_the_module_lists_it(site: Path) -> None:
+    from streampair import auc, losses, privacy
+
+    for module in (auc, losses, privacy):
+        name = module.__name__.rpartition(".")[2]
+        overview = text_of(site, f"{name}.html")
+        for each in module.__all__:
+            if isinstance(getattr(module, each), type):
+                assert f'href="{name}/{each}.html"' in overview, each
+                assert f'id="streampair.{name}.{each}"' in text_of(site, f"{name}/{each}.html"), each
+            else:
+                assert f'id="streampair.{name}.{each}"' in overview, each
+
+
+def test_what_a_class_inherits_is_on_the_page_of_its_base_alone(site: Path) -> None:
+    page = text_of(site, "auc/PairFTRL.html")
+    assert 'id="streampair.auc.PairFTRL.weights"' not in page
+    for base, module, name in (
+        ("PrivateLearner", "private", "learn_one"),
+        ("PrivateLearner", "private", "privacy"),
+        ("ClassifierMixin", "learner", "predict_proba_one"),
+        ("Learner", "learner", "weights"),
+    ):
+        anchor = f"streampair.base.{module}.{base}.{name}"
+        assert f'href="../bases/{base}.html#{anchor}"' in page, anchor
+        assert f'id="{anchor}"' in text_of(site, f"bases/{base}.html"), anchor
+    # a method of its own
+    assert 'id="streampair.auc.Forest.predict_proba_one"' in text_of(site, "auc/Forest.html")
+
+
+@pytest.fixture(scope="module")
+def count() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(support.ROOT / "benchmarks"))
+        return importlib.import_module("count")
+
+
+def test_no_page_of_the_reference_is_long(site: Path, count: ModuleType) -> None:
+    """The words that a reader sees, as `make count` counts them."""
+    words = {page: count.words(page.read_text("utf-8")) for page in (site / "api").rglob("*.html")}
+    assert len(words) > 80
+    assert {page: each for page, each in words.items() if each > 4000} == {}
 
 
 def test_parameters_that_share_a_line_have_their_own_defaults(site: Path) -> None:
-    page = (site / "api" / "auc.html").read_text(encoding="utf-8")
-    rows = re.findall(r'<tr class="doc-section-item">\s*<td>\s*<code>delta</code>.*?</tr>', page, re.S)
-    assert any("1e-06" in row for row in rows)
-    assert any("required" in row for row in rows)
+    row = r'<tr class="doc-section-item">\s*<td>\s*<code>delta</code>.*?</tr>'
+    for page, default in (("PairFTRL", "1e-06"), ("OnPairStrC", "required")):
+        found = re.search(row, text_of(site, f"auc/{page}.html"), re.S)
+        assert found is not None, page
+        assert default in found[0], page
