@@ -461,7 +461,7 @@ def registered(loss: object) -> PairLoss:
         names = ", ".join(sorted(kind.__name__ for kind in registry.values()))
         raise ConfigError(
             f"loss is {loss!r}, and learners have no compiled slope for {type(loss).__name__}",
-            fix=f"use one of streampair.losses: {names}; or add this loss as CONTRIBUTING.md says",
+            fix=f"use one of streampair.losses: {names}; or add this loss as docs/extending/loss.md says",
         )
     if vars(loss).keys() != vars(type(loss)()).keys():
         raise ConfigError(

@@ -39,7 +39,7 @@ def follow(
     steps
         Its `pages.Block`, in order; those that are neither program, command nor file do nothing.
     directory
-        An empty folder.
+        The folder to do them in: an empty one, or one that an earlier page was followed in.
     replace
         Texts that are others here: ports that may be taken.
     leave_out
@@ -64,7 +64,7 @@ def follow(
             text = "\n".join(line for line in lines if not re.match(leave_out, line))
         printed.append({"id": step.id, "language": step.language, "title": step.title, "text": text})
     programs = directory / ".bin"
-    programs.mkdir()
+    programs.mkdir(exist_ok=True)
     for name, words in {"python": "", "streampair": "-m streampair_connectors "}.items():
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}"$@"\n')
         (programs / name).chmod(0o755)
