@@ -1,8 +1,8 @@
 """The dashboards of streampair, as a program: `make dashboards` writes them as JSON for Grafana.
 
 One is for operators: it shows functions of raw data. The other is for officers and queries public series
-only, so that it works over a Prometheus that scrapes nothing but the public port. A panel of one series has
-title, unit and description of `metric_definitions.SERIES`, as the worker's own page has.
+only, so that it works over a Prometheus that scrapes nothing but the public endpoint. A panel of one series
+has title, unit and description of `metric_definitions.SERIES`, as the worker's own page has.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_the_noise_has_the_size_that_the_budget_asks_for(monkeypatch: pytest.Mon
         partial(auc.OnPairStrC, l2=0.1),
     ],
 )
-def test_a_record_in_the_prefix_of_one_view_may_be_learned_in_another(make: Any, window: int) -> None:
+def test_a_record_in_the_warm_up_of_one_view_may_be_learned_in_another(make: Any, window: int) -> None:
     """In whatever part a record is in each of three views, report and budget cover it."""
     forks, options = 2, {"horizon": 400, "warmup": 30, "features": ["a", "b"], "seed": 1}
     model = make(epsilon=1.0, delta=1e-3, forks=forks, window=window, **options)

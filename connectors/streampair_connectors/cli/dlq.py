@@ -40,7 +40,7 @@ Causes = Annotated[
 def list_(config: ConfigPath, overrides: Set = None, as_json: AsJson = False) -> None:
     """List the causes of dead letters, the most frequent first.
 
-    Reads the topic of dead letters; changes nothing. Letters whose errors differ in values of their
+    Reads the dead-letter topic; changes nothing. Letters whose errors differ in values of their
     events only share a cause. Prints no event; an error can name a field, or a label that is unknown.
     """
     from streampair_connectors.worker.dead_letters import by_cause, read_dead_letters
@@ -79,7 +79,7 @@ def show(
 ) -> None:
     """Show dead letters with their errors, the newest first.
 
-    Reads the topic of dead letters; changes nothing. Keys and values of events are printed with --values
+    Reads the dead-letter topic; changes nothing. Keys and values of events are printed with --values
     only: text as it is, other bytes as hexadecimal digits.
     """
     from streampair_connectors.worker.dead_letters import read_dead_letters
@@ -115,7 +115,7 @@ def replay(
     """Send the events of dead letters to the input topic again, after their cause was mended: each once.
 
     Each event goes to the partition that it came from, with its key, headers and timestamp, in one
-    transaction with a mark in the topic of dead letters: it is sent once, however often this is called and
+    transaction with a mark in the dead-letter topic: it is sent once, however often this is called and
     whatever dies meanwhile. One that fails again becomes a new dead letter. A worker may run.
 
     Refused for a private learner: each of these events has used its slot, and would use a second one.

@@ -43,7 +43,7 @@ __all__ = [
 _OPEN = "not declared: set {} in the configuration"
 _UNPROTECTED = (
     *NOT_COVERED,
-    "the topic of dead letters, logs, snapshots and keys, which are as sensitive as the input",
+    "the dead-letter topic, logs, snapshots and keys, which are as sensitive as the input",
 )
 _READERS = (
     "those who may see the features of the record that is scored: its score moves with its own features. "
@@ -440,7 +440,7 @@ def add_routes(
     telemetry
         What is published.
     public
-        Whether it is the public port.
+        Whether it is the public endpoint.
     audit, curator
         As of `lane_card`.
     """

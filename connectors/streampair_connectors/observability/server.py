@@ -22,7 +22,7 @@ __all__ = [
 
 
 def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> None:
-    """Add the probes `/livez` and `/readyz`, to the operator's port only."""
+    """Add the probes `/livez` and `/readyz`, to the operator's endpoint only."""
     if public:
         return
 

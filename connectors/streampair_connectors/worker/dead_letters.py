@@ -27,7 +27,7 @@ from streampair_connectors.worker.factory import is_private
 __all__ = ["Cause", "DeadLetters", "StoredLetter", "by_cause", "read_dead_letters", "replay_dead_letters"]
 
 REPLAYED = "streampair.replayed"
-"""Header of a marker in the topic of dead letters, and of an event that was sent again."""
+"""Header of a marker in the dead-letter topic, and of an event that was sent again."""
 
 _OURS = "streampair."
 _LARGEST = 100_000_000  # bytes of an event, as of input.max_event_bytes: an event is never split
@@ -110,7 +110,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
-    """What the topic of dead letters holds of an application.
+    """What the dead-letter topic holds of an application.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ def by_cause(letters: Sequence[StoredLetter]) -> list[Cause]:
 
 
 async def read_dead_letters(config: Config) -> DeadLetters:
-    """Read the topic of dead letters to its end.
+    """Read the dead-letter topic to its end.
 
     Raises
     ------
@@ -176,7 +176,7 @@ async def read_dead_letters(config: Config) -> DeadLetters:
     partitions = (await describe_topics(config.require_kafka())).get(topic)
     if partitions is None:
         raise ConfigError(
-            f"the topic of dead letters {topic!r} does not exist",
+            f"the dead-letter topic {topic!r} does not exist",
             fix="none is needed if no worker has run yet; otherwise name it as output.dead_letter_topic",
         )
     lookup = RecordReader(config.require_kafka())
@@ -259,7 +259,7 @@ def _marked(marker: bytes | None) -> set[tuple[int, int]]:
 async def replay_dead_letters(config: Config, *, causes: Collection[str] = ()) -> list[StoredLetter]:
     """Send the events of dead letters to their topics again: each letter once, whatever dies meanwhile.
 
-    The events and a marker in the topic of dead letters are one transaction. Who replays reads the markers
+    The events and a marker in the dead-letter topic are one transaction. Who replays reads the markers
     after no one else can write them, so two that replay at the same time send nothing twice. Each event goes
     to the partition that it came from, with its key, its headers and its timestamp.
 

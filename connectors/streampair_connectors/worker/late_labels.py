@@ -277,7 +277,7 @@ class ScoreReader:
     config
         Of the application.
     partitions
-        Of the topic of scores.
+        Of the output topic.
     cluster
         Makes its reader.
     """

@@ -239,7 +239,7 @@ def add_routes(
     telemetry
         Source of all numbers.
     public
-        Whether it is the public port: there the page has the privacy tab only.
+        Whether it is the public endpoint: there the page has the privacy tab only.
     audit
         The file of the last audit.
     """
