@@ -23,6 +23,10 @@ from streampair_connectors.observability.metric_definitions import HEALTH_STATES
 CONFIGURATION = pages.text_of("docs/configuration.md")
 
 
+# What is called with the name of an event.
+LOGGING = ("log.info", "log.warning", "log.error", "self._log_end")
+
+
 def tables() -> dict[str, type[BaseModel]]:
     """Every table of the configuration, by its heading."""
     found: dict[str, type[BaseModel]] = {
@@ -113,10 +117,7 @@ def test_events_of_the_log_are_those_that_are_logged() -> None:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if (
                 isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in ("info", "warning", "error")
-                and isinstance(node.func.value, ast.Name)
-                and node.func.value.id == "log"
+                and ast.unparse(node.func) in LOGGING
                 and isinstance(node.args[0], ast.Constant)
             ):
                 logged.add(node.args[0].value)
