@@ -450,8 +450,8 @@ def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
             await until("the end of the rebalance", rebalanced.is_set)
         return lane
 
-    async def open_and_poll(self: Worker, partition: Partition) -> None:
-        await opened(self, partition)
+    async def open_and_poll(self: Worker) -> None:
+        await opened(self)
         fetcher = self._consumer._consumer._fetcher
         await until("records that wait to be polled", lambda: fetcher._records)
 
