@@ -20,7 +20,7 @@ MOST = {
     "deferred": (14, 59),
     "batch": (17, 48),
     "commit": (18, 42),
-    "snapshot": (25, 106),
+    "snapshot": (26, 113),
     "config": (14, 37),
 }
 
