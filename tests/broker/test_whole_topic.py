@@ -257,7 +257,7 @@ def test_commands_name_the_lane_and_check_repeats_a_refusal(
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0, worker.log()
     opened = next(line for line in worker.log().splitlines() if '"lane_opened"' in line)
-    assert json.loads(opened)["partition"] == "all"
+    assert json.loads(opened)["topic"] == app.input
 
     def call(*arguments: str) -> Any:
         return CliRunner().invoke(cli.app, [*arguments, str(app.path)])

@@ -80,6 +80,10 @@ STEP = 0.1
 STEPS = "streampair_regret_total / streampair_regret_average"
 
 
+# The first test has the set-up in its time: a hundred seconds of workers, and several times that if busy.
+pytestmark = pytest.mark.timeout(900)
+
+
 class Live:
     """A Prometheus that has scraped the worker of deploy's example to its last event, and then all others."""
 

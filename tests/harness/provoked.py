@@ -46,7 +46,7 @@ class Provoked:
         (self._directory / name).mkdir()
         return App(cluster or self._cluster, self._directory / name, name, **options).create_topics()
 
-    def _await(self, name: str, explain: Callable[[], str], seconds: float = 40, **labels: str) -> None:
+    def _await(self, name: str, explain: Callable[[], str], seconds: float = 120, **labels: str) -> None:
         def look() -> Any:
             for alert in self._server.firing():
                 if alert["labels"]["alertname"] == name and labels.items() <= alert["labels"].items():
@@ -56,7 +56,7 @@ class Provoked:
         self.alerts[name] = wait_for(f"{name} of {labels}", look, seconds=seconds, explain=explain)
 
     def _value(self, expression: str, explain: Callable[[], str]) -> None:
-        wait_for(expression, lambda: self._server.query(expression), seconds=40, explain=explain)
+        wait_for(expression, lambda: self._server.query(expression), seconds=120, explain=explain)
 
     def all(self) -> None:
         """All at once: they mostly wait."""

@@ -14,7 +14,7 @@ from harness.support import in_one_case
 
 from streampair import auc, buffers, losses, metric
 from streampair.errors import ConfigError
-from streampair.evaluation.comparator import minimise
+from streampair.evaluation.comparator import Pairs, minimise
 from streampair.kernels import losses as losses_kernels
 from streampair.kernels import pairs, state
 from streampair.offline.risk import score_slopes
@@ -146,7 +146,7 @@ def test_other_losses_are_evaluated_by_their_own_slope() -> None:
     rows = np.random.default_rng(1).normal(0.3, 1.0, (200, 3))
     share = np.full(200, 1.0)
     unregistered, hinge = (
-        minimise(rows, share, loss, 1.0, np.zeros(3)) for loss in (Unregistered(), losses.Hinge())
+        minimise(Pairs(rows), share, loss, 1.0, np.zeros(3)) for loss in (Unregistered(), losses.Hinge())
     )
 
     def mean(loss: losses.PairLoss, w: Any) -> float:
