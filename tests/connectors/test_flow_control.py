@@ -205,13 +205,13 @@ def test_commits_leave_time_for_what_waits() -> None:
 
 @pytest.mark.parametrize("pause", [0.0, 3600.0])
 @pytest.mark.parametrize("cost", [0.001, 0.02, 2.0])
-def test_lanes_share_the_time_for_estimates_however_many_they_are(cost: float, pause: float) -> None:
+def test_estimates_keep_to_their_share_of_the_time_at_any_rate_of_commits(cost: float, pause: float) -> None:
     clock = Clock()
     estimates = Estimates(clock)
     clock.now += pause
     spent, begin = 0.0, clock.now
     while clock.now < begin + 200.0:
-        for _ in range(64):  # lanes, at each commit
+        for _ in range(64):  # commits, one after the other
             if estimates.afford():
                 clock.now += cost
                 spent += cost

@@ -578,7 +578,7 @@ class LateLabelSource(TopicSource):
 
     # Reading
 
-    async def poll(self, most: int, seconds: float) -> Sequence[RecordLike]:
+    async def poll(self, most: int, seconds: float) -> Sequence[OrderedRecord]:
         """Read, and return what is in order: as many events to be learned as to be scored.
 
         Each kind makes batches of its own: half of `most` would make them half as large.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Container, Sequence
-from typing import Final, cast
+from typing import Final
 
 from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Scored
 from streampair_connectors.codecs.records import Encoder, Headers
@@ -182,7 +182,7 @@ class Outputs:
         self._letters: Container[str] = LEARNING_STAGES if self._parallel else every
         self._release_seconds = 0.0
 
-    async def send(self, lane: OpenLane, records: Sequence[RecordLike], output: LaneOutput) -> None:
+    async def send(self, lane: OpenLane, records: Sequence[OrderedRecord], output: LaneOutput) -> None:
         """Hand over the outputs of a batch, its log line first."""
         if output.line is not None:
             await lane.store.line(output.line)
@@ -193,14 +193,14 @@ class Outputs:
         if not self._parallel:
             events, scores = records, output.scores
             if self._late:  # events that are due were scored when they came
-                new = [record.label < 0 for record in cast("Sequence[OrderedRecord]", records)]
+                new = [record.label < 0 for record in records]
                 events = list(itertools.compress(records, new))
                 scores = list(itertools.compress(output.scores, new))
             if scores:
-                self._messages.scores(out, lane.encoder, events, scores, _places(lane, events))
+                self._messages.scores(out, lane.encoder, events, scores, _places(events))
         letters = [letter for letter in output.dead_letters if letter.stage in self._letters]
         if letters:
-            self._messages.dead_letters(out, lane.encoder, records, letters, _places(lane, records))
+            self._messages.dead_letters(out, lane.encoder, records, letters, _places(records))
             lane.bad_count += len(letters)
             lane.last_bad = letters[-1]
             for letter in letters:
@@ -264,9 +264,6 @@ def kept_headers(
     return [*kept, ("streampair.headers_dropped", str(len(headers) - len(kept)).encode())]
 
 
-def _places(lane: OpenLane, records: Sequence[RecordLike]) -> list[tuple[int, int]]:
+def _places(records: Sequence[OrderedRecord]) -> list[tuple[int, int]]:
     """Partition and offset of each record."""
-    return [
-        (each.partition, each.position) if isinstance(each, OrderedRecord) else (lane.partition, each.offset)
-        for each in records
-    ]
+    return [(each.partition, each.position) for each in records]

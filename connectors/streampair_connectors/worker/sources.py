@@ -11,7 +11,7 @@ from streampair.engine.records import LABEL_IN_EVENT
 from streampair.engine.source import Positions
 from streampair.engine.wal import Position
 from streampair_connectors.host import THIS_HOST, Host
-from streampair_connectors.kafka import Consumer, Partition, ReadPositions, RecordLike, Span
+from streampair_connectors.kafka import Consumer, Partition, ReadPositions, Span
 from streampair_connectors.kafka.ordering import SETTLE_MS, TopicOrder, has_append_times
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
@@ -54,7 +54,7 @@ class Source(ABC):
         return False
 
     @abstractmethod
-    async def poll(self, most: int, seconds: float) -> Sequence[RecordLike]:
+    async def poll(self, most: int, seconds: float) -> Sequence[OrderedRecord]:
         """Return the next records of the lane; empty when there are none in time."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
+    def put_back(self, lane: OpenLane, records: Sequence[OrderedRecord]) -> None:
         """Return the last records of the last poll: the next one gives them again."""
 
     @abstractmethod
@@ -315,7 +315,7 @@ class TopicSource(Source):
         self._order = TopicOrder(where, ordinal, label=self._label)
         self._last_batch, self._counts = [], RecordCounts(lane, self._ready)
 
-    async def poll(self, most: int, seconds: float) -> Sequence[RecordLike]:
+    async def poll(self, most: int, seconds: float) -> Sequence[OrderedRecord]:
         """Read all partitions side by side, and return what is in order."""
         order, deadline = self._order, self._host.monotonic() + seconds
         if order is None:
@@ -407,11 +407,10 @@ class TopicSource(Source):
         )
         return True
 
-    def put_back(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
+    def put_back(self, lane: OpenLane, records: Sequence[OrderedRecord]) -> None:
         """Keep them for the next poll."""
-        kept = [record for record in records if isinstance(record, OrderedRecord)]
-        self._last_batch = self._last_batch[: len(self._last_batch) - len(kept)]
-        self._ready = kept + self._ready
+        self._last_batch = self._last_batch[: len(self._last_batch) - len(records)]
+        self._ready = [*records, *self._ready]
 
     def difference(self, lane: OpenLane) -> str | None:
         """The counts of this lane, of each partition and together."""

@@ -90,7 +90,7 @@ class DecodeClock:
 
 
 class Estimates:
-    """Time budget of a process for regret estimates, shared by all its lanes.
+    """Time budget of a process for regret estimates, however often its lane is opened.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class LaneTimer:
     telemetry, labels
         Receives the times.
     estimates
-        Time budget shared by all lanes of the process; None: a new one.
+        Time budget of the process; None: a new one.
     host
         Its clock.
     """
@@ -166,8 +166,6 @@ class LaneTimer:
         """Processing time of this lane by stage, summed over all batches."""
         self.estimated = True
         """Whether the last estimate of the regret covers all events."""
-        self.estimated_at = 0.0
-        """Time of the last estimate, by the monotonic clock; the lane with the oldest one comes first."""
 
     def process(self, records: Sequence[Any]) -> LaneOutput:
         """Process a batch; Kafka's records serve as the lane's records."""
@@ -190,17 +188,16 @@ class LaneTimer:
     def gauges(self, *, final: bool = False) -> LaneGauges:
         """Return the lane's gauges, with a new regret estimate if there is time for one.
 
-        A lane without a clock spaces its estimates by counts; here all lanes of a process share a time
-        budget. With `final`, an estimate is made in any case and not charged to the budget.
+        A lane without a clock spaces its estimates by counts; here they have a budget of time.
+        With `final`, an estimate is made in any case and not charged to the budget.
         """
         start = self._host.monotonic()
         fresh = final or self._estimates.afford()
         gauges = self._lane.gauges(solve=fresh)
         if fresh:
-            self.estimated_at = self._host.monotonic()
             # Before the second event there is no estimate, and nothing to charge.
             if not final and gauges.regret is not None:
-                self._estimates.spent(self.estimated_at - start)
+                self._estimates.spent(self._host.monotonic() - start)
             self.estimated = True
         return gauges
 

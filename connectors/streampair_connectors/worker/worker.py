@@ -29,7 +29,6 @@ from streampair_connectors.kafka import (
     Consumer,
     Partition,
     Producer,
-    RecordLike,
     RecordReader,
     StaticMemberConflicts,
 )
@@ -405,7 +404,7 @@ class Worker:
         lane = self._lane
         return 0 if lane is None else max(self._source.end(lane) - self._source.taken(lane), 0)
 
-    async def _process(self, lane: OpenLane, records: Sequence[RecordLike]) -> None:
+    async def _process(self, lane: OpenLane, records: Sequence[OrderedRecord]) -> None:
         start = 0
         while start < len(records):
             room = lane.logged_lane.room
@@ -429,9 +428,9 @@ class Worker:
             await self._outputs.send(lane, part, output)
             lane.timer.encoded(self._host.monotonic() - begin)
 
-    def _note_times(self, lane: OpenLane, newest: RecordLike) -> None:
+    def _note_times(self, lane: OpenLane, newest: OrderedRecord) -> None:
         labels = self.config.labels
-        if labels is not None and isinstance(newest, OrderedRecord) and newest.due:
+        if labels is not None and newest.due:
             lane.learned_time = (newest.clock + labels.wait) / 1000.0
             return
         lane.event_time = dated(newest.timestamp) / 1000.0 or lane.event_time
