@@ -7,14 +7,13 @@ import json
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streampair.errors import ConfigError, StreampairError
-from streampair_connectors.cli.options import AsJson, Set, errors, time_text
+from streampair_connectors.cli.options import AsJson, Set, errors, time_of, time_text
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -102,13 +101,12 @@ def check_comparable(first: Config, second: Config) -> None:
 def _milliseconds(text: str | None) -> int | None:
     if text is None:
         return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+    time = time_of(text)
+    if time is None:
         raise ConfigError(
             f"--from {text!r} is no time", fix="write it in ISO 8601, such as 2026-01-31T12:00:00Z"
-        ) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        )
+    return time
 
 
 @dataclass(frozen=True)
@@ -287,8 +285,7 @@ def _quality_rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         return
     yield "labelled", f"{quality['events']} of them, {quality['positives']} positive"
     for app, auc, stderr in zip(apps, quality["auc"], quality["auc_stderr"], strict=True):
-        low, high = max(auc - _BAND * stderr, 0.0), min(auc + _BAND * stderr, 1.0)
-        yield f"AUC {app}", f"{auc:.4f}, 95 % from {low:.4f} to {high:.4f}"
+        yield f"AUC {app}", _with_band(auc, stderr)
     gap, error, p = quality["difference"], quality["difference_stderr"], quality["p_value"]
     yield "difference", f"{gap:+.4f}, standard error {error:.4f}, p {p:.3g} (DeLong), for one look"
     for label, key in (("average precision", "average_precision"), ("log loss", "log_loss")):
@@ -325,5 +322,9 @@ def _private_auc_text(auc: dict[str, Any] | None) -> str:
         return "none: set auc_share in learner.options of an application of its own"
     if auc["too_few"] or auc["value"] is None:
         return "too few records to tell it from the noise"
-    low, high = (auc["value"] + sign * _BAND * auc["stderr"] for sign in (-1, 1))
-    return f"{auc['value']:.4f}, 95 % from {max(low, 0.0):.4f} to {min(high, 1.0):.4f}"
+    return _with_band(auc["value"], auc["stderr"])
+
+
+def _with_band(auc: float, stderr: float) -> str:
+    low, high = max(auc - _BAND * stderr, 0.0), min(auc + _BAND * stderr, 1.0)
+    return f"{auc:.4f}, 95 % from {low:.4f} to {high:.4f}"

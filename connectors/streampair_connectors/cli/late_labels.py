@@ -6,7 +6,6 @@ The rules are those of `streampair_connectors.worker.late_labels`, with the colu
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 import re
@@ -24,14 +23,12 @@ from streampair.engine.records import LABEL_LATER, LABEL_NO_ID
 from streampair.errors import ConfigError, RecordError, SourceError
 from streampair.evaluation.epochs import UNITS, unit_of
 from streampair_connectors.cli.event_files import Lines
+from streampair_connectors.cli.options import time_of
 from streampair_connectors.codecs.fields import EPOCH_UNITS
 from streampair_connectors.codecs.labels import LabelCodeParser
 from streampair_connectors.config import Config, InputConfig, LabelsConfig
 
 __all__ = ["DueEvents", "check_late_labels"]
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def check_late_labels(config: Config, labels: str | None, events: str) -> None:
@@ -84,16 +81,6 @@ def _number(value: object) -> float | None:
         return None
 
 
-def _of_iso(text: str) -> int | None:
-    try:
-        moment = datetime.datetime.fromisoformat(text.strip())
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return (moment - _EPOCH) // _MILLISECOND
-
-
 def _id(value: object) -> bytes | None:
     """The bytes of an id; None: there is none."""
     if isinstance(value, bool) or not isinstance(value, str | int):
@@ -136,7 +123,7 @@ class _Sorted:
     def _read(self, where: str, value: object) -> int:
         number = _number(value)
         if number is None or self._unit is None:
-            time = _of_iso(value) if isinstance(value, str) and number is None else None
+            time = time_of(value.strip()) if isinstance(value, str) and number is None else None
             if time is not None:
                 return time
             problem, unit = f"{where} has no time in {self._column!r}: {_shorten(value)}", None

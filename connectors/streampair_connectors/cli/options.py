@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +32,7 @@ __all__ = [
     "load_optional",
     "run_until_signal",
     "settle",
+    "time_of",
     "time_text",
 ]
 
@@ -96,6 +97,21 @@ def load_optional(config: Path | None, overrides: list[str] | None) -> Config | 
             fix="give the configuration in which it sets a key",
         )
     return None
+
+
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+
+
+def time_of(text: str) -> int | None:
+    """Return the time that a text in ISO 8601 is, in milliseconds since the epoch; without an offset in UTC.
+
+    None: it is no time.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
 
 
 def time_text(milliseconds: int | None) -> str:
