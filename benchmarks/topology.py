@@ -1,4 +1,4 @@
-"""One lane that scores, and scorers beside it, on few and many partitions: AUC, rate, CPU and latency.
+"""One lane that scores, with and without scorers, on few and many partitions: AUC, rate, CPU and latency.
 
     python benchmarks/topology.py                                  # starts Apache Kafka, as the tests do
     python benchmarks/topology.py --sets letter --learners Forest --partitions 1 16   # --json for machines

@@ -44,8 +44,8 @@ def markdown(notebook: dict[str, Any]) -> str:
 def on_page_markdown(text: str, *, page: Any, **_: Any) -> str:
     """What mkdocs calls with the Markdown of each page."""
 
-    def shown(found: re.Match[str]) -> str:
+    def displayed(found: re.Match[str]) -> str:
         file = Path(page.file.abs_src_path).parent / found[1]
         return markdown(json.loads(file.read_text(encoding="utf-8")))
 
-    return _PLACE.sub(shown, text)
+    return _PLACE.sub(displayed, text)

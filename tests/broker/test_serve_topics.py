@@ -1,4 +1,4 @@
-"""`streampair serve` beside a worker: it follows the model topic."""
+"""`streampair serve` follows the model topic of a worker."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_an_unscaled_table_needs_bounds_and_the_error_says_so() -> None:
 
 
 def test_other_scales_that_leave_little_are_reported() -> None:
-    """A fit on features that their scale has flattened, of which nobody was told."""
+    """A fit on features that their scale has flattened, without a warning."""
     X, y, bounds = unscaled(400)
     narrow = (bounds[0], np.asarray(bounds[0]) + 1e-3)
     with pytest.warns(UserWarning, match="beyond their bounds: they are shortened"):

@@ -138,10 +138,7 @@ async def _stored(config: Config) -> _Stored:
     declared = (learner.options if learner.class_ is not None else learner.steps[-1].options).get("warmup", 0)
     try:
         async with open_states(config) as states:
-            lanes = await states.store.lanes()
-            if len(lanes) != 1:
-                return _Stored(declared, problem=f"the store has {len(lanes)} lanes of {config.app}")
-            lane = await states.restored(lanes[0])
+            lane = await states.restored()
     except StreampairError as error:
         return _Stored(declared, problem=error.problem)
     known, report = lane.log.known, lane.privacy

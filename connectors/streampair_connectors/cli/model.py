@@ -117,13 +117,7 @@ async def _from_store(settings: Config) -> tuple[models.Model, int]:
     from streampair_connectors.stores.state import open_states
 
     async with open_states(settings, broker=False) as states:
-        lanes = await states.store.lanes()
-        if not lanes:
-            raise StoreError(
-                f"the store has no lane of {settings.app}",
-                fix="run it first; or see that store.kind and store.directory are those that it ran with",
-            )
-        lane = await states.restored(lanes[0])
+        lane = await states.restored()
     known = lane.log.known
     assert known is not None  # it was restored from it
     model = models.export(

@@ -266,20 +266,25 @@ class States:
             )
         return await (self._plan_anew(WHOLE_TOPIC) if cause == "anew" else self._plan(cause, WHOLE_TOPIC))
 
-    async def restored(self, partition: int) -> LoggedLane:
-        """Return a lane as of its last snapshot, started in memory alone: nothing is stored or fenced.
+    async def restored(self) -> LoggedLane:
+        """Return the lane as of its last snapshot, started in memory alone: nothing is stored or fenced.
 
         Raises
         ------
         StreampairError
-            The lane cannot be read, has no snapshot, or its start is refused.
+            The lane is not stored, cannot be read, has no snapshot, or its start is refused.
         """
-        loaded = await self._load(partition)
+        if not await self.store.lanes():
+            raise StoreError(
+                f"the store has no lane of {self.config.app}",
+                fix="run it first; or see that store.kind and store.directory are those that it ran with",
+            )
+        loaded = await self._load(WHOLE_TOPIC)
         if loaded.at_rest.damage is not None:
             raise loaded.at_rest.damage
         if loaded.request.content is None:
             raise StoreError(
-                f"the store has no snapshot of {lane_title(self.config.input.topic, partition)} yet",
+                f"the store has no snapshot of {lane_title(self.config.input.topic, WHOLE_TOPIC)} yet",
                 fix="stop the worker, which takes one, and repeat the command",
             )
         external = loaded.external if self._lookup is not None else _facts_of_log(loaded)

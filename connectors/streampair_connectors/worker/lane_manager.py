@@ -51,7 +51,7 @@ __all__ = [
 
 
 class FitThread:
-    """Runs computations one after the other, for all lanes of a process: `submit` of `LoggedLane`.
+    """Runs the computations of a process one after the other: `submit` of `LoggedLane`.
 
     A computation cannot be interrupted. Its thread is a daemon, so that a stop does not wait for it.
 

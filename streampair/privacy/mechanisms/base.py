@@ -925,7 +925,7 @@ class CompanionPlan(abc.ABC):
         object.__setattr__(self, "sigma", math.sqrt(1.0 + self.forks) * self.sensitivity / self.mu)
 
     def with_saved(self, saved: Mapping[str, Any] | None) -> tuple[Self, Mapping[str, Any] | None]:
-        """The same plan with exactly the saved sigma, and the saved numbers of the mechanism beside it.
+        """The same plan with exactly the saved sigma and the saved numbers of the mechanism.
 
         Parameters
         ----------
