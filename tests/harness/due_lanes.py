@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,14 +104,14 @@ class _Labels:
     def __init__(self, messages: Sequence[Message], directory: Path | None) -> None:
         self.table = LabelTable(after=AFTER, lateness=LATENESS, directory=directory)
         self._decode = LabelDecoder(CONFIG)
-        self._waiting = sorted(enumerate(messages), key=lambda each: (each[1].arrives, each[0]))
+        self._waiting = deque(sorted(messages, key=lambda message: message.arrives))
         self._ends: dict[int, int] = {}
 
     def read(self, now: int) -> None:
         """Take what has arrived by now."""
         found: dict[int, list[tuple[bytes, int, int, int]]] = {}
-        while self._waiting and self._waiting[0][1].arrives <= now:
-            _, message = self._waiting.pop(0)
+        while self._waiting and self._waiting[0].arrives <= now:
+            message = self._waiting.popleft()
             offset = self._ends[message.partition] = self._ends.get(message.partition, -1) + 1
             try:
                 decoded = self._decode(SimpleNamespace(value=message.value, key=message.id, headers=()))

@@ -352,7 +352,7 @@ def events(count: int) -> list[tuple[dict[str, float], bool]]:
 def test_what_no_machine_can_hold_is_refused() -> None:
     gradients = privacy.PairGradients(buffer=buffers.FullHistory())
     with pytest.raises(ConfigError, match="all kept"):
-        auc.PairFTRL(horizon=9_000_000, features=range(1000), mechanism=gradients, warmup=0)
+        auc.PairFTRL(horizon=900_000, features=range(10_000), mechanism=gradients, warmup=0)
     with pytest.raises(ConfigError, match="raise epsilon"):
         auc.OnPairC(epsilon=1e-12, delta=1e-15, horizon=50, features=["a"], warmup=0)
 

@@ -47,23 +47,23 @@ OTHERS = [
 NOTHING: list[Message] = []
 TRUE = [label(VICTIM, True, 4_000)]
 
-HOSTILE: dict[str, list[Message]] = {
-    "another value": [label(VICTIM, False, 4_000)],
-    "does not come": NOTHING,
-    "comes late": [label(VICTIM, True, AFTER + 1)],
-    "comes before its event": [label(VICTIM, True, -LATENESS - 1, arrives=VICTIM.time)],
-    "stamped in time, comes when its event was learned": [
+HOSTILE: dict[str, Callable[[], list[Message]]] = {
+    "another value": lambda: [label(VICTIM, False, 4_000)],
+    "does not come": lambda: NOTHING,
+    "comes late": lambda: [label(VICTIM, True, AFTER + 1)],
+    "comes before its event": lambda: [label(VICTIM, True, -LATENESS - 1, arrives=VICTIM.time)],
+    "stamped in time, comes when its event was learned": lambda: [
         label(VICTIM, True, 4_000, arrives=VICTIM.time + 3 * AFTER)
     ],
-    "comes twice": [*TRUE, label(VICTIM, True, 5_000, partition=1)],
-    "comes twice, and differs": [label(VICTIM, False, 6_000, partition=1), *TRUE],
-    "comes for ids that no event has": [
+    "comes twice": lambda: [*TRUE, label(VICTIM, True, 5_000, partition=1)],
+    "comes twice, and differs": lambda: [label(VICTIM, False, 6_000, partition=1), *TRUE],
+    "comes for ids that no event has": lambda: [
         Message(b"nobody %d" % n, VICTIM.time + n, b'{"y": true}', n % 2, VICTIM.time) for n in range(3000)
     ],
-    "comes 100,000 times": [
+    "comes 100,000 times": lambda: [
         label(VICTIM, n % 2 == 0, n % (2 * AFTER), partition=n % 2) for n in range(100_000)
     ],
-    "cannot be read": [
+    "cannot be read": lambda: [
         Message(key, VICTIM.time + n, value, n % 2, VICTIM.time + n)
         for n in range(500)
         for key, value in [
@@ -74,7 +74,7 @@ HOSTILE: dict[str, list[Message]] = {
             (VICTIM.id, b"[" * 5000),
         ]
     ],
-    "has any time": [
+    "has any time": lambda: [
         Message(VICTIM.id, time, b'{"y": true}', 1, VICTIM.time) for time in (-1, 0, 2**62, BEGIN - 10**9)
     ],
 }
@@ -101,11 +101,17 @@ def usual() -> Trace:
     return traced(TRUE)
 
 
-@pytest.mark.parametrize("messages", HOSTILE.values(), ids=HOSTILE)
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trace]:
+    """What a lane does with each hostile label, played once."""
+    return functools.cache(lambda name: traced(HOSTILE[name](), tmp_path_factory.mktemp("labels")))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
 def test_a_label_changes_the_slot_of_its_event_alone(
-    messages: list[Message], usual: Trace, tmp_path: Path
+    name: str, usual: Trace, traces: Callable[[str], Trace]
 ) -> None:
-    hostile = traced(messages, tmp_path)
+    hostile = traces(name)
     place = next(n for n, (_, p, q) in enumerate(usual.order) if (p, q) == (PLACE % 2, PLACE // 2))
     # The order, and the ticks at which events are taken and released.
     assert hostile.order == usual.order
@@ -120,10 +126,10 @@ def test_a_label_changes_the_slot_of_its_event_alone(
     np.testing.assert_array_equal(hostile.sums[:place], usual.sums[:place])
 
 
-def test_each_hostile_label_does_what_it_is_meant_to(usual: Trace) -> None:
+def test_each_hostile_label_does_what_it_is_meant_to(usual: Trace, traces: Callable[[str], Trace]) -> None:
     """Else the test above would show nothing."""
     place = next(n for n, (_, p, q) in enumerate(usual.order) if (p, q) == (PLACE % 2, PLACE // 2))
-    found = {name: traced(messages).codes[place] for name, messages in HOSTILE.items()}
+    found = {name: traces(name).codes[place] for name in HOSTILE}
     twice = {"comes twice", "comes twice, and differs", "comes 100,000 times"}
     assert found == {name: 1 if name == "another value" else 2 if name in twice else 0 for name in HOSTILE}
 
