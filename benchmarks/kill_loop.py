@@ -60,7 +60,7 @@ CONFIG = """app = "loop"
 metrics.port = 0
 [kafka]
 bootstrap_servers = "{bootstrap}"
-session_timeout_seconds = 6
+session_timeout = "6s"
 [input]
 topic = "events"
 label = "y"

@@ -97,7 +97,7 @@ def through_lane(model: Any, *, decoding: bool, commits: bool = False, regret: b
         partition=0,
         regret=RegretConfig() if regret else None,
         allow_pickle=True,
-        signing_key=b"benchmark only 16",
+        signing_keys=[b"benchmark only 16"],
     )
     batches = 0
 

@@ -34,6 +34,7 @@ import msgspec
 from aiokafka import AIOKafkaProducer
 from river import datasets
 from streampair_connectors.config import KafkaConfig
+from streampair_connectors.config.secrets import draw_key
 from streampair_connectors.kafka import create_topics
 from streampair_connectors.kafka.consumer import TopicReader
 from worker import BROKER, broker
@@ -46,8 +47,7 @@ PARTITIONS = 4
 DAY = 86_400_000
 LEARNERS = {
     "PairOGD": 'class = "streampair.auc.PairOGD"',
-    "LogisticRegression": 'class = "river.linear_model.LogisticRegression"\nallow_pickle = true\n'
-    'signing_key_env = "BENCH_SIGNING_KEY"',
+    "LogisticRegression": 'class = "river.linear_model.LogisticRegression"\nallow_pickle = true',
 }
 
 
@@ -87,7 +87,7 @@ async def fill(bootstrap: str, mark: str, count: int) -> list[str]:
 
 def configuration(bootstrap: str, mark: str, app: str, names: list[str], learner: str, late: bool) -> str:
     """The configuration of one worker."""
-    labels = f"""[labels]
+    labels = f"""[label_input]
 topic = "{mark}-labels"
 id = "key"
 label = "y"
@@ -95,7 +95,6 @@ after = "1h"
 """
     return f"""app = "{app}"
 metrics.port = 0
-topics.output_partitions = {PARTITIONS}
 [kafka]
 bootstrap_servers = "{bootstrap}"
 [input]
@@ -107,7 +106,7 @@ timestamps = "now"
 [learner]
 {LEARNERS[learner]}
 [store]
-kind = "kafka"
+{'key_file = "store.key"' if "allow_pickle" in LEARNERS[learner] else ""}
 {labels if late else ""}
 """
 
@@ -130,6 +129,7 @@ def run(bootstrap: str, mark: str, names: list[str], learner: str, late: bool, c
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "app.toml"
         path.write_text(configuration(bootstrap, mark, app, names, learner, late))
+        draw_key(path.with_name("store.key"))
         worker = WorkerProcess(path, "--create-topics")
         try:
             page = worker.metrics_url()
@@ -176,7 +176,6 @@ def quix(python: str, bootstrap: str, mark: str, count: int) -> Outcome:
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each learner and mode."""
-    os.environ.setdefault("BENCH_SIGNING_KEY", "5e" * 32)
     mark = f"late-{os.getpid()}"
     with broker(options.bootstrap, options.kafka) as bootstrap:
         names = asyncio.run(fill(bootstrap, mark, options.events))

@@ -48,7 +48,7 @@ CONFIG = """app = "soak-{lane}"
 metrics.port = 0
 [kafka]
 bootstrap_servers = "{bootstrap}"
-session_timeout_seconds = 6
+session_timeout = "6s"
 [input]
 topic = "{lane}-events"
 {label}
@@ -59,7 +59,7 @@ topic = "{lane}-scores"
 [learner]
 class = "streampair.auc.{learner}"
 """
-LABELS = """[labels]
+LABELS = """[label_input]
 topic = "labels-labels"
 id = "key"
 label = "y"

@@ -34,7 +34,7 @@ from worker import BROKER, LEARNERS, broker, create, fill, worker
 
 GOAL = 0.7
 SECONDS = 0.5
-EVERY = {"commit_every_seconds": 0.1, "commit_every_events": 1_000_000}
+EVERY = {"commit_every": "100ms", "commit_every_events": 1_000_000}
 
 OURS = ("PairOGD", "PairFTRL")
 
@@ -54,7 +54,6 @@ kafka.bootstrap_servers = "{bootstrap}"
 input = {{ topic = "{topic}", label = "y", features = {msgspec.json.encode(names).decode()} }}
 output = {{ topic = "{output}", dead_letter_topic = "{output}-dead" }}
 learner.class = "streampair.auc.PairOGD"
-store.kind = "kafka"
 metrics.port = 0
 """
         )
@@ -105,7 +104,6 @@ async def waits_of(
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """Alternate the two, for each learner; then how long a score takes at half of that rate."""
     settle()
-    os.environ["BENCH_NOISE_KEY"] = os.urandom(32).hex()
     mark = f"stores-{os.getpid()}"
     topic, output = f"{mark}-in", f"{mark}-scores"
     with broker(options.bootstrap, options.kafka) as bootstrap:

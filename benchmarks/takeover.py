@@ -17,7 +17,6 @@ subtracted, as `beyond`.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import statistics
 import sys
@@ -31,7 +30,8 @@ from typing import Any
 import _sets
 import _timing
 import msgspec
-from topology import KEY, configuration, fill, learner, prepare, read, sample, toml
+from streampair_connectors.config.secrets import draw_key
+from topology import configuration, fill, learner, prepare, read, sample, toml
 from worker import BROKER, broker, create
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -58,12 +58,13 @@ async def run(bootstrap: str, kind: str, static: bool, options: Namespace) -> fl
     await create(bootstrap, f"{app}-dead-letters")
     await prepare(bootstrap, f"{app}-scores", PARTITIONS)
     settings = configuration(bootstrap, app, names, learner(kind, count, 1), "application", [])
-    settings["kafka"]["session_timeout_seconds"] = SESSION
+    settings["kafka"]["session_timeout"] = f"{SESSION}s"
     if static:
         settings["kafka"]["group_instance_id"] = "one"
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "app.toml"
         path.write_text(toml(settings))
+        draw_key(path.with_name("noise.key"))
         workers = [WorkerProcess(path)]
         try:
             await asyncio.to_thread(workers[0].await_log, "lane_opened")
@@ -93,7 +94,6 @@ async def run(bootstrap: str, kind: str, static: bool, options: Namespace) -> fl
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each learner and way."""
-    os.environ.setdefault("STREAMPAIR_TOPOLOGY_KEY", KEY)
     with broker(options.bootstrap, options.kafka) as bootstrap:
         for kind in options.learners:
             found: dict[bool, list[float]] = {True: [], False: []}

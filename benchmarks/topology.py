@@ -45,6 +45,7 @@ import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from sklearn.metrics import roc_auc_score
+from streampair_connectors.config.secrets import draw_key
 from worker import BROKER, broker, create
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -52,7 +53,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from harness.worker_process import WorkerProcess, fetch
 
 MODES = ("inline", "parallel")
-KEY = "5e" * 32
 
 
 def learner(name: str, count: int) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def learner(name: str, count: int) -> dict[str, Any]:
     table: dict[str, Any] = {"class": f"streampair.auc.{name}"}
     if name in ("PairFTRL", "PrivateForest"):
         table["options"] = {"epsilon": 1.0, "delta": 1.0 / count, "horizon": count}
-        table["noise_key_env"] = "STREAMPAIR_TOPOLOGY_KEY"
+        table["noise_key_file"] = "noise.key"
     return table
 
 
@@ -107,11 +107,10 @@ def configuration(
     settings: dict[str, Any] = {
         "app": app,
         # Longer than workers are suspended.
-        "kafka": {"bootstrap_servers": bootstrap, "session_timeout_seconds": 120},
+        "kafka": {"bootstrap_servers": bootstrap, "session_timeout": "120s"},
         "metrics": {"port": 0},
         "input": {"topic": f"{app}-in", "label": "y", "features": names},
         "learner": dict(table),
-        "store": {"kind": "kafka"},
     }
     if mode == "parallel":
         settings["learner"]["scoring"] = "parallel"
@@ -152,6 +151,7 @@ class Workers:
         self._app = app
         roles = [["learn"], *[["score"]] * scorers] if mode == "parallel" else [["learn"]]
         self.all: list[WorkerProcess] = []
+        draw_key(directory / "noise.key")
         for number, role in enumerate(roles):
             path = directory / f"{number}.toml"
             path.write_text(toml(configuration(bootstrap, app, names, table, mode, role)))
@@ -279,7 +279,6 @@ def shuffled(data: _sets.Set, count: int, seed: int) -> _sets.Set:
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """A row for each set, learner, number of partitions and mode."""
-    os.environ.setdefault("STREAMPAIR_TOPOLOGY_KEY", KEY)
     mark = f"topology-{os.getpid()}"
     with broker(options.bootstrap, options.kafka) as bootstrap:
         for name in options.sets:

@@ -45,6 +45,7 @@ import msgspec
 import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
+from pydantic import SecretStr
 from river import datasets, linear_model
 from streampair_connectors.cli.options import settle
 from streampair_connectors.config import KafkaConfig, parse_config
@@ -62,12 +63,11 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "PairFTRL": {
         "class": "streampair.auc.PairFTRL",
         "options": {"epsilon": 1.0, "delta": 1e-6},
-        "noise_key_env": "BENCH_NOISE_KEY",
+        "noise_key_file": SecretStr(os.urandom(32).hex()),
     },
     "LogisticRegression": {
         "class": "river.linear_model.LogisticRegression",
         "allow_pickle": True,
-        "signing_key_env": "BENCH_SIGNING_KEY",
     },
 }
 # Options of every program that needs a broker.
@@ -327,9 +327,11 @@ async def worker(
             "input": {"topic": topic, "label": "y", "features": names},
             "output": {"topic": output, "dead_letter_topic": f"{output}-dead"},
             "learner": learner or {"class": "streampair.auc.PairOGD"},
-            "store": {"kind": "kafka"} if in_kafka else {"directory": f"{directory}/state"},
+            "store": {} if in_kafka else {"directory": f"{directory}/state"},
             "worker": every or {"commit_every_events": COMMIT},
         }
+        if "allow_pickle" in table["learner"]:
+            table["store"]["key_file"] = SecretStr(os.urandom(32).hex())
         for name, keys in (more or {}).items():
             table[name] = {**table[name], **keys}
         config = parse_config(table, base=base)
@@ -353,7 +355,6 @@ async def worker(
 
 def measure(options: Namespace) -> Iterator[_timing.Row]:
     """Alternate them; then a row for each pair with a goal."""
-    os.environ |= {"BENCH_NOISE_KEY": os.urandom(32).hex(), "BENCH_SIGNING_KEY": os.urandom(32).hex()}
     settle()
     count = -(-options.events // COMMIT) * COMMIT
     mark = f"bench-{os.getpid()}"

@@ -354,7 +354,7 @@ class LabelTable:
         if self.max_labels is not None and self._count + len(kept) > self.max_labels:
             raise LaneStoppedError(
                 f"more than {self.max_labels} labels wait for their events",
-                fix="raise labels.max_labels, or shorten labels.after",
+                fix="raise label_input.max_labels, or shorten label_input.after",
             )
         places = where[kept].astype(np.uint64) + np.uint64(partition << OFFSET_BITS)
         used = self._was_used(partition, places)

@@ -100,9 +100,10 @@ class Lane:
         Number of latest labelled events in the AUC, of `positive` against all other labels. It stays empty
         for a metric, whose scores are distances.
     allow_pickle
-        Allow pickle for steps that are not ours; needs `signing_key`.
-    signing_key
-        At least 16 bytes. Snapshots then carry a keyed signature, and only such are restored.
+        Allow pickle for steps that are not ours; needs `signing_keys`.
+    signing_keys
+        Each at least 16 bytes. The first one signs snapshots, and only those that one of them has signed are
+        restored. To change the key, put the new one first.
     fingerprint
         Of the configuration; a snapshot with another one is refused.
     trust_preprocessing
@@ -172,7 +173,7 @@ class Lane:
         regret: RegretConfig | None = None,
         auc_window: int = 1000,
         allow_pickle: bool = False,
-        signing_key: bytes | None = None,
+        signing_keys: Sequence[bytes] = (),
         fingerprint: str = "",
         trust_preprocessing: bool = False,
         snapshots: bool = True,
@@ -205,7 +206,7 @@ class Lane:
                 f"the lane ranks {positive!r} high, its learner {last_step.positive!r}",
                 fix="give both the same positive=",
             )
-        self._signing_key = signing_key
+        self._signing_keys = tuple(signing_keys)
         self._allow_pickle = allow_pickle
         self._snapshots = snapshots
         self._check_saving()
@@ -443,7 +444,8 @@ class Lane:
                 "the lane stopped in the middle of a batch, so its state belongs to no offset",
                 fix="make a new lane and restore the last snapshot",
             )
-        data = pack(msgspec.structs.asdict(self._state(clean=clean)), signing_key=self._signing_key)
+        key = self._signing_keys[0] if self._signing_keys else None
+        data = pack(msgspec.structs.asdict(self._state(clean=clean)), signing_key=key)
         self._state_bytes = len(data)
         return data
 
@@ -496,9 +498,9 @@ class Lane:
                 fix="restore into a new lane, before the first batch",
             )
         self._used = self._torn = True
-        saved = Snapshot.read(data, self._signing_key)
+        saved = Snapshot.read(data, self._signing_keys)
         saved.check(self.app, self.topic, self.partition, self.fingerprint)
-        verified = self._allow_pickle and self._signing_key is not None and is_signed(data)
+        verified = self._allow_pickle and bool(self._signing_keys) and is_signed(data)
         self._load(saved, verified=verified)
         self._state_bytes = len(data)
 
@@ -557,8 +559,8 @@ class Lane:
         private.mark_restarted(clean=saved.clean)
 
     def _check_saving(self) -> None:
-        if self._signing_key is not None:
-            check_key(self._signing_key)
+        for key in self._signing_keys:
+            check_key(key)
         if not self._snapshots or not self._model.pickled:
             return
         steps = ", ".join(self._model.pickled)
@@ -567,7 +569,7 @@ class Lane:
                 f"only pickle can save {steps}, and allow_pickle is off",
                 fix="set allow_pickle = true and give a signing key; streampair's own learners need neither",
             )
-        if self._signing_key is None:
+        if not self._signing_keys:
             raise ConfigError(
                 f"only pickle can save {steps}, and there is no key to sign it with",
                 fix="give a signing key of at least 16 bytes, from a file or the environment",

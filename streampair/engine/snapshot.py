@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -194,15 +194,15 @@ def pack(body: Mapping[str, object], *, signing_key: bytes | None = None) -> byt
     return b"".join((MAGIC, head, checksum, tag, payload))
 
 
-def unpack(data: bytes, *, signing_key: bytes | None = None) -> dict[str, Any]:
+def unpack(data: bytes, *, signing_keys: Sequence[bytes] = ()) -> dict[str, Any]:
     """Read the output of `pack`; everything is checked before anything is returned.
 
     Parameters
     ----------
     data
         The bytes of one snapshot.
-    signing_key
-        If given, the snapshot must carry a valid tag of this key.
+    signing_keys
+        If there are any, the snapshot must carry a valid tag of one of them.
 
     Returns
     -------
@@ -213,7 +213,7 @@ def unpack(data: bytes, *, signing_key: bytes | None = None) -> dict[str, Any]:
     ------
     SnapshotError
         If the bytes are not a snapshot, are cut short or damaged, were written by another format version, or
-        are not signed with `signing_key`.
+        are not signed with one of `signing_keys`.
     """
     if not data.startswith(MAGIC):
         what = "it is empty" if not data else "it does not begin like one"
@@ -232,17 +232,18 @@ def unpack(data: bytes, *, signing_key: bytes | None = None) -> dict[str, Any]:
     head, payload = data[len(MAGIC) : _HEAD], data[_PREFIX:]
     if hashlib.blake2b(head + payload, digest_size=32).digest() != data[_HEAD : _HEAD + 32]:
         raise _damaged("its checksum does not match")
-    if signing_key is not None:
+    if signing_keys:
         if not head[2] & _SIGNED:
             raise SnapshotError(
                 "the snapshot is not signed, but this lane has a signing key",
                 fix="restore the signed snapshot that this lane wrote, or start from an empty store",
             )
-        if not hmac.compare_digest(_tag(signing_key, head + payload), data[_HEAD + 32 : _PREFIX]):
+        tags = [_tag(key, head + payload) for key in signing_keys]
+        if not any(hmac.compare_digest(tag, data[_HEAD + 32 : _PREFIX]) for tag in tags):
             raise SnapshotError(
                 "the signature of the snapshot does not match the signing key",
-                fix="use the key that the snapshot was written with; if the key is right, somebody changed "
-                "the snapshot: do not trust the store",
+                fix="use the key that the snapshot was written with, after the new one if there is one; if "
+                "the key is right, somebody changed the snapshot: do not trust the store",
             )
     try:
         body = msgspec.msgpack.decode(payload, ext_hook=_ext_hook)
@@ -268,8 +269,7 @@ def check_key(signing_key: bytes) -> None:
     if not isinstance(signing_key, bytes) or len(signing_key) < MIN_KEY_BYTES:
         raise ConfigError(
             f"the signing key must be at least {MIN_KEY_BYTES} bytes",
-            fix='make one with python -c "import secrets; print(secrets.token_hex(32))" and keep it out of '
-            "the configuration file",
+            fix="make one with secrets.token_bytes(32), and keep it in a file of mode 0600",
         )
 
 
@@ -373,16 +373,16 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     late_sample: dict[str, Any] | None = None
 
     @classmethod
-    def read(cls, data: bytes, signing_key: bytes | None) -> Snapshot:
+    def read(cls, data: bytes, signing_keys: Sequence[bytes]) -> Snapshot:
         """Read the bytes of a snapshot.
 
         Raises
         ------
         SnapshotError
-            If it is damaged, of another format version, or not signed with the key.
+            If it is damaged, of another format version, or not signed with one of the keys.
         """
         try:
-            return msgspec.convert(unpack(data, signing_key=signing_key), cls, strict=True)
+            return msgspec.convert(unpack(data, signing_keys=signing_keys), cls, strict=True)
         except msgspec.ValidationError as error:
             raise unreadable(error) from error
 

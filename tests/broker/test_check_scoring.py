@@ -20,7 +20,7 @@ from streampair_connectors.kafka.log_topic import SETTINGS
 Unique = Callable[[str], str]
 PARALLEL = f'scoring = "parallel"\n{PAIR_OGD}'
 PIPELINE = (
-    'scoring = "parallel"\nallow_pickle = true\nsigning_key_env = "TEST_KEY"\n'
+    'scoring = "parallel"\nallow_pickle = true\n'
     '[[learner.steps]]\nclass = "river.preprocessing.StandardScaler"\n'
     '[[learner.steps]]\nclass = "{}"'
 )
@@ -75,19 +75,16 @@ def test_who_scores_is_said(make: Callable[..., App]) -> None:
     assert "are given by the group" in refused(app, "learner.scoring")["text"]
 
 
-def test_a_scorer_needs_no_noise_key(make: Callable[..., App], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scorer_needs_no_noise_key(make: Callable[..., App]) -> None:
     private = PARALLEL.replace(PAIR_OGD, 'class = "streampair.auc.PairFTRL"\noptions = { epsilon = 1.0 }')
     app = make(private).role("score")
-    monkeypatch.delenv("TEST_NOISE_KEY")
+    (app.path.parent / "noise.key").unlink()
     assert all(finding["ok"] for finding in check(app).values())
 
 
 @pytest.mark.parametrize("last", ["river.linear_model.LogisticRegression", "streampair.auc.PairOGD"])
-def test_a_model_that_cannot_be_exported_is_refused(
-    make: Callable[..., App], monkeypatch: pytest.MonkeyPatch, last: str
-) -> None:
+def test_a_model_that_cannot_be_exported_is_refused(make: Callable[..., App], last: str) -> None:
     """A step before the learner would be missing from its model, and scores would be others."""
-    monkeypatch.setenv("TEST_KEY", "5e" * 32)
     app = make(PIPELINE.format(last))
     assert "the model cannot be published" in refused(app, "learner.scoring")["text"]
 

@@ -200,7 +200,7 @@ def test_labels_that_come_later_are_joined_by_the_rules_of_a_worker(
 ) -> None:
     """In time, each used once, and no event before it is due: positives would come first."""
     name = unique("hand")
-    labels = f'[labels]\ntopic = "{name}-labels"\nid = "id"\nlabel = "y"\nafter = "1d"\nabsent = false'
+    labels = f'[label_input]\ntopic = "{name}-labels"\nid = "id"\nlabel = "y"\nafter = "1d"\nabsent = false'
     configs = by_hand(kafka, tmp_path, name, labels)
     for topic in (f"{name}-in", f"{name}-labels"):
         kafka.create_topic(topic)

@@ -61,7 +61,7 @@ def test_outputs_get_the_partitions_of_the_input(
 
 
 def test_run_makes_all_three_and_goes_on(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
-    settings = "[topics]\ninput_partitions = 2\noutput_partitions = 1\nreplication_factor = 1"
+    settings = "[topics]\ninput_partitions = 2\nreplication_factor = 1"
     app = App(apache_kafka, tmp_path, unique("app"), settings=settings)
     with WorkerProcess(app.path, "--create-topics") as worker:
         made = [worker.await_log("topic_created") for _ in range(3)]
@@ -96,7 +96,7 @@ def test_an_input_that_one_lane_reads_gets_the_brokers_timestamps(
 
 
 def test_what_exists_stays_as_it_is(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> None:
-    settings = "[topics]\ninput_partitions = 4\noutput_partitions = 4"
+    settings = "[topics]\ninput_partitions = 4"
     app = App(apache_kafka, tmp_path, unique("app"), settings=settings)
     apache_kafka.create_topic(app.input, partitions=2)
     apache_kafka.create_topic(app.output, partitions=5)

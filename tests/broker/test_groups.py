@@ -18,7 +18,7 @@ from harness.applications import App, Inside, events, produce, same
 from harness.kafka import Cluster
 from harness.stalls import Stalls
 from harness.worker_process import wait_for
-from streampair_connectors.config import KafkaConfig
+from streampair_connectors.config import Duration, KafkaConfig
 from streampair_connectors.kafka import (
     Consumer,
     Partition,
@@ -63,8 +63,8 @@ class Member:
     ) -> None:
         self.settings = KafkaConfig(
             bootstrap_servers=kafka.bootstrap,
-            session_timeout_seconds=3.0 if kafka.kind == "kafka" else 6.0,
-            max_poll_interval_seconds=max_poll_interval,
+            session_timeout=Duration.of("3s") if kafka.kind == "kafka" else 6.0,
+            max_poll_interval=Duration(round(1000 * max_poll_interval)),
             group_instance_id=name,
         )
         self.topic = topic
@@ -517,11 +517,11 @@ def test_heartbeats_go_on_while_a_lane_is_opened(
             assert f'streampair_fences_total{{app="{app.name}"}} 0.0' in first.metrics()
             seconds = first.metrics().partition(f'opening_seconds{{app="{app.name}"}} ')[2].split()[0]
             assert first.worker is not None
-            assert float(seconds) > first.worker.config.require_kafka().session_timeout_seconds
+            assert float(seconds) > first.worker.config.require_kafka().session_timeout.seconds
             assert second.stop() is None
         assert first.stop() is None
     (slow,) = [record.fields for record in caplog.records if record.message == "opening_is_slow"]  # type: ignore[attr-defined]
-    assert "kafka.session_timeout_seconds" in slow["next_step"]
+    assert "kafka.session_timeout" in slow["next_step"]
 
 
 @pytest.mark.parametrize("place", ["log", "replay"])

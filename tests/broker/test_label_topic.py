@@ -211,13 +211,13 @@ def test_check_says_what_events_and_labels_need(
     assert f"labels from topic '{app.name}-labels', events learned 30 days after they come" in report()
     assert "can be gone by then" not in report()
     # Producers set the timestamps of this one.
-    assert "ahead of its arrival by more than labels.lateness (60 seconds)" in report()
+    assert "ahead of its arrival by more than label_input.lateness (60 seconds)" in report()
     assert f"--alter --topic {app.input} --add-config message.timestamp.type=LogAppendTime" in report()
     stamped = make_app(apache_kafka, tmp_path, f"{app.name}-c", store="kafka", times="LogAppendTime")
-    assert "labels.lateness" not in CliRunner().invoke(cli.app, ["check", str(stamped.path)]).output
+    assert "label_input.lateness" not in CliRunner().invoke(cli.app, ["check", str(stamped.path)]).output
     short = late_app(App(apache_kafka, tmp_path, f"{app.name}-b", partitions=2, store="kafka"))
     short.create_topics(retention_ms=str(DAY), cleanup_policy="compact,delete")
-    assert f"topic '{short.name}-labels' (labels.topic) does not exist" in CliRunner().invoke(
+    assert f"topic '{short.name}-labels' (label_input.topic) does not exist" in CliRunner().invoke(
         cli.app, ["check", str(short.path)]
     ).output.replace("\n", " ")
     apache_kafka.create_topic(f"{short.name}-labels", cleanup_policy="compact", retention_ms=str(DAY))

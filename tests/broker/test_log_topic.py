@@ -16,7 +16,7 @@ from harness.apache_kafka import KafkaBroker
 from harness.applications import App, Inside, events
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
-from streampair_connectors.config import KafkaConfig, load_config
+from streampair_connectors.config import Duration, KafkaConfig, load_config
 from streampair_connectors.kafka import (
     LogTopic,
     Message,
@@ -387,7 +387,8 @@ def test_a_broker_that_goes_away_is_no_empty_log(stoppable_kafka: Cluster, uniqu
         """Until the broker is away; what was read last."""
         last: list[tuple[int, bytes | None, bytes]] | None = None
         here = LogTopic(
-            KafkaConfig(bootstrap_servers=stoppable_kafka.bootstrap, connect_timeout_seconds=2.0), topic.name
+            KafkaConfig(bootstrap_servers=stoppable_kafka.bootstrap, connect_timeout=Duration.of("2s")),
+            topic.name,
         )
         try:
             while True:

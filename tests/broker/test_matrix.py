@@ -20,7 +20,7 @@ _BUFFERS = {
 MATRIX = {
     f"{name} {buffer}": (
         f'class = "streampair.auc.{name}"\noptions = {{ {_BUDGET}, buffer = {made} }}\n'
-        'noise_key_env = "TEST_NOISE_KEY"'
+        'noise_key_file = "noise.key"'
     )
     for name in ("OnPairStrC", "OnPairC")
     for buffer, made in _BUFFERS.items()

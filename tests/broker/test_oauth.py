@@ -21,6 +21,7 @@ from harness.kafka import Unavailable
 from harness.support import in_one_case
 from harness.tiers import STOPPABLE_TIERS
 from harness.worker_process import wait_for
+from pydantic import SecretStr
 from streampair_connectors import kafka as client
 from streampair_connectors.config import KafkaConfig, parse_config
 from streampair_connectors.kafka.oauth import TokenError, token_provider
@@ -61,7 +62,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
 def config(broker: KafkaBroker | None, **keys: Any) -> KafkaConfig:
     server = "127.0.0.1:1" if broker is None else broker.addresses["OAUTH"]
     table = {"bootstrap_servers": server, "security_protocol": "SASL_PLAINTEXT"}
-    more = {"sasl_mechanism": "OAUTHBEARER", "connect_timeout_seconds": 8.0}
+    more = {"sasl_mechanism": "OAUTHBEARER", "connect_timeout": "8s"}
     return KafkaConfig.model_validate({**table, **more, **keys})
 
 
@@ -118,7 +119,6 @@ def test_a_token_from_a_file_is_read_at_each_connection(broker: KafkaBroker, tmp
 def test_a_token_of_an_endpoint_is_used_until_shortly_before_it_expires(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OAUTH_SECRET", SECRET)
     endpoint = Endpoint()
     clock = time.monotonic
     passed = 0.0
@@ -128,7 +128,11 @@ def test_a_token_of_an_endpoint_is_used_until_shortly_before_it_expires(
         url = await endpoint.start()
         settings = config(
             *(broker,),
-            **{"oauth_token_url": url, "oauth_client_id": "fraud", "oauth_client_secret_env": "OAUTH_SECRET"},
+            **{
+                "oauth_token_url": url,
+                "oauth_client_id": "fraud",
+                "oauth_client_secret_file": SecretStr(SECRET),
+            },
             oauth_scope="kafka",
         )
         try:
@@ -167,13 +171,12 @@ def test_the_lifetime_of_a_token_may_be_text(
     monkeypatch: pytest.MonkeyPatch, expires_in: Any, requests: int
 ) -> None:
     """A token whose lifetime makes no sense is used once."""
-    monkeypatch.setenv("OAUTH_SECRET", SECRET)
     endpoint = Endpoint()
     endpoint.answer = lambda: {"access_token": "a token", "expires_in": expires_in}
 
     async def body() -> None:
         url = await endpoint.start()
-        keys = {"oauth_client_id": "fraud", "oauth_client_secret_env": "OAUTH_SECRET"}
+        keys = {"oauth_client_id": "fraud", "oauth_client_secret_file": SecretStr(SECRET)}
         provider = token_provider(config(None, oauth_token_url=url, **keys))
         try:
             for _ in range(2):
@@ -189,13 +192,12 @@ def test_the_lifetime_of_a_token_may_be_text(
 def test_an_endpoint_that_is_overloaded_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, status: int, again: bool
 ) -> None:
-    monkeypatch.setenv("OAUTH_SECRET", SECRET)
     endpoint = Endpoint()
     endpoint.status = status
 
     async def body() -> None:
         url = await endpoint.start()
-        keys = {"oauth_client_id": "fraud", "oauth_client_secret_env": "OAUTH_SECRET"}
+        keys = {"oauth_client_id": "fraud", "oauth_client_secret_file": SecretStr(SECRET)}
         try:
             with pytest.raises(TokenError, match=f"answers {status}") as caught:
                 await token_provider(config(None, oauth_token_url=url, **keys)).token()
@@ -257,8 +259,7 @@ def test_a_worker_runs_with_tokens(broker: KafkaBroker, tmp_path: Path) -> None:
     app = App(broker, tmp_path, "oauth", bootstrap=broker.addresses["OAUTH"])
     keys = (
         'security_protocol = "SASL_PLAINTEXT"\nsasl_mechanism = "OAUTHBEARER"\n'
-        f'oauth_token_file = "{private_file(tmp_path / "token", token())}"\n'
-        'client = { client_id = "fraud-1", request_timeout_ms = 20000 }\n[input]\n'
+        f'oauth_token_file = "{private_file(tmp_path / "token", token())}"\n[input]\n'
     )
     app.path.write_text(app.path.read_text().replace("[input]\n", keys))
     app.create_topics()
@@ -299,12 +300,11 @@ def test_without_aws_credentials_the_fix_is_named(monkeypatch: pytest.MonkeyPatc
         ({"oauth_token_url": "https://me:secret@idp.example/token"}, "must not hold a password"),
         ({"oauth_msk_region": "Europe"}, "oauth_msk_region"),
         ({"oauth_token_file": "a", "sasl_mechanism": "PLAIN"}, "oauth_token_file needs"),
-        ({"oauth_token_file": "a", "client": {"bootstrap_servers": "x"}}, "bootstrap_servers"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(keys: dict[str, Any], problem: str) -> None:
     table = {"bootstrap_servers": "b:9092", "security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
-    secret = {"oauth_client_id": "fraud", "oauth_client_secret_env": "X"} if "//" in str(keys) else {}
+    secret = {"oauth_client_id": "fraud", "oauth_client_secret_file": "x"} if "//" in str(keys) else {}
     if "needs oauth" in problem:
         secret = {}
     app = {"app": "a", "learner": {"class": "streampair.auc.PairOGD"}, "input": {"label": "y"}}

@@ -19,8 +19,15 @@ from harness.worker_process import wait_for
 
 Unique = Callable[[str], str]
 
-# So long may events wait; /livez fails after three times as long.
-PATIENCE = "stuck_seconds = 1.0"
+
+class Impatient(Running):
+    """A worker that lets events wait for a second; /livez fails after three times as long."""
+
+    program = (
+        "-c",
+        "from streampair_connectors.observability import progress; progress.STUCK_SECONDS = 1.0; "
+        "from streampair_connectors.cli.app import main; main()",
+    )
 
 
 class Probes:
@@ -65,7 +72,7 @@ class Probes:
 def app(unique: Unique, tmp_path: Path) -> Iterator[App]:
     """On the in-process broker: it has no part in what goes wrong."""
     cluster = open_cluster("embedded")
-    yield App(cluster, tmp_path, unique("app"), settings=PATIENCE).create_topics()
+    yield App(cluster, tmp_path, unique("app")).create_topics()
     cluster.close()
 
 
@@ -85,8 +92,8 @@ def both_say(probes: Probes, reason: str, step: str) -> None:
 
 @pytest.mark.verifier(short=True)  # on the newest version alone, but with -m verifier
 def test_a_broker_that_stands_still(stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path) -> None:
-    app = App(stoppable_kafka, tmp_path, unique("app"), settings=PATIENCE).create_topics()
-    with Running(app) as worker:
+    app = App(stoppable_kafka, tmp_path, unique("app")).create_topics()
+    with Impatient(app) as worker:
         probes = Probes(worker)
         probes.await_start()
         app.produce(events(40))
@@ -105,7 +112,7 @@ def test_a_broker_that_stands_still(stoppable_kafka: KafkaBroker, unique: Unique
 @pytest.mark.embedded
 def test_a_disk_that_hangs_and_then_refuses(app: App) -> None:
     """The broker answers, events wait, and no commit comes: the offsets stand still while the lag grows."""
-    with Running(app) as worker:
+    with Impatient(app) as worker:
         probes = Probes(worker)
         probes.await_start()
         app.produce(events(40))

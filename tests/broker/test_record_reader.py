@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from harness.applications import produce
 from harness.kafka import Cluster
-from streampair_connectors.config import KafkaConfig
+from streampair_connectors.config import Duration, KafkaConfig
 from streampair_connectors.kafka import Batches, Partition, RangeReader, RecordReader
 
 from streampair.engine.wal import Range
@@ -29,7 +29,7 @@ def test_a_connection_is_lent_again(apache_kafka: Cluster, unique: Unique) -> No
 
     async def body() -> None:
         lookup = RecordReader(
-            KafkaConfig(bootstrap_servers=apache_kafka.bootstrap, connect_timeout_seconds=10)
+            KafkaConfig(bootstrap_servers=apache_kafka.bootstrap, connect_timeout=Duration.of("10s"))
         )
 
         async def values(partition: int, start: int, end: int) -> list[bytes | None]:

@@ -16,7 +16,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from harness.apache_kafka import KafkaBroker
 from harness.kafka import Cluster
 from harness.support import in_one_case
-from streampair_connectors.config import KafkaConfig
+from streampair_connectors.config import Duration, KafkaConfig
 from streampair_connectors.kafka import (
     Committed,
     Consumer,
@@ -34,7 +34,7 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
 def config_of(kafka: Cluster, seconds: float = 15.0) -> KafkaConfig:
-    return KafkaConfig(bootstrap_servers=kafka.bootstrap, connect_timeout_seconds=seconds)
+    return KafkaConfig(bootstrap_servers=kafka.bootstrap, connect_timeout=Duration(round(1000 * seconds)))
 
 
 @asynccontextmanager

@@ -231,7 +231,7 @@ def test_a_model_topic_that_is_deleted_is_made_again(
     """Under the worker: scores go on with the model that there is, then with those of the new topic."""
     app, values = make(apache_kafka, unique("app"), tmp_path, "kafka"), events(600)
     text = app.path.read_text()
-    app.path.write_text(text.replace("[store]\n", "[store]\ntransaction_timeout_seconds = 5\n"))
+    app.path.write_text(text.replace("[store]\n", '[store]\ntransaction_timeout = "5s"\n'))
     spread(app, values[:200], PARTITIONS)
     model_topic = load_config(app.path).model_topic
     assert model_topic is not None

@@ -31,9 +31,10 @@ from harness.certificates import Authority
 from harness.kafka import Unavailable
 from harness.tiers import STOPPABLE_TIERS
 from harness.worker_process import wait_for
+from pydantic import SecretStr
 from streampair_connectors import kafka as client
 from streampair_connectors.cli.check import check_config
-from streampair_connectors.config import Config, KafkaConfig, load_config
+from streampair_connectors.config import Config, Duration, KafkaConfig, load_config
 from streampair_connectors.kafka.log_topic import SETTINGS
 from streampair_connectors.serve.model_source import TopicModel
 
@@ -57,7 +58,7 @@ class Secured:
 
     def config(self, listener: str, protocol: str, **keys: Any) -> KafkaConfig:
         address = self.broker.addresses[listener]
-        table = {"bootstrap_servers": address, "security_protocol": protocol, "connect_timeout_seconds": 8.0}
+        table = {"bootstrap_servers": address, "security_protocol": protocol, "connect_timeout": "8s"}
         return KafkaConfig.model_validate({**table, **{k: v for k, v in keys.items() if v is not None}})
 
     def scram(self, user: str = "alice", password: str = PASSWORD, **keys: Any) -> KafkaConfig:
@@ -128,13 +129,12 @@ def mutual(secured: Secured, pair: tuple[Path, Path] | None, **keys: Any) -> Kaf
     return secured.config("MUTUAL", "SSL", ssl_cafile=str(secured.ca), **options, **keys)
 
 
-LOCKED = {"ssl_key_password_env": "KEY_SECRET"}
 WORKS: dict[str, Make] = {
     "TLS": lambda s: s.config("TLS", "SSL", ssl_cafile=str(s.ca)),
     "SCRAM over TLS": lambda s: s.scram(),
     "mutual TLS": lambda s: mutual(s, s.client),
     "mutual TLS with an encrypted key": lambda s: mutual(
-        s, s.locked_client, ssl_key_password_env="KEY_SECRET"
+        s, s.locked_client, ssl_key_password_file=SecretStr("opens the key")
     ),
 }
 
@@ -189,8 +189,7 @@ async def topics_of(config: KafkaConfig) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("case", WORKS)
-def test_a_secured_broker_is_reached(secured: Secured, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    monkeypatch.setenv("KEY_SECRET", "opens the key")
+def test_a_secured_broker_is_reached(secured: Secured, case: str) -> None:
     assert isinstance(asyncio.run(topics_of(WORKS[case](secured))), dict)
 
 
@@ -206,7 +205,7 @@ def test_the_cause_of_a_refusal_is_named(secured: Secured, case: str) -> None:
 
 
 def test_tls_to_a_plain_port_and_nobody_at_all(secured: Secured) -> None:
-    tls = {"security_protocol": "SSL", "connect_timeout_seconds": 8.0, "ssl_cafile": str(secured.ca)}
+    tls = {"security_protocol": "SSL", "connect_timeout": "8s", "ssl_cafile": str(secured.ca)}
     plain = KafkaConfig.model_validate({"bootstrap_servers": secured.broker.bootstrap, **tls})
     with pytest.raises(SourceError, match="does not speak TLS") as caught:
         asyncio.run(topics_of(plain))
@@ -468,5 +467,5 @@ def test_the_next_address_of_a_name_is_tried(secured: Secured, monkeypatch: pyte
             client_socket.setblocking(False)
             client_socket.connect_ex(hole.getsockname())
         monkeypatch.setattr(socket, "getaddrinfo", two)
-        config = KafkaConfig(bootstrap_servers=f"kafka.test:{port}", connect_timeout_seconds=8.0)
+        config = KafkaConfig(bootstrap_servers=f"kafka.test:{port}", connect_timeout=Duration.of("8s"))
         assert isinstance(asyncio.run(client.describe_topics(config)), dict)

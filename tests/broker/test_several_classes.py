@@ -15,10 +15,7 @@ from streampair_connectors.config import load_config
 from streampair_connectors.worker.factory import build_learner
 
 FOREST = 'class = "streampair.auc.MulticlassForest"\noptions = { trees = 4, nodes = 31, seed = 1 }'
-RIVER = (
-    'class = "river.forest.ARFClassifier"\noptions = { n_models = 2, seed = 1 }\n'
-    'allow_pickle = true\nsigning_key_env = "TEST_KEY"'
-)
+RIVER = 'class = "river.forest.ARFClassifier"\noptions = { n_models = 2, seed = 1 }\nallow_pickle = true'
 
 
 def events(count: int, *, whole: bool) -> list[dict[str, Any]]:
@@ -40,14 +37,12 @@ def test_probabilities_of_all_classes_are_sent(
     kafka: Cluster,
     unique: Callable[[str], str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     learner: str,
 ) -> None:
     """What the learner itself gives before it learns each record; the score is that of `positive`."""
-    monkeypatch.setenv("TEST_KEY", "0f" * 32)
     app = App(kafka, tmp_path, unique("app"), learner=learner).create_topics()
     text = app.path.read_text().replace('features = ["f0", "f1", "f2", "f3"]', 'features = ["f0", "f1"]')
-    app.path.write_text(text.replace('label = "y"', 'label = "y"\nlabels = "any"\npositive = "high"'))
+    app.path.write_text(text.replace('label = "y"', 'label = "y"\nlabel_type = "any"\npositive = "high"'))
     rows = events(120, whole=learner == RIVER)
     app.produce([json.dumps(row).encode() for row in rows])
     with Running(app) as worker:

@@ -21,7 +21,7 @@ from harness.apache_kafka import PROFILES, KafkaBroker, TwoBrokers, version_of
 from harness.kafka import Cluster
 from harness.late_requests import API_KEYS, LateRequests
 from harness.worker_process import wait_for
-from streampair_connectors.config import KafkaConfig
+from streampair_connectors.config import Duration, KafkaConfig
 from streampair_connectors.kafka import (
     Committed,
     Message,
@@ -38,7 +38,7 @@ Unique = Callable[[str], str]
 
 
 def config_of(kafka: Cluster, seconds: float = 15.0) -> KafkaConfig:
-    return KafkaConfig(bootstrap_servers=kafka.bootstrap, connect_timeout_seconds=seconds)
+    return KafkaConfig(bootstrap_servers=kafka.bootstrap, connect_timeout=Duration(round(1000 * seconds)))
 
 
 P = TypeVar("P", bound=TransactionalProducer)
@@ -669,7 +669,7 @@ def late_request(kafka: Cluster, unique: Unique, request_name: str, before: str,
     aborts, name = request_name == "EndTxn that aborts", request_name.partition(" ")[0]
 
     async def body(proxy: LateRequests) -> None:
-        config = KafkaConfig(bootstrap_servers=proxy.bootstrap, connect_timeout_seconds=15.0)
+        config = KafkaConfig(bootstrap_servers=proxy.bootstrap, connect_timeout=Duration.of("15s"))
         producer = made(_Faulty, config, unique("app"), source)
         n = 0
 

@@ -245,7 +245,7 @@ def test_nobody_takes_the_files_of_one_that_stands_still(trial: MakeTrial, nurse
 
 @pytest.mark.verifier(store="kafka")
 def test_a_transaction_that_times_out(trial: MakeTrial, nursery: Nursery) -> None:
-    one = trial(lasting="transaction_timeout_seconds = 5")
+    one = trial(lasting='transaction_timeout = "5s"')
     one.feed(120)
     with stopped_at(nursery, one, "commit 4: offsets in", count=3) as worker:
         assert open_transaction(one)
@@ -458,7 +458,7 @@ def test_two_workers_with_one_static_id(trial: MakeTrial, nursery: Nursery) -> N
 
 
 def test_a_learner_slower_than_the_group_allows(trial: MakeTrial, nursery: Nursery) -> None:
-    one = trial(kafka_settings="max_poll_interval_seconds = 6")
+    one = trial(kafka_settings='max_poll_interval = "6s"')
     one.feed(250)
     with nursery.start(one.app, pause=0.05) as worker:
         worker.await_log("lane_opened")

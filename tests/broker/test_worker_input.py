@@ -19,6 +19,7 @@ from harness.applications import App, Inside, events, read_until, same, scores_b
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.cli import app as cli
+from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.flow_control import Backlog
 from typer.testing import CliRunner
 
@@ -346,9 +347,10 @@ def test_the_broker_may_die_and_come_back(
 
 
 def test_a_worker_can_be_stopped_while_the_broker_is_away(
-    stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path
+    stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = App(stoppable_kafka, tmp_path, unique("app"), settings="stop_timeout_seconds = 2").create_topics()
+    monkeypatch.setattr(worker_module, "_STOP_SECONDS", 2.0)
+    app = App(stoppable_kafka, tmp_path, unique("app")).create_topics()
     values = events(100)
     app.produce(values)
     with Inside(app) as worker:

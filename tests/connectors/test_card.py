@@ -286,7 +286,7 @@ def test_the_audit_that_the_configuration_names_is_served(config: Path, gauges: 
 LATE = (
     TOML.replace('label = "y"\n', "")
     + """
-[labels]
+[label_input]
 topic = "chargebacks"
 id = "key"
 label = "y"

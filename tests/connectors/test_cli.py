@@ -79,7 +79,7 @@ def help_of(*path: str) -> str:
 
 def test_the_commands() -> None:
     assert {" ".join(path) for path in COMMANDS} == {
-        *("", "demo", "check", "run", "serve", "compare", "replay", "audit", "erasure"),
+        *("", "demo", "check", "run", "serve", "compare", "replay", "audit", "erasure", "key"),
         *("budget", "budget plan", "budget show", "budget card"),
         *("dlq", "dlq list", "dlq show", "dlq replay"),
         *("model", "model export", "model show"),
@@ -153,7 +153,7 @@ def test_check_names_everything_that_is_missing(config: Path) -> None:
         port = taken.getsockname()[1]
         config.write_text(
             TOML.replace("metrics.port = 0", f"metrics.port = {port}")
-            + '[kafka]\nbootstrap_servers = "127.0.0.1:1"\nconnect_timeout_seconds = 2\n'
+            + '[kafka]\nbootstrap_servers = "127.0.0.1:1"\nconnect_timeout = "2s"\n'
             + '[store]\ndirectory = "fraud.toml/state"\n'
         )
         result = call("check", config, code=1)
@@ -208,14 +208,15 @@ def test_replay_logs_that_records_lie_outside_their_bounds(config: Path, tmp_pat
 
 def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:
     """192.0.2.1 is for documents, nobody's."""
-    separate = 'metrics.port = 0\nmetrics.public_host = "192.0.2.1"\nmetrics.public_port = 0'
+    separate = 'metrics.port = 0\nmetrics.host = "192.0.2.1"\nmetrics.public_port = 0'
     config.write_text(TOML.replace("metrics.port = 0", separate))
     findings = json.loads(call("check", config, "--json", code=1).stdout)["findings"]
     ports = {f["check"]: f for f in findings if f["check"].startswith("metrics.")}
-    assert ports["metrics.port"] == {"check": "metrics.port", "ok": True, "text": "127.0.0.1:a free port"}
-    assert not ports["metrics.public_port"]["ok"]
-    assert "192.0.2.1" in ports["metrics.public_port"]["text"]
-    assert "correct metrics.public_host" in ports["metrics.public_port"]["fix"]
+    public = {"check": "metrics.public_port", "ok": True, "text": "0.0.0.0:a free port"}
+    assert ports["metrics.public_port"] == public
+    assert not ports["metrics.port"]["ok"]
+    assert "192.0.2.1" in ports["metrics.port"]["text"]
+    assert "correct metrics.host" in ports["metrics.port"]["fix"]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz"])
@@ -257,7 +258,7 @@ def test_replay_of_relevances_and_of_classes(
     config: Path, learner: str, labels: list[Any], bad: str | None
 ) -> None:
     text = TOML.replace("auc.PairOGD", learner)
-    config.write_text(text.replace('label = "y"', 'label = "y"\nlabels = "any"'))
+    config.write_text(text.replace('label = "y"', 'label = "y"\nlabel_type = "any"'))
     file = config.with_name("events.jsonl")
     events = [{**row, "y": labels[i % len(labels)]} for i, row in enumerate(rows())]
     if bad is not None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from harness.support import in_one_case
+from pydantic import SecretStr
 from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import Config, KafkaConfig, load_config, parse_config
-from streampair_connectors.config.secrets import read_secret
+from streampair_connectors.config import Config, Duration, KafkaConfig, load_config, parse_config
+from streampair_connectors.config.secrets import draw_key, read_secret
 from streampair_connectors.observability.privacy_card import read_audit
 from streampair_connectors.worker.factory import build_lane, build_learner
 
@@ -146,7 +147,7 @@ def test_declared_values_are_features_with_public_bounds() -> None:
     assert others.fingerprint() != same.fingerprint()
     plain = {"app": "a", "input": {"label": "y", "features": {"a": [0, 1]}}}
     plain["learner"] = {"class": "streampair.auc.PairFTRL"}
-    assert parse_config(plain).fingerprint() == "1a2c37a81173b32a465703ab017f6ab3"
+    assert parse_config(plain).fingerprint() == "a00bde5bd3282df1ce2b87a5544f14c0"
 
 
 def test_all_problems_are_reported_at_once() -> None:
@@ -171,11 +172,18 @@ def test_a_byte_order_mark_is_no_part_of_a_secret_or_an_audit(tmp_path: Path) ->
     file = tmp_path / "password"
     file.write_text("s3cret\r\n", "utf-8-sig")
     file.chmod(0o600)
-    secret = read_secret("kafka.password", file, None)
+    secret = read_secret("kafka.password", file)
     assert secret is not None
     assert secret.get_secret_value() == "s3cret"
     file.write_text("{}", "utf-8-sig")
     assert read_audit(file) == "{}"
+
+
+def test_the_files_of_secrets_start_at_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "fraud.toml"
+    file.write_text(README + 'store.key_file = "store.key"\n')
+    draw_key(tmp_path / "store.key")
+    assert len(load_config(file).store.sealing_keys()) == 1
 
 
 # Secrets
@@ -193,16 +201,13 @@ def sasl(**more: Any) -> Config:
     return parse_config(minimal(kafka={**SASL, **more}))
 
 
-def test_a_password_comes_from_a_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_password_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("hunter2\n")
     file.chmod(0o600)
-    monkeypatch.setenv("BROKER_PASSWORD", "hunter3")
     for config, expected in (
         (sasl(password_file=str(file)), "hunter2"),
-        (sasl(password_env="BROKER_PASSWORD"), "hunter3"),
+        (sasl(password_file=SecretStr("hunter3")), "hunter3"),
     ):
         password = config.require_kafka().password()
         assert password is not None
@@ -219,59 +224,91 @@ def test_a_password_in_the_configuration_is_refused_without_showing_it() -> None
 
 
 @pytest.mark.parametrize("content", [None, "", "\n"])
-def test_a_secret_that_is_not_there(
-    tmp_path: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_that_is_not_there(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "password"
     if content is not None:
         file.write_text(content)
         file.chmod(0o600)
     with pytest.raises(ConfigError, match="password"):
         sasl(password_file=str(file)).require_kafka().password()
-    monkeypatch.delenv("NO_SUCH", raising=False)
-    with pytest.raises(ConfigError, match="NO_SUCH"):
-        sasl(password_env="NO_SUCH").require_kafka().password()
-    with pytest.raises(ConfigError, match="both set"):
-        sasl(password_env="NO_SUCH", password_file=str(file)).require_kafka().password()
 
 
 def test_a_key_is_hexadecimal_and_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("ab" * 32)
     file.chmod(0o600)
-    config = parse_config(minimal(learner={"signing_key_file": str(file)}))
-    assert config.learner.signing_key() == b"\xab" * 32
+    config = parse_config(minimal(learner={"noise_key_file": str(file)}))
+    assert config.learner.noise_key() == b"\xab" * 32
     file.write_text("open sesame")
-    with pytest.raises(ConfigError, match="openssl rand -hex 32") as caught:
-        config.learner.signing_key()
+    with pytest.raises(ConfigError, match="streampair key FILE") as caught:
+        config.learner.noise_key()
     assert "sesame" not in str(caught.value)
+
+
+def test_both_keys_of_a_store_are_made_of_each_line_of_its_file(tmp_path: Path) -> None:
+    """Different ones for sealing and signing, of which none is the line itself."""
+    file = tmp_path / "store.key"
+    draw_key(file)
+    old = file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    store = parse_config(minimal(store={"key_file": str(file)})).store
+    [sealing], [signing] = store.sealing_keys(), store.signing_keys()
+    assert len({sealing, signing, bytes.fromhex(old)}) == 3
+    assert {len(sealing), len(signing)} == {32}
+    file.write_text("cd" * 32 + "\n" + old)
+    assert store.sealing_keys()[1:] == [sealing]
+    assert store.signing_keys()[1:] == [signing]
+    assert len({*store.sealing_keys(), *store.signing_keys()}) == 4
+
+
+def test_a_key_that_exists_is_not_written_over(tmp_path: Path) -> None:
+    file = tmp_path / "store.key"
+    draw_key(file)
+    old = file.read_text()
+    with pytest.raises(ConfigError, match="its first line") as caught:
+        draw_key(file)
+    assert file.read_text() == old
+    assert old.strip() not in str(caught.value)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        draw_key(tmp_path / "nowhere" / "store.key")
+
+
+def test_the_noise_key_is_not_that_of_the_store() -> None:
+    """Scorers have the key of the store, and must not be able to compute the noise."""
+    keys = {"learner": {"noise_key_file": "one.key"}, "store": {"key_file": "one.key"}}
+    assert "are the same key" in refusal(minimal(**keys))
+
+
+# Durations
+
+
+def test_a_duration_is_a_text_with_its_unit() -> None:
+    texts = {"0s": 0, "500ms": 500, "90s": 90_000, "15m": 900_000, "6h": 21_600_000, "30d": 2_592_000_000}
+    for text, milliseconds in texts.items():
+        assert Duration.of(text) == milliseconds
+        assert str(Duration(milliseconds)) in (text, "90s")
+    for wrong in (30, 1.5, True, None, "30", "1.5h", "-1s", "30 s", "30sec", ""):
+        problem = refusal(minimal(kafka={"bootstrap_servers": "a:1", "session_timeout": wrong}))
+        assert f"kafka.session_timeout: {wrong!r} is not a duration; write it with its unit" in problem
+    problem = refusal(minimal(kafka={"bootstrap_servers": "a:1", "session_timeout": "999ms"}))
+    assert "999ms is too short; write at least 1s" in problem
 
 
 # Static membership
 
 
-def test_the_name_in_the_group_comes_from_the_configuration_or_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_name_in_the_group() -> None:
     def named(**more: object) -> KafkaConfig:
         servers = {"bootstrap_servers": "localhost:9092"}
         return parse_config(minimal(kafka={**servers, **more})).require_kafka()
 
-    assert named().instance_id() is None
-    assert named(group_instance_id="worker-0").instance_id() == "worker-0"
-    monkeypatch.setenv("POD_NAME", "fraud-1")
-    assert named(group_instance_id_env="POD_NAME").instance_id() == "fraud-1"
+    assert named().group_instance_id is None
+    assert named(group_instance_id="worker-0").group_instance_id == "worker-0"
     for wrong in ("", "a b", "..", "x" * 250):
-        monkeypatch.setenv("POD_NAME", wrong)
-        with pytest.raises(ConfigError, match="not a group instance id") as caught:
-            named(group_instance_id_env="POD_NAME").instance_id()
-        assert "set POD_NAME to a name that no other worker has" in str(caught.value)
         with pytest.raises(ConfigError, match="not a group instance id"):
             named(group_instance_id=wrong)
-    with pytest.raises(ConfigError, match="both set; keep one"):
-        named(group_instance_id="a", group_instance_id_env="POD_NAME")
-    with pytest.raises(ConfigError, match=r"kafka\.max_poll_interval_seconds"):
-        named(max_poll_interval_seconds=0.5)
+    with pytest.raises(ConfigError, match=r"kafka\.max_poll_interval: 500ms is too short"):
+        named(max_poll_interval=Duration.of("500ms"))
 
 
 # The learner
@@ -295,14 +332,14 @@ def test_declared_features_bounds_and_labels_reach_our_own_learners() -> None:
 def test_ranking_needs_more_than_two_labels() -> None:
     learner = {"class": "streampair.ranking.PairOGD", "options": {"relevance": [0, 4]}}
     data = {"app": "grades", "input": {"label": "grade"}, "learner": learner}
-    with pytest.raises(ConfigError, match=r'two labels.*Fix: add labels = "any" to'):
+    with pytest.raises(ConfigError, match=r'two labels.*Fix: add label_type = "any" to'):
         build_learner(Config.model_validate(data))
-    config = Config.model_validate({**data, "input": {"label": "grade", "labels": "any"}})
+    config = Config.model_validate({**data, "input": {"label": "grade", "label_type": "any"}})
     model = build_learner(config)
     model.learn_one({"a": 1.0}, 4)
     assert model.relevance == [0, 4]
     # A label that ranks high needs no other one then.
-    Config.model_validate({**data, "input": {"label": "grade", "labels": "any", "positive": "a"}})
+    Config.model_validate({**data, "input": {"label": "grade", "label_type": "any", "positive": "a"}})
     assert config.fingerprint() != Config.model_validate({**data, "input": {"label": "grade"}}).fingerprint()
 
 
@@ -310,11 +347,11 @@ def test_labels_that_come_later_are_of_two_classes() -> None:
     late = {
         "app": "fraud",
         "input": {"features": ["a", "b"]},
-        "labels": {"topic": "grades", "id": "key", "label": "grade", "after": "1d"},
+        "label_input": {"topic": "grades", "id": "key", "label": "grade", "after": "1d"},
         "learner": {"class": "streampair.auc.MulticlassForest"},
     }
     assert build_learner(parse_config(late)) is not None
-    several = {**late, "input": {"features": ["a", "b"], "labels": "any"}}
+    several = {**late, "input": {"features": ["a", "b"], "label_type": "any"}}
     with pytest.raises(ConfigError, match="labels that come later are of two classes"):
         parse_config(several)
     ranks = parse_config({**late, "learner": {"class": "streampair.ranking.PairOGD"}})

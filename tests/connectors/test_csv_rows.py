@@ -24,7 +24,7 @@ CONFIGS = {
     "all": InputConfig(label="y", id="id"),
     "texts": InputConfig(label="y", features=["a", "b"], positive="1", negative="-0"),
     "whole": InputConfig(label="y", features=["a", "b"], positive=1, negative=-1, max_event_bytes=64),
-    "any": InputConfig(label="y", features=["b", "a"], labels="any", id="id"),
+    "any": InputConfig(label="y", features=["b", "a"], label_type="any", id="id"),
 }
 
 # Each number as Python, NumPy, C and spreadsheets write it, and as nobody does.

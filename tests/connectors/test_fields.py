@@ -20,9 +20,11 @@ from streampair.engine import Event, Lane, Record
 from streampair.errors import ConfigError, PrivacyError, RecordError, TombstoneError
 
 
-def configured(base: Path | None = None, labels: dict[str, Any] | None = None, **declared: Any) -> Config:
+def configured(
+    base: Path | None = None, label_input: dict[str, Any] | None = None, **declared: Any
+) -> Config:
     source = {"app": "test", "input": declared, "learner": {"class": "streampair.auc.PairOGD"}}
-    return parse_config(source if labels is None else {**source, "labels": labels}, base=base)
+    return parse_config(source if label_input is None else {**source, "label_input": label_input}, base=base)
 
 
 def decoded(config: Config, values: list[bytes | None], **options: bool) -> list[Any]:
@@ -212,7 +214,7 @@ def test_ids_and_labels_in_nested_objects() -> None:
     config = configured(
         features=["row.amount"],
         id="row.id",
-        labels={"topic": "l", "id": "row.id", "label": "row.bad", "after": "1d", "envelope": "debezium"},
+        label_input={"topic": "l", "id": "row.id", "label": "row.bad", "after": "1d", "envelope": "debezium"},
     )
     find = event_ids(config)
     events = [
@@ -428,4 +430,4 @@ def test_a_private_learner_takes_no_header() -> None:
 def test_an_id_of_labels_is_key_in_words() -> None:
     labels = {"topic": "l", "id": "$key", "label": "y", "after": "1d"}
     with pytest.raises(ConfigError, match='id is "key"'):
-        configured(features=["a"], id="$key", labels=labels)
+        configured(features=["a"], id="$key", label_input=labels)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from harness.schema_registry import Registry, avro, record_schema
+from pydantic import SecretStr
 from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.codecs.labels import DecodedLabel, LabelDecoder, event_ids
 from streampair_connectors.config import Config, parse_config
@@ -27,8 +28,8 @@ FIELDS = [
 
 
 def configured(base: Path | None = None, **more: Any) -> Config:
-    tables = {name: more.pop(name) for name in ("labels", "schema_registry") if name in more}
-    declared = {"features": ["a", "b"], **({} if "labels" in tables else {"label": "y"}), **more}
+    tables = {name: more.pop(name) for name in ("label_input", "schema_registry") if name in more}
+    declared = {"features": ["a", "b"], **({} if "label_input" in tables else {"label": "y"}), **more}
     learner = {"class": "streampair.auc.PairOGD"}
     return parse_config({"app": "test", "input": declared, "learner": learner, **tables}, base=base)
 
@@ -260,8 +261,7 @@ def test_a_lane_waits_for_the_registry(registry: Registry, learner: Any) -> None
 
 
 def test_the_password_is_sent_and_never_shown(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REGISTRY_PASSWORD", "open sesame")
-    table = {"url": registry.url, "username": "me", "password_env": "REGISTRY_PASSWORD"}
+    table = {"url": registry.url, "username": "me", "password_file": SecretStr("open sesame")}
     config = configured(format="avro", schema_registry=table)
     registry.status = 401
     with pytest.raises(SourceError) as caught:
@@ -294,7 +294,7 @@ def test_labels_and_ids_in_avro(registry: Registry) -> None:
     ]
     registry.add(1, events)
     registry.add(2, labels)
-    config = with_registry(registry, labels=LABELS | {"format": "avro"})
+    config = with_registry(registry, label_input=LABELS | {"format": "avro"})
     good = Record(0, avro(labels, {"bad": True, "k": 7, "note": b""}, 2))
     decode = LabelDecoder(config)
     assert decode(good) == DecodedLabel(b"7", 2)
@@ -321,7 +321,7 @@ def test_labels_and_ids_in_avro(registry: Registry) -> None:
 
 
 def test_labels_and_ids_behind_the_id_of_a_schema() -> None:
-    config = configured(format="json-schema", labels=LABELS | {"format": "json-schema"})
+    config = configured(format="json-schema", label_input=LABELS | {"format": "json-schema"})
     frame = b"\0\0\0\0\1"
     assert LabelDecoder(config)(Record(0, frame + b'{"bad": false, "k": "x"}')) == DecodedLabel(b"x", 1)
     assert event_ids(config)([Record(0, frame + b'{"k": 3}'), Record(1, b'{"k": 3}')]) == [b"3", None]
@@ -349,8 +349,8 @@ def test_csv() -> None:
         ({"schema_file": "x"}, "remove it"),
         ({"schema_registry": {"url": "http://x"}}, "not used"),
         ({"format": "avro", "schema_file": "x", "schema_registry": {"url": "http://x"}}, "not used"),
-        ({"labels": LABELS | {"format": "avro"}}, r'labels.format = "avro" needs the schemas'),
-        ({"labels": LABELS, "format": "csv", "columns": ["a", "b", "k"]}, "events are CSV"),
+        ({"label_input": LABELS | {"format": "avro"}}, r'label_input.format = "avro" needs the schemas'),
+        ({"label_input": LABELS, "format": "csv", "columns": ["a", "b", "k"]}, "events are CSV"),
         ({"format": "avro", "schema_registry": {"url": "http://me:word@x"}}, "username and password_file"),
         ({"format": "avro", "schema_registry": {"url": "file:///etc"}}, "not the URL"),
         ({"format": "avro", "schema_registry": {"url": "http://x", "username": "me"}}, "belong together"),

@@ -22,8 +22,8 @@ INPUTS: list[dict[str, Any]] = [
 LABELS: list[dict[str, Any]] = [
     {"id": "payment", "label": "y"},
     {"id": "key", "label": "y"},
-    {"id": "key", "value": True},
-    {"id": "payment", "value": True},
+    {"id": "key"},
+    {"id": "payment"},
     {"id": {"header": "payment"}, "label": "y"},
 ]
 VALUES = st.sampled_from([True, False, 0, 1, 1.0, 2, "bad", "good", "1", "true", None, [1], float("nan")])
@@ -43,12 +43,12 @@ MESSAGES = st.lists(
 def test_a_batch_has_the_labels_of_its_messages(
     input_table: dict[str, Any], labels: dict[str, Any], values: list[bytes | None], keys: list[bytes | None]
 ) -> None:
-    value = {"value": input_table.get("positive", True)} if "value" in labels else {}
+    absent = {} if "label" in labels else {"absent": input_table.get("negative", False)}
     config = parse_config(
         {
             "app": "a",
             "input": {"features": ["x"], **input_table},
-            "labels": {"topic": "labels", "after": "1d", **labels, **value},
+            "label_input": {"topic": "labels", "after": "1d", **labels, **absent},
             "learner": {"class": "streampair.auc.PairOGD"},
         }
     )

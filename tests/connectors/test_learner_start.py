@@ -27,7 +27,7 @@ TOML = """
 app = "fraud"
 metrics.port = 0
 kafka.bootstrap_servers = "127.0.0.1:1"
-kafka.connect_timeout_seconds = 2
+kafka.connect_timeout = "2s"
 [input]
 topic = "payments"
 label = "y"

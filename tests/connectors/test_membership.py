@@ -47,7 +47,7 @@ def test_the_error_names_both_the_cause_and_the_fix() -> None:
     assert error is not None
     assert not error.retriable
     assert "'worker-0'" in error.problem
-    assert "group_instance_id_env" in str(error.fix)
+    assert "STREAMPAIR_KAFKA__GROUP_INSTANCE_ID" in str(error.fix)
 
 
 def test_the_client_has_a_name_for_the_error_of_a_taken_id() -> None:

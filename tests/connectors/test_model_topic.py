@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.host import Host
@@ -35,7 +36,7 @@ KEY, OTHER_KEY = "11" * 32, "22" * 32
 def config_of(
     app: str = "a", *, learner: dict[str, Any] | None = None, key: str | None = None, **more: Any
 ) -> Config:
-    store = {} if key is None else {"sealing_key_env": key}
+    store = {} if key is None else {"key_file": SecretStr(key)}
     return parse_config(
         {
             "app": app,
@@ -153,9 +154,7 @@ def test_parts_of_two_writers_never_make_a_model(seed: int) -> None:
 # Refusals
 
 
-def data_of(config: Config, monkeypatch: pytest.MonkeyPatch, **keys: str) -> bytes:
-    for name, value in keys.items():
-        monkeypatch.setenv(name, value)
+def data_of(config: Config) -> bytes:
     publisher = ModelPublisher(config, Topic())  # type: ignore[arg-type]
     return publisher._export(lane_of(auc.PairOGD(), 7))
 
@@ -188,22 +187,21 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
     return lane
 
 
-def test_a_model_is_read_by_the_workers_of_its_application(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Assembler(config_of()).load(data_of(config_of(), monkeypatch))
+def test_a_model_is_read_by_the_workers_of_its_application() -> None:
+    found = Assembler(config_of()).load(data_of(config_of()))
     assert (found.model.slots, found.positions, found.scored_until) == (7, {0: 0, 1: 4}, None)
-    sealed = data_of(config_of(key="K"), monkeypatch, K=KEY)
+    sealed = data_of(config_of(key=KEY))
     assert b"PairOGD" not in sealed
-    assert Assembler(config_of(key="K")).load(sealed).model.slots == 7
+    assert Assembler(config_of(key=KEY)).load(sealed).model.slots == 7
 
 
 @pytest.mark.parametrize(
     "case", ["application", "learner", "no key", "another key", "no seal", "damaged", "cut"]
 )
-def test_a_model_of_others_is_refused_by_name(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTHER", OTHER_KEY)
+def test_a_model_of_others_is_refused_by_name(case: str) -> None:
     ours = config_of()
-    plain = data_of(ours, monkeypatch)
-    sealed = data_of(config_of(key="K"), monkeypatch, K=KEY)
+    plain = data_of(ours)
+    sealed = data_of(config_of(key=KEY))
     refusals: dict[str, tuple[Config, bytes, type[StreampairError], str]] = {
         "application": (config_of("b"), plain, ConfigError, "models of application 'a'"),
         "learner": (
@@ -213,9 +211,9 @@ def test_a_model_of_others_is_refused_by_name(case: str, monkeypatch: pytest.Mon
             "made with other settings",
         ),
         "no key": (ours, sealed, ConfigError, "has no sealing key"),
-        "another key": (config_of(key="OTHER"), sealed, StoreError, "was sealed with the key"),
-        "no seal": (config_of(key="K"), plain, ConfigError, "not sealed, and this worker has a"),
-        "damaged": (config_of(key="K"), sealed[:-1] + b"?", StoreError, "was changed or moved"),
+        "another key": (config_of(key=OTHER_KEY), sealed, StoreError, "was sealed with the key"),
+        "no seal": (config_of(key=KEY), plain, ConfigError, "not sealed, and this worker has a"),
+        "damaged": (config_of(key=KEY), sealed[:-1] + b"?", StoreError, "was changed or moved"),
         "cut": (ours, plain[:-9], SnapshotError, "damaged or cut short"),
     }
     config, data, kind, words = refusals[case]
@@ -224,7 +222,7 @@ def test_a_model_of_others_is_refused_by_name(case: str, monkeypatch: pytest.Mon
     assert caught.value.fix
 
 
-def test_the_newest_whole_model_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_whole_model_is_read() -> None:
     async def body() -> None:
         topic, config = Topic(), config_of()
         lookup: Any = topic

@@ -53,8 +53,8 @@ def test_each_score_goes_to_the_partition_of_its_key_or_of_its_event() -> None:
 
 
 def test_scores_of_at_least_the_limit_are_alerts_too() -> None:
-    config = parse_config({**CONFIG_TABLE, "output": {"alert_above": 2.0, "alert_topic": "high"}})
-    routes = Routes({"a-scores": 1, "a-dead-letters": 1, "high": 3})
+    config = parse_config({**CONFIG_TABLE, "output": {"alert_above": 2.0}})
+    routes = Routes({"a-scores": 1, "a-dead-letters": 1, "a-alerts": 3})
     values = [1.9, 2.0, None, 2.5, -3.0]
     records = [
         OrderedRecord(offset, b"", b"k%d" % offset, 1000, partition=0, position=offset, clock=1000)
@@ -66,7 +66,7 @@ def test_scores_of_at_least_the_limit_are_alerts_too() -> None:
     OutputMessages(config, routes).scores(out, encoder, records, scored, [(0, n) for n in range(len(values))])
     assert len(out.pop(Partition("a-scores", 0))) == len(values)
     alerts = [(target, json.loads(m.value)["offset"]) for target, messages in out.items() for m in messages]
-    assert sorted(alerts) == sorted((routes.target("high", b"k%d" % n, 0), n) for n in (1, 3))
+    assert sorted(alerts) == sorted((routes.target("a-alerts", b"k%d" % n, 0), n) for n in (1, 3))
 
 
 TRACE = ("traceparent", None)

@@ -178,3 +178,68 @@ def test_check_names_the_keys_that_are_not_from_the_file(file: Path, monkeypatch
     result = CliRunner().invoke(command, ["check", str(file), "--set", "kafka.bootstrap_servers=127.0.0.1:1"])
     line = "worker.batch_size from STREAMPAIR_WORKER__BATCH_SIZE, kafka.bootstrap_servers from --set"
     assert f"ok   overrides: {line}" in result.output
+
+
+# Secrets
+
+SASL = """
+kafka.security_protocol = "SASL_PLAINTEXT"
+kafka.sasl_mechanism = "PLAIN"
+kafka.username = "ann"
+"""
+
+
+def test_the_environment_gives_a_secret_itself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(FILE + SASL + 'kafka.password_file = "nowhere"\n')
+    for name, secret in (
+        ("KAFKA__PASSWORD", "12345"),
+        ("KAFKA__SSL_KEY_PASSWORD", '"quoted"'),
+        ("LEARNER__NOISE_KEY", "4f" * 32 + "\n"),
+        ("STORE__KEY", "5e" * 32 + "\n" + "6d" * 32),
+    ):
+        monkeypatch.setenv(f"STREAMPAIR_{name}", secret)
+    config = load_config(file)
+    kafka = config.require_kafka()
+    found = [kafka.password(), kafka.ssl_key_password()]
+    assert [each.get_secret_value() for each in found if each is not None] == ["12345", '"quoted"']
+    assert config.learner.noise_key() == b"\x4f" * 32
+    assert len(config.store.sealing_keys()) == 2
+    texts = f"{config!r}{config}{config.model_dump()}{config.model_dump_json()}{config.places}"
+    for secret in ("12345", "quoted", "4f4f", "5e5e", "6d6d"):
+        assert secret not in texts
+
+
+def test_a_secret_on_the_command_line_or_in_the_file_is_refused(file: Path) -> None:
+    """Other users of the machine see the command line."""
+    file.write_text(FILE + SASL)
+    error = refusal(file, "kafka.password=hunter2")
+    assert "unknown key kafka.password (from --set): secrets do not belong here" in error.problem
+    assert "set the environment variable STREAMPAIR_KAFKA__PASSWORD" in error.fix
+    assert "hunter2" not in str(error)
+    file.write_text(FILE + SASL + 'kafka.password = "hunter2"\n')
+    assert "secrets do not belong here" in refusal(file).problem
+    assert "hunter2" not in str(refusal(file))
+
+
+def test_a_secret_that_is_empty_or_given_twice_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMPAIR_KAFKA__PASSWORD", " \n")
+    assert "STREAMPAIR_KAFKA__PASSWORD is empty" in refusal(file).problem
+    monkeypatch.setenv("STREAMPAIR_KAFKA__PASSWORD", "hunter2")
+    monkeypatch.setenv("STREAMPAIR_KAFKA__PASSWORD_FILE", "password")
+    assert "are both set" in refusal(file).problem
+    assert "hunter2" not in str(refusal(file))
+    monkeypatch.setenv("STREAMPAIR_STORE__KEY", "no key")
+    monkeypatch.delenv("STREAMPAIR_KAFKA__PASSWORD_FILE")
+    with pytest.raises(ConfigError, match="not 64 or more hexadecimal digits"):
+        load_config(file).store.sealing_keys()
+
+
+def test_the_command_draws_a_key(tmp_path: Path) -> None:
+    file = tmp_path / "noise.key"
+    result = CliRunner().invoke(command, ["key", str(file)])
+    assert result.exit_code == 0, result.output
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.read_text().strip() not in result.output
+    assert CliRunner().invoke(command, ["key", str(file)]).exit_code == 2

@@ -212,8 +212,8 @@ def test_restores_fences_and_what_changed_in_the_file_are_counted(tmp_path: Path
     metrics.restored("fraud")
     metrics.fenced("fraud")
     metrics.fenced("fraud")
-    file.write_text(text.replace("50", "60") + "[metrics]\nlinger_seconds = 9\n")
-    keys = ["metrics.linger_seconds", "worker.batch_size"]
+    file.write_text(text.replace("50", "60") + '[metrics]\nlinger = "9s"\n')
+    keys = ["metrics.linger", "worker.batch_size"]
     counts = {"restores_total": 1.0, "fences_total": 2.0, "configuration_changes": 2.0}
     assert counts_shown() == (counts, {"keys": keys, "refused": ""})
     file.write_text(text.replace("0.1", "0.25"))

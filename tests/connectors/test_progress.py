@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+from streampair_connectors.observability import progress as progress_module
 from streampair_connectors.observability.progress import LIVE_AFTER, Progress
 
 
@@ -17,10 +19,13 @@ class Clock:
         return self.now
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "STUCK_SECONDS", 10.0)
+
+
 def made(clock: Clock) -> Progress:
-    progress = Progress("fraud", clock=clock)
-    progress.stuck_seconds = 10.0
-    return progress
+    return Progress("fraud", clock=clock)
 
 
 def verdict(progress: Progress) -> tuple[bool, bool]:

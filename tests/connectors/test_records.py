@@ -232,7 +232,7 @@ def test_scores_and_dead_letters_are_encoded() -> None:
 
 def test_any_label() -> None:
     """For relevances and classes: what the learner can use is the learner's to say."""
-    config = InputConfig(label="y", features=["a"], labels="any", positive="high")
+    config = InputConfig(label="y", features=["a"], label_type="any", positive="high")
     for text, wanted in {"0.25": 0.25, "3": 3, '"blue"': "blue", "true": True, '"high"': "high"}.items():
         got = decode(f'{{"a": 1, "y": {text}}}'.encode(), config).y
         assert (got, type(got)) == (wanted, type(wanted))
@@ -243,7 +243,7 @@ def test_any_label() -> None:
     cells = {"0.25": 0.25, " blue ": "blue", "high": "high", "nan": "nan", "": None}
     assert {cell: line(Record(0, f"1,{cell}".encode())).y for cell in cells} == cells
     # Only two otherwise, and the error says what to do.
-    assert 'input.labels = "any"' in refusal(b'{"a": 1, "b c": 2, "y": 0.25}').fix
+    assert 'input.label_type = "any"' in refusal(b'{"a": 1, "b c": 2, "y": 0.25}').fix
 
 
 # ---- whole batches -------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ app = "fraud"
 features = ["a", "b"]
 id = "payment"
 time = "time"
-[labels]
+[label_input]
 topic = "chargebacks"
 id = "payment"
 label = "fraud"
@@ -213,7 +213,7 @@ def test_learning_by_arrival_equals_a_function_as_delay_of_river(
         ys.append(y)
     labels.sort(key=lambda label: label.time)
     files = write(tmp_path / "events.csv", events), write(tmp_path / "labels.jsonl", labels)
-    found = replayed(*files, worker={"batch_size": [1, 7, 1000][seed]}, labels={"order": "arrival"})
+    found = replayed(*files, worker={"batch_size": [1, 7, 1000][seed]}, label_input={"order": "arrival"})
     model = auc.PairOGD()
     times = {(event.a, event.b): event.time for event in events}
     evaluate.progressive_val_score(
@@ -235,7 +235,7 @@ def test_events_without_a_label_are_not_learned_without_absent(
 ) -> None:
     events, labels = streams(9)
     found = replayed(
-        write(tmp_path / "e.jsonl", events), write(tmp_path / "l.csv", labels), labels={"absent": None}
+        write(tmp_path / "e.jsonl", events), write(tmp_path / "l.csv", labels), label_input={"absent": None}
     )
     model = auc.PairOGD()
     ys, _ = joined(events, labels)
@@ -257,7 +257,7 @@ def test_it_learns_what_a_worker_learns(replayed: Callable[..., Done], tmp_path:
         tmp_path / "e.jsonl",
         write(tmp_path / "l.csv", made),
         input={"features": names},
-        labels={"after": "30d", "lateness": "1m"},
+        label_input={"after": "30d", "lateness": "1m"},
     )
     model = auc.PairOGD()
     for event, code in late_labels.joined(events, labels):
@@ -273,7 +273,7 @@ def test_a_private_learner_with_ids_in_keys(replayed: Callable[..., Done], tmp_p
     learner = {"class": "streampair.auc.PairFTRL", "options": {"epsilon": 1.0, "delta": 1e-5, "seed": 1}}
     inside = {"features": {"a": [-2, 2], "b": [0, 1]}}
     place = "key" if kind == "key" else {"header": "payment"}
-    found = replayed(*files, learner=learner, input=inside, labels={"id": place})
+    found = replayed(*files, learner=learner, input=inside, label_input={"id": place})
     assert found.summary["learned"] == 2000
     assert found.summary["epsilon_spent"] > 0
     with pytest.raises(PrivacyError, match="could take the label of another event"):
@@ -377,7 +377,7 @@ def test_seconds_are_not_taken_for_milliseconds(replayed: Callable[..., Done], t
     """Read as milliseconds, labels that come two days after `after` would count."""
     events = [Event(BEGIN + 100_000 * n, f"p{n}", n % 7, n % 3) for n in range(200)]
     labels = [Label(event.time + 2 * 86_400_000, event.payment, event.a > 3) for event in events]
-    after = {"labels": {"after": "1d"}}
+    after = {"label_input": {"after": "1d"}}
     for suffix in (".csv", ".jsonl"):
         names = tmp_path / f"e{suffix}", tmp_path / f"l{suffix}"
         for unit, count in (("s", 1), ("us", 1_000_000)):
@@ -486,8 +486,12 @@ def test_labels_that_are_of_no_use(
     [
         ({}, None, "labels come later than events"),
         ({"input": {"time": None}}, "l.csv", "input.time is missing"),
-        ({"labels": {"time": None}}, "l.csv", "labels.time is missing"),
-        ({"labels": {"id": "key"}, "input": {"id": None}}, "l.csv", "labels.id is the key of a message"),
+        ({"label_input": {"time": None}}, "l.csv", "label_input.time is missing"),
+        (
+            {"label_input": {"id": "key"}, "input": {"id": None}},
+            "l.csv",
+            "label_input.id is the key of a message",
+        ),
         ({}, "e.csv", "are both read from"),
     ],
 )
@@ -521,4 +525,4 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     refused = CliRunner().invoke(app, ["replay", "plain.toml", "e.csv", "--labels", "l.csv"])
     assert refused.exit_code == 2
-    assert "the configuration has no [labels]" in refused.stderr
+    assert "the configuration has no [label_input]" in refused.stderr

@@ -34,7 +34,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gaps and texts, not declared": ({"class": "streampair.auc.Forest", "options": TREES}, {"id": "name"}),
     "several classes": (
         {"class": "streampair.auc.MulticlassForest", "options": {**TREES, "positive": "x"}},
-        {"features": NAMES, "label": "kind", "labels": "any", "positive": "x"},
+        {"features": NAMES, "label": "kind", "label_type": "any", "positive": "x"},
     ),
     "private": ({"class": "streampair.auc.PairFTRL", "options": PRIVATE}, {"features": NAMES}),
     "private, not declared": ({"class": "streampair.auc.PairFTRL", "options": PRIVATE}, {"id": "name"}),
@@ -111,7 +111,7 @@ def test_scores_and_dead_letters_are_those_of_the_lane(case: str) -> None:
     explain = 2 if hasattr(build_learner(config), "explain_one") else 0
     config = config.model_copy(update={"output": OutputConfig(explain=explain)})
     lane = build_lane(config, decode, topic="t", partition=0, snapshots=False)
-    records, classes = records_of(case, 260), config.input.labels == "any"
+    records, classes = records_of(case, 260), config.input.label_type == "any"
     lane.process(records[:100])
     outcomes = set()
     for record in records[100:]:
@@ -134,7 +134,7 @@ def test_many_records_have_the_scores_of_each(case: str) -> None:
     decode = json_decoder(config.input, **taken_cells(config))
     lane = build_lane(config, decode, topic="t", partition=0, snapshots=False)
     lane.process(records_of(case, 200))
-    model, options = models.export(lane.learner), {"classes": config.input.labels == "any"}
+    model, options = models.export(lane.learner), {"classes": config.input.label_type == "any"}
     if hasattr(lane.learner, "explain_one"):
         options["explain"] = 2
     for seed in range(20):

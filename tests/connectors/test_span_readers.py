@@ -34,7 +34,7 @@ def config_of() -> Config:
             "app": "a",
             "kafka": {"bootstrap_servers": "localhost:1"},
             "input": {"topic": "t", "features": ["a"]},
-            "labels": {"topic": "labels", "id": "key", "label": "y", "after": "10s", "order": "arrival"},
+            "label_input": {"topic": "labels", "id": "key", "label": "y", "after": "10s", "order": "arrival"},
             "learner": {"class": "streampair.auc.PairOGD"},
             "output": {"model_topic": "models"},
         }

@@ -83,7 +83,7 @@ def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) 
                 "app": app,
                 "input": {"topic": topic, "label": "y", "features": ["a"]},
                 "learner": {"class": "streampair.auc.PairOGD"},
-                "store": {"kind": "directory", "directory": "state"},
+                "store": {"directory": "state"},
                 "metrics": {"port": 0},
             },
             base=tmp_path,

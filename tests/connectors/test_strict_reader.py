@@ -352,7 +352,7 @@ def test_a_label_means_the_same_everywhere(text: str, label: dict[str, Any]) -> 
             {
                 "app": "a",
                 "input": {"features": NAMES, **label},
-                "labels": {"topic": "l", "id": "key", "label": "y", "after": "1d"},
+                "label_input": {"topic": "l", "id": "key", "label": "y", "after": "1d"},
                 "learner": {"class": "streampair.auc.PairOGD"},
             }
         )
@@ -365,12 +365,12 @@ def test_half_of_a_surrogate_pair_is_no_text_anywhere() -> None:
         {
             "app": "a",
             "input": {"features": NAMES},
-            "labels": {"topic": "l", "id": "k", "label": "y", "after": "1d"},
+            "label_input": {"topic": "l", "id": "k", "label": "y", "after": "1d"},
             "learner": {"class": "streampair.auc.PairOGD"},
         }
     )
     labels, ids = LabelDecoder(later), event_ids(later)
-    classes = event_decoder(config_of(labels="any"))
+    classes = event_decoder(config_of(label_type="any"))
     for half in (b"\\ud800", b"\\udfff", b"\xed\xa0\x80"):
         for value in (
             b'{"k": "%s", "y": true}' % half,

@@ -26,7 +26,7 @@ app = "fraud"
 metrics.port = 0
 [kafka]
 bootstrap_servers = "{servers}"
-connect_timeout_seconds = 5
+connect_timeout = "5s"
 [input]
 topic = "payments"
 label = "y"
@@ -75,11 +75,11 @@ def test_without_the_flag_the_fix_names_it(tmp_path: Path) -> None:
     assert fix.startswith("correct the name, or set topics.input_partitions")
     assert "--create-topics" in fix
     # Where the number of partitions is declared, the command has it too.
-    whole = config(tmp_path, "[topics]\ninput_partitions = 6\noutput_partitions = 2")
+    whole = config(tmp_path, "[topics]\ninput_partitions = 6")
     fix = missing_topic(whole, "input.topic", "payments").fix
     assert fix.startswith("correct the name, or add --create-topics, or")
     assert fix.endswith("--topic payments --partitions 6 --config message.timestamp.type=LogAppendTime")
-    assert missing_topic(whole, "output.topic", "fraud-scores").fix.endswith("fraud-scores --partitions 2")
+    assert missing_topic(whole, "output.topic", "fraud-scores").fix.endswith("fraud-scores --partitions 6")
 
 
 @pytest.mark.embedded
@@ -101,7 +101,7 @@ def test_topics_that_exist_stay_as_they_are(tmp_path: Path, broker: EmbeddedBrok
     """Whatever [topics] says. This broker could make none, so nothing is even asked of it."""
     for name, partitions in (("payments", 3), ("fraud-scores", 2), ("fraud-dead-letters", 1)):
         broker.create_topic(name, partitions)
-    more = "[topics]\ninput_partitions = 9\noutput_partitions = 9\nreplication_factor = 9"
+    more = "[topics]\ninput_partitions = 9\nreplication_factor = 9"
     path = write(tmp_path, broker.bootstrap_servers, more)
     output = json.loads(call("check", path, "--create-topics", "--json", code=0))
     texts = {f["check"]: f["text"] for f in output["findings"]}

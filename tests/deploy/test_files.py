@@ -91,7 +91,7 @@ def test_the_worker_of_the_compose_file_runs_the_example_configuration() -> None
     assert mounts["worker-state"] == str(config.state_directory)
     assert config.kafka is not None
     assert config.kafka.bootstrap_servers == "kafka:9092"
-    assert config.metrics.host == config.metrics.public_host == "0.0.0.0"
+    assert config.metrics.host == "0.0.0.0"
     assert "ports" not in worker, (
         "the operator's endpoint shows functions of raw data: not for the host's network"
     )

@@ -22,6 +22,7 @@ from harness.worker_process import fetch, wait_for
 from streampair_connectors.cli.app import app
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.serve.routes import ROUTES
+from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.factory import build_learner
 
 from streampair.errors import ConfigError
@@ -151,9 +152,11 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The configuration of the manifests, with keys in their place."""
     file = tmp_path / "config.toml"
     file.write_text(KUBERNETES["ConfigMap/streampair-config"]["data"]["config.toml"])
-    for name in KUBERNETES["Secret/streampair-keys"]["stringData"]:
-        monkeypatch.setenv(name, "5e" * 32)
-    monkeypatch.setenv("POD_NAME", "streampair-0")
+    (worker,) = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["spec"]["containers"]
+    for entry in worker["env"]:
+        key = entry["valueFrom"].get("secretKeyRef", {}).get("key")
+        keys = {"NOISE_KEY": "4f" * 32, "STORE_KEY": "5e" * 32}
+        monkeypatch.setenv(entry["name"], keys.get(key, "streampair-0"))
     return file
 
 
@@ -165,23 +168,27 @@ def test_the_configuration_is_accepted_and_fits_the_pod(config: Path) -> None:
     ports = {port["name"]: port["containerPort"] for port in worker["ports"]}
     assert ports == {"operator": completed.metrics.port, "public": completed.metrics.public_port}
     environment = {entry["name"]: entry["valueFrom"] for entry in worker["env"]}
-    assert completed.require_kafka().group_instance_id_env == "POD_NAME"
-    assert completed.require_kafka().instance_id() == "streampair-0"
-    assert environment["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert completed.require_kafka().group_instance_id == "streampair-0"
+    name = environment.pop("STREAMPAIR_KAFKA__GROUP_INSTANCE_ID")
+    assert name == {"fieldRef": {"fieldPath": "metadata.name"}}
     # it has time to store its last outputs
-    assert pod["terminationGracePeriodSeconds"] > completed.worker.stop_timeout_seconds
+    assert pod["terminationGracePeriodSeconds"] > worker_module._STOP_SECONDS
     assert completed.store.in_kafka  # so that no pod needs the disk of another
     secret = KUBERNETES["Secret/streampair-keys"]
-    for name in (completed.learner.noise_key_env, completed.store.sealing_key_env):
-        assert name in secret["stringData"]
-        assert environment[name] == {"secretKeyRef": {"name": secret["metadata"]["name"], "key": name}}
+    assert completed.learner.noise_key() == b"\x4f" * 32
+    assert len(completed.store.sealing_keys()) == 1
+    places = {"STREAMPAIR_LEARNER__NOISE_KEY": "NOISE_KEY", "STREAMPAIR_STORE__KEY": "STORE_KEY"}
+    assert set(places.values()) == secret["stringData"].keys()
+    assert environment == {
+        name: {"secretKeyRef": {"name": secret["metadata"]["name"], "key": key}}
+        for name, key in places.items()
+    }
 
 
 def test_the_keys_of_the_manifests_are_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody runs under a key that everybody can read here."""
-    for name, key in KUBERNETES["Secret/streampair-keys"]["stringData"].items():
-        assert key == ""
-        monkeypatch.setenv(name, key)
+    assert set(KUBERNETES["Secret/streampair-keys"]["stringData"].values()) == {""}
+    monkeypatch.setenv("STREAMPAIR_LEARNER__NOISE_KEY", "")
     with pytest.raises(ConfigError):
         build_learner(load_config(config))
 
@@ -339,10 +346,7 @@ def test_learners_and_scorers_have_one_application_and_a_role_each(
     assert scorer.learner.parallel
     one, other = (flat(completed.model_dump(mode="json")) for completed in (learner, scorer))
     differing = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
-    assert differing == {
-        *("worker.roles", "learner.noise_key_env"),
-        *("kafka.group_instance_id_env", "kafka.session_timeout_seconds"),
-    }
+    assert differing == {"worker.roles", "kafka.session_timeout"}
     before = flat(load_config(inline).model_dump(mode="json"))
     differing = {key for key in one.keys() | before.keys() if one.get(key) != before.get(key)}
     assert differing == {"worker.roles", "learner.scoring"}
@@ -363,7 +367,7 @@ def test_a_scorer_has_the_pod_of_a_worker_without_its_noise_key(
         for name in ("StatefulSet/streampair", "Deployment/streampair-scorers")
     ]
     (learner,), (scorer,) = (pod["containers"] for pod in pods)
-    assert [entry["name"] for entry in scorer["env"]] == ["SEALING_KEY"]
+    assert [entry["name"] for entry in scorer["env"]] == ["STREAMPAIR_STORE__KEY"]
     assert {**learner, "env": None} == {**scorer, "env": None}
     for pod in pods:
         pod = {**pod, "containers": None}

@@ -56,7 +56,7 @@ def same(a: Any, b: Any) -> bool:
 def test_what_goes_in_comes_out(tree: dict[str, Any], signed: bool) -> None:
     key = lanes.KEY if signed else None
     data = pack(tree, signing_key=key)
-    assert same(tree, unpack(data, signing_key=key))
+    assert same(tree, unpack(data, signing_keys=[] if key is None else [key]))
     assert pack(tree, signing_key=key) == data
 
 
@@ -94,11 +94,11 @@ def test_every_changed_byte_is_noticed() -> None:
 
 
 def test_every_changed_byte_of_a_signed_snapshot_is_noticed() -> None:
-    data = snapshot(signing_key=lanes.KEY)
+    data = snapshot(signing_keys=[lanes.KEY])
     for position in range(0, 200):
         with pytest.raises(SnapshotError):
             restore(
-                data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :], signing_key=lanes.KEY
+                data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :], signing_keys=[lanes.KEY]
             )
 
 
@@ -141,7 +141,7 @@ def test_another_format_version_is_refused_with_advice(monkeypatch: pytest.Monke
         ({"topic": "other"}, "topic 'other', partition 0; this lane is app 'test', topic 'events'"),
         ({"partition": 1}, "partition 1; this lane"),
         ({"fingerprint": "abc"}, r"configuration changed.*the fingerprint was 'abc', now it is ''"),
-        ({"signing_key": lanes.KEY}, None),  # a signed one is readable without the key: it holds no pickle
+        ({"signing_keys": [lanes.KEY]}, None),  # a signed one is readable without the key: it holds no pickle
     ],
 )
 def test_a_snapshot_of_another_lane_is_refused(options: dict[str, Any], message: str | None) -> None:
@@ -157,10 +157,10 @@ def test_a_snapshot_of_another_model_is_refused() -> None:
     data = snapshot()
     with pytest.raises(SnapshotError, match=r"PairOGD \(PairOGD\), this lane has StandardScaler"):
         restore(
-            snapshot(signing_key=lanes.KEY),
+            snapshot(signing_keys=[lanes.KEY]),
             lambda: preprocessing.StandardScaler() | lanes.pair_ogd(),
             allow_pickle=True,
-            signing_key=lanes.KEY,
+            signing_keys=[lanes.KEY],
         )
     with pytest.raises(SnapshotError, match="radius"):
         restore(data, lambda: auc.PairOGD(seed=3, radius=3.0))
@@ -168,9 +168,23 @@ def test_a_snapshot_of_another_model_is_refused() -> None:
 
 def test_a_lane_with_a_key_takes_only_its_own_signature() -> None:
     with pytest.raises(SnapshotError, match="not signed"):
-        restore(snapshot(), signing_key=lanes.KEY)
+        restore(snapshot(), signing_keys=[lanes.KEY])
     with pytest.raises(SnapshotError, match="signature of the snapshot does not match"):
-        restore(snapshot(signing_key=b"another key of enough bytes"), signing_key=lanes.KEY)
+        restore(snapshot(signing_keys=[b"another key of enough bytes"]), signing_keys=[lanes.KEY])
+
+
+def test_a_signing_key_can_be_changed() -> None:
+    """The first key signs, all of them are tried; without the old one its snapshots are refused."""
+    new = b"a new key of enough bytes"
+    old = snapshot(signing_keys=[lanes.KEY])
+    driver = Driver(lanes.pair_ogd, signing_keys=[new, lanes.KEY])
+    driver.lane.restore(old)
+    written = driver.lane.snapshot()
+    assert same(unpack(written, signing_keys=[new]), unpack(written))
+    with pytest.raises(SnapshotError, match="signature of the snapshot does not match"):
+        unpack(written, signing_keys=[lanes.KEY])
+    with pytest.raises(SnapshotError, match="signature of the snapshot does not match"):
+        restore(old, signing_keys=[new])
 
 
 def test_a_short_key_signs_nothing() -> None:
@@ -190,7 +204,7 @@ class Payload:
 
 def forged(path: Path, *, key: bytes | None) -> bytes:
     """A snapshot of a LogisticRegression lane whose pickle is hostile, with every checksum right."""
-    driver = Driver(linear_model.LogisticRegression, allow_pickle=True, signing_key=lanes.KEY)
+    driver = Driver(linear_model.LogisticRegression, allow_pickle=True, signing_keys=[lanes.KEY])
     driver.feed(lanes.stream(5))
     body = unpack(driver.lane.snapshot())
     body["steps"][0]["data"] = pickle.dumps(Payload(path))
@@ -204,12 +218,12 @@ def forged(path: Path, *, key: bytes | None) -> bytes:
 def test_a_hostile_pickle_is_never_loaded(tmp_path: Path, written_with: bytes | None, message: str) -> None:
     data = forged(tmp_path / "pwned", key=written_with)
     with pytest.raises(SnapshotError, match=message):
-        restore(data, linear_model.LogisticRegression, allow_pickle=True, signing_key=lanes.KEY)
+        restore(data, linear_model.LogisticRegression, allow_pickle=True, signing_keys=[lanes.KEY])
     # A valid signature of an honest snapshot does not carry over to another body.
     honest = forged(tmp_path / "x", key=lanes.KEY)
     head = data[: 11 + 3] + data[14:46] + honest[46:78] + data[78:]
     with pytest.raises(SnapshotError):
-        restore(head, linear_model.LogisticRegression, allow_pickle=True, signing_key=lanes.KEY)
+        restore(head, linear_model.LogisticRegression, allow_pickle=True, signing_keys=[lanes.KEY])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -242,7 +256,7 @@ def test_a_model_that_cannot_be_pickled_is_refused_at_the_start() -> None:
         return Local()
 
     with pytest.raises(ConfigError, match="cannot be pickled"):
-        Driver(local, allow_pickle=True, signing_key=lanes.KEY)
+        Driver(local, allow_pickle=True, signing_keys=[lanes.KEY])
 
 
 def test_restore_is_for_a_fresh_lane() -> None:

@@ -399,7 +399,7 @@ def test_every_kind_of_river_estimator_gets_a_score(make: Any, labels: list[Any]
         (linear_model.LogisticRegression(), {"allow_pickle": True}, "no key to sign it with"),
         (
             linear_model.LogisticRegression(),
-            {"allow_pickle": True, "signing_key": b"short"},
+            {"allow_pickle": True, "signing_keys": [b"short"]},
             "at least 16 bytes",
         ),
         (preprocessing.StandardScaler(), {}, "gives no score"),

@@ -70,7 +70,7 @@ def lane(name: str, **options: Any) -> LoggedLane:
         LEARNERS[name](),
         decode_json,
         **{"app": "a", "topic": "t", "partition": WHOLE_TOPIC, "labels": (None, False, True)},
-        **{"allow_pickle": name in ("pipeline", "foreign"), "signing_key": b"s" * 32, **options},
+        **{"allow_pickle": name in ("pipeline", "foreign"), "signing_keys": [b"s" * 32], **options},
     )
 
 
@@ -182,7 +182,7 @@ def test_a_snapshot_goes_on_bit_for_bit(name: str) -> None:
         LEARNERS[name](),
         decode_json,
         **{"app": "a", "topic": "t", "partition": WHOLE_TOPIC, "labels": (None, False, True)},
-        signing_key=b"s" * 32,
+        signing_keys=[b"s" * 32],
     )
     second.restore(commit.snapshot)
     assert second.late_sample is not None

@@ -273,7 +273,7 @@ def keyed() -> Any:
 
 
 def test_trusted_preprocessing_is_void_and_loud() -> None:
-    options = {"trust_preprocessing": True, "allow_pickle": True, "signing_key": lanes.KEY}
+    options = {"trust_preprocessing": True, "allow_pickle": True, "signing_keys": [lanes.KEY]}
     with pytest.warns(UserWarning, match="StandardScaler learns from the stream in front of PairFTRL"):
         driver = Driver(lambda: preprocessing.StandardScaler() | keyed(), **options)
     output = driver.feed(

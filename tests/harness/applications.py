@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import copy
 import json
-import os
 import random
 import signal
 import threading
@@ -43,9 +42,7 @@ PAIR_FTRL = (
     'class = "streampair.auc.PairFTRL"\n'
     "options = { epsilon = 1.0, delta = 1e-4, horizon = 10000, warmup = 0 }"
 )
-LOGISTIC = (
-    'class = "river.linear_model.LogisticRegression"\nallow_pickle = true\nsigning_key_env = "TEST_KEY"'
-)
+LOGISTIC = 'class = "river.linear_model.LogisticRegression"\nallow_pickle = true'
 
 
 def events(count: int, seed: int = 1) -> list[bytes]:
@@ -57,6 +54,12 @@ def events(count: int, seed: int = 1) -> list[bytes]:
         x = {name: round(coin.gauss(0.4 if y else -0.2, 0.5), 6) for name in FEATURES}
         made.append(json.dumps({**x, "y": y}).encode())
     return made
+
+
+def write_key(file: Path, key: str) -> None:
+    """Write a key where only its owner may read it."""
+    file.touch(mode=0o600)
+    file.write_text(key)
 
 
 class App:
@@ -86,14 +89,12 @@ class App:
         # left, and every broker after one was killed, so sessions are short. A cluster of the caller's is
         # likely to refuse less than six seconds.
         session = {"embedded": 2, "kafka": 3}.get(kafka.kind, 6)
-        keys = ""
-        if store == "kafka":
-            keys = 'sealing_key_env = "TEST_SEALING_KEY"'
-            os.environ.setdefault("TEST_SEALING_KEY", "5e" * 32)
-            if "PairFTRL" in learner:
-                # On every host the same; a directory keeps one of its own.
-                learner += '\nnoise_key_env = "TEST_NOISE_KEY"'
-                os.environ.setdefault("TEST_NOISE_KEY", "4f" * 32)
+        for key, value in (("store.key", "5e" * 32), ("noise.key", "4f" * 32)):
+            write_key(directory / key, value)
+        keys = 'key_file = "store.key"' if store == "kafka" or "allow_pickle" in learner else ""
+        if store == "kafka" and "PairFTRL" in learner and "noise_key_file" not in learner:
+            # On every host the same; a directory keeps one of its own.
+            learner += '\nnoise_key_file = "noise.key"'
         self.store = store
         self.path = directory / "app.toml"
         self.path.write_text(
@@ -101,8 +102,8 @@ class App:
 metrics.port = 0
 [kafka]
 bootstrap_servers = "{bootstrap or kafka.bootstrap}"
-session_timeout_seconds = {session}
-connect_timeout_seconds = {connect_timeout}
+session_timeout = "{session}s"
+connect_timeout = "{round(1000 * connect_timeout)}ms"
 [input]
 topic = "{self.input}"
 label = "y"
@@ -110,7 +111,7 @@ features = {json.dumps(FEATURES)}
 [learner]
 {learner}
 [store]
-kind = "{store}"
+{'directory = "state"' if store == "directory" else ""}
 {keys}
 [worker]
 commit_every_events = 50

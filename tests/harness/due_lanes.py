@@ -36,7 +36,7 @@ CONFIG = parse_config(
     {
         "app": "a",
         "input": {"features": ["a"]},
-        "labels": {"topic": "labels", "id": "key", "label": "y", "after": "10s", "lateness": "1s"},
+        "label_input": {"topic": "labels", "id": "key", "label": "y", "after": "10s", "lateness": "1s"},
         "learner": {"class": "streampair.auc.PairOGD"},
     }
 )

@@ -23,7 +23,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from email.message import Message
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from streampair_connectors.codecs import formats
@@ -116,7 +115,7 @@ def decoders() -> list[Callable[[Any], Any]]:
     found = [
         json_decoder(plain),
         json_decoder(InputConfig(label="y", id="id", features=NAMES), gaps=True, texts=True),
-        json_decoder(InputConfig(label="y", labels="any"), gaps=True, texts=True),
+        json_decoder(InputConfig(label="y", label_type="any"), gaps=True, texts=True),
         json_decoder(InputConfig(label="y", features=declared)),
         json_decoder(InputConfig(label="y", id="id", features=["amount", "nested.b"]), gaps=True),
         json_decoder(InputConfig(label="y", id="id", features=["amount"], envelope="debezium")),
@@ -160,7 +159,7 @@ def label_readers() -> tuple[Any, Any]:
         {
             "app": "fraud",
             "input": {"features": ["amount"]},
-            "labels": {"topic": "labels", "id": "id", "label": "y", "after": "30d"},
+            "label_input": {"topic": "labels", "id": "id", "label": "y", "after": "30d"},
             "learner": {"class": "streampair.auc.PairOGD"},
         }
     )
@@ -311,7 +310,7 @@ class Answers(urllib.request.HTTPHandler):
 def registry() -> tuple[SchemaRegistry, Answers]:
     """The client, whose requests end in this process: a connection for each case would take minutes."""
     answers = Answers()
-    client = SchemaRegistry(SchemaRegistryConfig(url="http://registry"), Path())
+    client = SchemaRegistry(SchemaRegistryConfig(url="http://registry"))
     client._open = urllib.request.build_opener(_NoRedirect(), answers).open
     return client, answers
 

@@ -56,7 +56,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 #: Enough for any model of `MODELS`, with everything switched on that a snapshot can hold.
 OPTIONS: dict[str, Any] = {
     "allow_pickle": True,
-    "signing_key": KEY,
+    "signing_keys": [KEY],
     "regret": RegretConfig(pairs=16, exact=4),
     "auc_window": 7,
 }
@@ -74,7 +74,7 @@ def content(snapshot: bytes) -> Any:
     For our own learners that is the bytes themselves. The bytes of a pickle also tell which strings are one
     object, so pickled steps are compared by their parts.
     """
-    body = unpack(snapshot, signing_key=KEY)
+    body = unpack(snapshot, signing_keys=[KEY])
     del body["ledger"]
     if not any(step["kind"] == "pickle" for step in body["steps"]):
         return pack(body)

@@ -80,10 +80,10 @@ def with_id(event: Event, identity: str) -> Event:
 
 
 def late_app(made: App, more: str = "") -> App:
-    """The application with [labels] in place of a label in its events."""
+    """The application with [label_input] in place of a label in its events."""
     text = made.path.read_text().replace('label = "y"\n', "")
     text += f"""
-[labels]
+[label_input]
 topic = "{made.name}-labels"
 id = "payment"
 label = "fraud"

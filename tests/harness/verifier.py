@@ -104,8 +104,7 @@ class Nursery:
         self._count += 1
         pipe = self._directory / f"{self._count}.log"
         os.mkfifo(pipe, 0o600)
-        keys = {name: value for name, value in os.environ.items() if name.startswith("TEST_")}
-        env = {**keys, **order.pop("env", {})}
+        env = order.pop("env", {})
         order = {"config": str(app.path), "store": app.store, "log": str(pipe), "env": env, **order}
         return Worker(self, pipe, order)
 
@@ -305,10 +304,8 @@ class Trial:
         lasting: str = "",
     ) -> None:
         self.private = "noise_key" in learner or learner == PAIR_FTRL
-        if self.private:
-            os.environ["TEST_NOISE_KEY"] = NOISE_KEY
-            if learner == PAIR_FTRL and store == "directory":
-                learner += '\nnoise_key_env = "TEST_NOISE_KEY"'
+        if learner == PAIR_FTRL and store == "directory":
+            learner += '\nnoise_key_file = "noise.key"'
         self.app = app = App(
             kafka,
             directory,

@@ -12,10 +12,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
 
@@ -50,12 +50,14 @@ class WorkerProcess:
     ``command`` is another one than ``run`` that goes on until it is interrupted.
     """
 
+    program: ClassVar[Sequence[str]] = ("-m", "streampair_connectors")
+
     def __init__(self, config: Path, *arguments: str, command: str = "run") -> None:
         self.lines: list[str] = []
         self._records: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._killed = False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "streampair_connectors", command, str(config), *arguments],
+            [sys.executable, *self.program, command, str(config), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -263,6 +263,29 @@ app.command(
 )(serve)
 
 
+@app.command(
+    short_help="Draw a key, and write it to a new file.",
+    epilog="Example: streampair key noise.key",
+)
+def key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Does not exist yet.")],
+    as_json: AsJson = False,
+) -> None:
+    """Draw a key, and write it to a new file that only its owner may read.
+
+    It is one for learner.noise_key_file, which never changes, or for store.key_file, which can: put the new
+    key into the first line, and keep the old ones below it until none of their values is left.
+    """
+    from streampair_connectors.config.secrets import draw_key
+
+    with _errors(as_json):
+        draw_key(file)
+        if as_json:
+            typer.echo(json.dumps({"file": str(file)}))
+        else:
+            typer.echo(f"{file} has a new key. Keep a copy in a safe place: without it no state can be read")
+
+
 app.command(
     short_help="Compare two applications on the same events.",
     epilog="Example: streampair compare fraud.toml forest.toml",
@@ -284,7 +307,7 @@ def replay(
     labels: Annotated[
         str | None,
         typer.Option(
-            "--labels", metavar="FILE", help="Labels that come later than events ([labels]), as FILE."
+            "--labels", metavar="FILE", help="Labels that come later than events ([label_input]), as FILE."
         ),
     ] = None,
     output: Annotated[
@@ -315,8 +338,8 @@ def replay(
     written as PATH.part until then; one that is read is never written.
 
     With --labels each event is scored, and learned when it is due, with the label that has come by then. Both
-    files are sorted by time: input.time and labels.time name the columns, input.id that of the event's id.
-    Exit code 1 if no label finds its event.
+    files are sorted by time: input.time and label_input.time name the columns, input.id that of the event's
+    id. Exit code 1 if no label finds its event.
     """
     from streampair_connectors.cli.replay import replay_file
 
@@ -503,7 +526,7 @@ def budget_plan(
             gain=gain,
             one_hot=one_hot,
         )
-        labels = None if settings is None else settings.labels
+        labels = None if settings is None else settings.label_input
         if as_json:
             late = {} if labels is None else {"learning_lag_seconds": labels.wait / 1000}
             typer.echo(json.dumps({**plan_dict(found), **late}))

@@ -32,6 +32,7 @@ from streampair_connectors.kafka.admin import (
 )
 from streampair_connectors.kafka.consumer import TopicReader
 from streampair_connectors.kafka.log_topic import SETTINGS, LogTopic
+from streampair_connectors.observability.server import PUBLIC_HOST
 from streampair_connectors.stores import DirectoryStore, key_missing, seal_of
 from streampair_connectors.stores.topic import check_log_partitions
 from streampair_connectors.worker.factory import (
@@ -88,10 +89,10 @@ class Report:
 
 
 def _label_place(config: Config) -> str:
-    if config.labels is None:
+    if config.label_input is None:
         return f"label {config.input.label!r}"
-    wait = duration_text(config.labels.wait)
-    return f"labels from topic {config.labels.topic!r}, events learned {wait} after they come"
+    wait = duration_text(config.label_input.wait)
+    return f"labels from topic {config.label_input.topic!r}, events learned {wait} after they come"
 
 
 async def check_config(config: Config, *, create_topics: bool = False) -> Report:
@@ -108,7 +109,7 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     names, categories = config.input.feature_names(), config.input.categories()
     labels = (
         "of any kind"
-        if config.input.labels == "any"
+        if config.input.label_type == "any"
         else f"{config.input.positive!r} ranks high, {config.input.negative_label()!r} low"
     )
     report.good(
@@ -141,7 +142,7 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     group = config.app if learns else config.scorers_group
     report.good(
         "worker",
-        f"group {group!r}; commits every {config.commit_every_seconds:g} s or "
+        f"group {group!r}; commits every {config.commit_every} or "
         f"{worker.commit_every_events} events; bad events: "
         + {"dlq": f"to {config.dead_letter_topic!r}", "skip": "counted only", "fail": "stop the lane"}[
             worker.on_bad
@@ -258,7 +259,7 @@ def _check_store(config: Config, report: Report) -> None:
         existing = existing.parent
     if directory.exists() and directory.is_dir():
         try:
-            DirectoryStore(directory, group_access=config.store.group_access).probe()
+            DirectoryStore(directory).probe()
         except StreampairError as error:
             report.bad("store", error)
             return
@@ -302,13 +303,12 @@ async def _check_state(config: Config, report: Report) -> None:
 
 def _check_ports(config: Config, report: Report) -> None:
     metrics = config.metrics
-    for prefix, host, port in (
-        ("metrics.", metrics.host, metrics.port),
-        ("metrics.public_", metrics.public_host, metrics.public_port),
+    for key, host, port in (
+        ("metrics.port", metrics.host, metrics.port),
+        ("metrics.public_port", PUBLIC_HOST, metrics.public_port),
     ):
         if port is None:
             continue
-        key = f"{prefix}port"
         try:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -319,7 +319,7 @@ def _check_ports(config: Config, report: Report) -> None:
                 key,
                 SourceError(
                     f"cannot listen on {host}:{port}: {error.strerror or error}",
-                    fix=f"stop what uses the port, set {key} (0 takes a free one), or correct {prefix}host",
+                    fix=f"stop what uses the port, set {key} (0 takes a free one), or correct metrics.host",
                 ),
             )
         else:
@@ -487,7 +487,7 @@ def _check_input_topic(config: Config, report: Report, topics: _Topics) -> None:
 
 async def _check_append_time(config: Config, report: Report, partitions: int) -> None:
     ordered = partitions > 1
-    if not partitions or not (ordered or config.labels is not None):
+    if not partitions or not (ordered or config.label_input is not None):
         return
     if await kafka.has_append_time(config.require_kafka(), config.input.topic):
         if ordered:
@@ -500,25 +500,25 @@ async def _check_append_time(config: Config, report: Report, partitions: int) ->
         found.append("a late record may stand elsewhere in another run")
         if is_private(config):
             found.append("the report says that the order is not covered")
-    if config.labels is not None:
+    if config.label_input is not None:
         found.append(
             "which labels an event can use depends on when it is read, if its stamp is ahead of its arrival "
-            f"by more than labels.lateness ({duration_text(config.labels.lateness)})"
+            f"by more than label_input.lateness ({duration_text(config.label_input.lateness)})"
         )
     text = f"{found[0]}: {'; '.join(found[1:])}. To have the broker set them: {append_time_command(config)}"
-    doubtful = is_private(config) or config.labels is not None
+    doubtful = is_private(config) or config.label_input is not None
     (report.doubtful if doubtful else report.good)("timestamps", text)
 
 
 async def _check_labels(config: Config, settings: KafkaConfig, report: Report, topics: _Topics) -> None:
     """Check that there is a labels topic, and that events and labels are kept until the events are due."""
-    labels = config.labels
+    labels = config.label_input
     if labels is None:
         return
     if labels.topic in topics.found:
-        report.good("labels.topic", topics.has(labels.topic))
+        report.good("label_input.topic", topics.has(labels.topic))
     elif labels.topic not in topics.hidden:
-        report.bad("labels.topic", missing_topic(config, "labels.topic", labels.topic))
+        report.bad("label_input.topic", missing_topic(config, "label_input.topic", labels.topic))
         return
     for topic, what in ((config.input.topic, "events"), (labels.topic, "labels")):
         kept = await retention_ms(settings, topic) if topic in topics.found else None
@@ -542,7 +542,7 @@ async def _check_labels(config: Config, settings: KafkaConfig, report: Report, t
         await _check_label_files(config, settings, report, topics.found.get(labels.topic, 0))
     if await kafka.is_compacted(settings, labels.topic):
         report.doubtful(
-            "labels.topic",
+            "label_input.topic",
             f"{labels.topic!r} is compacted: of several labels of a key the last one may be left, and the "
             "first one counts. Set cleanup.policy=delete",
         )
@@ -550,7 +550,7 @@ async def _check_labels(config: Config, settings: KafkaConfig, report: Report, t
 
 async def _check_label_files(config: Config, settings: KafkaConfig, report: Report, partitions: int) -> None:
     """Say how much room the labels of a private learner take on disk, by how many have come of late."""
-    labels = config.labels
+    labels = config.label_input
     if labels is None or not partitions:
         return
     # As long as some event may use a label; then the table drops it.
@@ -561,7 +561,7 @@ async def _check_label_files(config: Config, settings: KafkaConfig, report: Repo
         begin = await reader.offsets_at(time.time_ns() // 1_000_000 - kept)
         end = await reader.offsets_at(2**62)
     except SourceError as error:
-        report.bad("labels.topic", error)
+        report.bad("label_input.topic", error)
         return
     finally:
         await reader.stop()
@@ -569,7 +569,7 @@ async def _check_label_files(config: Config, settings: KafkaConfig, report: Repo
     directory = Path(tempfile.gettempdir())
     room = -(-2 * table_bytes(max(count, 1)) // 2**26) * 64  # twice as many, in steps of 64 MiB
     text = (
-        f"those of the last {duration_text(kept)} (labels.after, labels.lateness) wait in files in "
+        f"those of the last {duration_text(kept)} (label_input.after, label_input.lateness) wait in files in "
         f"{directory}: {count:,} now, {round(table_bytes(count) / 1e6)} MB. Leave {room} MiB there; an "
         f"emptyDir of Kubernetes needs sizeLimit: {room}Mi. A million more take 48 MB"
     )

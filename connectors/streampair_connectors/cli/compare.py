@@ -31,7 +31,7 @@ _METRICS_SECONDS = 2.0
 # What both applications must have in common.
 _SHARED = {
     "input": ("topic", "label", "positive", "negative"),
-    "labels": ("topic", "id", "label", "value", "after", "lateness", "absent"),
+    "label_input": ("topic", "id", "label", "after", "lateness", "absent"),
 }
 
 
@@ -61,6 +61,8 @@ def compare(
     their difference, average precision, log loss, CPU time, and what both have spent.
 
     If an application is private, prints private AUCs (auc_share), and the rest with --by-raw-data only.
+
+    To switch, stop both and start B with --set output.topic=TOPIC, the topic of A's scores: docs/compare.md.
     """
     with errors(as_json):
         configs = load_config(first, overrides), load_config(second, overrides)
@@ -178,9 +180,9 @@ def _differences(first: Config, second: Config) -> Iterator[str]:
     modes = [config.learner.scoring for config in (first, second)]
     if modes[0] != modes[1]:
         yield f"learner.scoring: {modes[0]} and {modes[1]}, whose models have learned less at each event"
-    orders = [None if config.labels is None else config.labels.order for config in (first, second)]
+    orders = [None if config.label_input is None else config.label_input.order for config in (first, second)]
     if orders[0] != orders[1]:
-        yield f"labels.order: {orders[0]} and {orders[1]}, which learn at other times"
+        yield f"label_input.order: {orders[0]} and {orders[1]}, which learn at other times"
 
 
 def _quality(events: ScoredEvents, stored: Sequence[_Stored]) -> dict[str, Any] | None:

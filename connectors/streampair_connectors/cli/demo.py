@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import secrets
 import signal
 import tempfile
 import time
@@ -29,7 +28,8 @@ from scipy.stats import rankdata
 
 from streampair.errors import SourceError
 from streampair_connectors.codecs.records import score_from_bytes
-from streampair_connectors.config import Config, KafkaConfig, MetricsConfig, parse_config
+from streampair_connectors.config import Config, Duration, KafkaConfig, MetricsConfig, parse_config
+from streampair_connectors.config.secrets import draw_key
 from streampair_connectors.kafka import (
     Message,
     Partition,
@@ -56,7 +56,6 @@ __all__ = [
 
 LABEL = "is_phishing"
 EPSILON, DELTA = 1.0, 1e-4
-_KEY_NAME = "signing-key"
 # Generous: the demo takes about four seconds at the default rate. A slow machine may take longer.
 _PATIENCE_SECONDS = 120.0
 
@@ -127,7 +126,9 @@ class Demo:
         self._console = console
         self._events = self._made(random.Random(seed))  # noqa: S311  # an order, not a secret
         self._telemetry = Telemetry()
-        self._kafka = KafkaConfig(bootstrap_servers=broker.bootstrap_servers, session_timeout_seconds=30.0)
+        self._kafka = KafkaConfig(
+            bootstrap_servers=broker.bootstrap_servers, session_timeout=Duration.of("30s")
+        )
         self._labels: dict[int, bool] = {}
         self._stopping = asyncio.Event()
 
@@ -157,16 +158,12 @@ class Demo:
 
     def _learners(self) -> dict[str, dict[str, Any]]:
         """The learners, by the name of their application."""
-        key = self._directory / _KEY_NAME
-        key.touch(mode=0o600)
-        key.write_text(secrets.token_hex(32))
         return {
             "demo-pairogd": {"class": "streampair.auc.PairOGD"},
             "demo-pairftrl": self._private(),
             "demo-logistic": {
                 "class": "river.linear_model.LogisticRegression",
                 "allow_pickle": True,
-                "signing_key_file": str(key),
             },
         }
 
@@ -176,7 +173,8 @@ class Demo:
 
     def _configs(self) -> Iterator[Config]:
         names = sorted(self._events[0][0])
-        tables = self._tables()
+        tables, key = self._tables(), self._directory / "store.key"
+        draw_key(key)
         for app, learner in self._learners().items():
             yield parse_config(
                 {
@@ -184,7 +182,7 @@ class Demo:
                     "app": app,
                     "kafka": {
                         "bootstrap_servers": self._broker.bootstrap_servers,
-                        "session_timeout_seconds": 30.0,
+                        "session_timeout": "30s",
                     },
                     # The features lie in [0, 1] by construction: the bounds are public.
                     "input": {
@@ -193,8 +191,8 @@ class Demo:
                         "features": {n: [0.0, 1.0] for n in names},
                     },
                     "learner": learner,
-                    "store": {"directory": str(self._directory / app)},
-                    "worker": {"commit_every_seconds": 0.5},
+                    "store": {"directory": str(self._directory / app), "key_file": str(key)},
+                    "worker": {"commit_every": "500ms"},
                 }
             )
 
@@ -489,10 +487,9 @@ class LateDemo(Demo):
     def _tables(self) -> dict[str, Any]:
         return {
             "input": {},
-            "labels": {
+            "label_input": {
                 "topic": LABELS_TOPIC,
                 "id": "key",
-                "value": True,
                 "after": f"{round(AFTER_DAYS * DAY_SECONDS * 1000)}ms",
                 "absent": False,
                 "lateness": "200ms",

@@ -144,7 +144,7 @@ def open_source(config: Config, path: str) -> Iterator[EventFile]:
         closed, or a CSV header lacks a configured column or has one twice.
     """
     wanted = config.input.source_names()
-    if config.labels is None:
+    if config.label_input is None:
         wanted = [*wanted, config.input.label_field]
     else:
         wanted = [*wanted, *(name for name in (config.input.id, config.input.time) if name is not None)]
@@ -164,7 +164,7 @@ def open_source(config: Config, path: str) -> Iterator[EventFile]:
 @contextlib.contextmanager
 def open_labels(config: Config, path: str) -> Iterator[Lines]:
     """Open a file of labels, as a context manager."""
-    table = config.labels
+    table = config.label_input
     assert table is not None
     wanted = [name for name in (config.input.id, table.time, table.label) if name is not None]
     with _open(path) as raw:

@@ -1,7 +1,7 @@
 """Labels of a replay that are in a file of their own: when events are due, and which label they get.
 
 The rules are those of `streampair_connectors.worker.late_labels`, with the columns `input.time` and
-`labels.time` in place of Kafka's timestamps.
+`label_input.time` in place of Kafka's timestamps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streampair_connectors.cli.event_files import Lines
 from streampair_connectors.cli.options import time_of
 from streampair_connectors.codecs.fields import EPOCH_UNITS
 from streampair_connectors.codecs.labels import LabelCodeParser
-from streampair_connectors.config import Config, InputConfig, LabelsConfig
+from streampair_connectors.config import Config, InputConfig, LabelInputConfig
 
 __all__ = ["DueEvents", "check_late_labels"]
 
@@ -39,17 +39,17 @@ def check_late_labels(config: Config, labels: str | None, events: str) -> None:
     ConfigError
         It does not.
     """
-    table = config.labels
+    table = config.label_input
     if table is None:
         if labels is not None:
             raise ConfigError(
-                "--labels names a file of labels, but the configuration has no [labels]",
-                fix="add [labels], or remove --labels where input.label is a field of the events",
+                "--labels names a file of labels, but the configuration has no [label_input]",
+                fix="add [label_input], or remove --labels where input.label is a field of the events",
             )
         return
     if labels is None:
         raise ConfigError(
-            "the configuration has [labels]: labels come later than events, in a file of their own",
+            "the configuration has [label_input]: labels come later than events, in a file of their own",
             fix="give it with --labels",
         )
     if labels == events:
@@ -57,7 +57,7 @@ def check_late_labels(config: Config, labels: str | None, events: str) -> None:
             f"events and labels are both read from {'standard input' if events == '-' else events}",
             fix="give labels that are in a file of their own",
         )
-    for name, value in (("input.time", config.input.time), ("labels.time", table.time)):
+    for name, value in (("input.time", config.input.time), ("label_input.time", table.time)):
         if value is None:
             raise ConfigError(
                 f"{name} is missing: a file has no timestamps of Kafka",
@@ -66,7 +66,7 @@ def check_late_labels(config: Config, labels: str | None, events: str) -> None:
     if config.input.id is None:
         where = "the key of a message" if table.id == "key" else "a header of a message"
         raise ConfigError(
-            f"labels.id is {where}, which a line of a file does not have",
+            f"label_input.id is {where}, which a line of a file does not have",
             fix="name the column of both files that has the id of the event as input.id",
         )
 
@@ -193,7 +193,7 @@ class _LabelFile:
     """The labels of a file, read as far as events need them."""
 
     def __init__(
-        self, config: Config, table: LabelsConfig, lines: Lines, kept: LabelTable, ids: _Ids
+        self, config: Config, table: LabelInputConfig, lines: Lines, kept: LabelTable, ids: _Ids
     ) -> None:
         self._lines = lines
         self._ids = ids
@@ -259,7 +259,7 @@ class _LabelFile:
         if value is None:
             raise RecordError(
                 f"the line has no label in {self._label!r}",
-                fix="write the label, or name its column as labels.label",
+                fix="write the label, or name its column as label_input.label",
                 stage="label",
             )
         return identity, self._parser.code(value)
@@ -268,14 +268,14 @@ class _LabelFile:
 class DueEvents:
     """Puts events in the order in which a lane takes them: each to be scored, and later to be learned.
 
-    An event is due when `labels.after` and `labels.lateness` have passed. Events that are due at or before
-    the time of another are learned before that one is scored. With `labels.order = "arrival"` an event is
-    learned when its label comes; at one time labels come first, then dues, then events.
+    An event is due when `label_input.after` and `label_input.lateness` have passed. Events that are due at or
+    before the time of another are learned before that one is scored. With `label_input.order = "arrival"` an
+    event is learned when its label comes; at one time labels come first, then dues, then events.
 
     Parameters
     ----------
     config
-        With [labels]; `check_late_labels` has accepted it.
+        With [label_input]; `check_late_labels` has accepted it.
     events, labels
         Lines of both files. Both must be sorted by time.
     private
@@ -288,12 +288,12 @@ class DueEvents:
     """
 
     def __init__(self, config: Config, events: Lines, labels: Lines, *, private: bool) -> None:
-        table = config.labels
+        table = config.label_input
         assert table is not None
-        self._after, self._wait = table.after, table.wait
+        self._after, self._wait = int(table.after), int(table.wait)
         self._table = LabelTable(
-            after=table.after,
-            lateness=table.lateness,
+            after=int(table.after),
+            lateness=int(table.lateness),
             max_labels=None if private else table.max_labels,
             directory=Path(tempfile.gettempdir()) if private else None,
         )
@@ -318,7 +318,7 @@ class DueEvents:
         SourceError
             A time cannot be read, or is earlier than that of the line before.
         LaneStoppedError
-            More than `labels.max_labels` wait for their events.
+            More than `label_input.max_labels` wait for their events.
         """
         out: list[OrderedRecord] = []
         due: list[tuple[int, OrderedRecord, bytes | None]] = []
@@ -449,7 +449,7 @@ class DueEvents:
             fix = "correct the file of labels"
         elif self._ids.events.keys() & self._ids.labels.keys():
             problem = f"none of {labels.read - invalid:,} labels came in time for the event with its id"
-            fix = "compare the times of both files, or raise labels.after or labels.lateness"
+            fix = "compare the times of both files, or raise label_input.after or label_input.lateness"
         else:
             problem = f"none of {labels.read - invalid:,} labels found its event: {self._ids.difference()}"
             fix = f"write ids in the same way in the column {self._id!r} of both files, of the same events"

@@ -19,7 +19,7 @@ from streampair_connectors.cli.options import (
     load_optional,
     run_until_signal,
 )
-from streampair_connectors.config import Config, parse_duration
+from streampair_connectors.config import Config, Duration
 from streampair_connectors.observability import logs
 from streampair_connectors.serve.options import ServeOptions
 
@@ -67,7 +67,7 @@ def serve(
     max_requests: Annotated[
         int, typer.Option(min=1, help="Requests that it answers at a time; others get status 503.")
     ] = 256,
-    timeout_seconds: Annotated[float, typer.Option(min=0.1, help="Time for a body to arrive.")] = 10.0,
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Time for a body to arrive.")] = "10s",
     max_model_age: Annotated[
         str | None,
         typer.Option(
@@ -101,10 +101,11 @@ def serve(
             )
         settings = load_optional(config, overrides)
         loaded = None if model is None else load_model(model, settings)
+        max_age = None if max_model_age is None else _duration("--max-model-age", max_model_age)
         options = ServeOptions(
             _name_of(name, settings, loaded, model),
             *(host, port, token_file, tls_cert, tls_key, reuse_port),
-            *(max_body_bytes, max_requests, timeout_seconds, _milliseconds(max_model_age)),
+            *(max_body_bytes, max_requests, _duration("--timeout", timeout).seconds, max_age),
         )
         stop = asyncio.Event()
 
@@ -121,15 +122,16 @@ def serve(
         run_until_signal(work, stop.set)
 
 
-def _milliseconds(text: str | None) -> int | None:
-    if text is None:
-        return None
+def _duration(option: str, text: str) -> Duration:
     try:
-        return parse_duration(text)
+        found = Duration.of(text)
     except ValueError:
         raise ConfigError(
-            f"--max-model-age {text!r} is not a duration", fix='write it as "90s", "15m", "6h" or "30d"'
+            f"{option} {text!r} is not a duration", fix='write it as "90s", "15m", "6h" or "30d"'
         ) from None
+    if not found:
+        raise ConfigError(f"{option} {text!r} leaves no time", fix='write at least "1ms"')
+    return found
 
 
 def _name_of(name: str | None, config: Config | None, model: Model | None, file: Path | None) -> str:

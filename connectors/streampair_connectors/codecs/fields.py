@@ -18,7 +18,7 @@ from streampair_connectors.codecs.json_fields import (
     JsonFields,
     Tree,
 )
-from streampair_connectors.config import InputConfig, LabelsConfig
+from streampair_connectors.config import InputConfig, LabelInputConfig
 
 __all__ = [
     "EPOCH_UNITS",
@@ -59,7 +59,7 @@ class EventFields(NamedTuple):
     id: Any
 
 
-def unnested(declared: InputConfig | LabelsConfig, names: Iterable[str | None]) -> Find | None:
+def unnested(declared: InputConfig | LabelInputConfig, names: Iterable[str | None]) -> Find | None:
     """Return the function from a message to its fields by the names that a configuration has for them.
 
     A name with dots is that of a field of a nested object, unless the message has a field of that whole name.
@@ -283,7 +283,7 @@ def unwrapped(data: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def used_fields(declared: InputConfig | LabelsConfig, names: Iterable[str | None] | None) -> Tree:
+def used_fields(declared: InputConfig | LabelInputConfig, names: Iterable[str | None] | None) -> Tree:
     """Return the fields of a message that are used.
 
     Parameters

@@ -81,7 +81,7 @@ def event_decoder(config: Config, *, gaps: bool = False, texts: bool = False) ->
 def schema_registry(config: Config) -> SchemaRegistry | None:
     """Return the client of the schema registry; None: none is declared."""
     registry = config.schema_registry
-    return None if registry is None else SchemaRegistry(registry, config.base)
+    return None if registry is None else SchemaRegistry(registry)
 
 
 def _unframed(value: bytes) -> bytes:
@@ -94,7 +94,8 @@ def _frame(value: bytes) -> int:
     if len(value) < FRAME or value[0] != 0:
         raise RecordError(
             "the message does not begin with a zero byte and the id of a schema",
-            fix="write it with a serializer of the schema registry, or correct input.format or labels.format",
+            fix="write it with a serializer of the schema registry, or correct input.format or "
+            "label_input.format",
             stage="decode",
         )
     return FRAME
@@ -121,7 +122,7 @@ def field_decoder(config: Config, fields: Any, *, events: bool) -> Callable[[byt
     SourceError
         By the returned function: the schema registry does not answer.
     """
-    declared = config.input if events or config.labels is None else config.labels
+    declared = config.input if events or config.label_input is None else config.label_input
     names = [field.encode_name for field in msgspec.structs.fields(fields)]
     find = unnested(declared, names)
     if declared.format == "avro":

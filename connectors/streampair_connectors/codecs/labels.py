@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from streampair.errors import RecordError
 from streampair_connectors.codecs.formats import field_decoder
 from streampair_connectors.codecs.records import LabelParser
-from streampair_connectors.config import Config, LabelsConfig
+from streampair_connectors.config import Config, LabelInputConfig
 
 __all__ = ["DecodedLabel", "LabelCodeParser", "LabelDecoder", "event_ids"]
 
 _LOW, _HIGH = 1, 2  # codes, as of `Config.label_codes`
-_FIX = "send the id that the event has, in the field, key or header that labels.id names"
+_FIX = "send the id that the event has, in the field, key or header that label_input.id names"
 
 
 class _KeyedMessage(Protocol):
@@ -47,7 +47,7 @@ def event_ids(config: Config) -> Callable[[Sequence[_KeyedMessage]], list[bytes 
     >>> config = parse_config({
     ...     "app": "fraud",
     ...     "input": {"features": ["amount"]},
-    ...     "labels": {"topic": "chargebacks", "id": "payment", "value": True, "after": "30d"},
+    ...     "label_input": {"topic": "chargebacks", "id": "payment", "absent": False, "after": "30d"},
     ...     "learner": {"class": "streampair.auc.PairOGD"},
     ... })
     >>> event_ids(config)([Record(0, b'{"payment": 7, "amount": 3}'), Record(1, b"oops")])
@@ -79,7 +79,7 @@ class LabelCodeParser(LabelParser):
     Attributes
     ----------
     constant
-        Code of every label, if `labels.value` says it; None: labels are in a field.
+        Code of every label, where none is in a field: that of the positive one; else None.
     """
 
     def __init__(self, config: Config) -> None:
@@ -91,7 +91,7 @@ class LabelCodeParser(LabelParser):
         self._by_type: dict[tuple[type, object], int] = {
             (type(label), label): self._codes[_key(label)] for label in (negative, positive)
         }
-        self.constant = None if labels.value is None else self._codes[_key(labels.value)]
+        self.constant = _HIGH if labels.label is None else None
 
     def code(self, value: object) -> int:
         """Code of a value of JSON or a cell of CSV; raises RecordError if it is no label."""
@@ -113,7 +113,7 @@ class LabelDecoder:
     >>> config = parse_config({
     ...     "app": "fraud",
     ...     "input": {"features": ["amount"]},
-    ...     "labels": {"topic": "labels", "id": "key", "label": "bad", "after": "30d"},
+    ...     "label_input": {"topic": "labels", "id": "key", "label": "bad", "after": "30d"},
     ...     "learner": {"class": "streampair.auc.PairOGD"},
     ... })
     >>> decode = LabelDecoder(config)
@@ -153,7 +153,7 @@ class LabelDecoder:
         if y is None:
             raise RecordError(
                 f"the message has no label in field {self._field!r}",
-                fix="send the label, or name its field as labels.label",
+                fix="send the label, or name its field as label_input.label",
                 stage="label",
             )
         return DecodedLabel(identity, parser.code(y))
@@ -198,9 +198,9 @@ def _parsed(decode: Callable[[bytes], Any], value: bytes | None) -> Any:
         ) from None
 
 
-def _table(config: Config) -> LabelsConfig:
-    assert config.labels is not None
-    return config.labels
+def _table(config: Config) -> LabelInputConfig:
+    assert config.label_input is not None
+    return config.label_input
 
 
 def _key(label: object) -> tuple[bool, object]:
@@ -214,7 +214,7 @@ def _struct(fields: dict[str, str]) -> Any:
     )
 
 
-def _outer_id(labels: LabelsConfig) -> Callable[[_KeyedMessage], bytes | None]:
+def _outer_id(labels: LabelInputConfig) -> Callable[[_KeyedMessage], bytes | None]:
     """The function from a message to its id, in its key or a header."""
     if isinstance(labels.id, str):
         return attrgetter("key")

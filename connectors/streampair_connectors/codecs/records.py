@@ -717,7 +717,7 @@ class LabelParser:
     """
 
     def __init__(self, config: InputConfig) -> None:
-        self._any = config.labels == "any"
+        self._any = config.label_type == "any"
         self._positive: Label = config.positive
         self._negative: Label = config.negative_label()
         self._high, self._low = _label_of(self._positive), _label_of(self._negative)
@@ -748,7 +748,7 @@ class LabelParser:
             fix="send a number, a text, true or false"
             if self._any
             else f"send {self._positive!r} or {self._negative!r}, or name the labels as "
-            'input.positive and input.negative; for ranking and metrics, input.labels = "any"',
+            'input.positive and input.negative; for ranking and metrics, input.label_type = "any"',
             stage="label",
         )
 

@@ -5,6 +5,7 @@ the nearest known one. Secrets come from the environment or from files, never fr
 and never show in a `repr`, a log line, an error or a metric.
 """
 
+from streampair_connectors.config.durations import Duration, duration_text
 from streampair_connectors.config.loader import Changes, load_config
 from streampair_connectors.config.models import (
     CardConfig,
@@ -12,7 +13,7 @@ from streampair_connectors.config.models import (
     InputConfig,
     KafkaConfig,
     Label,
-    LabelsConfig,
+    LabelInputConfig,
     LearnerConfig,
     MetricsConfig,
     OutputConfig,
@@ -22,19 +23,18 @@ from streampair_connectors.config.models import (
     StoreConfig,
     TopicsConfig,
     WorkerConfig,
-    duration_text,
     parse_config,
-    parse_duration,
 )
 
 __all__ = [
     "CardConfig",
     "Changes",
     "Config",
+    "Duration",
     "InputConfig",
     "KafkaConfig",
     "Label",
-    "LabelsConfig",
+    "LabelInputConfig",
     "LearnerConfig",
     "MetricsConfig",
     "OutputConfig",
@@ -47,5 +47,4 @@ __all__ = [
     "duration_text",
     "load_config",
     "parse_config",
-    "parse_duration",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import math
-import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from pydantic import (
     SecretStr,
     Tag,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -35,7 +35,8 @@ from pydantic import (
 from streampair.errors import ConfigError
 from streampair.records.features import Categories
 from streampair.records.features import label as spelled_label
-from streampair_connectors.config.secrets import hex_key, read_secret
+from streampair_connectors.config.durations import Duration, at_least, duration_text
+from streampair_connectors.config.secrets import hex_key, read_secret, sub_key
 
 __all__ = [
     "CardConfig",
@@ -43,7 +44,7 @@ __all__ = [
     "InputConfig",
     "KafkaConfig",
     "Label",
-    "LabelsConfig",
+    "LabelInputConfig",
     "LearnerConfig",
     "MetricsConfig",
     "OutputConfig",
@@ -72,6 +73,21 @@ def _checked_label(value: bool | int | float | str) -> bool | int | float | str:
     return int(value) if value.is_integer() else value
 
 
+def _as_path(value: object, info: ValidationInfo) -> object:
+    """A relative path starts at the directory of the configuration file, which is the context."""
+    base = info.context or Path()
+    return base / value if isinstance(value, str | Path) else value
+
+
+def _as_secret(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, str | Path | SecretStr):
+        raise ValueError("that is no text; name the file that holds the secret")
+    return _as_path(value, info)
+
+
+FilePath = Annotated[Path, BeforeValidator(_as_path)]
+# A file with a secret; or the secret itself, which only a variable of the environment gives.
+Secret = Annotated[Path | SecretStr, BeforeValidator(_as_secret)]
 Label = Annotated[bool | int | float | str, AfterValidator(_checked_label)]
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
 
@@ -94,57 +110,32 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class ClientProperties(Table):
-    """Properties of every Kafka client that a user may set. None: the default of the client library."""
-
-    client_id: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{1,249}$")] | None = None
-    request_timeout_ms: Annotated[int, Field(ge=1_000, le=600_000)] | None = None
-    retry_backoff_ms: Annotated[int, Field(ge=1, le=60_000)] | None = None
-    metadata_max_age_ms: Annotated[int, Field(ge=1_000)] | None = None
-    connections_max_idle_ms: Annotated[int, Field(ge=1_000)] | None = None
-
-
 class KafkaConfig(Table):
-    """Connection to the cluster. The password comes from a file or the environment."""
+    """Connection to the cluster."""
 
     bootstrap_servers: str
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
     username: str | None = None
-    password_file: Path | None = None
-    password_env: str | None = None
-    ssl_cafile: Path | None = None
-    ssl_certfile: Path | None = None
-    ssl_keyfile: Path | None = None
-    ssl_key_password_file: Path | None = None
-    ssl_key_password_env: str | None = None
-    connect_timeout_seconds: Annotated[float, Field(gt=0)] = 15.0
-    session_timeout_seconds: Annotated[float, Field(ge=1)] = 10.0
+    password_file: Secret | None = None
+    ssl_cafile: FilePath | None = None
+    ssl_certfile: FilePath | None = None
+    ssl_keyfile: FilePath | None = None
+    ssl_key_password_file: Secret | None = None
+    connect_timeout: Annotated[Duration, at_least("1ms")] = Duration.of("15s")
+    session_timeout: Annotated[Duration, at_least("1s")] = Duration.of("10s")
     # How long the worker may process a poll before the group considers it stuck.
-    max_poll_interval_seconds: Annotated[float, Field(ge=1)] = 600.0
+    max_poll_interval: Annotated[Duration, at_least("1s")] = Duration.of("10m")
     # Static membership: the unique name of this worker in the group.
     group_instance_id: str | None = None
-    group_instance_id_env: str | None = None
     # Tokens for OAUTHBEARER: a file that is kept fresh; or a token endpoint with the credentials of a client;
     # or the region of a cluster of Amazon MSK.
-    oauth_token_file: Path | None = None
+    oauth_token_file: FilePath | None = None
     oauth_token_url: str | None = None
     oauth_client_id: str | None = None
-    oauth_client_secret_file: Path | None = None
-    oauth_client_secret_env: str | None = None
+    oauth_client_secret_file: Secret | None = None
     oauth_scope: str | None = None
-    oauth_cafile: Path | None = None
     oauth_msk_region: Annotated[str, Field(pattern="^[a-z]{2}(-[a-z]+)+-[0-9]+$")] | None = None
-    client: ClientProperties | None = None
-
-    @field_validator(
-        *("password_file", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_key_password_file"),
-        *("oauth_token_file", "oauth_client_secret_file", "oauth_cafile"),
-        mode="before",
-    )
-    @classmethod
-    def _path(cls, value: object) -> object:
-        return Path(value) if isinstance(value, str) else value
 
     @field_validator("bootstrap_servers")
     @classmethod
@@ -168,12 +159,9 @@ class KafkaConfig(Table):
             self._check_oauth(sources)
         elif self.security_protocol.startswith("SASL"):
             if self.sasl_mechanism is None or self.username is None:
-                raise ValueError(
-                    f"{self.security_protocol} needs sasl_mechanism, username and "
-                    "password_file or password_env"
-                )
-            if self.password_file is None and self.password_env is None:
-                raise ValueError("SASL needs password_file or password_env")
+                raise ValueError(f"{self.security_protocol} needs sasl_mechanism, username and password_file")
+            if self.password_file is None:
+                raise ValueError("SASL needs password_file, or STREAMPAIR_KAFKA__PASSWORD in the environment")
         return self
 
     def _check_oauth(self, sources: Sequence[str]) -> None:
@@ -183,13 +171,8 @@ class KafkaConfig(Table):
                 + (f", not {' and '.join(sources)}" if sources else "")
             )
         if self.oauth_token_url is not None:
-            if self.oauth_client_id is None or (
-                self.oauth_client_secret_file is None and self.oauth_client_secret_env is None
-            ):
-                raise ValueError(
-                    "oauth_token_url needs oauth_client_id and oauth_client_secret_file or "
-                    "oauth_client_secret_env"
-                )
+            if self.oauth_client_id is None or self.oauth_client_secret_file is None:
+                raise ValueError("oauth_token_url needs oauth_client_id and oauth_client_secret_file")
             found = urlsplit(self.oauth_token_url)
             local = found.hostname in ("localhost", "127.0.0.1", "::1")
             if not found.hostname or not (found.scheme == "https" or (found.scheme == "http" and local)):
@@ -206,58 +189,25 @@ class KafkaConfig(Table):
     def _instance(cls, value: str | None) -> str | None:
         return None if value is None else _check_instance(value)
 
-    @model_validator(mode="after")
-    def _one_instance(self) -> KafkaConfig:
-        if self.group_instance_id is not None and self.group_instance_id_env is not None:
-            raise ValueError("group_instance_id and group_instance_id_env are both set; keep one")
-        return self
-
-    def instance_id(self) -> str | None:
-        """Return the id of this worker in the group, read now; None when membership is not static.
-
-        Raises
-        ------
-        ConfigError
-            The environment variable is not set, or does not hold an id.
-        """
-        env = self.group_instance_id_env
-        if env is None:
-            return self.group_instance_id
-        try:
-            return _check_instance(os.environ.get(env, ""))
-        except ValueError as error:
-            raise ConfigError(
-                f"kafka.group_instance_id_env: {error}",
-                fix=f"set {env} to a name that no other worker has, such as that of its host or pod",
-            ) from None
-
     def password(self) -> SecretStr | None:
         """Return the password, read now; None when none is declared."""
-        return read_secret("password", self.password_file, self.password_env)
+        return read_secret("password", self.password_file)
 
     def oauth_client_secret(self) -> SecretStr | None:
         """Return the secret of the OAuth client, read now; None when none is declared."""
-        return read_secret("oauth_client_secret", self.oauth_client_secret_file, self.oauth_client_secret_env)
+        return read_secret("oauth_client_secret", self.oauth_client_secret_file)
 
     def ssl_key_password(self) -> SecretStr | None:
         """Return the password of the client's key, read now; None when none is declared."""
-        return read_secret("ssl_key_password", self.ssl_key_password_file, self.ssl_key_password_env)
+        return read_secret("ssl_key_password", self.ssl_key_password_file)
 
 
 class SchemaRegistryConfig(Table):
-    """A schema registry with Confluent's REST API. The password comes from a file or the environment."""
+    """A schema registry with Confluent's REST API."""
 
     url: str
     username: str | None = None
-    password_file: Path | None = None
-    password_env: str | None = None
-    ssl_cafile: Path | None = None
-    timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 3.0
-
-    @field_validator("password_file", "ssl_cafile", mode="before")
-    @classmethod
-    def _path(cls, value: object) -> object:
-        return Path(value) if isinstance(value, str) else value
+    password_file: Secret | None = None
 
     @field_validator("url")
     @classmethod
@@ -271,25 +221,24 @@ class SchemaRegistryConfig(Table):
 
     @model_validator(mode="after")
     def _login(self) -> SchemaRegistryConfig:
-        has_password = self.password_file is not None or self.password_env is not None
-        if has_password != (self.username is not None):
-            raise ValueError("username and password_file (or password_env) belong together; set both or none")
+        if (self.password_file is None) != (self.username is None):
+            raise ValueError("username and password_file belong together; set both or none")
         return self
 
     def password(self) -> SecretStr | None:
         """Return the password, read now; None when none is declared."""
-        return read_secret("password", self.password_file, self.password_env)
+        return read_secret("password", self.password_file)
 
 
 class InputConfig(Table):
     """The input topic and the fields of its events."""
 
     topic: str = "events"
-    # None: labels come later, on a topic of their own: [labels].
+    # None: labels come later, on a topic of their own: [label_input].
     label: str | None = None
-    # "two": only the labels positive and negative are valid. "any": numbers, texts or booleans, such as
+    # "binary": only the labels positive and negative are valid. "any": numbers, texts or booleans, such as
     # relevances for ranking, or any number of classes for a metric.
-    labels: Literal["two", "any"] = "two"
+    label_type: Literal["binary", "any"] = "binary"
     features: list[str] | dict[str, Declared] | None = None
     positive: Label = True
     negative: Label | None = None
@@ -306,7 +255,7 @@ class InputConfig(Table):
     # The names of the cells of a CSV event, in order.
     columns: list[str] | None = None
     # The Avro schema of events without an id. None: the id in each event names a schema of the registry.
-    schema_file: Path | None = None
+    schema_file: FilePath | None = None
     # Whether records in the topic may change later (log compaction, erasure): releases of a private lane
     # after a crash are then always charged as new.
     payloads_change: bool = False
@@ -315,11 +264,6 @@ class InputConfig(Table):
     @classmethod
     def _topic(cls, value: str) -> str:
         return _check_topic(value)
-
-    @field_validator("schema_file", mode="before")
-    @classmethod
-    def _path(cls, value: object) -> object:
-        return Path(value) if isinstance(value, str) else value
 
     @field_validator("columns")
     @classmethod
@@ -401,10 +345,10 @@ class InputConfig(Table):
 
     @model_validator(mode="after")
     def _labels(self) -> InputConfig:
-        if self.labels == "two" and self.negative is None and not isinstance(self.positive, bool):
+        if self.label_type == "binary" and self.negative is None and not isinstance(self.positive, bool):
             raise ValueError(
                 f"positive is {self.positive!r}, so the other label must be named: "
-                'add negative = ... (all other labels go to the dead letters), or labels = "any"'
+                'add negative = ... (all other labels go to the dead letters), or label_type = "any"'
             )
         if self.negative is not None and spelled_label(self.negative) == spelled_label(self.positive):
             raise ValueError("positive and negative are the same label")
@@ -479,52 +423,6 @@ class InputConfig(Table):
 #: Parts of a time, in UTC: 0 to 23, 0 (Monday) to 6, 1 to 31, 1 to 12.
 TIME_PARTS = ("hour", "weekday", "day", "month")
 
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
-
-
-def _milliseconds(value: object) -> object:
-    """Milliseconds of a duration such as "30d"; what is none is left to the check of types."""
-    return parse_duration(value) if isinstance(value, str) else value
-
-
-def parse_duration(text: str) -> int:
-    """Return the milliseconds of a duration.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-
-    Examples
-    --------
-    >>> from streampair_connectors.config import parse_duration
-    >>> parse_duration("15m")
-    900000
-    """
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise ValueError(f'{text!r} is not a duration; write it as "90s", "15m", "6h" or "30d"')
-    return int(found[1]) * _UNITS[found[2]]
-
-
-Duration = Annotated[int, BeforeValidator(_milliseconds)]
-
-
-def duration_text(milliseconds: int) -> str:
-    """Return a duration, for people.
-
-    Examples
-    --------
-    >>> from streampair_connectors.config import duration_text
-    >>> duration_text(86_400_000), duration_text(90_000)
-    ('24 hours', '90 seconds')
-    """
-    for size, name in ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes")):
-        if milliseconds >= 2 * size:
-            return f"{milliseconds / size:.3g} {name}"
-    return f"{milliseconds / 1000:.3g} seconds"
-
 
 class HeaderConfig(Table):
     """A header of a message."""
@@ -532,49 +430,46 @@ class HeaderConfig(Table):
     header: Annotated[str, Field(min_length=1)]
 
 
-class LabelsConfig(Table):
-    """Labels that come later than their events, on a topic of their own. Durations are in milliseconds."""
+class LabelInputConfig(Table):
+    """Labels that come later than their events, on a topic of their own."""
 
     topic: str
     # Where both topics have the id of the event: a field, "key", or a header.
     id: str | HeaderConfig
-    # The field of the label in a message of the topic; or the label that every message stands for.
+    # The field of the label in a message of the topic. None: every message says that the label is positive.
     label: str | None = None
-    value: Label | None = None
     format: Literal["json", "avro", "json-schema"] = "json"
     # As of the input.
     envelope: Literal["debezium"] | None = None
     # In files, where labels have no timestamp of Kafka: the column that stands for it.
     time: str | None = None
     # How long after its event a label may come.
-    after: Annotated[Duration, Field(gt=0)]
+    after: Annotated[Duration, at_least("1ms")]
     # The label of an event for which none has come by then. None: such an event is not learned.
     absent: Label | None = None
     # How long after its timestamp a label may arrive on its topic.
-    lateness: Annotated[Duration, Field(ge=0)] = 60_000
+    lateness: Duration = Duration.of("1m")
     # "wait": events are learned in their order, once each label has had its time. "arrival": an event is
     # learned when its label comes; not for private learners.
     order: Literal["wait", "arrival"] = "wait"
     # Without any label for so long, no event is learned as `absent`. None: no limit.
-    quiet: Annotated[Duration, Field(gt=0)] | None = None
+    quiet: Annotated[Duration, at_least("1ms")] | None = None
     # Labels of events in time are kept in memory. A private learner keeps them on disk beyond it.
     max_labels: Annotated[int, Field(ge=1)] = 20_000_000
-    # Of labels that came too late, or for no event. Default: APP-late-labels.
-    late_topic: str | None = None
     # Events whose score is at least this count as found. None: no series of it.
     threshold: float | None = None
 
-    @field_validator("topic", "late_topic")
+    @field_validator("topic")
     @classmethod
-    def _topic(cls, value: str | None) -> str | None:
-        return None if value is None else _check_topic(value)
+    def _topic(cls, value: str) -> str:
+        return _check_topic(value)
 
     @model_validator(mode="after")
-    def _one_label(self) -> LabelsConfig:
-        if (self.label is None) == (self.value is None):
+    def _one_label(self) -> LabelInputConfig:
+        if self.label is None and self.absent is None:
             raise ValueError(
-                'name the field of the label with label = "...", or say with value = ... which label every '
-                "message stands for, not both"
+                'name the field of the label with label = "..."; or, where every message says that the label '
+                "is positive, say with absent = ... what an event without one is"
             )
         if self.id_field is not None and self.id_field.startswith("$"):
             raise ValueError('id is "key" or { header = "..." } where it is not a field')
@@ -592,9 +487,9 @@ class LabelsConfig(Table):
         return self.id if isinstance(self.id, str) and self.id != "key" else None
 
     @property
-    def wait(self) -> int:
-        """Milliseconds from the timestamp of an event until it is due."""
-        return self.after + self.lateness
+    def wait(self) -> Duration:
+        """The time from the timestamp of an event until it is due."""
+        return Duration(self.after + self.lateness)
 
     @property
     def alert_quiet(self) -> int:
@@ -609,9 +504,8 @@ class OutputConfig(Table):
     # Of the scores. "avro": in Confluent's wire format, with a schema that the worker registers.
     format: Literal["json", "avro"] = "json"
     dead_letter_topic: str | None = None
-    # Scores of at least this also go to the alert topic. Default topic: APP-alerts.
+    # Scores of at least this also go to the topic APP-alerts.
     alert_above: float | None = None
-    alert_topic: str | None = None
     # How many of the largest contributions each score has. 0: none.
     explain: Annotated[int, Field(ge=0, le=100)] = 0
     # Of one partition, with the newest models. Default: APP-model with scoring = "parallel", else none.
@@ -622,16 +516,10 @@ class OutputConfig(Table):
     # Timestamp of a score: that of its event, as in other stream processors, or the time of sending.
     timestamps: Literal["event", "now"] = "event"
 
-    @field_validator("topic", "dead_letter_topic", "model_topic", "alert_topic")
+    @field_validator("topic", "dead_letter_topic", "model_topic")
     @classmethod
     def _topic(cls, value: str | None) -> str | None:
         return None if value is None else _check_topic(value)
-
-    @model_validator(mode="after")
-    def _alerts(self) -> OutputConfig:
-        if self.alert_topic is not None and self.alert_above is None:
-            raise ValueError("alert_topic needs alert_above, the least score of an alert")
-        return self
 
 
 class TopicsConfig(Table):
@@ -643,7 +531,6 @@ class TopicsConfig(Table):
     """
 
     input_partitions: Annotated[int | None, Field(ge=1, le=100_000)] = None
-    output_partitions: Annotated[int | None, Field(ge=1, le=100_000)] = None
     replication_factor: Annotated[int | None, Field(ge=1, le=32_767)] = None
 
 
@@ -660,27 +547,19 @@ class LearnerConfig(Table):
     class_: Annotated[str | None, Field(alias="class")] = None
     options: dict[str, Any] = {}
     steps: list[StepConfig] = []
-    name: str | None = None
     # "inline": the learner scores each event before it learns it. "parallel": every worker scores a share of
     # the partitions with the newest model in the model topic.
     scoring: Literal["inline", "parallel"] = "inline"
     # The model file that a new lane begins with.
-    start: Path | None = None
+    start: FilePath | None = None
     # For a private learner: no record that it protects had a part in that model.
     public_start: bool = False
-    noise_key_file: Path | None = None
-    noise_key_env: str | None = None
+    # The secret of the noise. It never changes: a restart has to draw the same noise again.
+    noise_key_file: Secret | None = None
     trust_preprocessing: bool = False
     allow_pickle: bool = False
     # Import paths of classes that are neither streampair's nor River's: their code runs in the worker.
     allow_classes: list[str] = []
-    signing_key_file: Path | None = None
-    signing_key_env: str | None = None
-
-    @field_validator("noise_key_file", "signing_key_file", "start", mode="before")
-    @classmethod
-    def _path(cls, value: object) -> object:
-        return Path(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _one_of(self) -> LearnerConfig:
@@ -710,50 +589,26 @@ class LearnerConfig(Table):
         return self.scoring == "parallel"
 
     def label(self) -> str:
-        """Return the name in metrics and on the output topic."""
-        if self.name is not None:
-            return self.name
+        """Return the name in metrics and on the output topic: that of the class."""
         path = self.class_ if self.class_ is not None else self.steps[-1].class_
         return path.rpartition(".")[2]
 
-    @property
-    def names_noise_key(self) -> bool:
-        """Whether a file or an environment variable is named that holds the noise key."""
-        return self.noise_key_file is not None or self.noise_key_env is not None
-
     def noise_key(self) -> bytes | None:
         """Return the declared noise key (hexadecimal in its file); None: the store generates one."""
-        secret = read_secret("noise_key", self.noise_key_file, self.noise_key_env)
+        secret = read_secret("noise_key", self.noise_key_file)
         return None if secret is None else hex_key("noise_key", secret)
-
-    def signing_key(self) -> bytes | None:
-        """Return the key that signs pickled steps (hexadecimal in its file); None without."""
-        secret = read_secret("signing_key", self.signing_key_file, self.signing_key_env)
-        return None if secret is None else hex_key("signing_key", secret)
 
 
 class StoreConfig(Table):
-    """The store of logs and snapshots: Kafka, or a directory of this machine.
+    """The store of logs and snapshots: Kafka, or a directory of this machine."""
 
-    The default of `kind` is Kafka, unless a directory is named. A relative path starts at the configuration
-    file.
-    """
-
-    kind: Literal["kafka", "directory"] | None = None
-    directory: Path = Path("state")
-    # Whether the directory's group may access it, as with volumes that are mounted for a group.
-    group_access: bool = False
-    # Hexadecimal keys, one per line: the first encrypts, all decrypt.
-    sealing_key_file: Path | None = None
-    sealing_key_env: str | None = None
+    # None: in Kafka. A relative path starts at the configuration file.
+    directory: FilePath | None = None
+    # Hexadecimal keys, one a line: the first seals and signs what is written, all of them read.
+    key_file: Secret | None = None
     log_topic: str | None = None
     # Brokers take at most transaction.max.timeout.ms, 15 minutes by default.
-    transaction_timeout_seconds: Annotated[float, Field(ge=5, le=900)] = 60.0
-
-    @field_validator("directory", "sealing_key_file", mode="before")
-    @classmethod
-    def _path(cls, value: object) -> object:
-        return Path(value) if isinstance(value, str) else value
+    transaction_timeout: Annotated[Duration, at_least("5s")] = Duration.of("1m")
 
     @field_validator("log_topic")
     @classmethod
@@ -763,35 +618,34 @@ class StoreConfig(Table):
     @property
     def in_kafka(self) -> bool:
         """Whether the state is stored in Kafka."""
-        if self.kind is not None:
-            return self.kind == "kafka"
-        return "directory" not in self.model_fields_set
+        return self.directory is None
 
     def sealing_keys(self) -> list[bytes]:
         """Return the keys that encrypt the state in Kafka, the current one first; empty without any."""
-        secret = read_secret("sealing_key", self.sealing_key_file, self.sealing_key_env)
+        return self._keys_for("sealing")
+
+    def signing_keys(self) -> list[bytes]:
+        """Return the keys that sign snapshots, the current one first; empty without any."""
+        return self._keys_for("signing")
+
+    def _keys_for(self, purpose: str) -> list[bytes]:
+        secret = read_secret("key", self.key_file)
         lines = [] if secret is None else secret.get_secret_value().split()
-        return [hex_key("sealing_key", SecretStr(line)) for line in lines]
+        return [sub_key(hex_key("key", SecretStr(line)), purpose) for line in lines]
 
 
 class MetricsConfig(Table):
     """Addresses of the endpoints. Port 0 takes a free one, which the log names.
 
-    Each endpoint has its own host, so that the public one can be exposed alone.
+    The public endpoint is for others, and listens on every address of the machine; `host` is the operator's.
     """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 9464
-    public_host: str = "127.0.0.1"
     public_port: Annotated[int | None, Field(ge=0, le=65535)] = None
     # How long `run` serves metrics after a failure, so that its cause can be scraped.
-    linger_seconds: Annotated[float, Field(ge=0)] = 0.0
-    audit_file: Path | None = None
-
-    @field_validator("audit_file", mode="before")
-    @classmethod
-    def _paths(cls, value: object) -> object:
-        return Path(value) if isinstance(value, str) else value
+    linger: Duration = Duration(0)
+    audit_file: FilePath | None = None
 
     @model_validator(mode="after")
     def _ports(self) -> MetricsConfig:
@@ -818,19 +672,15 @@ class WorkerConfig(Table):
 
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
     commit_every_events: Annotated[int, Field(ge=1)] = 10_000
-    # Default: 0.1 with the state in Kafka, 1 on disk. The worker raises it where commits take long.
-    commit_every_seconds: Annotated[float | None, Field(gt=0)] = None
+    # Default: 100ms with the state in Kafka, 1s on disk. The worker raises it where commits take long.
+    commit_every: Annotated[Duration, at_least("1ms")] | None = None
     on_bad: Literal["dlq", "skip", "fail"] = "dlq"
     # "auto": on, except for a private learner, whose guarantee forbids stopping because of content.
     breaker: Literal["auto", "on", "off"] = "auto"
-    breaker_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    breaker_window: Annotated[int, Field(ge=1)] = 1000
-    stop_timeout_seconds: Annotated[float, Field(gt=0)] = 25.0
+    # With few positives the AUC of a thousand events is that of a handful of pairs.
     auc_window: Annotated[int, Field(ge=2)] = 1000
     # With scoring = "parallel": what this worker does. Without "score" it learns, or stands by to learn.
     roles: Annotated[list[Literal["learn", "score"]], Field(min_length=1)] = ["learn", "score"]
-    # How long events may wait without a commit: then /readyz fails, and /livez after three times as long.
-    stuck_seconds: Annotated[float, Field(gt=0)] = 60.0
 
 
 def _ranges(features: dict[str, Any]) -> dict[str, tuple[float, float]]:
@@ -873,7 +723,7 @@ class Config(Table):
     app: str
     kafka: KafkaConfig | None = None
     input: InputConfig
-    labels: LabelsConfig | None = None
+    label_input: LabelInputConfig | None = None
     schema_registry: SchemaRegistryConfig | None = None
     output: OutputConfig = OutputConfig()
     topics: TopicsConfig = TopicsConfig()
@@ -904,8 +754,8 @@ class Config(Table):
         names = [self.input.topic, self.output_topic, self.dead_letter_topic, self.log_topic]
         names += [name for name in (self.model_topic, self.alert_topic) if name is not None]
         kinds = "input, output, dead-letter, log, model and alert topics"
-        if self.labels is not None and self.late_labels_topic is not None:
-            names += [self.labels.topic, self.late_labels_topic]
+        if self.label_input is not None and self.late_labels_topic is not None:
+            names += [self.label_input.topic, self.late_labels_topic]
             kinds = "input, output, dead-letter, log, model, alert, labels and late-labels topics"
         if len(set(names)) != len(names):
             raise ValueError(
@@ -922,7 +772,7 @@ class Config(Table):
     @classmethod
     def _event_id(cls, data: Any) -> Any:
         """Default the id of an event to the field by which labels name it."""
-        labels, declared = data.get("labels"), data.get("input")
+        labels, declared = data.get("label_input"), data.get("input")
         if isinstance(labels, Mapping) and isinstance(declared, Mapping) and "id" not in declared:
             field = labels.get("id")
             if isinstance(field, str) and field != "key":
@@ -930,11 +780,25 @@ class Config(Table):
         return data
 
     @model_validator(mode="after")
-    def _id_place(self) -> Config:
-        if self.labels is not None and self.labels.id_field is not None and self.input.format == "csv":
+    def _two_keys(self) -> Config:
+        if self.learner.noise_key_file is not None and self.learner.noise_key_file == self.store.key_file:
             raise ValueError(
-                "labels.id is a field, and events are CSV: their ids are in the key or in a header; set "
-                'labels.id = "key", or labels.id = {header = "..."}'
+                "learner.noise_key_file and store.key_file are the same key: workers that only score need "
+                "the second, and must not have the first, by which the noise can be computed; draw another "
+                "one with: streampair key store.key"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _id_place(self) -> Config:
+        if (
+            self.label_input is not None
+            and self.label_input.id_field is not None
+            and self.input.format == "csv"
+        ):
+            raise ValueError(
+                "label_input.id is a field, and events are CSV: their ids are in the key or in a header; set "
+                'label_input.id = "key", or label_input.id = {header = "..."}'
             )
         return self
 
@@ -942,8 +806,8 @@ class Config(Table):
     def _registry(self) -> Config:
         events = self.input.format == "avro" and self.input.schema_file is None
         needed = ["input.format"] if events else []
-        if self.labels is not None and self.labels.format == "avro":
-            needed.append("labels.format")
+        if self.label_input is not None and self.label_input.format == "avro":
+            needed.append("label_input.format")
         if self.output.format == "avro":
             needed.append("output.format")
         if needed and self.schema_registry is None:
@@ -954,39 +818,40 @@ class Config(Table):
         if self.schema_registry is not None and not needed:
             raise ValueError(
                 '[schema_registry] is not used: set input.format = "avro" without input.schema_file, '
-                'labels.format = "avro" or output.format = "avro"; or remove it'
+                'label_input.format = "avro" or output.format = "avro"; or remove it'
             )
         return self
 
     @model_validator(mode="after")
     def _label_source(self) -> Config:
-        labels, declared = self.labels, self.input
+        labels, declared = self.label_input, self.input
         if labels is None:
             if declared.label is None:
                 raise ValueError(
                     "input.label is missing: name the field of the label; or, where labels come later on a "
-                    "topic of their own, add [labels]"
+                    "topic of their own, add [label_input]"
                 )
             return self
         if declared.label is not None:
             raise ValueError(
-                "input.label and [labels] both say where labels are; remove input.label where they come later"
+                "input.label and [label_input] both say where labels are; remove input.label where they come "
+                "later"
             )
         field = labels.id_field
         if field is not None and declared.id != field:
-            raise ValueError(f"input.id is {declared.id!r} and labels.id {field!r}: name the same field")
-        if declared.labels == "any":
+            raise ValueError(f"input.id is {declared.id!r} and label_input.id {field!r}: name the same field")
+        if declared.label_type == "any":
             raise ValueError(
-                'input.labels = "any" with [labels]: labels that come later are of two classes, '
+                'input.label_type = "any" with [label_input]: labels that come later are of two classes, '
                 "input.positive and input.negative. Remove it; or send the labels in the events, and remove "
-                "[labels]"
+                "[label_input]"
             )
-        for name, value in (("absent", labels.absent), ("value", labels.value)):
-            if value is not None and value not in (declared.positive, declared.negative_label()):
-                raise ValueError(
-                    f"labels.{name} is {value!r}, and the labels are {declared.positive!r} and "
-                    f"{declared.negative_label()!r}; name one of them"
-                )
+        absent = labels.absent
+        if absent is not None and absent not in (declared.positive, declared.negative_label()):
+            raise ValueError(
+                f"label_input.absent is {absent!r}, and the labels are {declared.positive!r} and "
+                f"{declared.negative_label()!r}; name one of them"
+            )
         return self
 
     @property
@@ -996,22 +861,20 @@ class Config(Table):
 
     @property
     def late_labels_topic(self) -> str | None:
-        """The topic of labels that came too late, or for no event; None without [labels]."""
-        if self.labels is None:
-            return None
-        return self.labels.late_topic or f"{self.app}-late-labels"
+        """The topic of labels that came too late, or for no event; None without [label_input]."""
+        return None if self.label_input is None else f"{self.app}-late-labels"
 
     @property
     def label_codes(self) -> tuple[Label | None, Label, Label, None] | None:
         """The labels by their code: of an event without one, low, high, and none: of an event without id."""
-        if self.labels is None:
+        if self.label_input is None:
             return None
-        return self.labels.absent, self.input.negative_label(), self.input.positive, None
+        return self.label_input.absent, self.input.negative_label(), self.input.positive, None
 
     @property
     def privacy_notes(self) -> tuple[str, ...]:
         """Notes of the privacy report of a private learner: what holds of labels that come later."""
-        labels = self.labels
+        labels = self.label_input
         if labels is None:
             return ()
         place = "key" if isinstance(labels.id, str) else f"header {labels.id.header!r}"
@@ -1038,7 +901,7 @@ class Config(Table):
     @property
     def alert_topic(self) -> str | None:
         """The topic of high scores; None: there are no alerts."""
-        return None if self.output.alert_above is None else self.output.alert_topic or f"{self.app}-alerts"
+        return None if self.output.alert_above is None else f"{self.app}-alerts"
 
     @property
     def model_topic(self) -> str | None:
@@ -1052,13 +915,12 @@ class Config(Table):
         return f"{self.app}.scorers"
 
     @property
-    def commit_every_seconds(self) -> float:
-        """Seconds between commits; the worker raises it where commits take long."""
-        every = self.worker.commit_every_seconds
-        if every is not None:
-            return every
+    def commit_every(self) -> Duration:
+        """The time between commits; the worker raises it where commits take long."""
+        if self.worker.commit_every is not None:
+            return self.worker.commit_every
         # In Kafka, readers of committed records wait for the commit; on disk nobody does.
-        return 0.1 if self.store.in_kafka else 1.0
+        return Duration.of("100ms" if self.store.in_kafka else "1s")
 
     @property
     def log_topic(self) -> str:
@@ -1068,7 +930,7 @@ class Config(Table):
     @property
     def state_directory(self) -> Path:
         """The store's directory, absolute."""
-        return (self._base / self.store.directory).absolute()
+        return (self._base / (self.store.directory or "state")).absolute()
 
     @property
     def audit_file(self) -> Path | None:
@@ -1190,7 +1052,7 @@ class Config(Table):
 
     def _meaning(self) -> dict[str, Any]:
         """The settings that give the model's numbers their meaning, as in the file."""
-        learner, declared, labels = self.learner, self.input, self.labels
+        learner, declared, labels = self.learner, self.input, self.label_input
         meaning: dict[str, Any] = {
             "learner": learner.model_dump(
                 mode="json", by_alias=True, include={"class_", "options", "steps", "trust_preprocessing"}
@@ -1199,7 +1061,7 @@ class Config(Table):
                 "label": declared.label,
                 "positive": declared.positive,
                 "negative": declared.negative_label(),
-                "labels": declared.labels,
+                "label_type": declared.label_type,
                 **declared.model_dump(mode="json", include={"features"}),
                 # A replay under another limit would take other events for dead letters.
                 "max_event_bytes": declared.max_event_bytes,
@@ -1217,7 +1079,7 @@ class Config(Table):
         if fields:
             meaning["input"]["fields"] = fields
         if labels is not None:  # what labels stand for; how long they may take can be changed
-            meaning["labels"] = {"absent": labels.absent, "order": labels.order}
+            meaning["label_input"] = {"absent": labels.absent, "order": labels.order}
         return meaning
 
 
@@ -1280,7 +1142,7 @@ def parse_config(
     'fraud-dead-letters'
     """
     try:
-        config = Config.model_validate(dict(data))
+        config = Config.model_validate(dict(data), context=base)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         lines = [_explain(item, places or {}) for item in found]
@@ -1332,13 +1194,21 @@ def _explain(item: Any, places: Mapping[str, str]) -> tuple[str, str]:
     if kind == "extra_forbidden":
         table = table_at(location[:-1])
         known = [] if table is None else keys_of(table)
-        near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+        name = str(location[-1])
+        near = [
+            *difflib.get_close_matches(name, known, n=2, cutoff=0.7),
+            *difflib.get_close_matches(name, known, n=1, cutoff=0.5),
+        ]
         problem = f"unknown key {where}"
         if f"{location[-1]}_file" in known:
             key = location[-1]
-            return f"{problem}: secrets do not belong here", f"name its place with {key}_file or {key}_env"
+            variable = "__".join(["STREAMPAIR", *parts]).upper().replace("__", "_", 1)
+            return (
+                f"{problem}: secrets do not belong here",
+                f"name its file with {key}_file, or set the environment variable {variable}",
+            )
         if near:
-            return problem, f"write {near[0]} instead of {location[-1]}"
+            return problem, f"write {' or '.join(dict.fromkeys(near))} instead of {location[-1]}"
         return problem, f"remove it; known keys here: {', '.join(known)}"
     if kind == "missing":
         return f"{where} is missing", f"add {where}"

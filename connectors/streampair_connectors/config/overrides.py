@@ -15,10 +15,12 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import SecretStr
 
 from streampair.errors import ConfigError
 from streampair_connectors.config.models import Config, keys_of, table_at
@@ -43,11 +45,14 @@ class Override:
         The path of its key, from the top table.
     text
         The value as it was written.
+    secret
+        Whether it is a secret itself, in place of the file that the key names.
     """
 
     place: str
     keys: tuple[str, ...]
-    text: str
+    text: str = field(repr=False)
+    secret: bool = False
 
     @property
     def name(self) -> str:
@@ -56,6 +61,8 @@ class Override:
 
     def value(self) -> Any:
         """The value that the text spells in TOML; the text itself where it spells none that the key takes."""
+        if self.secret:
+            return SecretStr(self.text)
         try:
             found = tomllib.loads(f"value = {self.text}")
         except tomllib.TOMLDecodeError:
@@ -68,9 +75,14 @@ class Override:
 
 def _takes_text(keys: Sequence[str]) -> bool:
     """Whether a key takes nothing but text, so that `app=2024` needs no quotes."""
+    kinds = _kinds_at(keys)
+    return bool(kinds) and kinds <= {str, Path, SecretStr, NoneType}
+
+
+def _kinds_at(keys: Sequence[str]) -> set[Any]:
     table = table_at(keys[:-1])
-    field = None if table is None else table.model_fields.get(keys[-1])
-    return field is not None and _kinds(field.annotation) <= {str, Path, NoneType}
+    found = None if table is None else table.model_fields.get(keys[-1])
+    return set() if found is None else _kinds(found.annotation)
 
 
 def _kinds(annotation: Any) -> set[Any]:
@@ -128,7 +140,8 @@ def _path(key: str) -> tuple[str, ...]:
 def from_environment(environment: Mapping[str, str]) -> list[Override]:
     """Read the variables that set keys: those with `__` between table and key, and `STREAMPAIR_APP`.
 
-    Other variables that begin with `STREAMPAIR_` are somebody else's.
+    A secret whose file is the value of a key can be given itself: `STREAMPAIR_KAFKA__PASSWORD` takes the
+    place of `kafka.password_file`. Other variables that begin with `STREAMPAIR_` are somebody else's.
 
     Parameters
     ----------
@@ -138,7 +151,7 @@ def from_environment(environment: Mapping[str, str]) -> list[Override]:
     Raises
     ------
     ConfigError
-        A variable has one underscore where it needs two.
+        A variable has one underscore where it needs two; a secret is empty, or given twice.
 
     Examples
     --------
@@ -146,7 +159,12 @@ def from_environment(environment: Mapping[str, str]) -> list[Override]:
     >>> one.name, one.value()
     ('worker.batch_size', 500)
     """
-    return list(_variables(environment))
+    found: dict[tuple[str, ...], Override] = {}
+    for override in _variables(environment):
+        other = found.setdefault(override.keys, override)
+        if other is not override:
+            raise ConfigError(f"{other.place} and {override.place} are both set", fix="keep one of them")
+    return list(found.values())
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[Override]:
@@ -155,9 +173,22 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Override]:
             continue
         keys = tuple(variable.removeprefix(PREFIX).lower().split("__"))
         if len(keys) > 1 or keys == ("app",):
-            yield Override(variable, keys, text)
+            yield _secret(variable, keys, text) or Override(variable, keys, text)
         elif not _ADDRESS.match(text):
             _check_underscores(variable, keys[0])
+
+
+def _secret(variable: str, keys: tuple[str, ...], text: str) -> Override | None:
+    """The secret itself, in place of the file that holds it; None: the variable is not that of a secret."""
+    file = (*keys[:-1], f"{keys[-1]}_file")
+    if SecretStr not in _kinds_at(file):
+        return None
+    if not text.strip():
+        raise ConfigError(
+            f"the environment variable {variable} is empty",
+            fix=f"put the secret into it, or unset {variable}",
+        )
+    return Override(variable, file, text.strip(), secret=True)
 
 
 def _check_underscores(variable: str, flat: str) -> None:

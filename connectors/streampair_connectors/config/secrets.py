@@ -1,14 +1,14 @@
-"""Secrets: read from a file or an environment variable that the configuration names; checks of permissions.
+"""Secrets: read from a file, or given by the environment; keys; checks of permissions.
 
-*Others* must have no access to key files and to the state directory. Neither must the group, with two
-exceptions: a key file that belongs to root may be readable by its group, as Kubernetes and Docker mount
-secrets for a process that is not root (mode 0440, the group from `fsGroup`); and a directory may be
-accessible to its group with `store.group_access`.
+Nobody but their owner must have access to key files and to the state directory, with one exception: a key
+file that belongs to root may be readable by its group, as Kubernetes and Docker mount secrets for a process
+that is not root (mode 0440, the group from `fsGroup`).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import stat
 from pathlib import Path
@@ -17,41 +17,86 @@ from pydantic import SecretStr
 
 from streampair.errors import ConfigError, StoreError
 
-__all__ = ["check_directory", "check_private", "hex_key", "read_secret"]
+__all__ = ["check_directory", "check_private", "draw_key", "hex_key", "read_secret", "sub_key"]
 
 
-def read_secret(what: str, file: Path | None, env: str | None) -> SecretStr | None:
-    """Read a secret from the file or the environment variable that the configuration names.
+def read_secret(what: str, place: Path | SecretStr | None) -> SecretStr | None:
+    """Read a secret from its file; one that the environment gave is returned as it is.
 
     Raises
     ------
     ConfigError
-        Both are named, the file cannot be read, others may read it too, or the value is empty. The message
-        names the place, never the value.
+        The file cannot be read, others may read it too, or it is empty. The message names the place, never
+        the value.
     """
-    if file is not None and env is not None:
+    if not isinstance(place, Path):
+        return place
+    try:
+        check_private(place, what)
+        text = place.read_text(encoding="utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(
-            f"{what}_file and {what}_env are both set", fix="keep the one that holds the secret"
-        )
-    if file is not None:
-        try:
-            check_private(file, what)
-            text = file.read_text(encoding="utf-8-sig").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise ConfigError(
-                f"the {what} file {file} cannot be read: {reason}",
-                fix="check the path and its permissions",
-            ) from None
-        place = f"file {file}"
-    elif env is not None:
-        text = os.environ.get(env, "").strip()
-        place = f"environment variable {env}"
-    else:
-        return None
+            f"the {what} file {place} cannot be read: {reason}",
+            fix="check the path and its permissions",
+        ) from None
     if not text:
-        raise ConfigError(f"the {what} is empty: nothing in {place}", fix=f"put the {what} into {place}")
+        raise ConfigError(
+            f"the {what} is empty: nothing in file {place}", fix=f"put the {what} into file {place}"
+        )
     return SecretStr(text)
+
+
+def draw_key(file: Path) -> None:
+    """Draw a key, and write it to a new file that only its owner may read.
+
+    Raises
+    ------
+    ConfigError
+        The file exists, or cannot be written.
+    """
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as out:
+            out.write(secrets.token_hex(32) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+    except FileExistsError:
+        raise ConfigError(
+            f"{file} exists, and a key that is overwritten is lost with all that it protects",
+            fix="name another file. To change store.key_file, put the new key into its first line, and keep "
+            "the old ones below it",
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be written: {error.strerror}", fix="name a file in a directory that you may write"
+        ) from None
+
+
+def sub_key(key: bytes, purpose: str) -> bytes:
+    """Derive the key of one purpose, from which neither `key` nor that of another purpose can be computed.
+
+    Parameters
+    ----------
+    key
+        At least 32 random bytes.
+    purpose
+        In words: "sealing".
+
+    Returns
+    -------
+    bytes
+        32 of them: HKDF-SHA256 with the purpose as its info, and without a salt, for `key` is random.
+
+    Examples
+    --------
+    >>> sub_key(bytes(32), "sealing") == sub_key(bytes(32), "signing")
+    False
+    """
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=f"streampair {purpose}".encode()).derive(key)
 
 
 def hex_key(what: str, secret: SecretStr) -> bytes:
@@ -69,21 +114,18 @@ def hex_key(what: str, secret: SecretStr) -> bytes:
     if len(key) < 32:
         raise ConfigError(
             f"the {what} is not 64 or more hexadecimal digits",
-            fix="make one with: openssl rand -hex 32",
+            fix="make one with: streampair key FILE",
         )
     return key
 
 
-def check_private(path: Path, what: str, *, group: bool = False) -> None:
+def check_private(path: Path, what: str) -> None:
     """Refuse a key file that others than its owner may read or write. Links are followed.
 
     Parameters
     ----------
     path, what
         The file, and its content in words: "noise key".
-    group
-        Whether its group may have access, whoever owns it: for files in a directory with
-        `store.group_access`.
 
     Raises
     ------
@@ -94,7 +136,7 @@ def check_private(path: Path, what: str, *, group: bool = False) -> None:
     """
     status = os.stat(path)
     mode = stat.S_IMODE(status.st_mode)
-    refused = _refused_bits(mode, owned_by_root=status.st_uid == 0, group=group)
+    refused = _refused_bits(mode, owned_by_root=status.st_uid == 0)
     if not refused:
         return
     if status.st_uid == 0:
@@ -111,15 +153,13 @@ def check_private(path: Path, what: str, *, group: bool = False) -> None:
     )
 
 
-def check_directory(path: Path, *, group: bool = False) -> None:
+def check_directory(path: Path) -> None:
     """Refuse a state directory that others than its owner may reach.
 
     Parameters
     ----------
     path
         An existing directory.
-    group
-        Whether its group may (`store.group_access`).
 
     Raises
     ------
@@ -129,13 +169,13 @@ def check_directory(path: Path, *, group: bool = False) -> None:
         The directory cannot be looked at.
     """
     mode = stat.S_IMODE(os.stat(path).st_mode)
-    refused = mode & (stat.S_IRWXO if group else stat.S_IRWXG | stat.S_IRWXO)
+    refused = mode & (stat.S_IRWXG | stat.S_IRWXO)
     if not refused:
         return
-    keep = "2770" if group and mode & stat.S_ISGID else "770" if group else "700"
-    remedy = f"chmod {keep} {_quoted(path)}, or name a directory below it, which is made for its user alone"
+    remedy = f"chmod 700 {_quoted(path)}, or name a directory below it, which is made for its user alone"
     if not refused & stat.S_IRWXO:
-        remedy += ". Where its group has to reach it (Kubernetes' fsGroup), set store.group_access = true"
+        remedy += ". Kubernetes opens a volume to its fsGroup at each mount: with fsGroupChangePolicy: "
+        remedy += "OnRootMismatch it leaves that directory as it is; or keep the state in Kafka"
     raise StoreError(
         f"the store directory {path} has mode {mode:04o}: {_who(refused)} may {_may(refused)} what is as "
         "sensitive as the data",
@@ -143,10 +183,8 @@ def check_directory(path: Path, *, group: bool = False) -> None:
     )
 
 
-def _refused_bits(mode: int, *, owned_by_root: bool, group: bool) -> int:
+def _refused_bits(mode: int, *, owned_by_root: bool) -> int:
     """Return the bits of a key file's mode that are not allowed."""
-    if group:
-        return mode & stat.S_IRWXO
     if owned_by_root:
         return mode & (stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP)
     return mode & (stat.S_IRWXO | stat.S_IRWXG)

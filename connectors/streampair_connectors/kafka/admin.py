@@ -85,7 +85,7 @@ async def describe_topics(config: KafkaConfig) -> dict[str, int]:
     Raises
     ------
     SourceError
-        No broker answers within `connect_timeout_seconds`, or it refuses.
+        No broker answers within `connect_timeout`, or it refuses.
     """
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
@@ -111,7 +111,7 @@ async def topic_origin(config: KafkaConfig, topic: str) -> TopicOrigin:
     Raises
     ------
     SourceError
-        No broker answers within `connect_timeout_seconds`, or it refuses.
+        No broker answers within `connect_timeout`, or it refuses.
     """
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
@@ -131,7 +131,7 @@ async def group_members(config: KafkaConfig, group: str) -> int:
     Raises
     ------
     SourceError
-        No broker answers within `connect_timeout_seconds`, or it refuses.
+        No broker answers within `connect_timeout`, or it refuses.
     """
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
@@ -301,7 +301,7 @@ def _refusal(
         fix = f"set topics.replication_factor to at most {brokers}, the number of brokers that run, or start "
         fix += "those that are away first"
     elif isinstance(error, kafka_errors.InvalidPartitionsError):
-        fix = "set topics.input_partitions and topics.output_partitions to numbers that the cluster accepts"
+        fix = "set topics.input_partitions to a number that the cluster accepts"
     elif isinstance(error, kafka_errors.PolicyViolationError):
         fix = "set the numbers in [topics] to what the cluster's policy allows"
     elif retriable:
@@ -320,7 +320,7 @@ async def _await_leaders(
     config: KafkaConfig, admin: AIOKafkaAdminClient, names: Set[str], least: int = 1
 ) -> dict[str, int]:
     """Wait until topics have leaders; the number of partitions of each. Creation itself returns earlier."""
-    deadline = time.monotonic() + config.connect_timeout_seconds
+    deadline = time.monotonic() + config.connect_timeout.seconds
     found: dict[str, int] = {}
     while missing := sorted(names - found.keys()):
         if time.monotonic() > deadline:
@@ -538,7 +538,7 @@ async def _missing_rights(
     Raises
     ------
     SourceError
-        No broker answers within `connect_timeout_seconds`.
+        No broker answers within `connect_timeout`.
     """
     admin = AIOKafkaAdminClient(**client_options(config))
     try:
@@ -623,13 +623,13 @@ async def _missing_on_transactional_id(admin: AIOKafkaAdminClient, name: str) ->
 def output_topics(config: Config) -> dict[str, str]:
     """Return the topics that the application writes to, by their key in the configuration."""
     topics = {"output.topic": config.output_topic, "output.dead_letter_topic": config.dead_letter_topic}
-    more = {"output.alert_topic": config.alert_topic, "labels.late_topic": config.late_labels_topic}
+    more = {"output.alert_above": config.alert_topic, "label_input": config.late_labels_topic}
     return topics | {key: name for key, name in more.items() if name is not None}
 
 
 def topic_settings(config: Config, name: str) -> dict[str, str]:
     """Return the settings with which a topic of the application is to be created."""
-    labels = None if config.labels is None else config.labels.topic
+    labels = None if config.label_input is None else config.label_input.topic
     if name in (config.input.topic, labels):
         return {"message.timestamp.type": "LogAppendTime"}  # then the order is a function of the topic
     return {}
@@ -671,7 +671,7 @@ async def create_missing(config: Config, existing: Mapping[str, int]) -> Creatio
         wanted[name] = partitions
     for output in output_topics(config).values():
         if output not in existing:
-            wanted[output] = partitions if topics.output_partitions is None else topics.output_partitions
+            wanted[output] = partitions
     if not wanted:
         return Creation({}, {})
     special = {name: topic_settings(config, name) for name in wanted}
@@ -692,8 +692,8 @@ async def missing_rights(config: Config) -> list[Missing]:
     """
     wanted: dict[str, tuple[str, ...]] = {config.input.topic: ("Read", "Describe", "DescribeConfigs")}
     wanted |= dict.fromkeys(output_topics(config).values(), ("Write", "Describe"))
-    if config.labels is not None:
-        wanted[config.labels.topic] = ("Read", "Describe", "DescribeConfigs")
+    if config.label_input is not None:
+        wanted[config.label_input.topic] = ("Read", "Describe", "DescribeConfigs")
         if config.learner.parallel and "learn" in config.worker.roles:
             # What scorers gave is compared with the labels.
             wanted[config.output_topic] = ("Read", "Write", "Describe")
@@ -744,10 +744,10 @@ def missing_topic(config: Config, key: str, name: str) -> SourceError:
         partitions, why = topics.input_partitions, ""
         count = "" if partitions else "set topics.input_partitions and "
         fix = f"correct the name, or {count}add {FLAG}"
-    elif key == "labels.topic":
+    elif key == "label_input.topic":
         partitions, why, fix = None, "", "correct the name"
     else:
-        partitions, why = topics.output_partitions, ", and the broker does not create topics automatically"
+        partitions, why = topics.input_partitions, ", and the broker does not create topics automatically"
         fix = f"add {FLAG}"
     command = creation_command(config.require_kafka(), name, partitions, topic_settings(config, name))
     return SourceError(
@@ -785,7 +785,7 @@ class TopicFacts:
     payloads_change
         Whether records may be compacted away, so that a replay may read others.
     label_partitions
-        Number of partitions of the labels topic; 0 without [labels].
+        Number of partitions of the labels topic; 0 without [label_input].
     """
 
     partitions: int
@@ -794,8 +794,8 @@ class TopicFacts:
 
 
 def _check_labels_topic(config: Config, topics: Mapping[str, int]) -> None:
-    if config.labels is not None and config.labels.topic not in topics:
-        raise missing_topic(config, "labels.topic", config.labels.topic)
+    if config.label_input is not None and config.label_input.topic not in topics:
+        raise missing_topic(config, "label_input.topic", config.label_input.topic)
 
 
 async def check_topics(config: Config, *, create: bool) -> TopicFacts:
@@ -827,7 +827,7 @@ async def check_topics(config: Config, *, create: bool) -> TopicFacts:
     if config.input.topic not in topics:
         raise missing_topic(config, "input.topic", config.input.topic)
     _check_labels_topic(config, topics)
-    label_partitions = 0 if config.labels is None else topics[config.labels.topic]
+    label_partitions = 0 if config.label_input is None else topics[config.label_input.topic]
     compacted = await is_compacted(settings, config.input.topic)
     if compacted:
         log.warning(

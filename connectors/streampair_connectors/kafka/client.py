@@ -231,7 +231,7 @@ def _explain_causes(
             return (
                 f"{name} refuses user {config.username!r}: wrong password, or the user is unknown to "
                 f"{config.sasl_mechanism}",
-                "check kafka.username and the password in kafka.password_file or kafka.password_env, and "
+                "check kafka.username and the password in kafka.password_file, and "
                 "that the user has credentials for this mechanism",
             )
     return None
@@ -431,8 +431,8 @@ def client_options(config: KafkaConfig) -> dict[str, Any]:
     options: dict[str, Any] = {
         "bootstrap_servers": config.bootstrap_servers,
         "security_protocol": config.security_protocol,
+        # As long as a session: a broker that is silent is given up when the group would give a worker up.
         "request_timeout_ms": 10_000,
-        **({} if config.client is None else config.client.model_dump(exclude_none=True)),
     }
     try:
         return options | _tls_options(config) | _sasl_options(config)
@@ -461,7 +461,7 @@ def _tls_options(config: KafkaConfig) -> dict[str, Any]:
         raise ConfigError(
             f"the certificates of [kafka] cannot be loaded: {error}",
             fix="check ssl_cafile, ssl_certfile and ssl_keyfile; for an encrypted key set "
-            "ssl_key_password_file or ssl_key_password_env",
+            "ssl_key_password_file",
         ) from None
     return {"ssl_context": context}
 
@@ -534,9 +534,9 @@ def one_line(error: BaseException) -> str:
 
 
 async def within(config: KafkaConfig, work: Awaitable[Any]) -> Any:
-    """Await `work` for at most `connect_timeout_seconds`; every failure becomes a SourceError."""
+    """Await `work` for at most `connect_timeout`; every failure becomes a SourceError."""
     try:
-        return await asyncio.wait_for(shielded(work), config.connect_timeout_seconds)
+        return await asyncio.wait_for(shielded(work), config.connect_timeout.seconds)
     except (kafka_errors.KafkaError, OSError, TimeoutError, AssertionError) as error:
         # The client raises AssertionError when no broker is known, as right after a broker's start.
         found = reach_error(config, error)
@@ -550,8 +550,8 @@ def _unanswered(config: KafkaConfig, error: BaseException) -> SourceError:
     """The error where a new client reaches a broker."""
     return SourceError(
         f"Kafka at {config.bootstrap_servers} answers, and has not done what was asked within "
-        f"{config.connect_timeout_seconds:g} s: {one_line(error)}",
-        fix="look whether brokers are away or overloaded; or raise kafka.connect_timeout_seconds",
+        f"{config.connect_timeout}: {one_line(error)}",
+        fix="look whether brokers are away or overloaded; or raise kafka.connect_timeout",
     )
 
 

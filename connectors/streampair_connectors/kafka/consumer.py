@@ -123,7 +123,7 @@ class Consumer:
         self._whole_topic = whole_topic
         self._assignor = WholeTopicAssignor() if whole_topic else Assignor()
         self._fetches: FetchClock | None = None
-        self._instance_id = config.instance_id()
+        self._instance_id = config.group_instance_id
         if takeovers is None and self._instance_id is not None:
             takeovers = StaticMemberConflicts(self._instance_id)
         self._takeovers = takeovers
@@ -134,7 +134,7 @@ class Consumer:
         self._watch_seconds = watch_seconds
         self._watcher: asyncio.Task[None] | None = None
         self._first_count: int | None = None
-        session = int(config.session_timeout_seconds * 1000)
+        session = int(config.session_timeout)
         self._consumer = AIOKafkaConsumer(
             **client_options(config),
             **({} if client_id is None else {"client_id": client_id}),
@@ -150,7 +150,7 @@ class Consumer:
             heartbeat_interval_ms=min(max(session // 4, 250), _HEARTBEAT_MS),
             rebalance_timeout_ms=60_000,
             max_partition_fetch_bytes=partition_bytes(side_by_side),
-            max_poll_interval_ms=int(config.max_poll_interval_seconds * 1000),
+            max_poll_interval_ms=int(config.max_poll_interval),
             metadata_max_age_ms=int(watch_seconds * 1000),
             # Fewer, larger fetches: at a moderate rate most of the time is spent on each of them. The order
             # over all partitions waits for the end of each, so an idle one has to answer soon.
@@ -245,7 +245,7 @@ class Consumer:
         busy = max(self._longest_busy, self._busy())
         self._longest_busy = 0.0
         forgotten = self._is_member and not member_of(self._consumer)
-        patience = min(self._config.session_timeout_seconds, self._config.max_poll_interval_seconds)
+        patience = min(self._config.session_timeout.seconds, self._config.max_poll_interval.seconds)
         if self._takeovers is None or not forgotten or busy >= patience:
             return False
         self._is_member = False
@@ -718,7 +718,7 @@ class TopicReader(PartitionReader):
             The broker does not answer, or refuses.
         """
         try:
-            async with asyncio.timeout(self._config.connect_timeout_seconds):
+            async with asyncio.timeout(self._config.connect_timeout.seconds):
                 if time_ms <= 0:
                     starts = await self._consumer.beginning_offsets(self._all)
                     return {tp.partition: starts[tp] for tp in self._all}

@@ -110,7 +110,7 @@ class RecordReader:
     ) -> dict[int, tuple[int, int]]:
         tps = [TopicPartition(*partition) for partition in partitions]
         try:
-            async with asyncio.timeout(self._config.connect_timeout_seconds):
+            async with asyncio.timeout(self._config.connect_timeout.seconds):
                 first, last = await asyncio.gather(consumer.beginning_offsets(tps), consumer.end_offsets(tps))
         except (kafka_errors.KafkaError, TimeoutError) as error:
             raise reach_error(self._config, error) from None
@@ -184,7 +184,7 @@ class RecordReader:
                 span = positions.take(fetched_spans(consumer)).get(partition)
                 if span is not None:
                     last_response = loop.time()
-                elif loop.time() - last_response > self._config.connect_timeout_seconds:
+                elif loop.time() - last_response > self._config.connect_timeout.seconds:
                     raise TimeoutError
                 records = [] if span is None else [each for each in span.records if each.offset < end]
                 if records:

@@ -116,7 +116,7 @@ class StaticMemberConflicts:
             f"another worker has joined the group as {self._instance_id!r} {len(self._times)} times within "
             f"{self._seconds:g} s: two workers have the same kafka.group_instance_id, and take the "
             "partitions from each other",
-            fix="give each worker a unique id, such as its host name in kafka.group_instance_id_env, "
+            fix="give each worker a unique id, such as its host name in STREAMPAIR_KAFKA__GROUP_INSTANCE_ID, "
             "or remove the key",
             retriable=False,
         )
@@ -224,7 +224,7 @@ def end_poll(consumer: AIOKafkaConsumer) -> float:
 
     Returns the moment, by `time.monotonic`, from which the client counts the pause until the next poll.
 
-    It would then count the member as polling forever, and `max_poll_interval_seconds` would have no effect:
+    It would then count the member as polling forever, and `max_poll_interval` would have no effect:
     the first poll of a group without offsets fails.
     """
     state = consumer._subscription

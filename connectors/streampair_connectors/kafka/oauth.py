@@ -62,7 +62,7 @@ class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # untyped base
     async def token(self) -> str:
         """Return the content of the file."""
         try:
-            secret = read_secret("oauth_token", self._config.oauth_token_file, None)
+            secret = read_secret("oauth_token", self._config.oauth_token_file)
         except ConfigError as error:
             raise TokenError(error.problem, error.fix) from None
         assert secret is not None
@@ -121,7 +121,7 @@ class _ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # untype
                         "Authorization": _basic(config.oauth_client_id, secret.get_secret_value()),
                     },
                     allow_redirects=False,
-                    ssl=_context(config),
+                    ssl=ssl.create_default_context(),
                 ) as response,
             ):
                 if response.status != 200:
@@ -149,13 +149,6 @@ def _basic(client: str, secret: str) -> str:
     """Both are encoded as in a form first (RFC 6749, section 2.3.1)."""
     both = f"{quote_plus(client)}:{quote_plus(secret)}"
     return f"Basic {base64.b64encode(both.encode()).decode()}"
-
-
-def _context(config: KafkaConfig) -> ssl.SSLContext:
-    """The TLS settings of the endpoint: those of the system, and kafka.oauth_cafile."""
-    return ssl.create_default_context(
-        cafile=None if config.oauth_cafile is None else str(config.oauth_cafile)
-    )
 
 
 class _MskSigner(AbstractTokenProvider):  # type: ignore[misc]  # untyped base

@@ -148,7 +148,7 @@ async def read_register(
     Raises
     ------
     SourceError
-        No answer within `connect_timeout_seconds`, a pending transaction with offsets of the group in that
+        No answer within `connect_timeout`, a pending transaction with offsets of the group in that
         time, an error of the broker, or an answer without one of the partitions.
     """
     requested = sorted(set(partitions))
@@ -245,11 +245,11 @@ async def _request_until(config: KafkaConfig, group: str, request: Any, parse: C
     """Send a request to the coordinator of a group, and repeat it until `parse` accepts the response."""
     # Not the admin client: its method to send a request is private, and its offsets hide errors. The request
     # times out before the whole call: a connection that is cancelled while it is created is never closed.
-    patience = int(min(10_000, config.connect_timeout_seconds * 800))
+    patience = int(min(10_000, config.connect_timeout.seconds * 800))
     client = AIOKafkaClient(**{**client_options(config), "request_timeout_ms": patience})
     last: BaseException = kafka_errors.RequestTimedOutError()
     try:
-        async with asyncio.timeout(config.connect_timeout_seconds):
+        async with asyncio.timeout(config.connect_timeout.seconds):
             await shielded(client.bootstrap())
             while True:
                 try:

@@ -434,7 +434,7 @@ class TransactionalProducer:
     async def _await_coordinator(self, producer: AIOKafkaProducer, seconds: float) -> None:
         """Wait for the transaction coordinator, before there is anything to abort."""
         try:
-            async with asyncio.timeout(min(seconds, self._config.connect_timeout_seconds)):
+            async with asyncio.timeout(min(seconds, self._config.connect_timeout.seconds)):
                 while True:
                     try:
                         await producer.client.coordinator_lookup(

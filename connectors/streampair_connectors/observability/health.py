@@ -25,14 +25,11 @@ class Health:
     ----------
     app, telemetry
         The application, and where its state is published.
-    stuck_seconds
-        How long events may wait without a commit; None: the default.
     """
 
-    def __init__(self, app: str, telemetry: Telemetry, stuck_seconds: float | None = None) -> None:
+    def __init__(self, app: str, telemetry: Telemetry) -> None:
         self._app = app
         self._telemetry = telemetry
-        self._stuck_seconds = stuck_seconds
         self._stopping = False
         self._ended = False
         self._waiting_since: float | None = None
@@ -41,8 +38,6 @@ class Health:
 
     def starting(self) -> None:
         """Set the state: starting."""
-        if self._stuck_seconds is not None:
-            self._telemetry.patience(self._app, self._stuck_seconds)
         self._telemetry.health(self._app, "starting")
 
     def rebalancing(self) -> None:

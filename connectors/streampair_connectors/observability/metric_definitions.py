@@ -724,8 +724,8 @@ SERIES: tuple[MetricDefinition, ...] = (
         "recall_at_threshold",
         "Recall at the threshold",
         "ratio",
-        "Share of the positives whose score is at least labels.threshold, in the window of prequential_auc; "
-        "absent without a threshold.",
+        "Share of the positives whose score is at least label_input.threshold, in the window of "
+        "prequential_auc; absent without a threshold.",
         lambda quality: quality.recall_at_threshold,
     ),
     _labels(
@@ -757,8 +757,8 @@ SERIES: tuple[MetricDefinition, ...] = (
         "label_quiet_seconds",
         "Usual time without labels",
         "seconds",
-        "Time without any label after which labels count as stopped: labels.quiet, or else a tenth of "
-        "labels.after, an hour at least.",
+        "Time without any label after which labels count as stopped: label_input.quiet, or else a tenth of "
+        "label_input.after, an hour at least.",
         lambda labels: labels.quiet,
     ),
     _labels(
@@ -799,7 +799,7 @@ SERIES: tuple[MetricDefinition, ...] = (
         "Labels of a sample of events",
         "labels",
         "Labels of a sample of the events, by whether they came in_time or late, after the event was learned "
-        "without one (up to twice labels.after).",
+        "without one (up to twice label_input.after).",
         lambda late: {"in_time": late.in_time, "late": late.late},
         "came",
         counter=True,

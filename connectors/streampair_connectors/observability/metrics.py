@@ -187,10 +187,6 @@ class Telemetry:
                 report[name] |= {"detail": problem.reason, "next_step": problem.next_step}
         return not stuck and bool(report), report
 
-    def patience(self, app: str, stuck_seconds: float) -> None:
-        """Set how long events may wait without a commit before an application is stuck."""
-        self._entry(app).progress.stuck_seconds = stuck_seconds
-
     def problems(self, *, live: bool = False) -> list[HealthProblem]:
         """Return the problems of all applications; with `live`, only reasons for a restart."""
         return [problem for app in self._apps.values() for problem in app.progress.problems(live=live)]

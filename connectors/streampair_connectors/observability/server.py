@@ -44,6 +44,11 @@ def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> N
     app.router.add_get("/readyz", readyz)
 
 
+# The public endpoint is for others, and has nothing that is a function of raw data; whoever sets its port
+# wants it to be reached. The operator's, which has such data, listens on this machine alone by default.
+PUBLIC_HOST = "0.0.0.0"  # noqa: S104
+
+
 class MetricsServer:
     """Serves the series of a `Telemetry` until `stop`.
 
@@ -85,7 +90,7 @@ class MetricsServer:
         config = self._config
         self.url = await self._listen(config.host, config.port, public=False)
         if config.public_port is not None:
-            self.public_url = await self._listen(config.public_host, config.public_port, public=True)
+            self.public_url = await self._listen(PUBLIC_HOST, config.public_port, public=True)
 
     async def _listen(self, host: str, port: int, *, public: bool) -> str:
         async def metrics(request: web.Request) -> web.Response:
@@ -112,11 +117,11 @@ class MetricsServer:
             await web.TCPSite(runner, host, port).start()
         except (OSError, OverflowError) as error:
             await runner.cleanup()
-            prefix = "metrics.public_" if public else "metrics."
+            key = "metrics.public_port" if public else "metrics.port"
             raise SourceError(
-                f"cannot listen on {host}:{port} ({prefix}host, {prefix}port): "
-                f"{getattr(error, 'strerror', None) or error}",
-                fix=f"stop what uses the port, set {prefix}port (0: a free one), or correct {prefix}host",
+                f"cannot listen on {host}:{port} ({key}): {getattr(error, 'strerror', None) or error}",
+                fix=f"stop what uses the port, set {key} (0: a free one)"
+                + ("" if public else ", or correct metrics.host"),
                 retriable=False,
             ) from None
         self._runners.append(runner)
@@ -125,9 +130,9 @@ class MetricsServer:
         return f"http://{name}:{address[1]}"
 
     async def linger(self, stop_requested: asyncio.Event) -> None:
-        """Keep serving after a failure, for `linger_seconds` or until `stop_requested`, to show its cause."""
+        """Keep serving after a failure, for `linger` or until `stop_requested`, to show its cause."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop_requested.wait(), self._config.linger_seconds)
+            await asyncio.wait_for(stop_requested.wait(), self._config.linger.seconds)
 
     async def stop(self) -> None:
         """Stop listening."""

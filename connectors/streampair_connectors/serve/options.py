@@ -59,7 +59,7 @@ def read_tokens(file: Path | None) -> list[bytes]:
     ConfigError
         The file cannot be read, others may read it, or a token is shorter than 16 characters.
     """
-    secret = read_secret("token", file, None)
+    secret = read_secret("token", file)
     tokens = [] if secret is None else secret.get_secret_value().split()
     if any(len(token) < 16 for token in tokens):
         raise ConfigError(

@@ -48,8 +48,6 @@ class DirectoryStore:
     ----------
     directory
         Created with mode 0700 if it does not exist.
-    group_access
-        Whether its group may access it.
 
     Raises
     ------
@@ -65,11 +63,11 @@ class DirectoryStore:
     >>> lane.close()
     """
 
-    def __init__(self, directory: Path, *, group_access: bool = False) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         try:
             _make_directory(directory)
-            check_directory(directory, group=group_access)
+            check_directory(directory)
         except OSError as error:
             raise StoreError(
                 f"the store directory {directory} cannot be created: {error.strerror}",
@@ -354,7 +352,7 @@ class DiskStore:
         self.app = config.app
         self.consumer = consumer
         self.producer = producer
-        self.directory = DirectoryStore(config.state_directory, group_access=config.store.group_access)
+        self.directory = DirectoryStore(config.state_directory)
         self.give_up = asyncio.Event()
         self.waiting_bytes = 0  # of outputs whose line is not durable yet
 

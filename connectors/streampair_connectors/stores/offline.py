@@ -248,7 +248,7 @@ class OfflineDirectory:
             files.close()
 
     def _store(self) -> DirectoryStore:
-        return DirectoryStore(self._directory, group_access=self._config.store.group_access)
+        return DirectoryStore(self._directory)
 
     def _name(self) -> str:
         return lane_id(self._config, self._config.input.topic)

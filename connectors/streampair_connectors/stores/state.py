@@ -262,7 +262,7 @@ class States:
         if not await self.lanes():
             raise StoreError(
                 "neither the store nor the group has a lane of this application",
-                fix="run it first, or set store.kind and store.directory as in the run",
+                fix="run it first, or set store.directory as in the run",
             )
         return await (self._plan_anew(WHOLE_TOPIC) if cause == "anew" else self._plan(cause, WHOLE_TOPIC))
 
@@ -277,7 +277,7 @@ class States:
         if not await self.store.lanes():
             raise StoreError(
                 f"the store has no lane of {self.config.app}",
-                fix="run it first; or see that store.kind and store.directory are those that it ran with",
+                fix="run it first; or see that store.directory is that which it ran with",
             )
         loaded = await self._load(WHOLE_TOPIC)
         if loaded.at_rest.damage is not None:
@@ -551,7 +551,7 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
     if not lanes:
         raise StoreError(
             "the store has no lane of this application",
-            fix="set store.kind and store.directory as in the run",
+            fix="set store.directory as in the run",
         )
     body = _ExportFile(__version__, config.app, config.input.topic, seal.seals, lanes)
     data = _EXPORT_MAGIC + msgspec.msgpack.encode(body)

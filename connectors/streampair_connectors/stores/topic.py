@@ -88,8 +88,8 @@ def key_missing() -> ConfigError:
     """Return the error for a private learner with its state in Kafka and no configured noise key."""
     return ConfigError(
         "the state is kept in Kafka, and no noise key is configured: it must be the same on every host",
-        fix="create one with: openssl rand -hex 32 > noise.key && chmod 600 noise.key; then set "
-        'learner.noise_key_file = "noise.key". Or keep the state on this machine: store.kind = "directory"',
+        fix="create one with: streampair key noise.key; then set "
+        'learner.noise_key_file = "noise.key". Or keep the state on this machine: store.directory = "state"',
     )
 
 
@@ -152,7 +152,7 @@ class TopicStore:
                 app=self._config.app,
                 topic=self._config.log_topic,
                 next_step="the topic contains unencrypted rows of the input: limit its readers to those of "
-                "the input, or set store.sealing_key_file",
+                "the input, or set store.key_file",
             )
 
     async def open(self, partition: Partition, starts: Mapping[int, int]) -> TopicLane:
@@ -361,7 +361,7 @@ class TopicLane:
             transactional_id(config.app, partition.topic, partition.partition),
             name=f"{partition.topic}/{partition_label(partition.partition)}",
             max_message_bytes=config.output.max_message_bytes,
-            timeout_seconds=config.store.transaction_timeout_seconds,
+            timeout_seconds=config.store.transaction_timeout.seconds,
             topics=(config.output_topic, topic.name),
         )
 
@@ -419,7 +419,7 @@ class TopicLane:
             # Another application may have started the same log. Readers see a committed transaction with a
             # delay.
             try:
-                async with asyncio.timeout(self._config.require_kafka().connect_timeout_seconds):
+                async with asyncio.timeout(self._config.require_kafka().connect_timeout.seconds):
                     while True:
                         found = await self._read()
                         if found.frames or found.damage:

@@ -1,4 +1,4 @@
-"""Events that are learned when their labels come: `labels.order = "arrival"`.
+"""Events that are learned when their labels come: `label_input.order = "arrival"`.
 
 An index has the ids of the events that are not due yet. Labels are taken in the order of their topic; the
 event of each is looked up, read again and learned at once. When it is due it is passed over. The event of a
@@ -137,7 +137,7 @@ class EarlyLabels:
     Parameters
     ----------
     config
-        With [labels].
+        With [label_input].
     partitions
         Of the input.
     ids, decode
@@ -164,8 +164,8 @@ class EarlyLabels:
         broker_time: Callable[[int], int],
         cluster: Cluster = KAFKA,
     ) -> None:
-        assert config.labels is not None
-        self._labels = config.labels
+        assert config.label_input is not None
+        self._labels = config.label_input
         self._topic = config.input.topic
         self._partitions = partitions
         self._ids = ids
@@ -216,7 +216,7 @@ class EarlyLabels:
         self.learned = learned
         # The index is a table of labels with the parts changed: a label looks for the event that it is for.
         # Events that come after it wait until they are due: at its time it is not known that they come.
-        self._index = LabelTable(after=0, lateness=labels.after, max_labels=labels.max_labels)
+        self._index = LabelTable(after=0, lateness=int(labels.after), max_labels=labels.max_labels)
         self._matched, self._order = dict(source.matched), None
         self._read_to.begin(self._reader.begin(offsets))
 

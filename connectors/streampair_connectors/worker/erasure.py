@@ -37,8 +37,8 @@ class KeptRecord(msgspec.Struct, frozen=True):
 def searched_topics(config: Config) -> dict[str, str]:
     """The topics that hold records with the keys of events, by their keys in the configuration."""
     topics = {"input.topic": config.input.topic}
-    if config.labels is not None:
-        topics["labels.topic"] = config.labels.topic
+    if config.label_input is not None:
+        topics["label_input.topic"] = config.label_input.topic
     return topics | output_topics(config)
 
 

@@ -102,7 +102,7 @@ def draws_key(config: Config) -> bool:
     """Whether the learner draws noise and no key is configured: the store then generates and keeps one."""
     learner = config.learner
     options = learner.options if learner.class_ is not None else learner.steps[-1].options
-    declared = learner.names_noise_key or "seed" in options
+    declared = learner.noise_key_file is not None or "seed" in options
     return not declared and is_private(config)
 
 
@@ -133,13 +133,13 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
         kind = _import(path, f"{where}.class", learner.allow_classes)
         values = {k: _value(v, f"{where}.options.{k}", learner.allow_classes) for k, v in options.items()}
         last = number == len(steps) - 1
-        if last and kind.__module__ == "streampair.ranking" and config.input.labels == "two":
+        if last and kind.__module__ == "streampair.ranking" and config.input.label_type == "binary":
             raise ConfigError(
                 f"{where}.class = {path!r} learns from relevances, but the input has two labels",
-                fix='add labels = "any" to [input]'
-                if config.labels is None
+                fix='add label_type = "any" to [input]'
+                if config.label_input is None
                 else "name a learner of two classes, such as streampair.auc.PairOGD; or send relevances in "
-                'the events: remove [labels], name input.label, and add labels = "any" to [input]',
+                'the events: remove [label_input], name input.label, and add label_type = "any" to [input]',
             )
         if last and kind.__module__.split(".")[0] == "streampair":
             _add_declared_options(kind, values, config, noise_key, alone=len(steps) == 1)
@@ -213,8 +213,8 @@ def build_lane(
     ConfigError, PrivacyError
         The model cannot be used in a lane; the message says why.
     """
-    key = config.learner.signing_key() if snapshots else None
-    more = {"topic": topic, "partition": partition, "snapshots": snapshots, "signing_key": key}
+    keys = _signing_keys(config) if snapshots else []
+    more = {"topic": topic, "partition": partition, "snapshots": snapshots, "signing_keys": keys}
     with _warnings_logged(topic, partition):
         return _build(Lane, config, decode, noise_key, more)
 
@@ -246,7 +246,7 @@ def build_logged_lane(
     more = {
         "topic": topic,
         "partition": partition,
-        "signing_key": config.learner.signing_key(),
+        "signing_keys": _signing_keys(config),
         "payloads_change": payloads_change or config.input.payloads_change,
         "submit": submit,
         "settings": config.model_settings(),
@@ -254,7 +254,7 @@ def build_logged_lane(
     with _warnings_logged(topic, partition):
         lane = _build(LoggedLane, config, decode, noise_key, more)
     if lane.source is not None:
-        lane.source.learns_only = config.labels is not None and config.learner.parallel
+        lane.source.learns_only = config.label_input is not None and config.learner.parallel
     return lane
 
 
@@ -270,7 +270,7 @@ def _build(
     breaker: Any = {
         "auto": "auto",
         "off": None,
-        "on": Breaker(worker.breaker_window, worker.breaker_share),
+        "on": Breaker(),
     }[worker.breaker]
     lane = kind(
         build_learner(config, noise_key=noise_key),
@@ -284,20 +284,20 @@ def _build(
         auc_window=worker.auc_window,
         allow_pickle=config.learner.allow_pickle,
         fingerprint=config.fingerprint(),
-        classes=config.input.labels == "any",
+        classes=config.input.label_type == "any",
         explain=0 if config.learner.parallel else config.output.explain,
         trust_preprocessing=config.learner.trust_preprocessing,
         bounds=config.input.without_categories().bounds(),
         labels=config.label_codes,
-        threshold=None if config.labels is None else config.labels.threshold,
+        threshold=None if config.label_input is None else config.label_input.threshold,
         notes=config.privacy_notes,
         **more,
     )
     if config.learner.parallel and config.output.explain:
         check_explains(lane.learner)  # scorers explain
-    if lane.private and config.labels is not None and config.labels.order == "arrival":
+    if lane.private and config.label_input is not None and config.label_input.order == "arrival":
         raise PrivacyError(
-            f'labels.order = "arrival" learns in the order of the labels, and {lane.name} is private: '
+            f'label_input.order = "arrival" learns in the order of the labels, and {lane.name} is private: '
             "whether a label comes would change what others learn",
             fix='remove it: the default is "wait"',
         )
@@ -308,12 +308,12 @@ def _build(
             "record releases is bound to its value",
             fix="send it as a field of the value",
         )
-    if lane.private and config.labels is not None and config.labels.id_field is not None:
+    if lane.private and config.label_input is not None and config.label_input.id_field is not None:
         raise PrivacyError(
-            f"labels.id names the field {config.labels.id_field!r} of an event, and {lane.name} is private: "
-            "an event with another value could take the label of another event",
-            fix='send the id as the key of both topics, labels.id = "key"; or in a header of both, '
-            'labels.id = { header = "..." }',
+            f"label_input.id names the field {config.label_input.id_field!r} of an event, and {lane.name} is "
+            "private: an event with another value could take the label of another event",
+            fix='send the id as the key of both topics, label_input.id = "key"; or in a header of both, '
+            'label_input.id = { header = "..." }',
         )
     return lane
 
@@ -358,9 +358,9 @@ def _exercise_lane(config: Config) -> None:
     commits, a snapshot, and a lane restored from it.
     """
     regret = RegretConfig(exact=2)  # so that batches are soon learned at once
-    late = config.labels is not None
+    late = config.label_input is not None
     learner = config.learner.model_copy(update={"start": None})
-    config = config.model_copy(update={"labels": None, "learner": learner})
+    config = config.model_copy(update={"label_input": None, "learner": learner})
     names = config.input.feature_names() or list("abcdefgh")
     high = config.input.positive
     low = _other_label(high) if config.input.negative is None else config.input.negative
@@ -376,7 +376,7 @@ def _exercise_lane(config: Config) -> None:
         return EventRows(names, values, [labels[record.offset % 3] for record in records])
 
     decode.many = many  # type: ignore[attr-defined]
-    more = {"topic": config.input.topic, "partition": 0, "signing_key": config.learner.signing_key()}
+    more = {"topic": config.input.topic, "partition": 0, "signing_keys": _signing_keys(config)}
     key = NoiseKey(os.urandom(32))
     lane = _build(LoggedLane, config, decode, key, more, regret)
     if type(lane.learner).__module__.split(".")[0] not in ("streampair", "river"):
@@ -535,6 +535,11 @@ def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
         ) from None
 
 
+def _signing_keys(config: Config) -> list[bytes]:
+    # Without pickle a state needs no signature, so that it can move to a store with another key.
+    return config.store.signing_keys() if config.learner.allow_pickle else []
+
+
 def _add_declared_options(
     kind: Any, values: dict[str, Any], config: Config, noise_key: NoiseKey | None, *, alone: bool
 ) -> None:
@@ -544,7 +549,7 @@ def _add_declared_options(
         declared["features"] = config.input.feature_names()
         declared["bounds"] = config.input.bounds()
     if "noise_key" in known and values.get("seed") is None:
-        key = config.learner.noise_key() if config.learner.names_noise_key else None
+        key = config.learner.noise_key()
         declared["noise_key"] = noise_key if key is None else NoiseKey(key)
     for name, value in declared.items():
         if name in known and name not in values and value is not None:
@@ -554,7 +559,7 @@ def _add_declared_options(
 _BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 _ENDING = {**_BUDGET, "horizon": 2000}
 _GRADIENTS = {"mechanism": {"class": "streampair.privacy.PairGradients"}}
-_NUMBERS = {"labels": "any"}
+_NUMBERS = {"label_type": "any"}
 
 #: For each learner that a lane accepts: class, options, and keys of its [input] in addition to the features.
 LEARNERS_TO_COMPILE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [

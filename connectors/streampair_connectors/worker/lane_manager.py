@@ -258,8 +258,9 @@ def refuse_other_state(config: Config) -> None:
         raise StoreError(
             f"the state is kept in Kafka, topic {config.log_topic!r}, which has no log of this lane; but "
             f"{name.parent} has one",
-            fix='set store.kind = "directory", or migrate: `streampair state export` with that setting, then '
-            "`streampair state import` without it. To start from nothing, move the directory away",
+            fix=f'set store.directory = "{name.parent}", or migrate: `streampair state export` with that '
+            "setting, then `streampair state import` without it. To start from nothing, move the "
+            "directory away",
         )
 
 
@@ -516,7 +517,7 @@ class Opener:
 
         `clocks`: of those that were numbered before and not taken yet, by partition and whether they are due.
         """
-        new = LABEL_IN_EVENT if self._config.labels is None else LABEL_LATER
+        new = LABEL_IN_EVENT if self._config.label_input is None else LABEL_LATER
         now = self._host.now_ms
         if self._partitions > 1 and not has_append_times(records):
             source.producer_times = True

@@ -102,7 +102,7 @@ class LabelReader:
     Parameters
     ----------
     config
-        With [labels].
+        With [label_input].
     partitions
         Of the labels topic.
     now
@@ -123,9 +123,9 @@ class LabelReader:
     def __init__(
         self, config: Config, partitions: int, now: Callable[[], int], *, cluster: Cluster = KAFKA
     ) -> None:
-        assert config.labels is not None
+        assert config.label_input is not None
         self._now = now
-        self._labels = config.labels
+        self._labels = config.label_input
         self._decode = LabelDecoder(config)
         self._partitions = partitions
         self._reader = cluster.topic_reader(
@@ -191,7 +191,10 @@ class LabelReader:
             digests = digest_ids(ids)
             if self.late_sample is not None:
                 self.late_sample.match(
-                    digests, times.tolist(), after=self._labels.after, lateness=self._labels.lateness
+                    digests,
+                    times.tolist(),
+                    after=int(self._labels.after),
+                    lateness=int(self._labels.lateness),
                 )
             late = self.table.add(
                 digests,
@@ -255,7 +258,7 @@ class LabelReader:
             wanted_offset=wanted,
             first_offset=first,
             next_step="the topic's retention removed labels before they were read: raise its "
-            "retention.ms above labels.after",
+            "retention.ms above label_input.after",
         )
 
     async def stop(self) -> None:
@@ -356,7 +359,7 @@ class LateLabelSource(TopicSource):
     Parameters
     ----------
     config
-        With [labels].
+        With [label_input].
     consumer
         A member that has all partitions, or none.
     partitions, label_partitions
@@ -383,9 +386,9 @@ class LateLabelSource(TopicSource):
     ) -> None:
         super().__init__(consumer, config.input.topic, partitions, label=LABEL_LATER, host=host)
         self._cluster = cluster
-        assert config.labels is not None
+        assert config.label_input is not None
         self._config = config
-        self._labels = config.labels
+        self._labels = config.label_input
         self._ids = event_ids(config)
         self._lookup = lookup
         self._routes = routes
@@ -469,7 +472,7 @@ class LateLabelSource(TopicSource):
         self._marks = [record for record in since if record.label > 0 and not record.early]
         self._learned_since = [record for record in since if record.early]
         lane.replayed_due = []
-        self._waits = source.wait(self._labels.after, self._labels.lateness)
+        self._waits = source.wait(int(self._labels.after), int(self._labels.lateness))
         if len(self._waits) > 1:
             log.info(
                 "labels_after_changed",
@@ -721,11 +724,11 @@ class LateLabelSource(TopicSource):
             topic=self._labels.topic,
             next_step="look whether what writes labels still runs. "
             + (
-                "Events are learned as labels.absent meanwhile: what a private learner does must not depend "
-                "on labels that come"
+                "Events are learned as label_input.absent meanwhile: what a private learner does must not "
+                "depend on labels that come"
                 if self._private
                 else "Nothing is learned until the next label, since every event would be learned as "
-                "labels.absent"
+                "label_input.absent"
             ),
         )
 
@@ -857,7 +860,7 @@ class LateLabelSource(TopicSource):
             wanted_offset=wanted,
             first_offset=first,
             next_step="the topic's retention removed events before they were due: raise its "
-            "retention.ms above labels.after",
+            "retention.ms above label_input.after",
         )
 
     # Labels that no event has used

@@ -148,7 +148,7 @@ class Assembler:
             sealed, key = ("not sealed", "a") if self._seal.seals else ("sealed", "no")
             raise ConfigError(
                 f"the models in {config.model_topic!r} are {sealed}, and this worker has {key} sealing key",
-                fix="set store.sealing_key_file in all workers of the application, or in none. To change "
+                fix="set store.key_file in all workers of the application, or in none. To change "
                 "that, delete the topic: the worker that learns makes it again",
             )
         if self._seal.seals:

@@ -177,7 +177,7 @@ class Outputs:
         self._messages = OutputMessages(config, routes, host=host)
         self._host = host
         self._parallel = config.learner.parallel
-        self._late = config.labels is not None
+        self._late = config.label_input is not None
         every = LEARNING_STAGES | SCORING_STAGES
         self._letters: Container[str] = LEARNING_STAGES if self._parallel else every
         self._release_seconds = 0.0

@@ -162,7 +162,7 @@ async def _scores(config: Config) -> dict[_Place, float | None]:
 async def _input(config: Config, *, labels: bool) -> _Input:
     """The records of the input; `labels`: with their labels."""
     rows: list[tuple[int, _Place, Any]] = []
-    ids = event_ids(config) if labels and config.labels is not None else None
+    ids = event_ids(config) if labels and config.label_input is not None else None
     decode = event_decoder(config, **taken_cells(config)) if labels and ids is None else None
     async for number, record in _records(config, config.input.topic):
         label: Any = None
@@ -179,10 +179,10 @@ async def _input(config: Config, *, labels: bool) -> _Input:
 
 async def _joined(config: Config, ids: Sequence[bytes | None], times: Sequence[int]) -> list[Any]:
     """The labels of events, by the rules of a worker; None for those without, and those not due yet."""
-    labels, codes = config.labels, config.label_codes
+    labels, codes = config.label_input, config.label_codes
     assert labels is not None
     assert codes is not None
-    table = LabelTable(after=labels.after, lateness=labels.lateness)
+    table = LabelTable(after=int(labels.after), lateness=int(labels.lateness))
     await _add_labels(config, table)
     digests = digest_ids([each or b"" for each in ids])
     with_id = np.array([each is not None for each in ids], np.bool_)
@@ -196,10 +196,10 @@ async def _joined(config: Config, ids: Sequence[bytes | None], times: Sequence[i
 
 async def _add_labels(config: Config, table: LabelTable) -> None:
     """Add the messages of the labels topic to a table."""
-    assert config.labels is not None
+    assert config.label_input is not None
     decode = LabelDecoder(config)
     columns: dict[int, list[tuple[bytes, int, int, int]]] = {}
-    async for number, record in _records(config, config.labels.topic):
+    async for number, record in _records(config, config.label_input.topic):
         with contextlib.suppress(RecordError):  # a worker sends it on: no event can use it
             label = decode(record)
             columns.setdefault(number, []).append((label.id, label.code, record.timestamp, record.offset))

@@ -119,14 +119,14 @@ class ScoringWorker:
         self._telemetry = telemetry
         self._kafka = config.require_kafka()
         self._group = config.scorers_group
-        self._health = Health(self._group, telemetry, config.worker.stuck_seconds)
+        self._health = Health(self._group, telemetry)
         self._health.starting()
         self._stop = asyncio.Event()
         self._joined = False
         self._working = False  # connected: a stop ends the session in order
         self._decode = event_decoder(config, **taken_cells(config))
-        self._pace = Pace(_BATCH_RECORDS, self._kafka.max_poll_interval_seconds, host=host)
-        name = self._kafka.instance_id()
+        self._pace = Pace(_BATCH_RECORDS, self._kafka.max_poll_interval.seconds, host=host)
+        name = self._kafka.group_instance_id
         self._takeovers = None if name is None else StaticMemberConflicts(name)
         self._encoder = Encoder(
             app=config.app, learner=config.learner.label(), topic=config.input.topic, partition=0
@@ -170,7 +170,7 @@ class ScoringWorker:
                 health=self._health,
                 joined=lambda: self._joined,
                 working=lambda: self._working,
-                connect_seconds=self._kafka.connect_timeout_seconds,
+                connect_seconds=self._kafka.connect_timeout.seconds,
                 host=self._host,
             )
 
@@ -348,7 +348,7 @@ class ScoringWorker:
         records: Sequence[RecordLike],
         places: Sequence[tuple[int, int]],
     ) -> None:
-        classes = self.config.input.labels == "any"
+        classes = self.config.input.label_type == "any"
         explain = self.config.output.explain
         scored, letters = score_records(found.model, self._decode, records, classes=classes, explain=explain)
         self._messages.scores(out, self._encoder, records, scored, places, model=found.model.slots)
@@ -368,7 +368,7 @@ class ScoringWorker:
         learned from them. At the end of the topic they are scored at once, and so are events whose labels
         come later: their model is always behind.
         """
-        if self.config.labels is not None:
+        if self.config.label_input is not None:
             return _BATCH_RECORDS
         found = self._models.newest
         assert found is not None
@@ -429,7 +429,7 @@ class ScoringWorker:
         self._telemetry.scoring(
             self.config.app,
             lag=self._lag(positions),
-            behind=0 if self.config.labels is not None else behind,
+            behind=0 if self.config.label_input is not None else behind,
             slots=found.model.slots,
             learned_ms=found.model.time,
         )

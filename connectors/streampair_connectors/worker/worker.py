@@ -56,6 +56,8 @@ log = get_logger(__name__)
 
 _POLL_SECONDS = 0.2  # also the longest delay until a stop is noticed
 _WATCH_SECONDS = 2.0
+# A stop stores the last outputs for so long, and then gives up: Kubernetes kills a pod 30 s after SIGTERM.
+_STOP_SECONDS = 25.0
 _UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024  # of outputs without acknowledgement; then a commit is due
 
 
@@ -93,7 +95,7 @@ class Worker:
         self._cluster = cluster
         self.telemetry = telemetry if telemetry is not None else Telemetry()
         self.telemetry.configured(config.app, Changes(config))
-        self._health = Health(config.app, self.telemetry, config.worker.stuck_seconds)
+        self._health = Health(config.app, self.telemetry)
         if "learn" in config.worker.roles:
             self._health.starting()  # what does not run here has no state
         self._kafka: KafkaConfig = config.require_kafka()
@@ -118,11 +120,11 @@ class Worker:
         self._payloads_change = False
         self._partitions = 1
         self._commits = Commits(
-            config.commit_every_seconds, config.worker.commit_every_events, clock=host.monotonic
+            config.commit_every.seconds, config.worker.commit_every_events, clock=host.monotonic
         )
         self._backlog = Backlog(config.app, clock=host.monotonic)
-        self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval_seconds, host=host)
-        name = self._kafka.instance_id()
+        self._pace = Pace(config.worker.batch_size, self._kafka.max_poll_interval.seconds, host=host)
+        name = self._kafka.group_instance_id
         self._takeovers = None if name is None else StaticMemberConflicts(name)
         scores = config.learner.parallel and "score" in config.worker.roles
         self.scorer = ScoringWorker(config, self.telemetry, host=host, cluster=cluster) if scores else None
@@ -184,7 +186,7 @@ class Worker:
                     health=self._health,
                     joined=lambda: self._joined,
                     working=lambda: self._working,
-                    connect_seconds=self._kafka.connect_timeout_seconds,
+                    connect_seconds=self._kafka.connect_timeout.seconds,
                     host=self._host,
                 )
 
@@ -300,7 +302,7 @@ class Worker:
 
     def _make_source(self, label_partitions: int) -> Source:
         config = self.config
-        if config.labels is None:
+        if config.label_input is None:
             return TopicSource(self._consumer, config.input.topic, self._partitions, host=self._host)
         return LateLabelSource(
             config,
@@ -429,7 +431,7 @@ class Worker:
             lane.timer.encoded(self._host.monotonic() - begin)
 
     def _note_times(self, lane: OpenLane, newest: OrderedRecord) -> None:
-        labels = self.config.labels
+        labels = self.config.label_input
         if labels is not None and newest.due:
             lane.learned_time = (newest.clock + labels.wait) / 1000.0
             return
@@ -526,7 +528,7 @@ class Worker:
             self._in_session = False
             if not await self._commit(clean=True):
                 raise SourceError(
-                    "the last outputs were not stored before worker.stop_timeout_seconds",
+                    f"the last outputs were not stored within {_STOP_SECONDS:g} s",
                     fix="start again when the broker is back: it resumes at the last commit, nothing is lost",
                 )
             if self._lane is not None:
@@ -539,7 +541,7 @@ class Worker:
 
     async def _limit_stop(self) -> None:
         await self._stop.wait()
-        await asyncio.sleep(self.config.worker.stop_timeout_seconds)
+        await asyncio.sleep(_STOP_SECONDS)
         self._give_up.set()
 
     async def _drop(self, *, keep_series: bool = False) -> None:
@@ -663,7 +665,7 @@ class Worker:
     async def _await_open(self, work: asyncio.Task[OpenLane]) -> None:
         """Wait until it has ended, or `stop` is called."""
         begin, slow = self._host.monotonic(), False
-        session = self._kafka.session_timeout_seconds
+        session = self._kafka.session_timeout.seconds
         stop = asyncio.create_task(self._stop.wait())
         try:
             while not work.done() and not stop.done():
@@ -683,8 +685,8 @@ class Worker:
             seconds=round(seconds, 1),
             detail="opening takes longer than a session: if this worker is too busy to send heartbeats, the "
             "group gives its lanes to another one, which begins anew",
-            next_step=f"set kafka.session_timeout_seconds, now {self._kafka.session_timeout_seconds:g}, and "
-            f"kafka.max_poll_interval_seconds, now {self._kafka.max_poll_interval_seconds:g}, above the "
+            next_step=f"set kafka.session_timeout, now {self._kafka.session_timeout}, and "
+            f"kafka.max_poll_interval, now {self._kafka.max_poll_interval}, above the "
             "time that opening takes, give the worker more processor time, or take a faster learner",
         )
 

@@ -278,7 +278,7 @@ class SimulatedConsumer:
         self.error: BaseException | None = None
 
     async def start(self) -> None:
-        await self._connection.read("connect", lambda: None, self._config.connect_timeout_seconds)
+        await self._connection.read("connect", lambda: None, self._config.connect_timeout.seconds)
         self._fetcher.start()
         self._task = asyncio.create_task(self._membership())
 
@@ -308,7 +308,7 @@ class SimulatedConsumer:
 
     async def _join(self) -> tuple[int, list[int]]:
         words = b"" if self._holds_since is None else b"holds|%d|" % self._holds_since
-        broker, session = self._connection.broker, self._config.session_timeout_seconds
+        broker, session = self._connection.broker, self._config.session_timeout.seconds
 
         def effect() -> tuple[str, asyncio.Future[tuple[int, list[int]]]]:
             count = len(broker.topics[self._topic])
@@ -326,7 +326,7 @@ class SimulatedConsumer:
         return generation, numbers
 
     async def _beat(self) -> None:
-        interval = self._config.session_timeout_seconds / 4
+        interval = self._config.session_timeout.seconds / 4
         while True:
             await asyncio.sleep(interval)
             try:
@@ -446,13 +446,13 @@ class SimulatedPartitionReader:
         first: dict[Partition, int] = await self._connection.read(
             "first offsets",
             lambda: {p: broker.log(p).start for p in self._all},
-            self._config.connect_timeout_seconds,
+            self._config.connect_timeout.seconds,
         )
         self._fetcher.assign(first)
         return first
 
     async def _connect(self) -> None:
-        await self._connection.read("connect", lambda: None, self._config.connect_timeout_seconds)
+        await self._connection.read("connect", lambda: None, self._config.connect_timeout.seconds)
         self._fetcher.start()
 
     def seek(self, partition: Partition, offset: int) -> None:
@@ -499,7 +499,7 @@ class SimulatedTopicReader(SimulatedPartitionReader):
             return found
 
         found: dict[int, int] = await self._connection.read(
-            "offsets by time", effect, self._config.connect_timeout_seconds
+            "offsets by time", effect, self._config.connect_timeout.seconds
         )
         return found
 
@@ -529,7 +529,7 @@ class SimulatedRecordReader(RecordReader):
         found: dict[int, tuple[int, int]] = await self._connection.read(
             "spans",
             lambda: {p.partition: (broker.log(p).start, broker.log(p).end) for p in partitions},
-            self._config.connect_timeout_seconds,
+            self._config.connect_timeout.seconds,
         )
         return found
 
@@ -546,7 +546,7 @@ class SimulatedRecordReader(RecordReader):
     async def span(
         self, partition: Partition, start: int, end: int
     ) -> AsyncGenerator[Sequence[RecordLike], None]:
-        loop, patience = self._connection.loop, self._config.connect_timeout_seconds
+        loop, patience = self._connection.loop, self._config.connect_timeout.seconds
         log, last = self._connection.broker.log(partition), self._connection.loop.time()
 
         def effect(offset: int) -> Any:
@@ -586,12 +586,12 @@ class SimulatedProducer:
         self.stuck = False
 
     async def start(self) -> None:
-        await self._connection.read("connect", lambda: None, self._config.connect_timeout_seconds)
+        await self._connection.read("connect", lambda: None, self._config.connect_timeout.seconds)
 
     async def partitions(self, topic: str) -> int:
         broker = self._connection.broker
         count: int = await self._connection.read(
-            "partitions", lambda: len(broker.topics[topic]), self._config.connect_timeout_seconds
+            "partitions", lambda: len(broker.topics[topic]), self._config.connect_timeout.seconds
         )
         self.routes.learn(topic, count)
         return count
@@ -643,7 +643,7 @@ class SimulatedTransactions:
         self._epoch = await self._connection.read(
             "a new epoch",
             lambda: broker.begin_epoch(self.transactional_id, self._timeout_seconds),
-            self._config.connect_timeout_seconds,
+            self._config.connect_timeout.seconds,
         )
         self._connection.note(f"has epoch {self._epoch} of {self._name}")
 
@@ -666,7 +666,7 @@ class SimulatedTransactions:
                 return {}
             seconds = self._timeout_seconds if seconds is None else seconds
             await self._connection.read(
-                "the coordinator", lambda: None, min(seconds, self._config.connect_timeout_seconds)
+                "the coordinator", lambda: None, min(seconds, self._config.connect_timeout.seconds)
             )
             epoch, self._epoch, self._lost = self._epoch, None, False
             try:
@@ -772,7 +772,7 @@ class SimulatedLogTopic(LogTopic):
             broker.create(self.name, 1, append_time=True)
             return len(broker.topics[self.name])
 
-        count: int = await self._connection.read("a topic", effect, self._config.connect_timeout_seconds)
+        count: int = await self._connection.read("a topic", effect, self._config.connect_timeout.seconds)
         return count
 
     async def check_settings(self) -> None:
@@ -784,7 +784,7 @@ class SimulatedLogTopic(LogTopic):
     async def trim(self, partition: int, before: int) -> None:
         log = self._connection.broker.log(Partition(self.name, partition))
         await self._connection.read(
-            "a deletion", lambda: log.trim(before), self._config.connect_timeout_seconds
+            "a deletion", lambda: log.trim(before), self._config.connect_timeout.seconds
         )
 
 
@@ -793,11 +793,11 @@ def cluster_of(connection: Connection, *, compacted: bool = False) -> Cluster:
     broker = connection.broker
 
     def seconds(config: KafkaConfig) -> float:
-        return config.connect_timeout_seconds
+        return config.connect_timeout.seconds
 
     async def check_topics(config: Config, *, create: bool) -> TopicFacts:
         def effect() -> TopicFacts:
-            labels = 0 if config.labels is None else len(broker.topics[config.labels.topic])
+            labels = 0 if config.label_input is None else len(broker.topics[config.label_input.topic])
             return TopicFacts(len(broker.topics[config.input.topic]), compacted, labels)
 
         found: TopicFacts = await connection.read("topics", effect, seconds(config.require_kafka()))

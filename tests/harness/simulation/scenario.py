@@ -6,7 +6,6 @@ import asyncio
 import functools
 import itertools
 import json
-import os
 import random
 import struct
 from collections import Counter
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from pydantic import SecretStr
 from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Message, Partition
@@ -44,16 +44,15 @@ from streampair.errors import StreampairError
 __all__ = ["FaultError", "Plan", "Run", "simulate"]
 
 INPUT, SCORES, DEAD, LOG = "events", "scores", "dead-letters", "log"
-LABELS, LATE = "labels", "late-labels"
+LABELS, LATE = "labels", "simulated-late-labels"
 _HEALED = 4.0  # seconds, from which on nothing fails any more
 _PATIENCE = 90.0  # seconds from then until all is scored
-_KEY = "STREAMPAIR_SIMULATION_KEY"
 _LEARNERS = {
     "PairOGD": {"class": "streampair.auc.PairOGD", "options": {"seed": 1}},
     "PairFTRL": {
         "class": "streampair.auc.PairFTRL",
         "options": {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000, "warmup": 0},
-        "noise_key_env": _KEY,
+        "noise_key_file": SecretStr("4f" * 32),
     },
 }
 
@@ -150,8 +149,8 @@ class Plan:
 def config_of(learner: str, session: float, late: bool) -> Config:
     label: dict[str, Any] = {"input": {"topic": INPUT, "features": ["a", "b"], "id": "id"}}
     if late:
-        label["labels"] = {
-            **{"topic": LABELS, "late_topic": LATE, "id": "key", "label": "y"},
+        label["label_input"] = {
+            **{"topic": LABELS, "id": "key", "label": "y"},
             **{"absent": False, "after": "500ms", "lateness": "200ms"},
         }
     else:
@@ -161,18 +160,17 @@ def config_of(learner: str, session: float, late: bool) -> Config:
             "app": "simulated",
             "kafka": {
                 "bootstrap_servers": "simulated:9092",
-                "session_timeout_seconds": session,
-                "connect_timeout_seconds": 4.0,
+                "session_timeout": f"{round(1000 * session)}ms",
+                "connect_timeout": "4s",
             },
             **label,
             "output": {"topic": SCORES, "dead_letter_topic": DEAD},
             "learner": _LEARNERS[learner],
-            "store": {"kind": "kafka", "log_topic": LOG, "transaction_timeout_seconds": 5.0},
+            "store": {"log_topic": LOG, "transaction_timeout": "5s"},
             "worker": {
+                "auc_window": 10,
                 "commit_every_events": 10,
                 "batch_size": 8,
-                "stop_timeout_seconds": 5.0,
-                "auc_window": 10,
             },
             "metrics": {"port": 0},
             "regret": {"enabled": False},
@@ -574,7 +572,7 @@ def simulate(seed: int, on_run: Callable[[Run], None] = lambda run: None) -> Run
     on_run(run)
     # Kernels are those of the tests: they are compiled once, and not by each worker.
     warm = mock.patch.object(worker_module, "warm_up")
-    with warm, mock.patch.dict(os.environ, {_KEY: "4f" * 32}):
+    with warm, mock.patch.object(worker_module, "_STOP_SECONDS", 5.0):
         try:
             run.run()
         except FaultError as error:

@@ -179,7 +179,7 @@
     const doubtful = privates().filter((lane) => lane.report.kind === "unvouched");
     for (const [reason, group] of grouped(doubtful)) add("warn", "The guarantee cannot be vouched for in full.", `${named(group)}: ${reason}.`, "The releases that are accounted for are within the budget. See “Forks and restarts” on the privacy tab.");
     const silent_ = all().filter((lane) => known(value(lane, "label_newest_seconds")) && now() - value(lane, "label_newest_seconds") > value(lane, "label_quiet_seconds"));
-    if (silent_.length) add("warn", "Labels have stopped.", `${named(silent_)}: the newest is ${long(Math.max(...silent_.map((lane) => now() - value(lane, "label_newest_seconds"))))} old.`, "Check that what writes the labels topic still runs. Without `labels.quiet` events are meanwhile learned as if they had no label.");
+    if (silent_.length) add("warn", "Labels have stopped.", `${named(silent_)}: the newest is ${long(Math.max(...silent_.map((lane) => now() - value(lane, "label_newest_seconds"))))} old.`, "Check that what writes the labels topic still runs. Without `label_input.quiet` events are meanwhile learned as if they had no label.");
     const ended = privates().filter((lane) => value(lane, "privacy_horizon_left") === 0);
     if (ended.length) add("warn", "The horizon is reached.", `${named(ended)}: the model still scores, and learns no more.`, "To go on learning, plan a new budget (`streampair budget plan`) under another app name; what it spends on the same records adds up.");
     return found;
