@@ -57,7 +57,7 @@ _JOIN_SECONDS = 7.0  # from the start of a worker until it has joined, or a dead
 _STUCK_SECONDS = 120.0  # in which a backlog ends, also on a busy machine
 FEATURES = ["f0", "f1", "f2"]
 CONFIG = """app = "loop"
-metrics.port = 0
+metrics.address = "127.0.0.1:0"
 [kafka]
 bootstrap_servers = "{bootstrap}"
 session_timeout = "6s"

@@ -94,7 +94,7 @@ label = "y"
 after = "1h"
 """
     return f"""app = "{app}"
-metrics.port = 0
+metrics.address = "127.0.0.1:0"
 [kafka]
 bootstrap_servers = "{bootstrap}"
 [input]

@@ -45,7 +45,7 @@ SILENCE = 120  # seconds without a score after which no more are expected
 
 LEARNERS = {"rows": "PairOGD", "labels": "PairOGD", "forest": "Forest", "private": "PairFTRL"}
 CONFIG = """app = "soak-{lane}"
-metrics.port = 0
+metrics.address = "127.0.0.1:0"
 [kafka]
 bootstrap_servers = "{bootstrap}"
 session_timeout = "6s"

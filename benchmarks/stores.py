@@ -54,7 +54,7 @@ kafka.bootstrap_servers = "{bootstrap}"
 input = {{ topic = "{topic}", label = "y", features = {msgspec.json.encode(names).decode()} }}
 output = {{ topic = "{output}", dead_letter_topic = "{output}-dead" }}
 learner.class = "streampair.auc.PairOGD"
-metrics.port = 0
+metrics.address = "127.0.0.1:0"
 """
         )
         command = [sys.executable, "-m", "streampair_connectors", "run", str(config)]

@@ -108,7 +108,7 @@ def configuration(
         "app": app,
         # Longer than workers are suspended.
         "kafka": {"bootstrap_servers": bootstrap, "session_timeout": "120s"},
-        "metrics": {"port": 0},
+        "metrics": {"address": "127.0.0.1:0"},
         "input": {"topic": f"{app}-in", "label": "y", "features": names},
         "learner": dict(table),
     }

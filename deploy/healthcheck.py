@@ -1,6 +1,6 @@
 """Health of the container: what listens in it says at /livez whether it is alive, on whatever port.
 
-`run` listens on `metrics.port`, and `serve` on `--port`: the image knows neither.
+`run` listens on `metrics.address`, and `serve` on `--port`: the image knows neither.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def example(directory: Path, kafka: Cluster) -> Path:
     """The README's file as it stands, but for the address of the broker and a free port."""
     text = next(block for block in pages.blocks("README.md") if block.language == "toml").text
     assert "localhost:9092" in text
-    assert "metrics.port = 9464" in text
+    assert 'metrics.address = "127.0.0.1:9464"' in text
     file = directory / "fraud.toml"
     file.write_text(text.replace("localhost:9092", kafka.bootstrap).replace("9464", "0"))
     return file

@@ -17,7 +17,7 @@ import pytest
 from harness.lane_on_disk import LaneOnDisk
 from streampair_connectors.cli.app import app
 from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import CardConfig, MetricsConfig, load_config
+from streampair_connectors.config import Address, CardConfig, MetricsConfig, load_config
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.privacy_card import card_html, card_lines, card_of, lane_card
 from streampair_connectors.observability.server import MetricsServer
@@ -143,7 +143,9 @@ def test_it_is_served_on_both_ports(gauges: LaneGauges) -> None:
                 return error.code, error.read().decode(), error.headers
 
     async def body() -> None:
-        server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0))
+        server = MetricsServer(
+            telemetry, MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0))
+        )
         await server.start()
         try:
             for url, public in ((server.url, False), (server.public_url, True)):

@@ -31,7 +31,7 @@ from streampair.privacy.mechanisms.ftrl import FTRLPlan
 
 TOML = """
 app = "fraud"
-metrics.port = 0
+metrics.address = "127.0.0.1:0"
 [input]
 topic = "events"
 label = "y"
@@ -152,19 +152,19 @@ def test_check_names_everything_that_is_missing(config: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         config.write_text(
-            TOML.replace("metrics.port = 0", f"metrics.port = {port}")
+            TOML.replace("127.0.0.1:0", f"127.0.0.1:{port}")
             + '[kafka]\nbootstrap_servers = "127.0.0.1:1"\nconnect_timeout = "2s"\n'
             + '[store]\ndirectory = "fraud.toml/state"\n'
         )
         result = call("check", config, code=1)
         report = json.loads(call("check", config, "--json", code=1).stdout)
     assert "FAIL store" in result.stdout
-    assert "FAIL metrics.port" in result.stdout
+    assert "FAIL metrics.address" in result.stdout
     assert "FAIL kafka: no Kafka broker answers at 127.0.0.1:1" in result.stdout
     assert "ok   learner: PairOGD" in result.stdout
     assert result.stdout.count("fix:") == 3
     assert "not ready to run" in result.stdout
-    assert [f["check"] for f in report["findings"] if not f["ok"]] == ["store", "metrics.port", "kafka"]
+    assert [f["check"] for f in report["findings"] if not f["ok"]] == ["store", "metrics.address", "kafka"]
 
 
 PRIVATE = TOML.replace("PairOGD", "PairFTRL").replace('["a", "b"]', "{ a = [0, 1], b = [0, 1] }")
@@ -208,15 +208,15 @@ def test_replay_logs_that_records_lie_outside_their_bounds(config: Path, tmp_pat
 
 def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:
     """192.0.2.1 is for documents, nobody's."""
-    separate = 'metrics.port = 0\nmetrics.host = "192.0.2.1"\nmetrics.public_port = 0'
-    config.write_text(TOML.replace("metrics.port = 0", separate))
+    separate = 'metrics.address = "192.0.2.1:0"\nmetrics.public_address = "[::1]:0"'
+    config.write_text(TOML.replace('metrics.address = "127.0.0.1:0"', separate))
     findings = json.loads(call("check", config, "--json", code=1).stdout)["findings"]
     ports = {f["check"]: f for f in findings if f["check"].startswith("metrics.")}
-    public = {"check": "metrics.public_port", "ok": True, "text": "0.0.0.0:a free port"}
-    assert ports["metrics.public_port"] == public
-    assert not ports["metrics.port"]["ok"]
-    assert "192.0.2.1" in ports["metrics.port"]["text"]
-    assert "correct metrics.host" in ports["metrics.port"]["fix"]
+    public = {"check": "metrics.public_address", "ok": True, "text": "::1, a free port"}
+    assert ports["metrics.public_address"] == public
+    assert not ports["metrics.address"]["ok"]
+    assert "192.0.2.1" in ports["metrics.address"]["text"]
+    assert "correct metrics.address" in ports["metrics.address"]["fix"]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv", ".csv.gz"])

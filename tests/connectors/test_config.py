@@ -27,7 +27,7 @@ output.topic = "scores"
 learner.class = "streampair.auc.PairFTRL"
 learner.options = { epsilon = 1.0, delta = 1e-5, horizon = 20000 }
 store.directory = "state"
-metrics.port = 9464
+metrics.address = "127.0.0.1:9464"
 """
 
 
@@ -116,8 +116,14 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
         (minimal(learner={"options": {"noise_key": "00"}}), "noise_key is a secret"),
         (minimal(worker={"batch_size": "10"}), "worker.batch_size"),
         (minimal(worker={"batch_size": 0}), "worker.batch_size"),
-        (minimal(metrics={"port": 70000}), "metrics.port"),
-        (minimal(metrics={"port": 9000, "public_port": 9000}), "are the same"),
+        (
+            minimal(metrics={"address": "127.0.0.1:70000"}),
+            "metrics.address: '127.0.0.1:70000' is not HOST:PORT",
+        ),
+        (
+            minimal(metrics={"address": "127.0.0.1:9000", "public_address": "0.0.0.0:9000"}),
+            "address and public_address have the same port, 9000; give each its own",
+        ),
         (minimal(worker={"on_bad": "drop"}), "worker.on_bad"),
         (minimal(topics={"input_partitions": 0}), "topics.input_partitions"),
         (minimal(topics={"partitions": 3}), "unknown key topics.partitions"),
@@ -151,9 +157,9 @@ def test_declared_values_are_features_with_public_bounds() -> None:
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    problem = refusal(minimal(app="", metrics={"port": -1}, output={"topc": "x"}))
+    problem = refusal(minimal(app="", metrics={"address": "9464"}, output={"topc": "x"}))
     assert "app" in problem
-    assert "metrics.port" in problem
+    assert "metrics.address" in problem
     assert "output.topc" in problem
 
 
@@ -287,11 +293,19 @@ def test_a_duration_is_a_text_with_its_unit() -> None:
     for text, milliseconds in texts.items():
         assert Duration.of(text) == milliseconds
         assert str(Duration(milliseconds)) in (text, "90s")
-    for wrong in (30, 1.5, True, None, "30", "1.5h", "-1s", "30 s", "30sec", ""):
-        problem = refusal(minimal(kafka={"bootstrap_servers": "a:1", "session_timeout": wrong}))
-        assert f"kafka.session_timeout: {wrong!r} is not a duration; write it with its unit" in problem
-    problem = refusal(minimal(kafka={"bootstrap_servers": "a:1", "session_timeout": "999ms"}))
-    assert "999ms is too short; write at least 1s" in problem
+
+    def refused(value: object) -> str:
+        return refusal(minimal(kafka={"bootstrap_servers": "a:1", "session_timeout": value}))
+
+    for wrong in (None, True, -30, float("nan"), "30", "1.5h", "-1s", "30 s", "30sec", ""):
+        assert f"kafka.session_timeout: {wrong!r} is not a duration; write a whole number and its unit" in (
+            refused(wrong)
+        )
+    for number, text in {30: "30s", 1.5: "1500ms", 0.25: "250ms"}.items():
+        assert f'kafka.session_timeout: {number} has no unit; write "{text}" if it is in seconds' in (
+            refused(number)
+        )
+    assert "999ms is too short; write at least 1s" in refused("999ms")
 
 
 # Static membership
@@ -420,7 +434,11 @@ def test_a_scaler_in_front_of_a_private_learner_is_refused() -> None:
 
 def test_the_fingerprint_follows_the_meaning_and_nothing_else() -> None:
     base = parse_config(minimal())
-    for harmless in ({"metrics": {"port": 1}}, {"worker": {"batch_size": 7}}, {"output": {"topic": "s"}}):
+    for harmless in (
+        {"metrics": {"address": "127.0.0.1:1"}},
+        {"worker": {"batch_size": 7}},
+        {"output": {"topic": "s"}},
+    ):
         assert parse_config(minimal(**harmless)).fingerprint() == base.fingerprint()
     for change in (
         {"input": {"features": ["b", "a"]}},

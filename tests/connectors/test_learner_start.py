@@ -25,7 +25,7 @@ PHISHING = [(x, bool(y)) for x, y in datasets.Phishing()]
 NAMES = sorted(PHISHING[0][0])
 TOML = """
 app = "fraud"
-metrics.port = 0
+metrics.address = "127.0.0.1:0"
 kafka.bootstrap_servers = "127.0.0.1:1"
 kafka.connect_timeout = "2s"
 [input]

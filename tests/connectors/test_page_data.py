@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
+from streampair_connectors.config import Address, Changes, MetricsConfig, load_config, parse_config
 from streampair_connectors.observability.dashboard import frame, frame_json, page
 from streampair_connectors.observability.metric_definitions import SERIES, STAGES, LaneLabels
 from streampair_connectors.observability.metric_history import (
@@ -354,7 +354,9 @@ async def get(session: aiohttp.ClientSession, url: str) -> tuple[int, Any, bytes
 
 def test_the_page_is_served_and_nothing_else_may_be_loaded(telemetry: Telemetry) -> None:
     async def scenario() -> None:
-        server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0))
+        server = MetricsServer(
+            telemetry, MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0))
+        )
         await server.start()
         try:
             async with aiohttp.ClientSession() as session:
@@ -389,7 +391,7 @@ def test_changes_are_streamed_to_so_many_readers_and_a_stop_waits_for_none(
     monkeypatch.setattr(page, "STREAMS", 2)
 
     async def scenario() -> None:
-        server = MetricsServer(telemetry, MetricsConfig(port=0))
+        server = MetricsServer(telemetry, MetricsConfig(address=Address("127.0.0.1", 0)))
         await server.start()
         url = f"{server.url}/page/events"
         async with aiohttp.ClientSession(read_bufsize=2**20) as session:

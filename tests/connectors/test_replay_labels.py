@@ -35,7 +35,6 @@ time = "time"
 topic = "chargebacks"
 id = "payment"
 label = "fraud"
-time = "time"
 after = "30s"
 lateness = "2s"
 absent = false
@@ -486,7 +485,7 @@ def test_labels_that_are_of_no_use(
     [
         ({}, None, "labels come later than events"),
         ({"input": {"time": None}}, "l.csv", "input.time is missing"),
-        ({"label_input": {"time": None}}, "l.csv", "label_input.time is missing"),
+        ({"label_input": {"label": "time"}}, "l.csv", "the same column 'time' of the labels"),
         (
             {"label_input": {"id": "key"}, "input": {"id": None}},
             "l.csv",

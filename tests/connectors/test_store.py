@@ -84,7 +84,7 @@ def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) 
                 "input": {"topic": topic, "label": "y", "features": ["a"]},
                 "learner": {"class": "streampair.auc.PairOGD"},
                 "store": {"directory": "state"},
-                "metrics": {"port": 0},
+                "metrics": {"address": "127.0.0.1:0"},
             },
             base=tmp_path,
         )

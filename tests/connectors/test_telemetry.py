@@ -16,7 +16,7 @@ from harness.label_series import label_metrics, late_gauges
 from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.cli.app import _lane_json
 from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import Changes, Config, MetricsConfig, parse_config
+from streampair_connectors.config import Address, Changes, Config, MetricsConfig, parse_config
 from streampair_connectors.observability.metric_definitions import (
     HEALTH_STATES,
     OUTCOMES,
@@ -307,7 +307,9 @@ def test_http() -> None:
     telemetry = working()  # a worker that has committed nothing for long is not healthy
 
     async def body() -> None:
-        server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0))
+        server = MetricsServer(
+            telemetry, MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0))
+        )
         await server.start()
         try:
             assert server.public_url is not None
@@ -322,8 +324,8 @@ def test_http() -> None:
             assert status == 503
             assert json.loads(text)["apps"]["fraud"]["next_step"] == "start it"
             port = int(server.url.rpartition(":")[2])
-            with pytest.raises(SourceError, match=r"metrics\.port"):
-                await MetricsServer(telemetry, MetricsConfig(port=port)).start()
+            with pytest.raises(SourceError, match=r"metrics\.address"):
+                await MetricsServer(telemetry, MetricsConfig(address=Address("127.0.0.1", port))).start()
         finally:
             telemetry.health("fraud", "running")
             await server.stop()
@@ -331,25 +333,19 @@ def test_http() -> None:
     asyncio.run(body())
 
 
-@pytest.mark.parametrize(
-    ("settings", "operator", "public"),
-    [
-        ({}, "127.0.0.1", "0.0.0.0"),
-        ({"host": "127.0.0.2"}, "127.0.0.2", "0.0.0.0"),
-    ],
-)
-def test_each_endpoint_has_a_host_of_its_own(
-    telemetry: Telemetry, settings: dict[str, Any], operator: str, public: str
-) -> None:
+def test_each_endpoint_has_an_address_of_its_own(telemetry: Telemetry) -> None:
     """Whoever shows the public one to others shows nothing else, and the other way round."""
+    assert MetricsConfig().address.host == "127.0.0.1"
+    assert MetricsConfig().public_address is None
 
     async def body() -> None:
-        server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0, **settings))
+        config = MetricsConfig(address=Address("127.0.0.2", 0), public_address=Address("0.0.0.0", 0))
+        server = MetricsServer(telemetry, config)
         await server.start()
         try:
-            assert server.url.startswith(f"http://{operator}:")
+            assert server.url.startswith("http://127.0.0.2:")
             assert server.public_url is not None
-            assert server.public_url.startswith(f"http://{public}:")
+            assert server.public_url.startswith("http://0.0.0.0:")
             assert "streampair_lag" not in (await get(f"{server.public_url}/metrics"))[1]
             port = server.url.rpartition(":")[2]
             with pytest.raises(urllib.error.URLError):
@@ -363,12 +359,12 @@ def test_each_endpoint_has_a_host_of_its_own(
 
 
 def test_a_host_that_is_not_this_machines(telemetry: Telemetry) -> None:
-    config = MetricsConfig(port=0, host="192.0.2.1")  # for documents, nobody's
+    config = MetricsConfig(address=Address("192.0.2.1", 0))  # for documents, nobody's
 
     async def body() -> None:
         server = MetricsServer(telemetry, config)
         try:
-            with pytest.raises(SourceError, match=r"metrics\.host"):
+            with pytest.raises(SourceError, match=r"correct metrics\.address"):
                 await server.start()
         finally:
             await server.stop()

@@ -23,7 +23,7 @@ except ImportError:
 
 TOML = """
 app = "fraud"
-metrics.port = 0
+metrics.address = "127.0.0.1:0"
 [kafka]
 bootstrap_servers = "{servers}"
 connect_timeout = "5s"

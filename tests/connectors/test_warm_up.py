@@ -181,7 +181,7 @@ def test_a_worker_that_compiles_stops_when_it_is_asked_to(
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "+sse2")
     config = tmp_path / "warm.toml"
     config.write_text(
-        'app = "warm"\nmetrics.port = 0\nkafka.bootstrap_servers = "127.0.0.1:1"\n'
+        'app = "warm"\nmetrics.address = "127.0.0.1:0"\nkafka.bootstrap_servers = "127.0.0.1:1"\n'
         '[input]\nlabel = "y"\nfeatures = ["a"]\n[learner]\nclass = "streampair.auc.PairFTRL"\n'
         "options = { epsilon = 1.0, delta = 1e-4, horizon = 1000 }\n"
     )

@@ -91,12 +91,14 @@ def test_the_worker_of_the_compose_file_runs_the_example_configuration() -> None
     assert mounts["worker-state"] == str(config.state_directory)
     assert config.kafka is not None
     assert config.kafka.bootstrap_servers == "kafka:9092"
-    assert config.metrics.host == "0.0.0.0"
+    assert config.metrics.address.host == "0.0.0.0"
     assert "ports" not in worker, (
         "the operator's endpoint shows functions of raw data: not for the host's network"
     )
     scrape = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"][0]
-    assert scrape["dns_sd_configs"] == [{"names": ["worker"], "type": "A", "port": config.metrics.port}]
+    assert scrape["dns_sd_configs"] == [
+        {"names": ["worker"], "type": "A", "port": config.metrics.address.port}
+    ]
     script = SERVICES["topics"]["command"][0]
     (created,) = re.findall(r"for topic in (.*?);", script)
     assert set(created.split()) == {config.output_topic, config.dead_letter_topic}
@@ -199,7 +201,7 @@ def answering(code: int) -> Iterator[int]:
 
 
 def test_the_image_is_healthy_on_whatever_port_it_listens() -> None:
-    """The check asked port 9464, which another metrics.port, or `serve`, does not have."""
+    """The check asked port 9464, which another metrics.address, or `serve`, does not have."""
     module = health()
     with answering(200) as alive, answering(503) as stuck, answering(404) as other, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -166,7 +166,9 @@ def test_the_configuration_is_accepted_and_fits_the_pod(config: Path) -> None:
     pod = KUBERNETES["StatefulSet/streampair"]["spec"]["template"]["spec"]
     (worker,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in worker["ports"]}
-    assert ports == {"operator": completed.metrics.port, "public": completed.metrics.public_port}
+    public = completed.metrics.public_address
+    assert public is not None
+    assert ports == {"operator": completed.metrics.address.port, "public": public.port}
     environment = {entry["name"]: entry["valueFrom"] for entry in worker["env"]}
     assert completed.require_kafka().group_instance_id == "streampair-0"
     name = environment.pop("STREAMPAIR_KAFKA__GROUP_INSTANCE_ID")

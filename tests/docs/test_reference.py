@@ -48,7 +48,7 @@ def as_toml(value: object) -> str:
         return "required"
     if value is None or value in ([], {}, ()):
         return ""
-    if isinstance(value, Path | config.Duration):
+    if isinstance(value, Path | config.Address | config.Duration):
         value = str(value)
     return f"`{json.dumps(value)}`"
 

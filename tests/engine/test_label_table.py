@@ -288,7 +288,9 @@ def test_beyond_the_limit_nothing_is_added() -> None:
     table = LabelTable(after=10, lateness=0, max_labels=2)
     add(table, [Label(b"a", 1, 5, (0, 0))])
     more = [Label(b"b", 1, 50, (0, 1)), Label(b"c", 1, 50, (0, 2))]
-    with pytest.raises(LaneStoppedError, match=r"Fix: raise label_input\.max_labels, or shorten label_input\.after"):
+    with pytest.raises(
+        LaneStoppedError, match=r"Fix: raise label_input\.max_labels, or shorten label_input\.after"
+    ):
         add(table, more)
     assert (len(table), table.unused) == (1, 1)
     table.expire(20)

@@ -99,7 +99,7 @@ class App:
         self.path = directory / "app.toml"
         self.path.write_text(
             f"""app = "{name}"
-metrics.port = 0
+metrics.address = "127.0.0.1:0"
 [kafka]
 bootstrap_servers = "{bootstrap or kafka.bootstrap}"
 session_timeout = "{session}s"

@@ -29,7 +29,7 @@ PRIVATE = (
     'class = "streampair.auc.PairFTRL"\n'
     "options = { epsilon = 1.0, delta = 1e-4, horizon = 400, warmup = 0, window = 20, forks = 60 }"
 )
-LINGER = '\n[metrics]\nport = 0\nlinger = "30s"'
+LINGER = '\n[metrics]\naddress = "127.0.0.1:0"\nlinger = "30s"'
 
 
 class Provoked:
@@ -137,7 +137,8 @@ class Provoked:
         # What is at an offset can change, so that a crash is charged; and a breaker breaks the guarantee.
         settings = 'breaker = "on"\ncommit_every = "1h"\n' + LINGER
         app = self._app("private", learner=PRIVATE, settings=settings)
-        text = app.path.read_text().replace("metrics.port = 0\n", "").replace("events = 50", "events = 5000")
+        text = app.path.read_text().replace('metrics.address = "127.0.0.1:0"\n', "")
+        text = text.replace("events = 50", "events = 5000")
         app.path.write_text(text.replace("[input]\n", "[input]\npayloads_change = true\n"))
         made = events(420)
         sent = 0

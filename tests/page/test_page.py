@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.replay import _Background
 from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import Changes, MetricsConfig, load_config, parse_config
+from streampair_connectors.config import Address, Changes, MetricsConfig, load_config, parse_config
 from streampair_connectors.observability.dashboard import frame, recorded_page
 from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
 from streampair_connectors.observability.metric_history import CAUSES, LetterCause
@@ -45,7 +45,7 @@ input.label = "y"
 input.features = { a = [-1, 1], b = [-1, 1] }
 learner.class = "streampair.auc.PairFTRL"
 learner.options = { epsilon = 2.0, delta = 1e-4, horizon = 400, warmup = 20 }
-metrics.port = 0
+metrics.address = "127.0.0.1:0"
 """
 NOTHING = "\u2013"  # what is shown of a series that a lane has not
 WIDTHS = "all => all.map(e => e.getAttribute('width'))"
@@ -111,7 +111,9 @@ def learned() -> tuple[LaneGauges, LaneGauges]:
 @pytest.fixture
 def run(learned: tuple[LaneGauges, LaneGauges]) -> Iterator[Run]:
     telemetry = Telemetry()
-    server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0))
+    server = MetricsServer(
+        telemetry, MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0))
+    )
     with _Background(server):  # type: ignore[attr-defined]
         yield Run(telemetry, server.url, str(server.public_url), *learned)
 
@@ -491,7 +493,11 @@ AUDIT = {
 def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, learned: Any) -> None:
     """On a usual desktop, with something that needs attention above: nothing below the fold, nothing cut."""
     telemetry, file = Telemetry(), tmp_path / "audit.json"
-    server = MetricsServer(telemetry, MetricsConfig(port=0, public_port=0), file)
+    server = MetricsServer(
+        telemetry,
+        MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0)),
+        file,
+    )
     with _Background(server):  # type: ignore[attr-defined]
         run = Run(telemetry, server.url, str(server.public_url), *learned)
         file.write_text(json.dumps(AUDIT))
@@ -555,7 +561,7 @@ def test_who_moves_along_the_lanes_stays_in_the_list(run: Run, visit: Open) -> N
     assert page.evaluate("[document.activeElement.id, scrollY]") == ["lane", 0]
 
 
-def test_the_public_port_shows_the_officers_tab_alone(run: Run, visit: Open) -> None:
+def test_the_public_address_shows_the_officers_tab_alone(run: Run, visit: Open) -> None:
     run.six()
     run.telemetry.health("fraud-open", "failed", "a secret reason", "")
     page = visit(run.public_url)

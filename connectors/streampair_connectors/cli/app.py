@@ -268,13 +268,14 @@ app.command(
     epilog="Example: streampair key noise.key",
 )
 def key(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Does not exist yet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that does not exist yet.")],
     as_json: AsJson = False,
 ) -> None:
     """Draw a key, and write it to a new file that only its owner may read.
 
-    It is one for learner.noise_key_file, which never changes, or for store.key_file, which can: put the new
-    key into the first line, and keep the old ones below it until none of their values is left.
+    learner.noise_key_file and store.key_file need a key each. The noise key never changes. To change the key
+    of the store, draw another one, put it into the first line of its file, and keep the old ones below it
+    until nothing is left that was written with them.
     """
     from streampair_connectors.config.secrets import draw_key
 
@@ -338,8 +339,8 @@ def replay(
     written as PATH.part until then; one that is read is never written.
 
     With --labels each event is scored, and learned when it is due, with the label that has come by then. Both
-    files are sorted by time: input.time and label_input.time name the columns, input.id that of the event's
-    id. Exit code 1 if no label finds its event.
+    files are sorted by time. In both, input.time names the column of the time and input.id that of the
+    event's id. Exit code 1 if no label finds its event.
     """
     from streampair_connectors.cli.replay import replay_file
 

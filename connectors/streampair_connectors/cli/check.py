@@ -32,7 +32,6 @@ from streampair_connectors.kafka.admin import (
 )
 from streampair_connectors.kafka.consumer import TopicReader
 from streampair_connectors.kafka.log_topic import SETTINGS, LogTopic
-from streampair_connectors.observability.server import PUBLIC_HOST
 from streampair_connectors.stores import DirectoryStore, key_missing, seal_of
 from streampair_connectors.stores.topic import check_log_partitions
 from streampair_connectors.worker.factory import (
@@ -130,7 +129,7 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     _check_registry(config, report)
     if learns:
         _check_store(config, report)
-    _check_ports(config, report)
+    _check_addresses(config, report)
     _check_audit(config, privacy, report)
     _check_codecs(report)
     await _check_kafka(config, report, create_topics)
@@ -301,29 +300,28 @@ async def _check_state(config: Config, report: Report) -> None:
         report.good("state", f"a start {where}" + (replays if any(lane.replay for lane in lanes) else ""))
 
 
-def _check_ports(config: Config, report: Report) -> None:
+def _check_addresses(config: Config, report: Report) -> None:
     metrics = config.metrics
-    for key, host, port in (
-        ("metrics.port", metrics.host, metrics.port),
-        ("metrics.public_port", PUBLIC_HOST, metrics.public_port),
-    ):
-        if port is None:
+    keys = {"metrics.address": metrics.address, "metrics.public_address": metrics.public_address}
+    for key, address in keys.items():
+        if address is None:
             continue
         try:
-            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            family, _, _, _, place = found[0]
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
+                probe.bind(place)
         except OSError as error:
             report.bad(
                 key,
                 SourceError(
-                    f"cannot listen on {host}:{port}: {error.strerror or error}",
-                    fix=f"stop what uses the port, set {key} (0 takes a free one), or correct metrics.host",
+                    f"cannot listen on {address}: {error.strerror or error}",
+                    fix=f"stop what uses the port, or correct {key} (port 0 takes a free one)",
                 ),
             )
         else:
-            report.good(key, f"{host}:{port or 'a free port'}")
+            report.good(key, f"{address}" if address.port else f"{address.host}, a free port")
 
 
 def _check_audit(config: Config, privacy: PrivacyReport | None, report: Report) -> None:

@@ -220,10 +220,10 @@ def _log_loss(scores: Any, positive: Any, probabilities: Callable[[Any], Any] | 
 
 def _cpu(config: Config) -> dict[str, float] | None:
     """CPU time of the process that serves the metrics of an application, and the events that it has taken."""
-    if not config.metrics.port:
+    if not config.metrics.address.port:
         return None
     try:
-        url = f"http://{config.metrics.host}:{config.metrics.port}/metrics"
+        url = f"http://{config.metrics.address}/metrics"
         with urllib.request.urlopen(url, timeout=_METRICS_SECONDS) as answer:
             lines = answer.read().decode().splitlines()
     except (OSError, ValueError):

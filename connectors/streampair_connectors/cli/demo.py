@@ -28,7 +28,7 @@ from scipy.stats import rankdata
 
 from streampair.errors import SourceError
 from streampair_connectors.codecs.records import score_from_bytes
-from streampair_connectors.config import Config, Duration, KafkaConfig, MetricsConfig, parse_config
+from streampair_connectors.config import Address, Config, Duration, KafkaConfig, MetricsConfig, parse_config
 from streampair_connectors.config.secrets import draw_key
 from streampair_connectors.kafka import (
     Message,
@@ -201,7 +201,7 @@ class Demo:
         for topic in [*self._shared_topics(), *(name for c in configs for name in self._topics(c))]:
             self._broker.create_topic(topic)
         apps = [ReadBack(c, Worker(c, telemetry=self._telemetry)) for c in configs]
-        server = MetricsServer(self._telemetry, MetricsConfig(port=self._port))
+        server = MetricsServer(self._telemetry, MetricsConfig(address=Address("127.0.0.1", self._port)))
         await server.start()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

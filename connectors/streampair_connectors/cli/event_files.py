@@ -166,7 +166,7 @@ def open_labels(config: Config, path: str) -> Iterator[Lines]:
     """Open a file of labels, as a context manager."""
     table = config.label_input
     assert table is not None
-    wanted = [name for name in (config.input.id, table.time, table.label) if name is not None]
+    wanted = [name for name in (config.input.id, config.input.time, table.label) if name is not None]
     with _open(path) as raw:
         lines = _read_lines(path, raw, wanted, config.worker.batch_size, wait=True)
         yield lines._replace(find=unnested(table, wanted))

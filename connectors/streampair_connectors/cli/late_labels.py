@@ -1,7 +1,7 @@
 """Labels of a replay that are in a file of their own: when events are due, and which label they get.
 
-The rules are those of `streampair_connectors.worker.late_labels`, with the columns `input.time` and
-`label_input.time` in place of Kafka's timestamps.
+The rules are those of `streampair_connectors.worker.late_labels`, with the column `input.time` of both files
+in place of Kafka's timestamps.
 """
 
 from __future__ import annotations
@@ -57,12 +57,16 @@ def check_late_labels(config: Config, labels: str | None, events: str) -> None:
             f"events and labels are both read from {'standard input' if events == '-' else events}",
             fix="give labels that are in a file of their own",
         )
-    for name, value in (("input.time", config.input.time), ("label_input.time", table.time)):
-        if value is None:
-            raise ConfigError(
-                f"{name} is missing: a file has no timestamps of Kafka",
-                fix=f'name the column that stands for them, as {name} = "time"',
-            )
+    if config.input.time is None:
+        raise ConfigError(
+            "input.time is missing: a file has no timestamps of Kafka",
+            fix='name the column of both files that stands for them, as input.time = "time"',
+        )
+    if config.input.time == table.label:
+        raise ConfigError(
+            f"input.time and label_input.label are the same column {table.label!r} of the labels",
+            fix="name the column that has the time of a label as that of an event",
+        )
     if config.input.id is None:
         where = "the key of a message" if table.id == "key" else "a header of a message"
         raise ConfigError(
@@ -199,7 +203,7 @@ class _LabelFile:
         self._ids = ids
         self._kept = kept
         self._id = config.input.id or ""
-        self._column = table.time or ""
+        self._column = config.input.time or ""
         self._label = table.label
         self._sorted = _Sorted(lines, self._column, config.input)
         self._parser = LabelCodeParser(config)

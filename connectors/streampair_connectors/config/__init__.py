@@ -5,6 +5,7 @@ the nearest known one. Secrets come from the environment or from files, never fr
 and never show in a `repr`, a log line, an error or a metric.
 """
 
+from streampair_connectors.config.addresses import Address
 from streampair_connectors.config.durations import Duration, duration_text
 from streampair_connectors.config.loader import Changes, load_config
 from streampair_connectors.config.models import (
@@ -27,6 +28,7 @@ from streampair_connectors.config.models import (
 )
 
 __all__ = [
+    "Address",
     "CardConfig",
     "Changes",
     "Config",

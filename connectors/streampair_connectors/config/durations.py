@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
@@ -37,9 +38,12 @@ class Duration(int):
         if isinstance(text, Duration):
             return text
         found = _DURATION.fullmatch(text) if isinstance(text, str) else None
+        if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < math.inf:
+            raise ValueError(f'{text} has no unit; write "{cls(round(1000 * text))}" if it is in seconds')
         if found is None:
             raise ValueError(
-                f'{text!r} is not a duration; write it with its unit, as "500ms", "90s", "15m", "6h" or "30d"'
+                f'{text!r} is not a duration; write a whole number and its unit, as "500ms", "90s", "15m", '
+                '"6h" or "30d"'
             )
         return cls(int(found[1]) * _UNITS[found[2]])
 

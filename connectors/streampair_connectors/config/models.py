@@ -35,6 +35,7 @@ from pydantic import (
 from streampair.errors import ConfigError
 from streampair.records.features import Categories
 from streampair.records.features import label as spelled_label
+from streampair_connectors.config.addresses import Address
 from streampair_connectors.config.durations import Duration, at_least, duration_text
 from streampair_connectors.config.secrets import hex_key, read_secret, sub_key
 
@@ -243,12 +244,13 @@ class InputConfig(Table):
     positive: Label = True
     negative: Label | None = None
     id: str | None = None
-    # In files, where events have no timestamp of Kafka: the column that stands for it. It is no feature.
+    # In files, where neither events nor labels have a timestamp of Kafka: the column of both that stands for
+    # it. It is no feature.
     time: str | None = None
     max_event_bytes: Annotated[int, Field(ge=64, le=100_000_000)] = 524_288
     format: Literal["json", "avro", "json-schema", "csv"] = "json"
     # How a field is written, if not as a number: a number as text, or a time, of which parts are features. Of
-    # the column `time`: the unit of numbers in it, and in that of labels.
+    # the column `time`: the unit of numbers in it.
     fields: dict[str, Literal["number", "iso-8601", "epoch-s", "epoch-ms", "epoch-us"]] = {}
     # "debezium": events are changes of a table, and the fields are those of the row after the change.
     envelope: Literal["debezium"] | None = None
@@ -441,8 +443,6 @@ class LabelInputConfig(Table):
     format: Literal["json", "avro", "json-schema"] = "json"
     # As of the input.
     envelope: Literal["debezium"] | None = None
-    # In files, where labels have no timestamp of Kafka: the column that stands for it.
-    time: str | None = None
     # How long after its event a label may come.
     after: Annotated[Duration, at_least("1ms")]
     # The label of an event for which none has come by then. None: such an event is not learned.
@@ -475,8 +475,6 @@ class LabelInputConfig(Table):
             raise ValueError('id is "key" or { header = "..." } where it is not a field')
         if self.id_field is not None and self.id_field == self.label:
             raise ValueError(f"id and label are the same field {self.label!r}")
-        if self.time is not None and self.time in (self.id_field, self.label):
-            raise ValueError(f"time is the field {self.time!r}, which is also the id or the label")
         if self.quiet is not None and self.absent is None:
             raise ValueError("quiet holds back events without a label, which are learned with absent only")
         return self
@@ -635,22 +633,23 @@ class StoreConfig(Table):
 
 
 class MetricsConfig(Table):
-    """Addresses of the endpoints. Port 0 takes a free one, which the log names.
+    """Addresses of the endpoints. Port 0 takes a free one, which the log names."""
 
-    The public endpoint is for others, and listens on every address of the machine; `host` is the operator's.
-    """
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 9464
-    public_port: Annotated[int | None, Field(ge=0, le=65535)] = None
+    # The operator's, with functions of raw data.
+    address: Address = Address("127.0.0.1", 9464)
+    # The one for others, which has nothing that is a function of raw data. None: there is none.
+    public_address: Address | None = None
     # How long `run` serves metrics after a failure, so that its cause can be scraped.
     linger: Duration = Duration(0)
     audit_file: FilePath | None = None
 
     @model_validator(mode="after")
-    def _ports(self) -> MetricsConfig:
-        if self.port and self.port == self.public_port:
-            raise ValueError("port and public_port are the same")
+    def _own_ports(self) -> MetricsConfig:
+        public = self.public_address
+        if public is not None and self.address.port and self.address.port == public.port:
+            raise ValueError(
+                f"address and public_address have the same port, {public.port}; give each its own"
+            )
         return self
 
 

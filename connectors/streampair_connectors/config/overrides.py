@@ -11,7 +11,6 @@ its values are JSON, so that a list in the spelling of the file fails, in an err
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -29,8 +28,6 @@ __all__ = ["PREFIX", "Override", "apply_overrides", "from_command_line", "from_e
 
 #: Begins the names of the variables.
 PREFIX = "STREAMPAIR_"
-# Kubernetes sets STREAMPAIR_METRICS_PORT=tcp://10.0.0.1:9464 for a service called streampair-metrics.
-_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
 @dataclass(frozen=True)
@@ -174,7 +171,7 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Override]:
         keys = tuple(variable.removeprefix(PREFIX).lower().split("__"))
         if len(keys) > 1 or keys == ("app",):
             yield _secret(variable, keys, text) or Override(variable, keys, text)
-        elif not _ADDRESS.match(text):
+        else:
             _check_underscores(variable, keys[0])
 
 

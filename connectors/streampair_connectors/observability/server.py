@@ -1,4 +1,4 @@
-"""HTTP server: `/metrics`, `/healthz` and probes for operators; public `/metrics` on another port."""
+"""HTTP server: `/metrics`, `/healthz` and probes for operators; public `/metrics` on another address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from streampair.errors import SourceError
-from streampair_connectors.config import CardConfig, MetricsConfig
+from streampair_connectors.config import Address, CardConfig, MetricsConfig
 from streampair_connectors.observability import dashboard, privacy_card
 from streampair_connectors.observability.metrics import CONTENT_TYPE, Telemetry
 
@@ -42,11 +42,6 @@ def add_routes(app: web.Application, telemetry: Telemetry, *, public: bool) -> N
 
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
-
-
-# The public endpoint is for others, and has nothing that is a function of raw data; whoever sets its port
-# wants it to be reached. The operator's, which has such data, listens on this machine alone by default.
-PUBLIC_HOST = "0.0.0.0"  # noqa: S104
 
 
 class MetricsServer:
@@ -88,11 +83,11 @@ class MetricsServer:
             A port is taken or not allowed.
         """
         config = self._config
-        self.url = await self._listen(config.host, config.port, public=False)
-        if config.public_port is not None:
-            self.public_url = await self._listen(PUBLIC_HOST, config.public_port, public=True)
+        self.url = await self._listen(config.address, public=False)
+        if config.public_address is not None:
+            self.public_url = await self._listen(config.public_address, public=True)
 
-    async def _listen(self, host: str, port: int, *, public: bool) -> str:
+    async def _listen(self, address: Address, *, public: bool) -> str:
         async def metrics(request: web.Request) -> web.Response:
             return web.Response(
                 body=self._telemetry.render(public=public), headers={"Content-Type": CONTENT_TYPE}
@@ -114,20 +109,17 @@ class MetricsServer:
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, address.host, address.port).start()
         except (OSError, OverflowError) as error:
             await runner.cleanup()
-            key = "metrics.public_port" if public else "metrics.port"
+            key = "metrics.public_address" if public else "metrics.address"
             raise SourceError(
-                f"cannot listen on {host}:{port} ({key}): {getattr(error, 'strerror', None) or error}",
-                fix=f"stop what uses the port, set {key} (0: a free one)"
-                + ("" if public else ", or correct metrics.host"),
+                f"cannot listen on {address} ({key}): {getattr(error, 'strerror', None) or error}",
+                fix=f"stop what uses the port, or correct {key} (port 0 takes a free one)",
                 retriable=False,
             ) from None
         self._runners.append(runner)
-        address = runner.addresses[0]
-        name = f"[{address[0]}]" if ":" in address[0] else address[0]
-        return f"http://{name}:{address[1]}"
+        return f"http://{Address(*runner.addresses[0][:2])}"
 
     async def linger(self, stop_requested: asyncio.Event) -> None:
         """Keep serving after a failure, for `linger` or until `stop_requested`, to show its cause."""

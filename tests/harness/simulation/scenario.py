@@ -172,7 +172,7 @@ def config_of(learner: str, session: float, late: bool) -> Config:
                 "commit_every_events": 10,
                 "batch_size": 8,
             },
-            "metrics": {"port": 0},
+            "metrics": {"address": "127.0.0.1:0"},
             "regret": {"enabled": False},
         }
     )
