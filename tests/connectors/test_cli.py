@@ -206,6 +206,18 @@ def test_replay_logs_that_records_lie_outside_their_bounds(config: Path, tmp_pat
     assert "outside their bounds" not in result.stdout
 
 
+def test_check_says_that_every_message_of_a_label_topic_is_one_label(config: Path) -> None:
+    """A field that nobody named would otherwise be taken for the positive label without a word."""
+    later = '[label_input]\ntopic = "frauds"\nid = "key"\nafter = "6s"\nabsent = false\n'
+    text = TOML.replace('label = "y"\n', "")
+    config.write_text(text + later)
+    assert (
+        "labels from topic 'frauds', each of which means True, events" in call("check", config, code=1).stdout
+    )
+    config.write_text(text + later + 'label = "fraud"\n')
+    assert "labels from topic 'frauds', events" in call("check", config, code=1).stdout
+
+
 def test_check_looks_at_the_host_of_each_endpoint(config: Path) -> None:
     """192.0.2.1 is for documents, nobody's."""
     separate = 'metrics.address = "192.0.2.1:0"\nmetrics.public_address = "[::1]:0"'

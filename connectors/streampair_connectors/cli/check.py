@@ -88,10 +88,12 @@ class Report:
 
 
 def _label_place(config: Config) -> str:
-    if config.label_input is None:
+    labels = config.label_input
+    if labels is None:
         return f"label {config.input.label!r}"
-    wait = duration_text(config.label_input.wait)
-    return f"labels from topic {config.label_input.topic!r}, events learned {wait} after they come"
+    means = "" if labels.label is not None else f", each of which means {config.input.positive!r}"
+    wait = duration_text(labels.wait)
+    return f"labels from topic {labels.topic!r}{means}, events learned {wait} after they come"
 
 
 async def check_config(config: Config, *, create_topics: bool = False) -> Report:
