@@ -567,12 +567,13 @@ class Lane:
         if not self._allow_pickle:
             raise ConfigError(
                 f"only pickle can save {steps}, and allow_pickle is off",
-                fix="set allow_pickle = true and give a signing key; streampair's own learners need neither",
+                fix="set allow_pickle = true and store.key_file (of a Lane: signing_keys); streampair's own "
+                "learners need neither",
             )
         if not self._signing_keys:
             raise ConfigError(
                 f"only pickle can save {steps}, and there is no key to sign it with",
-                fix="give a signing key of at least 16 bytes, from a file or the environment",
+                fix="set store.key_file (of a Lane: signing_keys, with at least 16 bytes)",
             )
         self._model.check_pickle()
 

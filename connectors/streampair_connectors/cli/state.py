@@ -168,7 +168,7 @@ def export(
 ) -> None:
     """Write log and snapshot of every lane to one new file of mode 0600, to move them to another store.
 
-    Encrypted with the sealing key or the noise key, if there is one; the noise key is not exported. No worker
+    Encrypted with store.key_file or the noise key, if there is one; the noise key is not exported. No worker
     may run. Once one has run again, the file is no longer the newest state, and `import` rejects it.
     """
     from streampair_connectors.stores.state import export_state
