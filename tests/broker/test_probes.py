@@ -23,11 +23,7 @@ Unique = Callable[[str], str]
 class Impatient(Running):
     """A worker that lets events wait for a second; /livez fails after three times as long."""
 
-    program = (
-        "-c",
-        "from streampair_connectors.observability import progress; progress.STUCK_SECONDS = 1.0; "
-        "from streampair_connectors.cli.app import main; main()",
-    )
+    before = "from streampair_connectors.observability import progress; progress.STUCK_SECONDS = 1.0"
 
 
 class Probes:

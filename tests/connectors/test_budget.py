@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import programs
 from harness.lane_on_disk import LaneOnDisk
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.check import Report, _check_entities
@@ -334,9 +332,10 @@ def test_a_store_without_a_private_lane(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
+sys.path.insert(0, {here!r})
 from test_budget import hold
 from pathlib import Path
-held = hold(Path(sys.argv[1]))
+held = hold(Path({path!r}))
 for batch in range(3):
     held.take(10)
     for scored in held.scores[-10:]:
@@ -353,16 +352,10 @@ def test_a_killed_worker_repeats_itself_and_spends_nothing(tmp_path: Path, snaps
     path = write(tmp_path)
     summary: dict[str, set[str]] = {}
     for _ in range(2):
-        script = KILLED.format(snapshot=snapshot)
-        run = subprocess.run(
-            [sys.executable, "-c", script, str(path)],
-            cwd=Path(__file__).parent,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-        )
-        assert run.returncode == -9, run.stderr
-        for line in run.stdout.splitlines():
+        here = str(Path(__file__).parent)
+        ended = programs.run(KILLED.format(here=here, path=str(path), snapshot=snapshot), tmp_path)
+        assert ended.code == -9, ended.errors
+        for line in ended.printed.splitlines():
             offset, score = line.split()
             summary.setdefault(offset, set()).add(score)
     assert len(summary) == 40

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import support
+from harness import programs
 from harness.worker_process import WorkerProcess
 from streampair_connectors.worker import factory
 
@@ -23,7 +21,7 @@ from streampair.privacy.pipeline_check import class_name
 pytestmark = pytest.mark.skipif(_jit.DISABLED, reason="with NUMBA_DISABLE_JIT nothing is compiled")
 
 CODE = """
-import importlib, json, pkgutil, sys, time
+import importlib, json, pkgutil, time
 import streampair.kernels as kernels
 from streampair.engine import ExternalState, Record
 from streampair.kernels import Kernel
@@ -38,7 +36,7 @@ class Clock:
     def monotonic(self):
         return time.monotonic() + self.later
 
-config, values, how, minutes = json.load(sys.stdin)
+config, values, how, minutes = json.loads(ASKED)
 config = parse_config(config)
 if how == "the learner alone":
     learner = factory.build_learner(config, noise_key=NoiseKey(bytes(32)))
@@ -125,16 +123,11 @@ def compiled_late(
         values.append(
             json.dumps({**{name: coin.uniform(-0.5, 0.5) for name in names}, "y": coin.random() < 0.5})
         )
-    done = subprocess.run(
-        [sys.executable, "-c", CODE],
-        input=json.dumps([config, values, start, minutes]),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(support.ROOT / "tests"), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)  # type: ignore[no-any-return]
+    asked = json.dumps([config, values, start, minutes])
+    with tempfile.TemporaryDirectory() as folder:  # in a process that has called no kernel
+        ended = programs.run(f"ASKED = {asked!r}\n{CODE}", Path(folder))
+    assert ended.code == 0, ended.errors
+    return json.loads(ended.printed)  # type: ignore[no-any-return]
 
 
 OPEN = {"epsilon": 1.0, "delta": 1e-6}  # without a horizon: its first model comes after some 1300 records

@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TextIO, TypeVar
 
 import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -26,6 +26,7 @@ from streampair_connectors.worker.model_topic import PublishedModel, read_model
 from streampair_connectors.worker.worker import Worker
 
 from harness.kafka import Cluster
+from harness.programs import Command
 from harness.worker_process import WorkerProcess
 from streampair.engine.lane import Record
 from streampair.engine.recovery import RecoveredState
@@ -307,11 +308,21 @@ async def read_until(
 
 
 class Running(WorkerProcess):
-    """``streampair run`` of an application, in a process of its own that can be killed and signalled."""
+    """``streampair run`` of an application, in a process of its own that can be killed and signalled.
+
+    It is forked from one that has imported all that a worker needs.
+    """
+
+    before: ClassVar[str] = ""
+    """What its process does first, in Python."""
 
     def __init__(self, app: App, *arguments: str) -> None:
         super().__init__(app.path, "--log-level", "info", *arguments)
         self.app = app
+
+    def _start(self, words: list[str], folder: Path) -> tuple[Command, TextIO]:
+        command = Command(words, folder, self.before)
+        return command, command.stderr
 
     def kill(self) -> None:
         """``kill -9``."""

@@ -1,17 +1,21 @@
-"""Programs of the pages, each in a process of its own.
+"""Programs of the pages and commands, each in a process of its own.
 
-Most of a short program is the import of libraries, and of this package. One process does it for all, and
-forks for each; a program finds itself in an interpreter that has imported them, and has done nothing else.
+Most of a short program, and of the start of a worker, is the import of libraries and of this package. One
+process does it for all, and forks for each; a program finds itself in an interpreter that has imported them,
+and has done nothing else.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
@@ -19,7 +23,8 @@ _FORKS.set_forkserver_preload(
         *("pandas", "sklearn.model_selection", "scipy.stats", "scipy.optimize"),
         *("river.compose", "river.datasets", "river.evaluate", "river.preprocessing"),
         *("streampair.auc", "streampair.metric", "streampair.ranking", "streampair.models"),
-        *("streampair.privacy", "streampair.engine", "streampair_connectors.config"),
+        *("streampair.privacy", "streampair.engine", "streampair_connectors.cli.app"),
+        *("streampair_connectors.worker.worker", "streampair_connectors.observability.server"),
     ]
 )
 
@@ -63,3 +68,70 @@ def run(text: str, folder: Path, *, where: Path | None = None, seconds: float = 
     assert process.exitcode is not None
     printed, errors = ((folder / f".output-{number}").read_text(encoding="utf-8") for number in (1, 2))
     return Ended(process.exitcode, printed, errors)
+
+
+class Command:
+    """A ``streampair`` command that goes on until it is ended: `subprocess.Popen`, as far as tests need it.
+
+    Parameters
+    ----------
+    words
+        What follows ``streampair``.
+    folder
+        Where it runs, with the environment that this process has now.
+    before
+        What its process does first, in Python.
+    """
+
+    def __init__(self, words: Sequence[str], folder: Path, before: str = "") -> None:
+        errors, end = _FORKS.Pipe(duplex=False)
+        arguments = (list(words), folder, before, dict(os.environ), end)
+        self._process = _FORKS.Process(target=_command, args=arguments, daemon=True)
+        self._process.start()
+        end.close()
+        self.stderr: TextIO = os.fdopen(os.dup(errors.fileno()), encoding="utf-8")
+        errors.close()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code; None while it runs; the signal that ended it, negative."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """`returncode`."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; its exit code."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("streampair", timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        self._process.kill()
+
+
+def _command(
+    words: list[str], folder: Path, before: str, environment: Mapping[str, str], errors: Connection
+) -> None:
+    from streampair_connectors.cli.app import main
+
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, to in ((nothing, 0), (nothing, 1), (errors.fileno(), 2)):
+        os.dup2(descriptor, to)
+    errors.close()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = ["streampair", *words]
+    exec(before)
+    main()

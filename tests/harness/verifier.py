@@ -13,13 +13,11 @@ import contextlib
 import dataclasses
 import json
 import os
-import queue
 import random
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +39,7 @@ from harness.admin import add_partitions, delete_records
 from harness.applications import PAIR_FTRL, App, events, same
 from harness.applications import _learning as learning
 from harness.kafka import Cluster
-from harness.worker_process import wait_for
+from harness.worker_process import Watched, wait_for
 from streampair.engine import ExternalState, LoggedLane, OrderedRecord
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.wal import WHOLE_TOPIC, Chain, LogKey, Register
@@ -115,47 +113,16 @@ class Nursery:
         self._process.communicate()
 
 
-class Worker:
+class Worker(Watched):
     """A process of ``streampair run``: watched through its log, ended by its id."""
 
+    failure = Wrong
+
     def __init__(self, nursery: Nursery, pipe: Path, order: dict[str, Any]) -> None:
-        self.lines: list[str] = []
-        self._records: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        super().__init__(pipe.open)
         self._nursery = nursery
         self._code: int | None = None
-        self._reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
-        self._reader.start()
         self.pid: int = nursery.ask(order)["pid"]
-
-    def _read(self, pipe: Path) -> None:
-        with pipe.open() as lines:
-            for line in lines:
-                self.lines.append(line)
-                with contextlib.suppress(ValueError):
-                    self._records.put(json.loads(line))
-        self._records.put(None)
-
-    def log(self) -> str:
-        """What it logged so far."""
-        return "".join(self.lines[-60:])
-
-    def said(self, event: str) -> bool:
-        """Whether it has logged an event."""
-        return any(f'"{event}"' in line for line in self.lines)
-
-    def await_log(self, event: str, seconds: float = 90.0) -> dict[str, Any]:
-        """The next log record of this event."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                record = self._records.get(timeout=left)
-            except queue.Empty:
-                break
-            if record is None:
-                break
-            if record.get("event") == event:
-                return record
-        raise Wrong(f"no log record {event!r}:\n{self.log()}")
 
     @property
     def code(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import queue
 import signal
@@ -12,10 +13,12 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TextIO, TypeVar, cast
+
+from harness.programs import Command
 
 T = TypeVar("T")
 
@@ -44,50 +47,46 @@ def fetch(url: str) -> str:
         return ""
 
 
-class WorkerProcess:
-    """A running ``streampair run CONFIG``; leaving the ``with`` block interrupts it and awaits its end.
+class Watched:
+    """A process of ``streampair run``, as its log tells of it.
 
-    ``command`` is another one than ``run`` that goes on until it is interrupted.
+    Parameters
+    ----------
+    log
+        Opens what the process logs, in the thread that reads it.
+
+    Attributes
+    ----------
+    lines
+        What it logged so far.
     """
 
-    program: ClassVar[Sequence[str]] = ("-m", "streampair_connectors")
+    failure: type[AssertionError] = AssertionError
+    """What is raised if it does not log what is awaited."""
 
-    def __init__(self, config: Path, *arguments: str, command: str = "run") -> None:
+    def __init__(self, log: Callable[[], TextIO]) -> None:
         self.lines: list[str] = []
         self._records: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._killed = False
-        self._process = subprocess.Popen(
-            [sys.executable, *self.program, command, str(config), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=config.parent,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(log,), daemon=True)
         self._reader.start()
 
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr:
-            for line in self._process.stderr:
+    def _read(self, log: Callable[[], TextIO]) -> None:
+        with log() as lines:
+            for line in lines:
                 self.lines.append(line)
-                try:
+                with contextlib.suppress(ValueError):
                     self._records.put(json.loads(line))
-                except ValueError:
-                    continue
         self._records.put(None)
 
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self._process.pid
-
     def log(self) -> str:
-        """What it logged so far."""
+        """The last lines that it logged."""
         return "".join(self.lines[-60:])
 
-    def await_log(self, event: str, seconds: float = 60.0) -> dict[str, Any]:
+    def said(self, event: str) -> bool:
+        """Whether it has logged an event."""
+        return any(f'"{event}"' in line for line in self.lines)
+
+    def await_log(self, event: str, seconds: float = 90.0) -> dict[str, Any]:
         """The next log record of this event."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
@@ -99,7 +98,37 @@ class WorkerProcess:
                 break
             if record.get("event") == event:
                 return record
-        raise AssertionError(f"no log record {event!r}:\n{self.log()}")
+        raise self.failure(f"no log record {event!r}:\n{self.log()}")
+
+
+class WorkerProcess(Watched):
+    """A running ``streampair run CONFIG``; leaving the ``with`` block interrupts it and awaits its end.
+
+    ``command`` is another one than ``run`` that goes on until it is interrupted.
+    """
+
+    def __init__(self, config: Path, *arguments: str, command: str = "run") -> None:
+        self._killed = False
+        self._process, errors = self._start([command, str(config), *arguments], config.parent)
+        super().__init__(lambda: errors)
+
+    def _start(self, words: list[str], folder: Path) -> tuple[subprocess.Popen[str] | Command, TextIO]:
+        """A process in this folder, and what it writes on standard error."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "streampair_connectors", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+        )
+        assert process.stderr is not None
+        return process, cast(TextIO, process.stderr)
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
 
     async def unless_it_ends(self, work: Coroutine[Any, Any, T]) -> T:
         """Result of ``work``, which waits for what the worker does; fails with its log if it ends before.
