@@ -177,7 +177,7 @@ CASES = {
     "cos_octant": Case(naive.cos_octant, lambda rng: (rng.uniform(0, OCTANT),), 1e-15),
     "sin_cos": Case(naive.sin_cos, lambda rng: (rng.normal() * 100,), 1e-14),
     "forest_cut": Case(naive.forest_cut, lambda rng: (int(rng.integers(0, 4)), int(rng.integers(1, 300)))),
-    "uniform": Case(naive.uniform, lambda rng: tuple(rng.integers(0, 2**40, 3).tolist())),
+    "uniform": Case(naive.uniform, lambda rng: tuple(rng.integers(0, 2**53, 3).tolist()), times=20),
     "dot": Case(naive.dot, lambda rng: tuple(rng.normal(size=(2, 11))), 1e-13),
     "project_ball": Case(naive.project_ball, lambda rng: (rng.normal(size=5), 1.5), 1e-13, "first"),
     "first_unusable": Case(
@@ -407,8 +407,10 @@ def loss_of_errors(kernel: Any, rng: Rng) -> None:
 @against(naive.pair_slope)
 def pair_slope(kernel: Any, rng: Rng) -> None:
     for loss in EVERY:
-        c, s = rng.normal(size=2).tolist()
-        close(kernel(loss.code, c, s, 0.7), naive.pair_slope(name_of(loss), c, s, 0.7), 1e-13)
+        for _ in range(10):
+            c, s, width = rng.uniform(-2, 2), rng.uniform(-20, 20), rng.uniform(0.1, 10)
+            wanted = naive.pair_slope(name_of(loss), c, s, width)
+            close(kernel(loss.code, c, s, width), wanted, 1e-12)
 
 
 @against(naive.row_to_replace)

@@ -47,13 +47,6 @@ def test_sigmoid(a: float) -> None:
     assert p + numerics.sigmoid(-a) == pytest.approx(1.0, abs=1e-15)
 
 
-@given(st.lists(st.tuples(reals, reals), max_size=23))
-def test_dot(pairs: list[tuple[float, float]]) -> None:
-    a = np.array([p for p, _ in pairs], dtype=float)
-    b = np.array([q for _, q in pairs], dtype=float)
-    assert vectors.dot(a, b) == pytest.approx(naive.dot(list(a), list(b)), abs=1e-8)
-
-
 @given(
     st.lists(st.lists(st.floats() | st.sampled_from([1e50, -1e50]), min_size=5, max_size=5), max_size=7),
     st.sampled_from([1.0, 1e50, vectors.MAX_FINITE]),
@@ -78,34 +71,6 @@ def test_loss_slope(loss: losses.PairLoss, m: float) -> None:
     slope = losses_kernels.loss_slope(loss.code, m)
     assert slope == pytest.approx(naive.loss_slope(type(loss).__name__, m), rel=1e-13, abs=1e-300)
     assert slope == pytest.approx(loss.slope(m), rel=1e-13, abs=1e-300)
-
-
-@given(c=st.floats(-2, 2), s=st.floats(-20, 20), width=st.floats(0.1, 10))
-def test_pair_slope(c: float, s: float, width: float) -> None:
-    for loss in MARGIN:
-        wanted = c * naive.loss_slope(type(loss).__name__, c * s)
-        assert losses_kernels.pair_slope(loss.code, c, s, width) == pytest.approx(
-            wanted, rel=1e-12, abs=1e-300
-        )
-    wanted = -naive.entropy(c - s, width)[1]
-    assert losses_kernels.pair_slope(losses_kernels.ENTROPY, c, s, width) == pytest.approx(
-        wanted, rel=1e-12, abs=1e-300
-    )
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1.1e50, -1e300])
-def test_first_unusable(bad: float) -> None:
-    x = np.array([0.0, -1e50, 1e50, 5e-324])
-    assert vectors.first_unusable(x) == -1
-    for i in range(4):
-        y = x.copy()
-        y[i] = bad
-        assert vectors.first_unusable(y) == i
-
-
-@given(st.integers(0, 2**53 - 1), st.integers(0, 2**53 - 1), st.integers(0, 10**6))
-def test_uniform(seed: int, counter: int, lane: int) -> None:
-    assert numerics.uniform(seed, counter, lane) == naive.uniform(seed, counter, lane)
 
 
 def _looks_uniform(u: np.ndarray) -> bool:
