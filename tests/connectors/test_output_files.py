@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from harness import support
+from harness.worker_process import wait_for
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.output_files import OutputFile, write_file
 from typer.testing import CliRunner
@@ -182,8 +183,7 @@ def test_an_output_of_a_replay_that_is_interrupted(folder: Path, number: int) ->
             process.stdin.write(event)
             process.stdin.flush()
             part = folder / "s.jsonl.part"
-            while not (part.exists() and part.stat().st_size):
-                assert process.poll() is None
+            wait_for("its first score", lambda: part.exists() and part.stat().st_size)
             process.send_signal(number)
             assert process.wait(60) == (130 if number == signal.SIGINT else -number)
         finally:
