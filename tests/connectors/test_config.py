@@ -67,6 +67,11 @@ def test_a_file_is_read_and_its_paths_start_at_it(tmp_path: Path) -> None:
             "write bootstrap_servers",
         ),
         (minimal(input={"lable": "y"}), "unknown key input.lable", "write label"),
+        (
+            minimal(input={"labels": "any"}),
+            "unknown key input.labels",
+            "write label or label_type instead of labels",
+        ),
         (minimal(lerner={}), "unknown key lerner", "write learner"),
         (minimal(worker={"zzz": 1}), "unknown key worker.zzz", "known keys here: batch_size"),
         (

@@ -1195,7 +1195,7 @@ def _explain(item: Any, places: Mapping[str, str]) -> tuple[str, str]:
         known = [] if table is None else keys_of(table)
         name = str(location[-1])
         near = [
-            *difflib.get_close_matches(name, known, n=2, cutoff=0.7),
+            *difflib.get_close_matches(name, known, n=2),
             *difflib.get_close_matches(name, known, n=1, cutoff=0.5),
         ]
         problem = f"unknown key {where}"
