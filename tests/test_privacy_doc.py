@@ -49,7 +49,7 @@ def functions(path: Path) -> set[str]:
     return {
         node.name
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 
 

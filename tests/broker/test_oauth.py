@@ -189,23 +189,19 @@ def test_the_lifetime_of_a_token_may_be_text(
 
 
 @pytest.mark.parametrize(("status", "again"), [(429, True), (503, True), (400, False), (401, False)])
-def test_an_endpoint_that_is_overloaded_is_asked_again(
+async def test_an_endpoint_that_is_overloaded_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, status: int, again: bool
 ) -> None:
     endpoint = Endpoint()
     endpoint.status = status
-
-    async def body() -> None:
-        url = await endpoint.start()
-        keys = {"oauth_client_id": "fraud", "oauth_client_secret_file": SecretStr(SECRET)}
-        try:
-            with pytest.raises(TokenError, match=f"answers {status}") as caught:
-                await token_provider(config(None, oauth_token_url=url, **keys)).token()
-        finally:
-            await endpoint.stop()
-        assert caught.value.again is again
-
-    asyncio.run(body())
+    url = await endpoint.start()
+    keys = {"oauth_client_id": "fraud", "oauth_client_secret_file": SecretStr(SECRET)}
+    try:
+        with pytest.raises(TokenError, match=f"answers {status}") as caught:
+            await token_provider(config(None, oauth_token_url=url, **keys)).token()
+    finally:
+        await endpoint.stop()
+    assert caught.value.again is again
 
 
 def test_the_secret_of_a_client_is_rotated_while_a_worker_runs(

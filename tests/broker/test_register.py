@@ -72,7 +72,7 @@ def test_a_group_that_never_was_has_none(kafka: Cluster, unique: Unique) -> None
     assert asyncio.run(read_register(config_of(kafka), unique("group"), [])) == {}
 
 
-def test_what_a_member_commits_is_read(kafka: Cluster, unique: Unique) -> None:
+async def test_what_a_member_commits_is_read(kafka: Cluster, unique: Unique) -> None:
     topic, group, config = (
         kafka.create_topic(unique("events"), partitions=3),
         unique("group"),
@@ -80,50 +80,40 @@ def test_what_a_member_commits_is_read(kafka: Cluster, unique: Unique) -> None:
     )
     one, two, three = (Partition(topic, n) for n in range(3))
     longest = "é" * (module.REGISTER_BYTES // 2)
-
-    async def body() -> None:
-        async with member(kafka, topic, group) as consumer:
-            await commit_register(consumer, {one: (7, "ab:c"), two: (2**40, longest)})
-            expected = {one: Committed(7, "ab:c"), two: Committed(2**40, longest), three: None}
-            assert await read_register(config, group, [one, two, three]) == expected
-            # A plain commit, such as every other tool makes it, wipes the text and keeps the offset.
-            await consumer._consumer.commit({TopicPartition(*one): 8})
-            assert await read_register(config, group, [one]) == {one: Committed(8, "")}
-            # The same offset with another text: a line is durable without an event being done.
-            await commit_register(consumer, {one: (8, "next")})
-            assert await read_register(config, group, [one]) == {one: Committed(8, "next")}
-
-    asyncio.run(body())
+    async with member(kafka, topic, group) as consumer:
+        await commit_register(consumer, {one: (7, "ab:c"), two: (2**40, longest)})
+        expected = {one: Committed(7, "ab:c"), two: Committed(2**40, longest), three: None}
+        assert await read_register(config, group, [one, two, three]) == expected
+        # A plain commit, such as every other tool makes it, wipes the text and keeps the offset.
+        await consumer._consumer.commit({TopicPartition(*one): 8})
+        assert await read_register(config, group, [one]) == {one: Committed(8, "")}
+        # The same offset with another text: a line is durable without an event being done.
+        await commit_register(consumer, {one: (8, "next")})
+        assert await read_register(config, group, [one]) == {one: Committed(8, "next")}
 
 
-def test_a_register_that_is_too_long_is_refused_before_it_is_sent(kafka: Cluster, unique: Unique) -> None:
+async def test_a_register_that_is_too_long_is_refused_before_it_is_sent(
+    kafka: Cluster, unique: Unique
+) -> None:
     topic, group = kafka.create_topic(unique("events")), unique("group")
     partition = Partition(topic, 0)
     long = "é" * (module.REGISTER_BYTES // 2) + "x"
-
-    async def body() -> None:
+    with pytest.raises(StoreError, match="would have 1025 bytes"):
+        await write_register_offline(config_of(kafka), group, {partition: (1, long)})
+    async with member(kafka, topic, group) as consumer:
         with pytest.raises(StoreError, match="would have 1025 bytes"):
-            await write_register_offline(config_of(kafka), group, {partition: (1, long)})
-        async with member(kafka, topic, group) as consumer:
-            with pytest.raises(StoreError, match="would have 1025 bytes"):
-                await commit_register(consumer, {partition: (1, long)})
-        assert await read_register(config_of(kafka), group, [partition]) == {partition: None}
-
-    asyncio.run(body())
+            await commit_register(consumer, {partition: (1, long)})
+    assert await read_register(config_of(kafka), group, [partition]) == {partition: None}
 
 
-def test_a_partition_of_another_member_is_fenced(kafka: Cluster, unique: Unique) -> None:
+async def test_a_partition_of_another_member_is_fenced(kafka: Cluster, unique: Unique) -> None:
     topic, group = kafka.create_topic(unique("events"), partitions=1), unique("group")
-
-    async def body() -> None:
-        async with member(kafka, topic, group) as consumer:
-            with pytest.raises(FencedError, match="no longer assigned to this worker"):
-                await commit_register(consumer, {Partition(topic, 5): (1, "x")})
-
-    asyncio.run(body())
+    async with member(kafka, topic, group) as consumer:
+        with pytest.raises(FencedError, match="no longer assigned to this worker"):
+            await commit_register(consumer, {Partition(topic, 5): (1, "x")})
 
 
-def test_a_member_that_the_group_has_forgotten_is_fenced(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_a_member_that_the_group_has_forgotten_is_fenced(apache_kafka: Cluster, unique: Unique) -> None:
     topic, group = apache_kafka.create_topic(unique("events")), unique("group")
     partition = Partition(topic, 0)
 
@@ -142,55 +132,44 @@ def test_a_member_that_the_group_has_forgotten_is_fenced(apache_kafka: Cluster, 
             await client.close()
             await admin.close()
 
-    async def body() -> None:
-        async with member(apache_kafka, topic, group) as consumer:
-            await commit_register(consumer, {partition: (3, "mine")})
-            await throw_out()
-            with pytest.raises(FencedError):
-                await commit_register(consumer, {partition: (4, "not mine")})
-        found = await read_register(config_of(apache_kafka), group, [partition])
-        assert found == {partition: Committed(3, "mine")}
-
-    asyncio.run(body())
+    async with member(apache_kafka, topic, group) as consumer:
+        await commit_register(consumer, {partition: (3, "mine")})
+        await throw_out()
+        with pytest.raises(FencedError):
+            await commit_register(consumer, {partition: (4, "not mine")})
+    found = await read_register(config_of(apache_kafka), group, [partition])
+    assert found == {partition: Committed(3, "mine")}
 
 
-def test_a_static_member_that_was_replaced_is_fenced(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_a_static_member_that_was_replaced_is_fenced(apache_kafka: Cluster, unique: Unique) -> None:
     topic, group, name = apache_kafka.create_topic(unique("events")), unique("group"), unique("name")
     partition = Partition(topic, 0)
-
-    async def body() -> None:
-        async with member(apache_kafka, topic, group, name=name) as first:
-            await commit_register(first, {partition: (1, "first")})
-            async with member(apache_kafka, topic, group, name=name):
-                with pytest.raises(FencedError):
-                    await commit_register(first, {partition: (2, "zombie")})
-        found = await read_register(config_of(apache_kafka), group, [partition])
-        assert found == {partition: Committed(1, "first")}
-
-    asyncio.run(body())
+    async with member(apache_kafka, topic, group, name=name) as first:
+        await commit_register(first, {partition: (1, "first")})
+        async with member(apache_kafka, topic, group, name=name):
+            with pytest.raises(FencedError):
+                await commit_register(first, {partition: (2, "zombie")})
+    found = await read_register(config_of(apache_kafka), group, [partition])
+    assert found == {partition: Committed(1, "first")}
 
 
-def test_only_a_group_without_members_is_written_from_outside(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_only_a_group_without_members_is_written_from_outside(
+    apache_kafka: Cluster, unique: Unique
+) -> None:
     topic, group, config = (
         apache_kafka.create_topic(unique("events")),
         unique("group"),
         config_of(apache_kafka),
     )
     partition = Partition(topic, 0)
-
-    async def body() -> None:
-        async with member(apache_kafka, topic, group) as consumer:
-            await commit_register(consumer, {partition: (3, "of the member")})
-            with pytest.raises(SourceError, match=r"has members.*stop every worker") as refused:
-                await write_register_offline(config, group, {partition: (9, "from outside")})
-            assert not refused.value.retriable
-            assert await read_register(config, group, [partition]) == {
-                partition: Committed(3, "of the member")
-            }
-        await write_register_offline(config, group, {partition: (9, "from outside")})
-        assert await read_register(config, group, [partition]) == {partition: Committed(9, "from outside")}
-
-    asyncio.run(body())
+    async with member(apache_kafka, topic, group) as consumer:
+        await commit_register(consumer, {partition: (3, "of the member")})
+        with pytest.raises(SourceError, match=r"has members.*stop every worker") as refused:
+            await write_register_offline(config, group, {partition: (9, "from outside")})
+        assert not refused.value.retriable
+        assert await read_register(config, group, [partition]) == {partition: Committed(3, "of the member")}
+    await write_register_offline(config, group, {partition: (9, "from outside")})
+    assert await read_register(config, group, [partition]) == {partition: Committed(9, "from outside")}
 
 
 def test_offsets_that_a_tool_resets_or_deletes(stoppable_kafka: Cluster, unique: Unique) -> None:
@@ -211,29 +190,27 @@ def test_offsets_that_a_tool_resets_or_deletes(stoppable_kafka: Cluster, unique:
     assert asyncio.run(read_register(config, group, [one, two])) == {one: None, two: None}
 
 
-def test_an_offset_in_an_open_transaction_is_not_read_yet(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_an_offset_in_an_open_transaction_is_not_read_yet(
+    apache_kafka: Cluster, unique: Unique
+) -> None:
     topic, group = apache_kafka.create_topic(unique("events")), unique("group")
     partition = Partition(topic, 0)
     config = config_of(apache_kafka)
-
-    async def body() -> None:
-        await write_register_offline(config, group, {partition: (1, "before")})
-        async with AIOKafkaProducer(
-            bootstrap_servers=apache_kafka.bootstrap, transactional_id=unique("id")
-        ) as producer:
-            await producer.begin_transaction()
-            await producer.send_offsets_to_transaction(
-                {TopicPartition(*partition): OffsetAndMetadata(2, "after")}, group
-            )
-            with pytest.raises(SourceError, match="still pending") as undecided:
-                await read_register(config_of(apache_kafka, 0.5), group, [partition])
-            assert undecided.value.retriable
-            assert "kafka-transactions.sh" in undecided.value.fix
-            waits = asyncio.create_task(read_register(config, group, [partition]))
-            await producer.commit_transaction()
-            assert await waits == {partition: Committed(2, "after")}
-
-    asyncio.run(body())
+    await write_register_offline(config, group, {partition: (1, "before")})
+    async with AIOKafkaProducer(
+        bootstrap_servers=apache_kafka.bootstrap, transactional_id=unique("id")
+    ) as producer:
+        await producer.begin_transaction()
+        await producer.send_offsets_to_transaction(
+            {TopicPartition(*partition): OffsetAndMetadata(2, "after")}, group
+        )
+        with pytest.raises(SourceError, match="still pending") as undecided:
+            await read_register(config_of(apache_kafka, 0.5), group, [partition])
+        assert undecided.value.retriable
+        assert "kafka-transactions.sh" in undecided.value.fix
+        waits = asyncio.create_task(read_register(config, group, [partition]))
+        await producer.commit_transaction()
+        assert await waits == {partition: Committed(2, "after")}
 
 
 def test_a_broker_that_is_away_is_not_none(stoppable_kafka: Cluster, unique: Unique) -> None:
@@ -288,29 +265,25 @@ def test_a_broker_that_goes_away_while_it_is_asked(stoppable_kafka: Cluster, uni
     asyncio.run(body())
 
 
-def test_a_broker_that_says_nothing(stoppable_kafka: Cluster, unique: Unique) -> None:
+async def test_a_broker_that_says_nothing(stoppable_kafka: Cluster, unique: Unique) -> None:
     assert isinstance(stoppable_kafka, KafkaBroker)
     topic, group = stoppable_kafka.create_topic(unique("events")), unique("group")
     partition = Partition(topic, 0)
-
-    async def body() -> None:
-        async with member(stoppable_kafka, topic, group) as consumer:
-            await commit_register(consumer, {partition: (4, "here")})
-            stoppable_kafka.freeze()
-            try:
-                with pytest.raises(SourceError, match="no Kafka broker answers"):
-                    await read_register(config_of(stoppable_kafka, 0.5), group, [partition])
-                with pytest.raises(SourceError, match="no Kafka broker answers") as unknown:
-                    await commit_register(consumer, {partition: (5, "there")}, seconds=0.5)
-                assert unknown.value.retriable
-            finally:
-                stoppable_kafka.thaw()
-            # The same call again: whether the first came through or not, this one is stored.
-            await commit_register(consumer, {partition: (5, "there")}, seconds=30.0)
-        found = await read_register(config_of(stoppable_kafka), group, [partition])
-        assert found == {partition: Committed(5, "there")}
-
-    asyncio.run(body())
+    async with member(stoppable_kafka, topic, group) as consumer:
+        await commit_register(consumer, {partition: (4, "here")})
+        stoppable_kafka.freeze()
+        try:
+            with pytest.raises(SourceError, match="no Kafka broker answers"):
+                await read_register(config_of(stoppable_kafka, 0.5), group, [partition])
+            with pytest.raises(SourceError, match="no Kafka broker answers") as unknown:
+                await commit_register(consumer, {partition: (5, "there")}, seconds=0.5)
+            assert unknown.value.retriable
+        finally:
+            stoppable_kafka.thaw()
+        # The same call again: whether the first came through or not, this one is stored.
+        await commit_register(consumer, {partition: (5, "there")}, seconds=30.0)
+    found = await read_register(config_of(stoppable_kafka), group, [partition])
+    assert found == {partition: Committed(5, "there")}
 
 
 # What no broker here can be made to say, as the bytes that the client would decode.

@@ -122,7 +122,7 @@ def test_the_parts_of_an_id_do_not_run_into_each_other() -> None:
     assert all(i.startswith("streampair-") for i in ids)
 
 
-def test_all_of_it_is_stored_where_it_says(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_all_of_it_is_stored_where_it_says(apache_kafka: Cluster, unique: Unique) -> None:
     source = Partition(apache_kafka.create_topic(unique("in")), 0)
     out, log = (
         apache_kafka.create_topic(unique("out"), partitions=2),
@@ -130,122 +130,104 @@ def test_all_of_it_is_stored_where_it_says(apache_kafka: Cluster, unique: Unique
     )
     group, line = unique("group"), Partition(log, 0)
     many = [str(n) * 1000 for n in range(2500)]  # three batches
-
-    async def body() -> None:
-        producer = producer_of(apache_kafka, unique("app"), source)
-        await producer.start()
-        try:
-            assert await producer.transaction([], group=group, offsets={}) == {}
-            sends = [
-                (Partition(out, 0), messages("a", "b")),
-                (line, messages("first")),
-                (Partition(out, 1), messages(*many)),
-                (Partition(out, 0), messages("c")),
-            ]
-            stored = await producer.transaction(sends, group=group, offsets={source: (7, "tip")})
-            assert {p: len(o) for p, o in stored.items()} == {
-                Partition(out, 0): 3,
-                line: 1,
-                Partition(out, 1): 2500,
-            }
-            for partition, values in ((Partition(out, 0), ["a", "b", "c"]), (Partition(out, 1), many)):
-                found = await committed(apache_kafka, partition, len(values))
-                assert found == list(zip(stored[partition], values, strict=True))
-            again = await producer.transaction(
-                [(line, messages("second", "third"))], group=group, offsets={source: (9, "next")}
-            )
-            assert await committed(apache_kafka, line, 3) == [
-                *zip([*stored[line], *again[line]], ["first", "second", "third"], strict=True)
-            ]
-            assert stored[line] == [0]
-            assert again[line] == [2, 3], "the marker of the first transaction has an offset too"
-            # The register alone, as an offset that moves over events without outputs.
-            await producer.transaction([], group=group, offsets={source: (12, "last")})
-        finally:
-            await producer.stop()
-        found_register = await read_register(config_of(apache_kafka), group, [source])
-        assert found_register == {source: Committed(12, "last")}
-
-    asyncio.run(body())
+    producer = producer_of(apache_kafka, unique("app"), source)
+    await producer.start()
+    try:
+        assert await producer.transaction([], group=group, offsets={}) == {}
+        sends = [
+            (Partition(out, 0), messages("a", "b")),
+            (line, messages("first")),
+            (Partition(out, 1), messages(*many)),
+            (Partition(out, 0), messages("c")),
+        ]
+        stored = await producer.transaction(sends, group=group, offsets={source: (7, "tip")})
+        assert {p: len(o) for p, o in stored.items()} == {
+            Partition(out, 0): 3,
+            line: 1,
+            Partition(out, 1): 2500,
+        }
+        for partition, values in ((Partition(out, 0), ["a", "b", "c"]), (Partition(out, 1), many)):
+            found = await committed(apache_kafka, partition, len(values))
+            assert found == list(zip(stored[partition], values, strict=True))
+        again = await producer.transaction(
+            [(line, messages("second", "third"))], group=group, offsets={source: (9, "next")}
+        )
+        assert await committed(apache_kafka, line, 3) == [
+            *zip([*stored[line], *again[line]], ["first", "second", "third"], strict=True)
+        ]
+        assert stored[line] == [0]
+        assert again[line] == [2, 3], "the marker of the first transaction has an offset too"
+        # The register alone, as an offset that moves over events without outputs.
+        await producer.transaction([], group=group, offsets={source: (12, "last")})
+    finally:
+        await producer.stop()
+    found_register = await read_register(config_of(apache_kafka), group, [source])
+    assert found_register == {source: Committed(12, "last")}
 
 
-def test_a_register_that_is_too_long_costs_nothing(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_a_register_that_is_too_long_costs_nothing(apache_kafka: Cluster, unique: Unique) -> None:
     source = Partition(apache_kafka.create_topic(unique("in")), 0)
-
-    async def body() -> None:
-        producer = producer_of(apache_kafka, unique("app"), source)
-        await producer.start()
-        try:
-            with pytest.raises(StoreError, match="would have 5000 bytes"):
-                await producer.transaction([], group="g", offsets={source: (1, "x" * 5000)})
-            assert producer.usable
-        finally:
-            await producer.stop()
-
-    asyncio.run(body())
+    producer = producer_of(apache_kafka, unique("app"), source)
+    await producer.start()
+    try:
+        with pytest.raises(StoreError, match="would have 5000 bytes"):
+            await producer.transaction([], group="g", offsets={source: (1, "x" * 5000)})
+        assert producer.usable
+    finally:
+        await producer.stop()
 
 
-def test_the_former_owner_is_fenced_for_good(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_the_former_owner_is_fenced_for_good(apache_kafka: Cluster, unique: Unique) -> None:
     source = Partition(apache_kafka.create_topic(unique("in")), 0)
     out, app, group = Partition(apache_kafka.create_topic(unique("out")), 0), unique("app"), unique("group")
-
-    async def body() -> None:
-        old, new = (producer_of(apache_kafka, app, source) for _ in range(2))
-        try:
-            await old.start()
-            await old.transaction([(out, messages("old"))], group=group, offsets={source: (1, "old")})
-            await new.start()
-            for _ in range(2):  # it says so each time, and sends nothing
-                with pytest.raises(FencedError):
-                    await old.transaction(
-                        [(out, messages("zombie"))], group=group, offsets={source: (2, "z")}
-                    )
-                assert not old.usable
-            await new.transaction([(out, messages("new"))], group=group, offsets={source: (2, "new")})
-        finally:
-            await old.stop()
-            await new.stop()
-        assert [value for _, value in await committed(apache_kafka, out, 2)] == ["old", "new"]
-        assert await read_register(config_of(apache_kafka), group, [source]) == {source: Committed(2, "new")}
-
-    asyncio.run(body())
+    old, new = (producer_of(apache_kafka, app, source) for _ in range(2))
+    try:
+        await old.start()
+        await old.transaction([(out, messages("old"))], group=group, offsets={source: (1, "old")})
+        await new.start()
+        for _ in range(2):  # it says so each time, and sends nothing
+            with pytest.raises(FencedError):
+                await old.transaction([(out, messages("zombie"))], group=group, offsets={source: (2, "z")})
+            assert not old.usable
+        await new.transaction([(out, messages("new"))], group=group, offsets={source: (2, "new")})
+    finally:
+        await old.stop()
+        await new.stop()
+    assert [value for _, value in await committed(apache_kafka, out, 2)] == ["old", "new"]
+    assert await read_register(config_of(apache_kafka), group, [source]) == {source: Committed(2, "new")}
 
 
-def test_what_a_former_owner_has_open_is_undone(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_what_a_former_owner_has_open_is_undone(apache_kafka: Cluster, unique: Unique) -> None:
     """A process that stood still with everything sent but the commit, and wakes up behind its successor."""
     source = Partition(apache_kafka.create_topic(unique("in")), 0)
     out, app, group = Partition(apache_kafka.create_topic(unique("out")), 0), unique("app"), unique("group")
-
-    async def body() -> None:
-        new = producer_of(apache_kafka, app, source)
-        zombie = AIOKafkaProducer(
-            bootstrap_servers=apache_kafka.bootstrap,
-            transactional_id=transactional_id(app, source.topic, source.partition),
-        )
-        await zombie.start()
-        try:
-            await zombie.begin_transaction()
-            await zombie.send_and_wait(out.topic, b"zombie", partition=0)
-            await zombie.send_offsets_to_transaction({TopicPartition(*source): (5, "zombie")}, group)
-            assert await ends(apache_kafka, out, "read_committed") == 0
-            assert await ends(apache_kafka, out, "read_uncommitted") == 1
-            await new.start()
-            # The open transaction no longer hides what comes after it.
-            assert await ends(apache_kafka, out, "read_committed") == 2
-            assert await read_register(config_of(apache_kafka), group, [source]) == {source: None}
-            with pytest.raises(kafka_errors.ProducerFenced):
-                await zombie.commit_transaction()
-            await new.transaction([(out, messages("new"))], group=group, offsets={source: (1, "new")})
-        finally:
-            await zombie.stop()
-            await new.stop()
-        assert [value for _, value in await committed(apache_kafka, out, 1)] == ["new"]
-        assert await read_register(config_of(apache_kafka), group, [source]) == {source: Committed(1, "new")}
-
-    asyncio.run(body())
+    new = producer_of(apache_kafka, app, source)
+    zombie = AIOKafkaProducer(
+        bootstrap_servers=apache_kafka.bootstrap,
+        transactional_id=transactional_id(app, source.topic, source.partition),
+    )
+    await zombie.start()
+    try:
+        await zombie.begin_transaction()
+        await zombie.send_and_wait(out.topic, b"zombie", partition=0)
+        await zombie.send_offsets_to_transaction({TopicPartition(*source): (5, "zombie")}, group)
+        assert await ends(apache_kafka, out, "read_committed") == 0
+        assert await ends(apache_kafka, out, "read_uncommitted") == 1
+        await new.start()
+        # The open transaction no longer hides what comes after it.
+        assert await ends(apache_kafka, out, "read_committed") == 2
+        assert await read_register(config_of(apache_kafka), group, [source]) == {source: None}
+        with pytest.raises(kafka_errors.ProducerFenced):
+            await zombie.commit_transaction()
+        await new.transaction([(out, messages("new"))], group=group, offsets={source: (1, "new")})
+    finally:
+        await zombie.stop()
+        await new.stop()
+    assert [value for _, value in await committed(apache_kafka, out, 1)] == ["new"]
+    assert await read_register(config_of(apache_kafka), group, [source]) == {source: Committed(1, "new")}
 
 
-def test_after_a_takeover_nothing_of_the_old_owner_comes(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_after_a_takeover_nothing_of_the_old_owner_comes(apache_kafka: Cluster, unique: Unique) -> None:
     """The takeover falls anywhere into the commits of the old owner; what is read then is the last word."""
     source = Partition(apache_kafka.create_topic(unique("in")), 0)
     log, app, group = Partition(apache_kafka.create_topic(unique("log")), 0), unique("app"), unique("group")
@@ -265,64 +247,57 @@ def test_after_a_takeover_nothing_of_the_old_owner_comes(apache_kafka: Cluster, 
                 return
             acknowledged.append(n)
 
-    async def body() -> None:
-        coin = random.Random(5)
-        acknowledged: list[int] = []
-        producers: list[TransactionalProducer] = []
-        running: asyncio.Task[None] | None = None
-        try:
-            for _ in range(6):
-                producer = producer_of(apache_kafka, app, source)
-                producers.append(producer)
-                await producer.start()
-                register = (await read_register(config, group, [source]))[source]
-                entries = await committed(apache_kafka, log)
-                if running is not None:
-                    await running
-                # What the old owner had done by then, and not a thing since.
-                assert (await read_register(config, group, [source]))[source] == register
-                assert await committed(apache_kafka, log) == entries
-                done = 0 if register is None else register.offset
-                assert [value for _, value in entries] == [str(n) for n in range(done)]
-                assert set(acknowledged) <= set(range(done)), "what was acknowledged is there"
-                count = len(acknowledged)
-                running = asyncio.create_task(commit_numbers(producer, done, acknowledged))
-                await until(lambda count=count: len(acknowledged) >= count + 3, running)
-                await asyncio.sleep(coin.random() * 0.05)
-        finally:
-            for producer in producers:
-                await producer.stop()
+    coin = random.Random(5)
+    acknowledged: list[int] = []
+    producers: list[TransactionalProducer] = []
+    running: asyncio.Task[None] | None = None
+    try:
+        for _ in range(6):
+            producer = producer_of(apache_kafka, app, source)
+            producers.append(producer)
+            await producer.start()
+            register = (await read_register(config, group, [source]))[source]
+            entries = await committed(apache_kafka, log)
             if running is not None:
                 await running
+            # What the old owner had done by then, and not a thing since.
+            assert (await read_register(config, group, [source]))[source] == register
+            assert await committed(apache_kafka, log) == entries
+            done = 0 if register is None else register.offset
+            assert [value for _, value in entries] == [str(n) for n in range(done)]
+            assert set(acknowledged) <= set(range(done)), "what was acknowledged is there"
+            count = len(acknowledged)
+            running = asyncio.create_task(commit_numbers(producer, done, acknowledged))
+            await until(lambda count=count: len(acknowledged) >= count + 3, running)
+            await asyncio.sleep(coin.random() * 0.05)
+    finally:
+        for producer in producers:
+            await producer.stop()
+        if running is not None:
+            await running
 
-    asyncio.run(body())
 
-
-def test_a_broker_that_is_away_is_waited_for(stoppable_kafka: Cluster, unique: Unique) -> None:
+async def test_a_broker_that_is_away_is_waited_for(stoppable_kafka: Cluster, unique: Unique) -> None:
     source = Partition(stoppable_kafka.create_topic(unique("in")), 0)
     out, group = Partition(stoppable_kafka.create_topic(unique("out")), 0), unique("group")
-
-    async def body() -> None:
-        producer = producer_of(stoppable_kafka, unique("app"), source)
-        await producer.start()
-        try:
-            await producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
-            await asyncio.to_thread(stoppable_kafka.kill)
-            for _ in range(2):
-                with pytest.raises(SourceError, match="no Kafka broker answers") as unreachable:
-                    await producer.transaction(
-                        [(out, messages("b"))], group=group, offsets={source: (2, "b")}, seconds=1.0
-                    )
-                assert unreachable.value.retriable
-                assert not isinstance(unreachable.value, FencedError | CommitOutcomeUnknownError)
-                assert producer.usable, "nothing was begun, so there is nothing to undo"
-            await asyncio.to_thread(stoppable_kafka.start)
-            await producer.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
-        finally:
-            await producer.stop()
-        assert [value for _, value in await committed(stoppable_kafka, out, 2)] == ["a", "b"]
-
-    asyncio.run(body())
+    producer = producer_of(stoppable_kafka, unique("app"), source)
+    await producer.start()
+    try:
+        await producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
+        await asyncio.to_thread(stoppable_kafka.kill)
+        for _ in range(2):
+            with pytest.raises(SourceError, match="no Kafka broker answers") as unreachable:
+                await producer.transaction(
+                    [(out, messages("b"))], group=group, offsets={source: (2, "b")}, seconds=1.0
+                )
+            assert unreachable.value.retriable
+            assert not isinstance(unreachable.value, FencedError | CommitOutcomeUnknownError)
+            assert producer.usable, "nothing was begun, so there is nothing to undo"
+        await asyncio.to_thread(stoppable_kafka.start)
+        await producer.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
+    finally:
+        await producer.stop()
+    assert [value for _, value in await committed(stoppable_kafka, out, 2)] == ["a", "b"]
 
 
 def test_kills_of_the_broker_lose_nothing_and_double_nothing(
@@ -399,30 +374,28 @@ async def await_leader(kafka: Cluster, topic: str, partition: int, *, present: b
 
 
 @pytest.mark.verifier
-def test_an_end_that_is_lost_comes_with_the_next_commit(two_brokers: TwoBrokers, unique: Unique) -> None:
+async def test_an_end_that_is_lost_comes_with_the_next_commit(
+    two_brokers: TwoBrokers, unique: Unique
+) -> None:
     """What docs/troubleshooting.md says of outputs in a partition that had no leader at a commit."""
     topic = two_brokers.create_topic(unique("out"), 2)
     where = Partition(topic, 1)
-
-    async def body() -> None:
-        async with AIOKafkaProducer(bootstrap_servers=two_brokers.bootstrap, transactional_id=topic) as one:
-            async with one.transaction():
-                await one.send_and_wait(topic, b"first", partition=1)
-                two_brokers.second.kill()
-                await await_leader(two_brokers, topic, 1, present=False)
-            two_brokers.second.start()
-            await await_leader(two_brokers, topic, 1, present=True)
-            if two_brokers.version.startswith("4."):
-                table = two_brokers.first.hanging(2)
-                assert [row[:2] for row in table[1:] if row[0] == topic] == [[topic, "1"]]
-                page = (support.ROOT / "docs" / "troubleshooting.md").read_text()
-                assert table[0] in [line.split() for line in page.splitlines()]
-                assert await committed(two_brokers, where) == []
-            async with one.transaction():
-                await one.send_and_wait(topic, b"second", partition=1)
-        assert [value for _, value in await committed(two_brokers, where, 2)] == ["first", "second"]
-
-    asyncio.run(body())
+    async with AIOKafkaProducer(bootstrap_servers=two_brokers.bootstrap, transactional_id=topic) as one:
+        async with one.transaction():
+            await one.send_and_wait(topic, b"first", partition=1)
+            two_brokers.second.kill()
+            await await_leader(two_brokers, topic, 1, present=False)
+        two_brokers.second.start()
+        await await_leader(two_brokers, topic, 1, present=True)
+        if two_brokers.version.startswith("4."):
+            table = two_brokers.first.hanging(2)
+            assert [row[:2] for row in table[1:] if row[0] == topic] == [[topic, "1"]]
+            page = (support.ROOT / "docs" / "troubleshooting.md").read_text()
+            assert table[0] in [line.split() for line in page.splitlines()]
+            assert await committed(two_brokers, where) == []
+        async with one.transaction():
+            await one.send_and_wait(topic, b"second", partition=1)
+    assert [value for _, value in await committed(two_brokers, where, 2)] == ["first", "second"]
 
 
 @pytest.mark.verifier
@@ -472,7 +445,7 @@ class _StopsBeforeTheCommit(TransactionalProducer):
         await super()._commit(producer, seconds)
 
 
-def test_a_start_that_is_tried_again_leaves_no_connection_open(
+async def test_a_start_that_is_tried_again_leaves_no_connection_open(
     apache_kafka: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that has just come up knows of no broker, and the client asserts that it does."""
@@ -496,18 +469,14 @@ def test_a_start_that_is_tried_again_leaves_no_connection_open(
     monkeypatch.setattr(AIOKafkaClient, "bootstrap", counted)
     monkeypatch.setattr(AIOKafkaConnection, "connect", recorded)
     monkeypatch.setattr(ClusterMetadata, "brokers", lambda self: brokers(self) if len(starts) > 3 else set())
-
-    async def body() -> None:
-        producer = producer_of(apache_kafka, unique("app"), source)
-        await producer.start()
-        await producer.stop()
-        assert len(starts) == 4
-        assert [connection for connection in connections if connection.connected()] == []
-
-    asyncio.run(body())
+    producer = producer_of(apache_kafka, unique("app"), source)
+    await producer.start()
+    await producer.stop()
+    assert len(starts) == 4
+    assert [connection for connection in connections if connection.connected()] == []
 
 
-def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, unique: Unique) -> None:
+async def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, unique: Unique) -> None:
     assert isinstance(stoppable_kafka, KafkaBroker)
     source = Partition(stoppable_kafka.create_topic(unique("in")), 0)
     out, app, group = (
@@ -515,98 +484,86 @@ def test_an_answer_that_never_comes_is_no_answer(stoppable_kafka: Cluster, uniqu
         unique("app"),
         unique("group"),
     )
-
-    async def body() -> None:
-        assert stoppable_kafka.pid is not None
-        producer = made(_StopsBeforeTheCommit, config_of(stoppable_kafka), app, source, timeout_seconds=30.0)
-        producer.broker = stoppable_kafka
-        await producer.start()
+    assert stoppable_kafka.pid is not None
+    producer = made(_StopsBeforeTheCommit, config_of(stoppable_kafka), app, source, timeout_seconds=30.0)
+    producer.broker = stoppable_kafka
+    await producer.start()
+    try:
+        with pytest.raises(CommitOutcomeUnknownError, match="not known whether"):
+            await producer.transaction(
+                [(out, messages("a"))], group=group, offsets={source: (1, "a")}, seconds=2.0
+            )
+        assert not producer.usable
+        # Its sender would otherwise wait for the broker, and connect again when that is back.
+        left = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
+        assert [name for name in left if name.startswith("Sender.")] == []
+    finally:
+        stoppable_kafka.thaw()
+    after = producer_of(stoppable_kafka, app, source)
+    await after.start()
+    try:
+        # Which of the two it is shows now, the same in both places.
+        register = (await read_register(config_of(stoppable_kafka), group, [source]))[source]
+        entries = [value for _, value in await committed(stoppable_kafka, out)]
+        assert (register, entries) in [(None, []), (Committed(1, "a"), ["a"])]
+        done = len(entries)
+        await after.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
         try:
-            with pytest.raises(CommitOutcomeUnknownError, match="not known whether"):
-                await producer.transaction(
-                    [(out, messages("a"))], group=group, offsets={source: (1, "a")}, seconds=2.0
-                )
-            assert not producer.usable
-            # Its sender would otherwise wait for the broker, and connect again when that is back.
-            left = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
-            assert [name for name in left if name.startswith("Sender.")] == []
-        finally:
-            stoppable_kafka.thaw()
-        after = producer_of(stoppable_kafka, app, source)
-        await after.start()
-        try:
-            # Which of the two it is shows now, the same in both places.
-            register = (await read_register(config_of(stoppable_kafka), group, [source]))[source]
-            entries = [value for _, value in await committed(stoppable_kafka, out)]
-            assert (register, entries) in [(None, []), (Committed(1, "a"), ["a"])]
-            done = len(entries)
-            await after.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
-            try:
-                found = await committed(stoppable_kafka, out, done + 1)
-            except TimeoutError:
-                # Frozen, it may have had no leaders for a moment. Outputs whose end it has lost come with the
-                # end of the next transaction.
-                if not stoppable_kafka.lost_end:
-                    raise
-                done += 1
-                await after.transaction([(out, messages("c"))], group=group, offsets={source: (3, "c")})
-                found = await committed(stoppable_kafka, out, done + 1)
-            assert len(found) == done + 1
-        finally:
-            await after.stop()
-            await producer.stop()
-
-    asyncio.run(body())
+            found = await committed(stoppable_kafka, out, done + 1)
+        except TimeoutError:
+            # Frozen, it may have had no leaders for a moment. Outputs whose end it has lost come with the
+            # end of the next transaction.
+            if not stoppable_kafka.lost_end:
+                raise
+            done += 1
+            await after.transaction([(out, messages("c"))], group=group, offsets={source: (3, "c")})
+            found = await committed(stoppable_kafka, out, done + 1)
+        assert len(found) == done + 1
+    finally:
+        await after.stop()
+        await producer.stop()
 
 
-def test_a_record_that_the_topic_does_not_take(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_a_record_that_the_topic_does_not_take(apache_kafka: Cluster, unique: Unique) -> None:
     source = Partition(apache_kafka.create_topic(unique("in")), 0)
     small = Partition(apache_kafka.create_topic(unique("small"), max_message_bytes="2000"), 0)
     other, group = Partition(apache_kafka.create_topic(unique("other")), 0), unique("group")
-
-    async def body() -> None:
-        producer = producer_of(apache_kafka, unique("app"), source)
-        await producer.start()
-        try:
-            with pytest.raises(SourceError, match=r"max\.message\.bytes") as refused:
-                await producer.transaction(
-                    [(other, messages("x")), (small, messages("y" * 5000))],
-                    group=group,
-                    offsets={source: (1, "a")},
-                )
-            assert not refused.value.retriable
-            assert await committed(apache_kafka, other) == []
-            assert await read_register(config_of(apache_kafka), group, [source]) == {source: None}
-        finally:
-            await producer.stop()
-
-    asyncio.run(body())
+    producer = producer_of(apache_kafka, unique("app"), source)
+    await producer.start()
+    try:
+        with pytest.raises(SourceError, match=r"max\.message\.bytes") as refused:
+            await producer.transaction(
+                [(other, messages("x")), (small, messages("y" * 5000))],
+                group=group,
+                offsets={source: (1, "a")},
+            )
+        assert not refused.value.retriable
+        assert await committed(apache_kafka, other) == []
+        assert await read_register(config_of(apache_kafka), group, [source]) == {source: None}
+    finally:
+        await producer.stop()
 
 
-def test_one_that_is_cancelled_is_not_used_again(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_one_that_is_cancelled_is_not_used_again(apache_kafka: Cluster, unique: Unique) -> None:
     source = Partition(apache_kafka.create_topic(unique("in")), 0)
     out, app, group = Partition(apache_kafka.create_topic(unique("out")), 0), unique("app"), unique("group")
-
-    async def body() -> None:
-        producer = producer_of(apache_kafka, app, source)
+    producer = producer_of(apache_kafka, app, source)
+    await producer.start()
+    try:
+        work = asyncio.create_task(
+            producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
+        )
+        await until(lambda: not producer.usable, work)  # it is under way
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert not producer.usable
         await producer.start()
-        try:
-            work = asyncio.create_task(
-                producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
-            )
-            await until(lambda: not producer.usable, work)  # it is under way
-            work.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await work
-            assert not producer.usable
-            await producer.start()
-            entries = [value for _, value in await committed(apache_kafka, out)]
-            register = (await read_register(config_of(apache_kafka), group, [source]))[source]
-            assert (register, entries) in [(None, []), (Committed(1, "a"), ["a"])]
-        finally:
-            await producer.stop()
-
-    asyncio.run(body())
+        entries = [value for _, value in await committed(apache_kafka, out)]
+        register = (await read_register(config_of(apache_kafka), group, [source]))[source]
+        assert (register, entries) in [(None, []), (Committed(1, "a"), ["a"])]
+    finally:
+        await producer.stop()
 
 
 # ---- requests that arrive late --------------------------------------------------------------------
@@ -731,7 +688,7 @@ def late_request(kafka: Cluster, unique: Unique, request_name: str, before: str,
 
 
 @pytest.mark.broker
-def test_a_transaction_that_took_too_long_is_fenced(forgetful: KafkaBroker, unique: Unique) -> None:
+async def test_a_transaction_that_took_too_long_is_fenced(forgetful: KafkaBroker, unique: Unique) -> None:
     source = Partition(forgetful.create_topic(unique("in")), 0)
     out, app, group = Partition(forgetful.create_topic(unique("out")), 0), unique("app"), unique("group")
 
@@ -746,25 +703,22 @@ def test_a_transaction_that_took_too_long_is_fenced(forgetful: KafkaBroker, uniq
                     if await ends(forgetful, out, "read_committed") == 2:
                         return stored
 
-    async def body() -> None:
-        producer = made(StandsStill, config_of(forgetful), app, source, timeout_seconds=1.0)
-        await producer.start()
-        try:
-            with pytest.raises(FencedError, match="open for more than 1 s"):
-                await producer.transaction(
-                    [(out, messages("a"))], group=group, offsets={source: (1, "a")}, seconds=30.0
-                )
-            assert not producer.usable
-        finally:
-            await producer.stop()
-        assert await committed(forgetful, out) == []
-        assert await read_register(config_of(forgetful), group, [source]) == {source: None}
-
-    asyncio.run(body())
+    producer = made(StandsStill, config_of(forgetful), app, source, timeout_seconds=1.0)
+    await producer.start()
+    try:
+        with pytest.raises(FencedError, match="open for more than 1 s"):
+            await producer.transaction(
+                [(out, messages("a"))], group=group, offsets={source: (1, "a")}, seconds=30.0
+            )
+        assert not producer.usable
+    finally:
+        await producer.stop()
+    assert await committed(forgetful, out) == []
+    assert await read_register(config_of(forgetful), group, [source]) == {source: None}
 
 
 @pytest.mark.broker
-def test_an_id_that_the_broker_has_forgotten_is_fenced(forgetful: KafkaBroker, unique: Unique) -> None:
+async def test_an_id_that_the_broker_has_forgotten_is_fenced(forgetful: KafkaBroker, unique: Unique) -> None:
     """The client's sender dies of it; nothing hangs."""
     source = Partition(forgetful.create_topic(unique("in")), 0)
     out, app, group = Partition(forgetful.create_topic(unique("out")), 0), unique("app"), unique("group")
@@ -774,53 +728,46 @@ def test_an_id_that_the_broker_has_forgotten_is_fenced(forgetful: KafkaBroker, u
             "org.apache.kafka.tools.TransactionsCommand", ["--bootstrap-server", forgetful.bootstrap, "list"]
         )
 
-    async def body() -> None:
-        producer = producer_of(forgetful, app, source)
-        await producer.start()
-        try:
-            await producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
-            await asyncio.to_thread(
-                wait_for, "the broker to forget the id", lambda: producer.transactional_id not in known()
+    producer = producer_of(forgetful, app, source)
+    await producer.start()
+    try:
+        await producer.transaction([(out, messages("a"))], group=group, offsets={source: (1, "a")})
+        await asyncio.to_thread(
+            wait_for, "the broker to forget the id", lambda: producer.transactional_id not in known()
+        )
+        with pytest.raises(FencedError):
+            await producer.transaction(
+                [(out, messages("b"))], group=group, offsets={source: (2, "b")}, seconds=20.0
             )
-            with pytest.raises(FencedError):
-                await producer.transaction(
-                    [(out, messages("b"))], group=group, offsets={source: (2, "b")}, seconds=20.0
-                )
-            assert not producer.usable
-            await producer.start()
-            await producer.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
-        finally:
-            await producer.stop()
-        assert [value for _, value in await committed(forgetful, out, 2)] == ["a", "b"]
-
-    asyncio.run(body())
+        assert not producer.usable
+        await producer.start()
+        await producer.transaction([(out, messages("b"))], group=group, offsets={source: (2, "b")})
+    finally:
+        await producer.stop()
+    assert [value for _, value in await committed(forgetful, out, 2)] == ["a", "b"]
 
 
 @pytest.mark.broker
-def test_a_user_who_may_not_write(forgetful: KafkaBroker, unique: Unique) -> None:
+async def test_a_user_who_may_not_write(forgetful: KafkaBroker, unique: Unique) -> None:
     source = Partition(forgetful.create_topic(unique("in")), 0)
     out, closed = (Partition(forgetful.create_topic(unique(name)), 0) for name in ("out", "closed"))
     app, barred, group = unique("app"), unique("barred"), unique("group")
     barred_id = transactional_id(barred, source.topic, source.partition)
     for rule in (("--topic", closed.topic), ("--transactional-id", barred_id), ("--group", group)):
         forgetful.deny("All", *rule)
-
-    async def body() -> None:
-        with pytest.raises(SourceError, match="ids that begin with streampair-") as refused:
-            await producer_of(forgetful, barred, source).start()
-        assert not refused.value.retriable
-        producer = producer_of(forgetful, app, source)
-        try:
-            for sends, offsets, fix in (
-                ([(out, messages("a")), (closed, messages("b"))], {}, "use the topic"),
-                ([(out, messages("a"))], {source: (1, "a")}, "use the consumer group"),
-            ):
-                await producer.start()
-                with pytest.raises(SourceError, match=fix) as refused:
-                    await producer.transaction(sends, group=group, offsets=offsets, seconds=20.0)
-                assert not refused.value.retriable
-        finally:
-            await producer.stop()
-        assert await committed(forgetful, out) == []
-
-    asyncio.run(body())
+    with pytest.raises(SourceError, match="ids that begin with streampair-") as refused:
+        await producer_of(forgetful, barred, source).start()
+    assert not refused.value.retriable
+    producer = producer_of(forgetful, app, source)
+    try:
+        for sends, offsets, fix in (
+            ([(out, messages("a")), (closed, messages("b"))], {}, "use the topic"),
+            ([(out, messages("a"))], {source: (1, "a")}, "use the consumer group"),
+        ):
+            await producer.start()
+            with pytest.raises(SourceError, match=fix) as refused:
+                await producer.transaction(sends, group=group, offsets=offsets, seconds=20.0)
+            assert not refused.value.retriable
+    finally:
+        await producer.stop()
+    assert await committed(forgetful, out) == []

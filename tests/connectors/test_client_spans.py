@@ -200,93 +200,77 @@ LOGS: dict[str, tuple[list[int], Log]] = {
 @pytest.mark.parametrize("most", [1, 9])
 @pytest.mark.parametrize("whole_topic", [True, False])
 @pytest.mark.parametrize("name", LOGS)
-def test_spans_follow_each_other_whatever_a_log_has(name: str, whole_topic: bool, most: int) -> None:
+async def test_spans_follow_each_other_whatever_a_log_has(name: str, whole_topic: bool, most: int) -> None:
     wanted, log = LOGS[name]
     place = Partition(TOPIC, 0)
-
-    async def body() -> None:
-        async with scripted({0: log}, whole_topic=whole_topic, most=most) as consumer:
-            for start in range(log.end):
-                consumer.seek(place, start)
-                positions, found = ReadPositions(consumer.seek), list[int]()
-                positions.begin({place: start})
-                async with asyncio.timeout(20):
-                    while positions.position(place) != log.end:
-                        polled = await consumer.poll(None if whole_topic else 2, 0.01)
-                        for span in positions.take(polled).values():
-                            found += [record.offset for record in span.records]
-                            assert all(span.start <= record.offset < span.end for record in span.records)
-                assert found == [offset for offset in wanted if offset >= start]
-                assert positions.dropped == 0
-
-    asyncio.run(body())
+    async with scripted({0: log}, whole_topic=whole_topic, most=most) as consumer:
+        for start in range(log.end):
+            consumer.seek(place, start)
+            positions, found = ReadPositions(consumer.seek), list[int]()
+            positions.begin({place: start})
+            async with asyncio.timeout(20):
+                while positions.position(place) != log.end:
+                    polled = await consumer.poll(None if whole_topic else 2, 0.01)
+                    for span in positions.take(polled).values():
+                        found += [record.offset for record in span.records]
+                        assert all(span.start <= record.offset < span.end for record in span.records)
+            assert found == [offset for offset in wanted if offset >= start]
+            assert positions.dropped == 0
 
 
 @pytest.mark.parametrize("whole_topic", [True, False])
 @pytest.mark.parametrize("codec", [0, 1])
-def test_a_header_name_that_is_not_utf_8_is_escaped(codec: int, whole_topic: bool) -> None:
+async def test_a_header_name_that_is_not_utf_8_is_escaped(codec: int, whole_topic: bool) -> None:
     place = Partition(TOPIC, 0)
-
-    async def body() -> None:
-        log = Log((latin1_batch(0, [0, 1], codec), 2))
-        async with scripted({0: log}, whole_topic=whole_topic) as consumer, asyncio.timeout(20):
-            consumer.seek(place, 0)
-            while not (found := await consumer.poll(None, 0.01)):
-                pass
-        first, second = found[place].records
-        assert [record.headers for record in (first, second)] == [
-            (),
-            (("id", b"\xff"), (r"Gr\xf6\xdfe", None)),
-        ]
-        assert [record.timestamp for record in (first, second)] == [1_000, 1_100]
-        assert {(record.key, record.value) for record in (first, second)} == {(b"\xfe", b"\xfd" * 300)}
-
-    asyncio.run(body())
+    log = Log((latin1_batch(0, [0, 1], codec), 2))
+    async with scripted({0: log}, whole_topic=whole_topic) as consumer, asyncio.timeout(20):
+        consumer.seek(place, 0)
+        while not (found := await consumer.poll(None, 0.01)):
+            pass
+    first, second = found[place].records
+    assert [record.headers for record in (first, second)] == [
+        (),
+        (("id", b"\xff"), (r"Gr\xf6\xdfe", None)),
+    ]
+    assert [record.timestamp for record in (first, second)] == [1_000, 1_100]
+    assert {(record.key, record.value) for record in (first, second)} == {(b"\xfe", b"\xfd" * 300)}
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_a_range_is_read_whole_whatever_a_log_has(name: str) -> None:
+async def test_a_range_is_read_whole_whatever_a_log_has(name: str) -> None:
     """Its reader seeks again where the client goes on elsewhere."""
     wanted, log = LOGS[name]
     place = Partition(TOPIC, 0)
+    client = AIOKafkaConsumer(isolation_level="read_committed")
+    options = {"isolation_level": "read_committed", "auto_offset_reset": "none", "fetcher_timeout": 0.01}
+    client._fetcher = Fetcher(Broker({0: log}), client._subscription, **options)
+    client._coordinator = SimpleNamespace(check_errors=lambda: None)
+    note_spans(client)
+    getmany = client.getmany
 
-    async def body() -> None:
-        client = AIOKafkaConsumer(isolation_level="read_committed")
-        options = {"isolation_level": "read_committed", "auto_offset_reset": "none", "fetcher_timeout": 0.01}
-        client._fetcher = Fetcher(Broker({0: log}), client._subscription, **options)
-        client._coordinator = SimpleNamespace(check_errors=lambda: None)
-        note_spans(client)
-        getmany = client.getmany
+    async def elsewhere(tp: TopicPartition, timeout_ms: int) -> None:
+        client.getmany = getmany
+        client.seek(tp, log.end - 1)
+        await getmany(tp, timeout_ms=timeout_ms)
 
-        async def elsewhere(tp: TopicPartition, timeout_ms: int) -> None:
-            client.getmany = getmany
-            client.seek(tp, log.end - 1)
-            await getmany(tp, timeout_ms=timeout_ms)
-
-        client.getmany = elsewhere
-        lookup = RecordReader(CONFIG)
-        lookup._idle = [client]
-        found: list[int] = []
-        async with asyncio.timeout(20), contextlib.aclosing(lookup.span(place, 0, log.end)) as batches:
-            async for records in batches:
-                found += [record.offset for record in records]
-        assert found == wanted
-        await client._fetcher.close()
-        client._closed = True
-
-    asyncio.run(body())
+    client.getmany = elsewhere
+    lookup = RecordReader(CONFIG)
+    lookup._idle = [client]
+    found: list[int] = []
+    async with asyncio.timeout(20), contextlib.aclosing(lookup.span(place, 0, log.end)) as batches:
+        async for records in batches:
+            found += [record.offset for record in records]
+    assert found == wanted
+    await client._fetcher.close()
+    client._closed = True
 
 
-def test_ranges_that_do_not_ascend_are_refused() -> None:
+async def test_ranges_that_do_not_ascend_are_refused() -> None:
     reader = RangeReader(RecordReader(CONFIG), TOPIC, [Range(0, 5, 9, 4), Range(0, 3, 5, 2)])
-
-    async def body() -> None:
-        reader._read_to[0, False] = 9
-        async with contextlib.aclosing(reader.read(Range(0, 3, 5, 2))) as batches:
-            with pytest.raises(StoreError, match="begins at offset 3, and one before it has ended at 9"):
-                await anext(batches)
-
-    asyncio.run(body())
+    reader._read_to[0, False] = 9
+    async with contextlib.aclosing(reader.read(Range(0, 3, 5, 2))) as batches:
+        with pytest.raises(StoreError, match="begins at offset 3, and one before it has ended at 9"):
+            await anext(batches)
 
 
 def lane(partitions: int) -> OpenLane:
@@ -347,25 +331,21 @@ def test_a_rebalance_at_every_step_of_a_poll_loses_nothing(rebalance: bool) -> N
     assert {asyncio.run(body(step, later)) for step in range(40) for later in (0, 1, 3)} == {0}
 
 
-def test_a_poll_that_fails_after_it_has_drained_a_partition_loses_nothing() -> None:
+async def test_a_poll_that_fails_after_it_has_drained_a_partition_loses_nothing() -> None:
     """The client forgets what it has drained when the bytes of the next partition are damaged."""
     damaged = bytearray(batch(0, [0, 1]))
     damaged[-1] ^= 1
     logs = {0: FIVE[1], 1: Log((bytes(damaged), 2))}
-
-    async def body() -> None:
-        async with scripted(logs, whole_topic=True) as consumer:
-            positions = ReadPositions(consumer.seek)
-            places = {Partition(TOPIC, number): 0 for number in logs}
-            for place in places:
-                consumer.seek(place, 0)
-            positions.begin(places)
-            found: list[Span] = []
-            async with asyncio.timeout(20):
-                while not found:
-                    with contextlib.suppress(Exception):
-                        found += positions.take(await consumer.poll(None, 0.01)).values()
-                    logs[1].batches = FIVE[1].batches  # mended
-            assert [record.offset for record in found[0].records] == FIVE[0]
-
-    asyncio.run(body())
+    async with scripted(logs, whole_topic=True) as consumer:
+        positions = ReadPositions(consumer.seek)
+        places = {Partition(TOPIC, number): 0 for number in logs}
+        for place in places:
+            consumer.seek(place, 0)
+        positions.begin(places)
+        found: list[Span] = []
+        async with asyncio.timeout(20):
+            while not found:
+                with contextlib.suppress(Exception):
+                    found += positions.take(await consumer.poll(None, 0.01)).values()
+                logs[1].batches = FIVE[1].batches  # mended
+        assert [record.offset for record in found[0].records] == FIVE[0]

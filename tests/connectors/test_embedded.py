@@ -273,29 +273,25 @@ def topics(broker: EmbeddedBroker) -> EmbeddedBroker:
 GOOD = [json.dumps({"f": i % 5, "y": i % 2 == 0}).encode() for i in range(50)]
 
 
-def test_a_store_from_a_backup_is_refused(topics: EmbeddedBroker, tmp_path: Path) -> None:
+async def test_a_store_from_a_backup_is_refused(topics: EmbeddedBroker, tmp_path: Path) -> None:
     """Without an account too: from the backup on, each event would get a second score."""
     state, backup = tmp_path / "state", tmp_path / "backup"
     config = app(topics, state)
-
-    async def body() -> None:
-        await fill(topics, "in", GOOD[:20])
-        first = Worker(config)
-        await run_until(first, lambda: committed(first) == 20)
-        shutil.copytree(state, backup)
-        await fill(topics, "in", GOOD[20:])
-        second = Worker(config)
-        await run_until(second, lambda: committed(second) == 50)
-        shutil.rmtree(state)
-        shutil.copytree(backup, state)
-        with pytest.raises(UnusableLogError, match="older than what was released"):
-            await Worker(config).run()
-        lookup = RecordReader(settings(topics))
-        spans = await lookup.spans([Partition("a-scores", 0)])
-        await lookup.stop()
-        assert spans[0] == (0, 50)
-
-    asyncio.run(body())
+    await fill(topics, "in", GOOD[:20])
+    first = Worker(config)
+    await run_until(first, lambda: committed(first) == 20)
+    shutil.copytree(state, backup)
+    await fill(topics, "in", GOOD[20:])
+    second = Worker(config)
+    await run_until(second, lambda: committed(second) == 50)
+    shutil.rmtree(state)
+    shutil.copytree(backup, state)
+    with pytest.raises(UnusableLogError, match="older than what was released"):
+        await Worker(config).run()
+    lookup = RecordReader(settings(topics))
+    spans = await lookup.spans([Partition("a-scores", 0)])
+    await lookup.stop()
+    assert spans[0] == (0, 50)
 
 
 def test_a_topic_that_was_made_anew_is_noticed(topics: EmbeddedBroker, tmp_path: Path) -> None:
@@ -315,15 +311,12 @@ def test_a_topic_that_was_made_anew_is_noticed(topics: EmbeddedBroker, tmp_path:
         assert "another application name" in str(caught.value)
 
 
-def test_a_changed_learner_is_refused(topics: EmbeddedBroker, tmp_path: Path) -> None:
-    async def body() -> None:
-        await fill(topics, "in", GOOD)
-        worker = Worker(app(topics, tmp_path))
-        await run_until(worker, lambda: committed(worker) == 50)
-        with pytest.raises(Exception, match="configuration changed"):
-            await Worker(app(topics, tmp_path, learner={"options": {"radius": 2.0}})).run()
-
-    asyncio.run(body())
+async def test_a_changed_learner_is_refused(topics: EmbeddedBroker, tmp_path: Path) -> None:
+    await fill(topics, "in", GOOD)
+    worker = Worker(app(topics, tmp_path))
+    await run_until(worker, lambda: committed(worker) == 50)
+    with pytest.raises(Exception, match="configuration changed"):
+        await Worker(app(topics, tmp_path, learner={"options": {"radius": 2.0}})).run()
 
 
 def test_a_second_worker_on_the_same_state_is_refused(
@@ -353,19 +346,15 @@ def test_a_second_worker_on_the_same_state_is_refused(
     [({"on_bad": "fail"}, "offset 3 cannot be used"), ({"breaker": "on"}, "are bad")],
     ids=["fail", "breaker"],
 )
-def test_a_lane_that_stops_itself_stops_the_worker(
+async def test_a_lane_that_stops_itself_stops_the_worker(
     topics: EmbeddedBroker, tmp_path: Path, worker: dict[str, Any], problem: str
 ) -> None:
     config = app(topics, tmp_path, worker=worker)
-
-    async def body() -> None:
-        await fill(topics, "in", [*GOOD[:3], *[b"bad"] * 500])
-        stopped = Worker(config)
-        with pytest.raises(Exception, match=problem):
-            await stopped.run()
-        assert stopped.telemetry.health_report()[1]["a"]["state"] == "failed"
-
-    asyncio.run(body())
+    await fill(topics, "in", [*GOOD[:3], *[b"bad"] * 500])
+    stopped = Worker(config)
+    with pytest.raises(Exception, match=problem):
+        await stopped.run()
+    assert stopped.telemetry.health_report()[1]["a"]["state"] == "failed"
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -415,19 +404,15 @@ def test_a_record_that_is_missing_is_noticed_before_the_commit(
     assert len(lost) == times
 
 
-def test_skipped_events_are_only_counted(topics: EmbeddedBroker, tmp_path: Path) -> None:
+async def test_skipped_events_are_only_counted(topics: EmbeddedBroker, tmp_path: Path) -> None:
     config = app(topics, tmp_path, worker={"on_bad": "skip"})
-
-    async def body() -> None:
-        await fill(topics, "in", [*GOOD[:3], b"bad"])
-        worker = Worker(config)
-        await run_until(worker, lambda: committed(worker) == 4)
-        gauges = next(iter(worker.telemetry.gauges("a").values()))
-        assert gauges.dead_letters["decode"] == 1
-        with pytest.raises(SourceError, match="0 records"):
-            await read_all(settings(topics), Partition("a-dead-letters", 0), 1, seconds=0.5)
-
-    asyncio.run(body())
+    await fill(topics, "in", [*GOOD[:3], b"bad"])
+    worker = Worker(config)
+    await run_until(worker, lambda: committed(worker) == 4)
+    gauges = next(iter(worker.telemetry.gauges("a").values()))
+    assert gauges.dead_letters["decode"] == 1
+    with pytest.raises(SourceError, match="0 records"):
+        await read_all(settings(topics), Partition("a-dead-letters", 0), 1, seconds=0.5)
 
 
 # The demo

@@ -91,18 +91,15 @@ def test_a_fast_learner_takes_whole_batches() -> None:
     assert polls == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 
 
-def test_a_fast_call_stays_on_the_loop_and_a_slow_one_does_not() -> None:
-    async def body() -> None:
-        here = threading.get_ident()
-        pace = Pace(1000)
-        assert await pace.run(threading.get_ident, 1) != here  # nothing is known of it yet
-        pace = Pace(1000)
-        pace.learned(1000, 0.01)
-        assert await pace.run(threading.get_ident, 1000) == here
-        pace.learned(1, 3.0)
-        assert await pace.run(threading.get_ident, 1) != here
-
-    asyncio.run(body())
+async def test_a_fast_call_stays_on_the_loop_and_a_slow_one_does_not() -> None:
+    here = threading.get_ident()
+    pace = Pace(1000)
+    assert await pace.run(threading.get_ident, 1) != here  # nothing is known of it yet
+    pace = Pace(1000)
+    pace.learned(1000, 0.01)
+    assert await pace.run(threading.get_ident, 1000) == here
+    pace.learned(1, 3.0)
+    assert await pace.run(threading.get_ident, 1) != here
 
 
 def test_the_loop_goes_on_while_one_event_takes_long() -> None:

@@ -318,188 +318,163 @@ def once(group: Group, count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_each_event_has_one_score_in_every_order(world: Callable[..., Group], seed: int) -> None:
+async def test_each_event_has_one_score_in_every_order(world: Callable[..., Group], seed: int) -> None:
     """Three scorers; the group rebalances, throws members out, answers are lost; frozen ones wake."""
     coin = random.Random(seed)
     count = 60
-
-    async def body() -> None:
-        group = world(count, coin)
-        Producer.losses = staticmethod(
-            lambda: coin.choice(["before", "after", "late"]) if coin.random() < 0.1 else None
-        )
-        made = [await scorer_in(group, name) for name in "abc"]
-        group.members = [client for _, client in made]
-        tasks = [asyncio.create_task(work(each)) for each, _ in made]
-        await group.rebalance()
-        begin = time.monotonic()
-        while len(set(group.scores)) < count * PARTITIONS:
-            assert time.monotonic() < begin + 30, "events are never scored"
-            await asyncio.sleep(0.001)
-            for task in tasks:
-                if task.done():
-                    task.result()
-            client = coin.choice([client for _, client in made])
-            act = coin.random()
-            if act < 0.3:
-                await group.rebalance()
-            elif act < 0.6 and len(group.members) > 1 and client in group.members:
-                # Its session expires; it goes on by itself for a while, then its client forgets the
-                # membership, then it is told so and joins again.
-                if coin.random() < 0.5:
-                    client.frozen.clear()
-                group.members.remove(client)
-                await group.rebalance()
-                client.frozen.set()
-                await group.pause(6)
-                client.member = NOBODY
-                await group.pause(6)
-                await client.revoke()
-                client.assigned = set()
-                group.members.append(client)
-                await group.rebalance()
-        for each, _ in made:
-            each.stop()
-        await asyncio.gather(*tasks)
-        once(group, count)
-        assert {p: position.offset for p, position in group.offsets.items()} == dict.fromkeys(
-            range(PARTITIONS), count
-        )
-
-    asyncio.run(body())
+    group = world(count, coin)
+    Producer.losses = staticmethod(
+        lambda: coin.choice(["before", "after", "late"]) if coin.random() < 0.1 else None
+    )
+    made = [await scorer_in(group, name) for name in "abc"]
+    group.members = [client for _, client in made]
+    tasks = [asyncio.create_task(work(each)) for each, _ in made]
+    await group.rebalance()
+    begin = time.monotonic()
+    while len(set(group.scores)) < count * PARTITIONS:
+        assert time.monotonic() < begin + 30, "events are never scored"
+        await asyncio.sleep(0.001)
+        for task in tasks:
+            if task.done():
+                task.result()
+        client = coin.choice([client for _, client in made])
+        act = coin.random()
+        if act < 0.3:
+            await group.rebalance()
+        elif act < 0.6 and len(group.members) > 1 and client in group.members:
+            # Its session expires; it goes on by itself for a while, then its client forgets the
+            # membership, then it is told so and joins again.
+            if coin.random() < 0.5:
+                client.frozen.clear()
+            group.members.remove(client)
+            await group.rebalance()
+            client.frozen.set()
+            await group.pause(6)
+            client.member = NOBODY
+            await group.pause(6)
+            await client.revoke()
+            client.assigned = set()
+            group.members.append(client)
+            await group.rebalance()
+    for each, _ in made:
+        each.stop()
+    await asyncio.gather(*tasks)
+    once(group, count)
+    assert {p: position.offset for p, position in group.offsets.items()} == dict.fromkeys(
+        range(PARTITIONS), count
+    )
 
 
-def test_a_member_that_was_forgotten_commits_nothing(world: Callable[..., Group]) -> None:
+async def test_a_member_that_was_forgotten_commits_nothing(world: Callable[..., Group]) -> None:
     """A frozen scorer wakes when its partitions are another's, and its client has forgotten the group."""
-
-    async def body() -> None:
-        group = world(10)
-        zombie, client, task = await frozen_scorer(group)
-        group.members = []
-        other, its = await scorer_in(group, "other")
-        group.members = [its]
-        await group.rebalance()
-        client.member = NOBODY
-        client.frozen.set()
-        await until(lambda: group.tries > 0, task)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert not group.scores
-        zombie.stop()
-        await task
-        task = asyncio.create_task(work(other))
-        await until(lambda: len(group.scores) == 10 * PARTITIONS, task)
-        other.stop()
-        await task
-        once(group, 10)
-
-    asyncio.run(body())
+    group = world(10)
+    zombie, client, task = await frozen_scorer(group)
+    group.members = []
+    other, its = await scorer_in(group, "other")
+    group.members = [its]
+    await group.rebalance()
+    client.member = NOBODY
+    client.frozen.set()
+    await until(lambda: group.tries > 0, task)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not group.scores
+    zombie.stop()
+    await task
+    task = asyncio.create_task(work(other))
+    await until(lambda: len(group.scores) == 10 * PARTITIONS, task)
+    other.stop()
+    await task
+    once(group, 10)
 
 
-def test_what_waits_is_dropped_when_partitions_are_revoked(world: Callable[..., Group]) -> None:
-    async def body() -> None:
-        group = world(10)
-        made, client, task = await frozen_scorer(group)
-        await client.revoke()
-        assert not made._queues
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(body())
+async def test_what_waits_is_dropped_when_partitions_are_revoked(world: Callable[..., Group]) -> None:
+    group = world(10)
+    made, client, task = await frozen_scorer(group)
+    await client.revoke()
+    assert not made._queues
+    task.cancel()
+    await asyncio.wait([task])
 
 
-def test_what_is_polled_while_partitions_move_is_dropped(world: Callable[..., Group]) -> None:
+async def test_what_is_polled_while_partitions_move_is_dropped(world: Callable[..., Group]) -> None:
     """They are revoked and assigned again between a poll and the work on what it has found."""
+    group = world(10)
+    made, client = await scorer_in(group, "a")
+    group.members = [client]
+    await group.rebalance()
+    poll, moved = client.poll, []
 
-    async def body() -> None:
-        group = world(10)
-        made, client = await scorer_in(group, "a")
-        group.members = [client]
-        await group.rebalance()
-        poll, moved = client.poll, []
+    async def slow(most: int | None, seconds: float) -> dict[Partition, Span]:
+        found = await poll(most, seconds)
+        if found and not moved:
+            moved.append(found)
+            await group.rebalance()
+        return found
 
-        async def slow(most: int | None, seconds: float) -> dict[Partition, Span]:
-            found = await poll(most, seconds)
-            if found and not moved:
-                moved.append(found)
-                await group.rebalance()
-            return found
-
-        client.poll = slow  # type: ignore[method-assign]
-        task = asyncio.create_task(work(made))
-        await until(lambda: len(group.scores) >= 10 * PARTITIONS, task)
-        made.stop()
-        await task
-        assert moved
-        once(group, 10)
-
-    asyncio.run(body())
+    client.poll = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(work(made))
+    await until(lambda: len(group.scores) >= 10 * PARTITIONS, task)
+    made.stop()
+    await task
+    assert moved
+    once(group, 10)
 
 
-def test_a_client_that_goes_on_elsewhere_is_sought_again(world: Callable[..., Group]) -> None:
-    async def body() -> None:
-        group = world(10)
-        made, client = await scorer_in(group, "a")
-        group.members = [client]
-        await group.rebalance()
-        poll, passed = client.poll, []
+async def test_a_client_that_goes_on_elsewhere_is_sought_again(world: Callable[..., Group]) -> None:
+    group = world(10)
+    made, client = await scorer_in(group, "a")
+    group.members = [client]
+    await group.rebalance()
+    poll, passed = client.poll, []
 
-        async def elsewhere(most: int | None, seconds: float) -> dict[Partition, Span]:
-            if made._queues and not passed:
-                passed.append(dict(client.positions))
-                client.positions = dict.fromkeys(client.positions, 4)
-            return await poll(most, seconds)
+    async def elsewhere(most: int | None, seconds: float) -> dict[Partition, Span]:
+        if made._queues and not passed:
+            passed.append(dict(client.positions))
+            client.positions = dict.fromkeys(client.positions, 4)
+        return await poll(most, seconds)
 
-        client.poll = elsewhere  # type: ignore[method-assign]
-        task = asyncio.create_task(work(made))
-        await until(lambda: len(group.scores) >= 10 * PARTITIONS, task)
-        made.stop()
-        await task
-        once(group, 10)
-        assert passed == [dict.fromkeys(range(PARTITIONS), 0)]
-        assert made._read_to.dropped == PARTITIONS
-
-    asyncio.run(body())
+    client.poll = elsewhere  # type: ignore[method-assign]
+    task = asyncio.create_task(work(made))
+    await until(lambda: len(group.scores) >= 10 * PARTITIONS, task)
+    made.stop()
+    await task
+    once(group, 10)
+    assert passed == [dict.fromkeys(range(PARTITIONS), 0)]
+    assert made._read_to.dropped == PARTITIONS
 
 
-def test_events_that_are_gone_are_passed_over(world: Callable[..., Group]) -> None:
-    async def body() -> None:
-        group = world(10)
-        made, client = await scorer_in(group, "a")
-        group.members = [client]
-        await group.rebalance()
-        await begin(made)
-        made._assigned = None
-        client.positions[0] = 6
-        made._on_lost(Partition(TOPIC, 0), 0, 6)
-        task = asyncio.create_task(work(made))
-        await until(lambda: len(group.scores) >= 10 * PARTITIONS - 6, task)
-        made.stop()
-        await task
-        assert sorted(offset for p, offset in group.scores if p == 0) == [6, 7, 8, 9]
-
-    asyncio.run(body())
+async def test_events_that_are_gone_are_passed_over(world: Callable[..., Group]) -> None:
+    group = world(10)
+    made, client = await scorer_in(group, "a")
+    group.members = [client]
+    await group.rebalance()
+    await begin(made)
+    made._assigned = None
+    client.positions[0] = 6
+    made._on_lost(Partition(TOPIC, 0), 0, 6)
+    task = asyncio.create_task(work(made))
+    await until(lambda: len(group.scores) >= 10 * PARTITIONS - 6, task)
+    made.stop()
+    await task
+    assert sorted(offset for p, offset in group.scores if p == 0) == [6, 7, 8, 9]
 
 
-def test_a_partition_that_was_paused_is_read_after_a_restart_of_the_producer(
+async def test_a_partition_that_was_paused_is_read_after_a_restart_of_the_producer(
     world: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scorer_module, "_BUFFER_BYTES", 300)
-
-    async def body() -> None:
-        group = world(3000)
-        left = ["before"]
-        Producer.losses = staticmethod(lambda: left.pop() if left else None)
-        made, client = await scorer_in(group, "a")
-        group.members = [client]
-        await group.rebalance()
-        task = asyncio.create_task(work(made))
-        await until(lambda: len(group.scores) == 3000 * PARTITIONS, task)
-        made.stop()
-        await task
-        once(group, 3000)
-
-    asyncio.run(body())
+    group = world(3000)
+    left = ["before"]
+    Producer.losses = staticmethod(lambda: left.pop() if left else None)
+    made, client = await scorer_in(group, "a")
+    group.members = [client]
+    await group.rebalance()
+    task = asyncio.create_task(work(made))
+    await until(lambda: len(group.scores) == 3000 * PARTITIONS, task)
+    made.stop()
+    await task
+    once(group, 3000)
 
 
 def test_tombstones_count_for_the_buffer() -> None:
@@ -511,49 +486,42 @@ def test_tombstones_count_for_the_buffer() -> None:
     assert queue.bytes == 0
 
 
-def test_scorers_begin_where_the_lane_has_ended_or_at_the_start(world: Callable[..., Group]) -> None:
-    async def body() -> None:
-        group = world(50)
-        group.offsets[2] = Committed(45, "of a tool")
-        made, client = await scorer_in(group, "a", published(10**6, p0=40, p1=3), starts={1: 10, 3: 48})
-        group.members = [client]
-        await group.rebalance()
-        await begin(made)
-        # What the group has now names its owner, before anything is scored.
-        assert group.offsets == {
-            p: Committed(offset, made._id) for p, offset in {0: 40, 1: 10, 2: 45, 3: 48}.items()
-        }
-        task = asyncio.create_task(work(made))
-        await until(lambda: len(group.scores) == 10 + 40 + 5 + 2, task)
-        made.stop()
-        await task
-        assert {min(position for q, position in group.scores if q == p) for p in range(4)} == {40, 10, 45, 48}
-
-    asyncio.run(body())
+async def test_scorers_begin_where_the_lane_has_ended_or_at_the_start(world: Callable[..., Group]) -> None:
+    group = world(50)
+    group.offsets[2] = Committed(45, "of a tool")
+    made, client = await scorer_in(group, "a", published(10**6, p0=40, p1=3), starts={1: 10, 3: 48})
+    group.members = [client]
+    await group.rebalance()
+    await begin(made)
+    # What the group has now names its owner, before anything is scored.
+    assert group.offsets == {
+        p: Committed(offset, made._id) for p, offset in {0: 40, 1: 10, 2: 45, 3: 48}.items()
+    }
+    task = asyncio.create_task(work(made))
+    await until(lambda: len(group.scores) == 10 + 40 + 5 + 2, task)
+    made.stop()
+    await task
+    assert {min(position for q, position in group.scores if q == p) for p in range(4)} == {40, 10, 45, 48}
 
 
 @pytest.mark.parametrize(
     ("owner", "ended"),
     [("streampair-dead", True), ("streampair-member", False), ("", False), ("a tool's", False)],
 )
-def test_only_a_scorer_of_ours_that_has_died_is_ended(
+async def test_only_a_scorer_of_ours_that_has_died_is_ended(
     world: Callable[..., Group], owner: str, ended: bool
 ) -> None:
     """Its transaction is open, and holds back offsets, or only those who read committed scores."""
-
-    async def body() -> None:
-        group = world(5)
-        group.offsets[0] = Committed(2, owner)
-        made, client = await scorer_in(group, "a")
-        _, other = await scorer_in(group, "b")
-        other.id = "streampair-member"
-        group.members = [client, other]
-        await group.rebalance()
-        await begin(made)
-        assert group.fenced.count(owner) == ended
-        assert group.offsets[0] == Committed(2, made._id)
-
-    asyncio.run(body())
+    group = world(5)
+    group.offsets[0] = Committed(2, owner)
+    made, client = await scorer_in(group, "a")
+    _, other = await scorer_in(group, "b")
+    other.id = "streampair-member"
+    group.members = [client, other]
+    await group.rebalance()
+    await begin(made)
+    assert group.fenced.count(owner) == ended
+    assert group.offsets[0] == Committed(2, made._id)
 
 
 def test_a_static_member_that_starts_again_ends_its_own_transaction() -> None:
@@ -563,54 +531,49 @@ def test_a_static_member_that_starts_again_ends_its_own_transaction() -> None:
     assert ScoringWorker(config_of(), Telemetry())._client != ScoringWorker(config_of(), Telemetry())._client
 
 
-def test_a_scorer_waits_for_a_model_in_a_backlog_and_not_at_the_end(world: Callable[..., Group]) -> None:
-    async def body() -> None:
-        group = world(5000)
-        made, client = await scorer_in(group, "a", published(0, {}))
-        group.members = [client]
-        await group.rebalance()
-        task = asyncio.create_task(work(made))
-        # 1,000 may be scored by the model of nothing, and one batch of as many beyond.
-        await until(lambda: len(group.scores) > 1000, task)
-        scored = len(group.scores)
-        await asyncio.wait({task}, timeout=0.3)
-        assert len(group.scores) == scored <= 2000
-        models_: Any = made._models
-        models_.newest = published(10**6, dict.fromkeys(range(PARTITIONS), 5000))
-        models_.changed.set()
-        await until(lambda: len(group.scores) == 5000 * PARTITIONS, task)
-        made.stop()
-        await task
-        once(group, 5000)
+async def test_a_scorer_waits_for_a_model_in_a_backlog_and_not_at_the_end(
+    world: Callable[..., Group],
+) -> None:
+    group = world(5000)
+    made, client = await scorer_in(group, "a", published(0, {}))
+    group.members = [client]
+    await group.rebalance()
+    task = asyncio.create_task(work(made))
+    # 1,000 may be scored by the model of nothing, and one batch of as many beyond.
+    await until(lambda: len(group.scores) > 1000, task)
+    scored = len(group.scores)
+    await asyncio.wait({task}, timeout=0.3)
+    assert len(group.scores) == scored <= 2000
+    models_: Any = made._models
+    models_.newest = published(10**6, dict.fromkeys(range(PARTITIONS), 5000))
+    models_.changed.set()
+    await until(lambda: len(group.scores) == 5000 * PARTITIONS, task)
+    made.stop()
+    await task
+    once(group, 5000)
 
-    asyncio.run(body())
 
-
-def test_dead_letters_of_partitions_with_equal_offsets(world: Callable[..., Group]) -> None:
+async def test_dead_letters_of_partitions_with_equal_offsets(world: Callable[..., Group]) -> None:
     """The records of all partitions are scored together, and offsets name a record of each."""
-
-    async def body() -> None:
-        group = world(3)
-        for p, offset in ((1, 0), (2, 0), (3, 2)):
-            group.records[p][offset].value = f"no event {p} {offset}".encode()
-        made, _ = await scorer_in(group, "a")
-        worker: Any = made
-        out: dict[Partition, list[Any]] = {}
-        records = [record for p in range(PARTITIONS) for record in group.records[p]]
-        made._outputs(out, worker._models.newest, records, [(r.partition, r.offset) for r in records])
-        rows = [json.loads(message.value) for message in out[Partition("a-scores", 0)]]
-        bad = [(row["partition"], row["offset"]) for row in rows if row["outcome"] == "dead_letter"]
-        assert len(rows) == 12
-        assert bad == [(1, 0), (2, 0), (3, 2)]
-        letters = out[Partition("a-dead-letters", 0)]
-        where = [
-            tuple(int(dict(letter.headers)[f"streampair.{name}"]) for name in ("partition", "offset"))
-            for letter in letters
-        ]
-        assert where == bad
-        assert [letter.value for letter in letters] == [f"no event {p} {o}".encode() for p, o in bad]
-
-    asyncio.run(body())
+    group = world(3)
+    for p, offset in ((1, 0), (2, 0), (3, 2)):
+        group.records[p][offset].value = f"no event {p} {offset}".encode()
+    made, _ = await scorer_in(group, "a")
+    worker: Any = made
+    out: dict[Partition, list[Any]] = {}
+    records = [record for p in range(PARTITIONS) for record in group.records[p]]
+    made._outputs(out, worker._models.newest, records, [(r.partition, r.offset) for r in records])
+    rows = [json.loads(message.value) for message in out[Partition("a-scores", 0)]]
+    bad = [(row["partition"], row["offset"]) for row in rows if row["outcome"] == "dead_letter"]
+    assert len(rows) == 12
+    assert bad == [(1, 0), (2, 0), (3, 2)]
+    letters = out[Partition("a-dead-letters", 0)]
+    where = [
+        tuple(int(dict(letter.headers)[f"streampair.{name}"]) for name in ("partition", "offset"))
+        for letter in letters
+    ]
+    assert where == bad
+    assert [letter.value for letter in letters] == [f"no event {p} {o}".encode() for p, o in bad]
 
 
 @pytest.mark.parametrize(

@@ -169,17 +169,14 @@ READERS = [labels, scores, events_by_id, due_events]
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
-def test_a_reader_reads_again_what_a_seek_has_passed_over(reader: Any) -> None:
-    async def body() -> None:
-        async with reader() as read:
+async def test_a_reader_reads_again_what_a_seek_has_passed_over(reader: Any) -> None:
+    async with reader() as read:
+        await read.poll()
+        read.topic.position = 7  # the client goes on elsewhere
+        for _ in range(6):
             await read.poll()
-            read.topic.position = 7  # the client goes on elsewhere
-            for _ in range(6):
-                await read.poll()
-            assert read.taken() == list(range(END))
-            assert read.dropped() == 1
-
-    asyncio.run(body())
+        assert read.taken() == list(range(END))
+        assert read.dropped() == 1
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
@@ -231,44 +228,35 @@ async def described(config: Any) -> dict[str, int]:
     return {"models": 1}
 
 
-def test_a_due_event_that_is_gone_is_noticed() -> None:
-    async def body() -> None:
-        made: Any
-        async with due_events() as read:
-            made = read.source
-            logged = SimpleNamespace(source=Positions(), next_offset=0, outcomes={})
-            opened: Any = SimpleNamespace(logged_lane=logged, source=logged.source)
-            made._counts = RecordCounts(opened, [])
+async def test_a_due_event_that_is_gone_is_noticed() -> None:
+    made: Any
+    async with due_events() as read:
+        made = read.source
+        logged = SimpleNamespace(source=Positions(), next_offset=0, outcomes={})
+        opened: Any = SimpleNamespace(logged_lane=logged, source=logged.source)
+        made._counts = RecordCounts(opened, [])
+        await read.poll()
+        assert made.difference(opened) is None
+        made._due_order._queues[0].chunks.pop()
+        wanted = "of t/0 3 records were read (due), and 0 wait, 0 are ready and 0 were taken"
+        assert made.difference(opened) == wanted
+
+
+async def test_a_topic_of_due_events_that_was_made_again_is_refused() -> None:
+    async with due_events() as read:
+        await read.poll()
+        with pytest.raises(SourceError, match="was read up to offset 3 and ends at 1"):
+            read.topic.on_lost(read.topic.place, 3, 0)
+
+
+async def test_a_labels_topic_that_was_made_again_is_read_from_its_start() -> None:
+    async with labels() as read:
+        for _ in range(2):
             await read.poll()
-            assert made.difference(opened) is None
-            made._due_order._queues[0].chunks.pop()
-            wanted = "of t/0 3 records were read (due), and 0 wait, 0 are ready and 0 were taken"
-            assert made.difference(opened) == wanted
-
-    asyncio.run(body())
-
-
-def test_a_topic_of_due_events_that_was_made_again_is_refused() -> None:
-    async def body() -> None:
-        async with due_events() as read:
-            await read.poll()
-            with pytest.raises(SourceError, match="was read up to offset 3 and ends at 1"):
-                read.topic.on_lost(read.topic.place, 3, 0)
-
-    asyncio.run(body())
-
-
-def test_a_labels_topic_that_was_made_again_is_read_from_its_start() -> None:
-    async def body() -> None:
-        async with labels() as read:
-            for _ in range(2):
-                await read.poll()
-            read.topic.position = 0
-            read.topic.on_lost(read.topic.place, 6, 0)
-            await read.poll()
-            assert read.taken() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
-
-    asyncio.run(body())
+        read.topic.position = 0
+        read.topic.on_lost(read.topic.place, 6, 0)
+        await read.poll()
+        assert read.taken() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
 
 
 def test_a_partition_that_was_paused_is_resumed_when_its_order_begins_anew() -> None:
