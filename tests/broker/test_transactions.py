@@ -278,6 +278,7 @@ async def test_after_a_takeover_nothing_of_the_old_owner_comes(apache_kafka: Clu
 
 
 async def test_a_broker_that_is_away_is_waited_for(stoppable_kafka: Cluster, unique: Unique) -> None:
+    """A producer that is of no use, or sends twice, once the broker is back."""
     source = Partition(stoppable_kafka.create_topic(unique("in")), 0)
     out, group = Partition(stoppable_kafka.create_topic(unique("out")), 0), unique("group")
     producer = producer_of(stoppable_kafka, unique("app"), source)
@@ -749,6 +750,7 @@ async def test_an_id_that_the_broker_has_forgotten_is_fenced(forgetful: KafkaBro
 
 @pytest.mark.broker
 async def test_a_user_who_may_not_write(forgetful: KafkaBroker, unique: Unique) -> None:
+    """An error that would be retried for ever, and outputs of a part of a transaction."""
     source = Partition(forgetful.create_topic(unique("in")), 0)
     out, closed = (Partition(forgetful.create_topic(unique(name)), 0) for name in ("out", "closed"))
     app, barred, group = unique("app"), unique("barred"), unique("group")

@@ -390,6 +390,7 @@ def test_replay_stops_when_the_schema_broke(config: Path) -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error(config: Path) -> None:
+    """A traceback when `head` has read enough."""
     file = config.with_name("events.jsonl")
     file.write_text("".join(json.dumps(r) + "\n" for r in rows(4000)))
     command = f"{sys.executable} -m streampair_connectors replay {config} {file} | head -n 1"

@@ -207,6 +207,7 @@ asyncio.run(body())
 
 
 def test_check_tries_the_codecs(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """A codec that is missing and is noticed with the first compressed record alone."""
     broker.create_topic("in")
     text = 'app = "a"\n[input]\ntopic = "in"\nlabel = "y"\nfeatures = ["f"]\n[store]\ndirectory = "state"\n'
     text += '[learner]\nclass = "streampair.auc.PairOGD"\n'

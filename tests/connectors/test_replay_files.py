@@ -262,6 +262,7 @@ def replayed(path: Path, batch_size: int) -> tuple[bytes, list[bytes]]:
 def test_a_file_gives_the_same_in_batches_and_line_by_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A line that the reader of blocks cuts, or decodes otherwise."""
     draw = random.Random(1)
     decoders = event_files.csv_decoder
     for number in range(6):

@@ -50,6 +50,7 @@ def outputs(path: Path) -> list[tuple[str, str]]:
 
 
 def test_a_notebook_runs_and_shows_what_it_says(tmp_path: Path) -> None:
+    """A cell that fails, or prints something else than is kept in the notebook."""
     result = run(NOTEBOOK, tmp_path)
     assert result.returncode == 0, result.stderr
     printed, again = outputs(NOTEBOOK), outputs(tmp_path / "run.ipynb")

@@ -42,6 +42,7 @@ def fetched(page: str) -> list[str]:
 
 
 def test_no_page_fetches_anything(site: Path) -> None:
+    """A page that asks another host for a font or a script; the site is built here."""
     found = sorted(site.rglob("*.html"))
     assert len(found) > 15
     for page in found:
@@ -72,6 +73,7 @@ def test_formulas_are_mathml(site: Path) -> None:
 
 
 def test_the_search_works_from_the_disk(site: Path) -> None:
+    """An index that only a server can hand out."""
     with browser() as started:
         page = started.new_page(viewport={"width": 1440, "height": 900})
         page.goto((site / "privacy" / "index.html").as_uri())

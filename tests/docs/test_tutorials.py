@@ -34,11 +34,13 @@ def check(page: str, directory: Path, replace: dict[str, str] | None = None) -> 
 
 
 def test_a_river_pipeline(tmp_path: Path) -> None:
+    """A step that fails, or prints something else than the page shows."""
     check("docs/tutorials/river.md", tmp_path)
     assert len((tmp_path / "scores.jsonl").read_text().splitlines()) == 1250
 
 
 def test_from_a_random_forest(tmp_path: Path) -> None:
+    """A step that fails, or prints something else than the page shows."""
     check("docs/tutorials/forest.md", tmp_path)
 
 
@@ -55,6 +57,7 @@ def need(*programs: str) -> None:
 
 @pytest.mark.embedded
 def test_fraud_with_chargebacks(tmp_path: Path) -> None:
+    """A step that fails, or prints something else than the page shows."""
     need("curl")
     first, second = free_ports(2)
     check("docs/tutorials/chargebacks.md", tmp_path, {"9464": str(first), "9465": str(second)})
@@ -62,6 +65,7 @@ def test_fraud_with_chargebacks(tmp_path: Path) -> None:
 
 @pytest.mark.embedded
 def test_kafka_with_prometheus(tmp_path: Path) -> None:
+    """A step that fails, or prints something else than the page shows."""
     need("prometheus", "curl")
     (tmp_path / "deploy").symlink_to(support.ROOT / "deploy")
     metrics, prometheus = free_ports(2)

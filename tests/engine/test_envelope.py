@@ -54,6 +54,7 @@ def same(a: Any, b: Any) -> bool:
 @settings(deadline=None)
 @given(tree=st.dictionaries(st.text(), trees, max_size=4), signed=st.booleans())
 def test_what_goes_in_comes_out(tree: dict[str, Any], signed: bool) -> None:
+    """A value, or a bit of it, that a snapshot changes."""
     key = lanes.KEY if signed else None
     data = pack(tree, signing_key=key)
     assert same(tree, unpack(data, signing_keys=[] if key is None else [key]))

@@ -169,6 +169,7 @@ def play(data: st.DataObject) -> int:
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_no_second_view_is_free(data: st.DataObject) -> None:
+    """A second view that an override lets out without a charge."""
     play(data)
 
 

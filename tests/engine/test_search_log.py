@@ -179,5 +179,6 @@ def an_acceptance_costs_one_fork(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_log_that_forgets_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search must find what each faulty log lets out."""
     MUTANTS[name](monkeypatch)
     assert search_log.find(range(SCRIPTS), shrink=False) is not None

@@ -263,11 +263,13 @@ def observed_epsilon(one: pd.DataFrame, other: pd.DataFrame) -> float:
 
 @pytest.mark.parametrize("cell", ["abc", "1_000", "2024-01-01"])
 def test_a_text_in_one_cell_shows_no_more_than_is_promised(cell: str) -> None:
+    """One text in a column changes how its other cells are read."""
     assert observed_epsilon(canary("0.5"), canary(cell)) <= 1.0
 
 
 @pytest.mark.parametrize("label", ["maybe", "", "0.5"])
 def test_a_text_for_a_label_shows_no_more_than_is_promised(label: str) -> None:
+    """One label that cannot be read changes how the others are read."""
     assert observed_epsilon(canary("0.5"), canary("0.5", label=label)) <= 1.0
 
 

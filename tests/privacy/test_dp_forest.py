@@ -184,6 +184,7 @@ def test_it_ranks_what_no_linear_score_does() -> None:
 
 @pytest.mark.parametrize("horizon", [1200, None])
 def test_batches_replay_and_copies_give_the_bits_of_one_by_one(horizon: int | None) -> None:
+    """Leaves that are counted in another order in a batch, or drawn anew after a restart."""
     x, y = ring(1200)
     x[5, 0] = math.nan
     labels = [None if i == 9 else bool(v) for i, v in enumerate(y)]

@@ -350,6 +350,7 @@ def events(count: int) -> list[tuple[dict[str, float], bool]]:
 
 
 def test_what_no_machine_can_hold_is_refused() -> None:
+    """A buffer that ends the process for want of memory, and noise beyond 64-bit sums."""
     gradients = privacy.PairGradients(buffer=buffers.FullHistory())
     with pytest.raises(ConfigError, match="all kept"):
         auc.PairFTRL(horizon=900_000, features=range(10_000), mechanism=gradients, warmup=0)

@@ -152,6 +152,8 @@ class Forgetful(Ledger):
 
 @pytest.mark.parametrize("mutant", [Trusting, Forgetful])
 def test_a_ledger_that_lets_a_view_leave_is_caught(mutant: type[Ledger]) -> None:
+    """The search for an uncharged view must find one in each faulty ledger."""
+
     @settings(max_examples=2000, deadline=None, database=None, derandomize=True)
     @given(data=st.data())
     def run(data: st.DataObject) -> None:

@@ -173,6 +173,7 @@ def test_the_pairing_of_the_proof() -> None:
 @pytest.mark.parametrize("size", [1, 32, 700])
 @pytest.mark.parametrize("horizon", [None, 500, 40_000])
 def test_the_strategies_fall_as_the_proof_needs(size: int, horizon: int | None) -> None:
+    """A fit whose column rises: then the worst record is another one."""
     strategy = fit_blt(fifo_pattern(size), horizon)
     column = strategy.column(2000)
     assert np.all(column >= 0.0)

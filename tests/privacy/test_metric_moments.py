@@ -168,6 +168,7 @@ def test_without_classes_it_goes_on_from_its_state() -> None:
 
 
 def test_neighbours_are_better_found_than_by_gradients() -> None:
+    """Moments that are summed up wrongly still learn, but no better than gradients."""
     rng = np.random.default_rng(5)
     n, d = 6000, 24
     means = 1.5 * rng.normal(size=(4, d)) * (np.arange(d) < 2)

@@ -228,6 +228,7 @@ def observed_mu(runs: int = 80) -> tuple[float, float]:
 
 @pytest.mark.slow
 def test_an_audit_shows_what_is_claimed_and_catches_less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise that is too small for its relation, by runs on neighbouring graphs."""
     found, claimed = observed_mu(1000)
     error = 4.0 * math.sqrt(2.0 / 1000 + claimed**2 / 4000)
     assert 0.7 * claimed < found < claimed + error
@@ -249,6 +250,7 @@ def least_epsilon(a: Any, b: Any, cut: float) -> float:
 def test_an_audit_of_laplace_noise_shows_what_is_claimed_and_catches_less(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Noise that is too small for its epsilon, by how often an attacker is right."""
     X, *sides = neighbours(RIM)
 
     def moved_to(side: int) -> float:

@@ -357,6 +357,7 @@ DRAWING = (batch.OffPairStrC, batch.DPEGD, batch.LocalizedPairSGD)  # they toss 
 def test_an_audit_shows_what_is_claimed_and_catches_less_noise(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Noise that is too small for the sensitivity of a fit, by runs on neighbouring tables."""
     found, claimed = observed_mu(AUDITED[name])
     # Of a mean over a std, at four sigma.
     error = 4.0 * math.sqrt(2.0 / 80 + claimed**2 / 320)

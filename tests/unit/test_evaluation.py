@@ -466,6 +466,7 @@ class Overconfident(Regret):
 
 @pytest.mark.slow
 def test_mutants_are_noticed() -> None:
+    """The comparison with brute force must tell an estimate that is off from one that is not."""
     balanced = Stream(*CASES["balanced"], seed=7)
     assert share_within(balanced, 40, Overconfident, factor=3.0) < 0.9
     drift = Stream(700, 2, 0.5, losses.Hinge(), 5.0, seed=5)

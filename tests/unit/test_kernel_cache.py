@@ -98,6 +98,7 @@ def test_what_an_image_has_compiled_is_found_from_a_folder_of_ones_own(scratch: 
 
 
 def test_where_nothing_can_be_written_each_process_compiles(scratch: Path) -> None:
+    """A start that fails on a disk that is read-only."""
     (scratch / "__pycache__").write_text("no folder")
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), str(scratch / "callee.py" / "x"))
     for _ in range(2):
@@ -249,6 +250,7 @@ print(json.dumps([missed, sum(bool(k.stats.cache_hits) for k in kernels)]))
 
 
 def test_a_second_process_of_the_package_compiles_nothing() -> None:
+    """A kernel whose cache is not found: then each start takes a minute."""
     tell(FIRST_RECORDS, dict(os.environ))  # compiles, if nothing did before
     missed, found = tell(FIRST_RECORDS, dict(os.environ))
     assert missed == []

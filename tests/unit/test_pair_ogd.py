@@ -73,6 +73,7 @@ eighths = st.integers(-32, 32).map(lambda v: v / 8)
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
 @given(data=st.data())
 def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, data: st.DataObject) -> None:
+    """A step, an average or a buffer that is another one for some loss, rate, radius or ridge."""
     d = data.draw(st.integers(1, 6))
     records = data.draw(
         st.lists(st.tuples(st.lists(eighths, min_size=d, max_size=d), st.booleans()), min_size=1, max_size=25)
