@@ -30,7 +30,7 @@ from streampair_connectors.kafka.membership import WholeTopicAssignor, describe_
 from streampair_connectors.stores import TopicLane
 from streampair_connectors.worker.flow_control import Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
-from streampair_connectors.worker.worker import Worker
+from streampair_connectors.worker.session import Session
 
 from streampair.engine import LoggedLane
 from streampair.errors import SourceError
@@ -432,35 +432,34 @@ def test_a_rebalance_while_a_lane_is_opened_loses_no_record(
 
     What was polled then is of an earlier epoch, and dropped: who does not seek again never scores it.
     """
-    ask, opened = Opener.open, Worker._open
-    rejoined: list[Worker] = []
+    ask, opened = Opener.open, Session._open_lane
+    rejoined: list[Session] = []
     rebalanced = threading.Event()  # that the rebalance is over, but for the worker, which still opens
 
-    async def assigned(self: Worker, partitions: list[Partition]) -> None:
+    async def assigned(self: Session, partitions: list[Partition]) -> None:
         if rejoined:
             rebalanced.set()
         await notes(self, partitions)
 
     async def open_slowly(self: Opener, *args: Any) -> OpenLane:
         lane = await ask(self, *args)
-        assert inside.worker is not None
         if not rejoined:
-            rejoined.append(inside.worker)
-            rejoin(inside.worker._consumer._consumer)
+            rejoined.append(inside.session)
+            rejoin(inside.session._consumer._consumer)
             await until("the end of the rebalance", rebalanced.is_set)
         return lane
 
-    async def open_and_poll(self: Worker) -> None:
+    async def open_and_poll(self: Session) -> None:
         await opened(self)
         fetcher = self._consumer._consumer._fetcher
         await until("records that wait to be polled", lambda: fetcher._records)
 
     app = App(apache_kafka, tmp_path, unique("app")).create_topics()
     app.produce(events(40))
-    notes = Worker._on_assigned
-    monkeypatch.setattr(Worker, "_on_assigned", assigned)
+    notes = Session._on_assigned
+    monkeypatch.setattr(Session, "_on_assigned", assigned)
     monkeypatch.setattr(Opener, "open", open_slowly)
-    monkeypatch.setattr(Worker, "_open", open_and_poll)
+    monkeypatch.setattr(Session, "_open_lane", open_and_poll)
     with Inside(app) as inside:
         app.await_scores({0: 40}, inside)
         assert rejoined
@@ -494,14 +493,12 @@ def test_heartbeats_go_on_while_a_lane_is_opened(
 
     def kept() -> bool:
         """Whether the member has outlived a session, which is four heartbeats, beside the other one."""
-        assert first.worker is not None
-        generation, name, _ = first.worker._consumer.member
+        generation, name, _ = first.session._consumer.member
         return generation > openings[0] and beats[name, generation] > 5
 
     async def open_slowly(self: Opener, *args: Any) -> OpenLane:
         lane = await ask(self, *args)
-        assert first.worker is not None
-        openings.append(first.worker._consumer.member.generation)
+        openings.append(first.session._consumer.member.generation)
         begun.set()
         if len(openings) == 1:
             await until("heartbeats for more than a session", kept, 30.0)

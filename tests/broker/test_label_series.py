@@ -65,8 +65,7 @@ def test_each_message_of_the_labels_topic_has_one_outcome(
     asyncio.run(send_value(app, app.input, b"{}", time_ms=BEGIN + 400 * DAY))  # an event without an id
     with Inside(app) as worker:
         wait_for("all were due", lambda: due(worker) == 401)
-        assert worker.worker is not None
-        source = worker.worker._source
+        source = worker.session._source
         assert isinstance(source, LateLabelSource)
         # A snapshot, a minute later, would forget it too.
         wait_for("what was taken is forgotten", lambda: not source._joined_ahead, seconds=20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import time
@@ -19,7 +20,7 @@ from harness.applications import App, Inside, events, read_until, same, scores_b
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.cli import app as cli
-from streampair_connectors.worker import worker as worker_module
+from streampair_connectors.worker import session
 from streampair_connectors.worker.flow_control import Backlog
 from typer.testing import CliRunner
 
@@ -167,14 +168,17 @@ def test_a_tombstone_is_counted_and_is_no_dead_letter(app: App) -> None:
 
 
 def test_a_backlog_is_in_the_log(
-    kafka: Cluster, unique: Unique, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kafka: Cluster,
+    unique: Unique,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(session, "Backlog", functools.partial(Backlog, seconds=0.0))
     app = App(kafka, tmp_path, unique("app")).create_topics()
     caplog.set_level("INFO", logger="streampair_connectors")
     app.produce(events(400))
     with Inside(app) as worker:
-        assert worker.worker is not None
-        worker.worker._backlog = Backlog(app.name, seconds=0.0)
         wait_for("the commit", lambda: worker.learned() == 400)
         wait_for("the end of the backlog", lambda: "caught_up" in caplog.text)
         assert worker.stop() is None
@@ -349,7 +353,7 @@ def test_the_broker_may_die_and_come_back(
 def test_a_worker_can_be_stopped_while_the_broker_is_away(
     stoppable_kafka: KafkaBroker, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "_STOP_SECONDS", 2.0)
+    monkeypatch.setattr(session, "_STOP_SECONDS", 2.0)
     app = App(stoppable_kafka, tmp_path, unique("app")).create_topics()
     values = events(100)
     app.produce(values)

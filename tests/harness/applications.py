@@ -23,6 +23,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import TopicStore
 from streampair_connectors.worker.factory import build_lane
 from streampair_connectors.worker.model_topic import PublishedModel, read_model
+from streampair_connectors.worker.session import Session
 from streampair_connectors.worker.worker import Worker
 
 from harness.kafka import Cluster
@@ -371,6 +372,12 @@ class Inside:
     def telemetry(self) -> Telemetry:
         assert self.worker is not None, self.error
         return self.worker.telemetry
+
+    @property
+    def session(self) -> Session:
+        assert self.worker is not None
+        assert self.worker.session is not None
+        return self.worker.session
 
     def metrics(self) -> str:
         """What ``/metrics`` would say."""

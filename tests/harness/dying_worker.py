@@ -370,7 +370,7 @@ def _no_flush() -> None:
 
 def _keeps_what_was_revoked() -> None:
     """Stays in the group and works on with lanes that the group has given to another worker."""
-    owner = found(f"{_HERE}.worker.worker:Worker")
+    owner = found(f"{_HERE}.worker.session:Session")
 
     async def revoked(self: Any, partitions: Any) -> None:
         self._assigned.difference_update(partitions)
