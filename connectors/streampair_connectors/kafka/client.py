@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import socket
 import ssl
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+import aiohappyeyeballs
 import msgspec
 from aiokafka import AIOKafkaProducer, codec, conn
 from aiokafka import errors as kafka_errors
@@ -154,8 +156,17 @@ async def _probe(host: str, port: int, options: dict[str, Any]) -> str | None:
             await closed
 
 
+async def _connect(host: str, port: int) -> socket.socket:
+    """Connect to a name; its next address is tried soon, not after a time-out.
+
+    The loop's own `happy_eyeballs_delay` loses the socket of an attempt that is cancelled while it succeeds.
+    """
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS)
+
+
 class _AllAddresses:
-    """An event loop whose connections try the next address of a name soon, not after a time-out."""
+    """An event loop whose connections try all addresses of a name."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -163,8 +174,13 @@ class _AllAddresses:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
 
-    def create_connection(self, *arguments: Any, **options: Any) -> Any:
-        return self._loop.create_connection(*arguments, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS, **options)
+    async def create_connection(
+        self, factory: Callable[[], asyncio.Protocol], host: str, port: int, *, ssl: ssl.SSLContext | None
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        name = None if ssl is None else host
+        return await self._loop.create_connection(
+            factory, sock=await _connect(host, port), ssl=ssl, server_hostname=name
+        )
 
 
 class _Connection(conn.AIOKafkaConnection):  # type: ignore[misc]  # untyped base
@@ -295,10 +311,11 @@ def _client_certificate_error(config: KafkaConfig, name: str, why: str) -> _Find
     )
 
 
-def _open(
-    host: str, port: int, **options: Any
-) -> Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    return asyncio.open_connection(host, port, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS, **options)
+async def _open(
+    host: str, port: int, ssl: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    name = None if ssl is None else host
+    return await asyncio.open_connection(sock=await _connect(host, port), ssl=ssl, server_hostname=name)
 
 
 async def _listens(host: str, port: int) -> bool:
