@@ -17,7 +17,7 @@ from streampair.evaluation.epochs import unit_of
 if TYPE_CHECKING:
     from river import metrics
 
-__all__ = ["delayed_labels", "delayed_progressive_val_score"]
+__all__ = ["LabelJoin", "PendingEvent", "delayed_labels", "delayed_progressive_val_score"]
 
 
 def delayed_labels(
@@ -54,7 +54,8 @@ def delayed_labels(
         How long before its event a label may come, and how much longer to wait for labels; as `after`.
     order
         ``"wait"``: an event is learned when it is due, with or without a label, in the order of events.
-        ``"arrival"``: it is learned as soon as its label comes, and absences when they are due.
+        ``"arrival"``: it is learned as soon as its label comes. An event without a label, or whose labels all
+        came before it, is learned when it is due.
 
     Yields
     ------
@@ -91,8 +92,11 @@ def delayed_labels(
     2 {'amount': 3.0} None
     2 {'amount': 3.0} False
     """
-    steps = _steps(events, labels, _Rules.checked(after, absent, lateness, order))
-    return ((event.number, event.x if learn else copy.copy(event.x), event.y) for event, learn in steps)
+    join = LabelJoin(after=after, absent=absent, lateness=lateness, order=order)
+    return (
+        (event.number, copy.copy(event.x) if what == "score" else event.x, event.y)
+        for what, event in join.steps(events, labels)
+    )
 
 
 def delayed_progressive_val_score(
@@ -152,8 +156,9 @@ def delayed_progressive_val_score(
         )
     probabilities = isinstance(model, base.Classifier) and not getattr(metric, "requires_labels", True)
     predict = model.predict_proba_one if probabilities else model.predict_one
-    for event, learn in _steps(events, labels, _Rules.checked(after, absent, lateness, order)):
-        if not learn:
+    join = LabelJoin(after=after, absent=absent, lateness=lateness, order=order)
+    for what, event in join.steps(events, labels):
+        if what == "score":
             event.prediction = predict(copy.copy(event.x))
             continue
         if event.prediction is not None and event.prediction != {}:
@@ -162,17 +167,80 @@ def delayed_progressive_val_score(
     return metric
 
 
-@dataclass(frozen=True)
-class _Rules:
-    """How long labels may take, and what an event without one is learned as."""
+@dataclass(eq=False, slots=True)
+class PendingEvent:
+    """An event that is not due.
 
-    after: Any
-    absent: Any
-    lateness: Any
-    at_once: bool
+    Attributes
+    ----------
+    number
+        How many events came before.
+    id, x
+        As given; `x` is None once the event was learned.
+    y
+        Its label; None: none has come.
+    moment, latest, due
+        When it happened, the last moment at which its label is in time, and when it is due.
+    learned
+        Whether it was learned when its label came.
+    prediction
+        For the caller.
+    """
 
-    @classmethod
-    def checked(cls, after: Any, absent: Any, lateness: Any, order: str) -> _Rules:
+    number: int
+    id: Any
+    x: Any
+    moment: Any
+    latest: Any
+    due: Any
+    y: Any = None
+    learned: bool = False
+    prediction: Any = None
+
+
+@dataclass(eq=False, slots=True)
+class _Label:
+    """A label that no event had when it came."""
+
+    moment: Any
+    id: Any
+    y: Any
+
+
+class LabelJoin:
+    """Joins events with labels, for `delayed_labels` and for replays of files.
+
+    It keeps events that are not due, and labels whose event may still come.
+
+    Parameters
+    ----------
+    after, absent, lateness, order
+        As in `delayed_labels`.
+
+    Attributes
+    ----------
+    waiting
+        The events that are not due, in their order.
+    early
+        The labels that no event had when they came, and whose event may still come.
+    repeated
+        How many further labels there were for events that had one.
+
+    Raises
+    ------
+    ConfigError
+        An argument is wrong.
+
+    Examples
+    --------
+    >>> from streampair.evaluation.label_delay import LabelJoin
+    >>> join = LabelJoin(after=5, absent=False)
+    >>> steps = join.steps([(0, "a", {}), (9, "b", {})], [(4, "a", True)])
+    >>> [(what, event.number, event.y) for what, event in steps]
+    [('score', 0, None), ('due', 0, True), ('score', 1, None), ('due', 1, False)]
+    """
+
+    def __init__(self, *, after: Any, absent: Any = None, lateness: Any = 0, order: str = "wait") -> None:
         if order not in ("wait", "arrival"):
             raise ConfigError(f"order is {order!r}", fix="give 'wait' or 'arrival'")
         try:
@@ -186,72 +254,104 @@ class _Rules:
                 f"after is {after!r} and lateness {lateness!r}",
                 fix="give two numbers of at least 0, or two timedeltas",
             )
-        return cls(after, absent, lateness, order == "arrival")
-
-
-@dataclass(eq=False, slots=True)
-class _Event:
-    """An event that is not due."""
-
-    number: int
-    id: Any
-    x: Any
-    latest: Any  # the last moment at which its label is in time
-    due: Any
-    y: Any = None
-    prediction: Any = None
-
-
-@dataclass(eq=False, slots=True)
-class _Label:
-    """A label that no event had when it came."""
-
-    moment: Any
-    id: Any
-    y: Any
-
-
-class _Join:
-    """Events that are not due, and labels whose event may still come."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[_Event] = deque()  # in the order of events, so of dues
-        self._by_id: dict[Any, deque[_Event]] = {}
-        self._early: deque[_Label] = deque()
+        self._after, self._absent, self._lateness = after, absent, lateness
+        self._at_once = order == "arrival"
+        self.waiting: deque[PendingEvent] = deque()  # in the order of events, so of dues
+        self._by_id: dict[Any, deque[PendingEvent]] = {}
+        self.early: deque[_Label] = deque()
         self._early_by_id: dict[Any, deque[_Label]] = {}
+        self.repeated = 0
 
-    def label(self, moment: Any, id: Any, y: Any) -> _Event | None:
-        """Give a label to the first event for which it is in time; the event, if this is its first label."""
+    def steps(
+        self, events: Iterable[tuple[Any, Any, Any]], labels: Iterable[tuple[Any, Any, Any]]
+    ) -> Iterator[tuple[str, PendingEvent]]:
+        """Iterate over what happens to events.
+
+        Parameters
+        ----------
+        events, labels
+            As in `delayed_labels`; each is read as far as the next step needs it.
+
+        Yields
+        ------
+        tuple
+            What happens, and the event: `"score"` when it comes, and when it is to be learned `"label"` if
+            that is since its label came, else `"due"`.
+
+        Raises
+        ------
+        ConfigError
+            As in `delayed_labels`.
+        """
+        after, lateness = self._after, self._lateness
+        events, labels = _checked("event", events, after), _checked("label", labels, after)
+        number = 0
+        event, label = next(events, None), next(labels, None)
+        if event is not None:
+            _check_units(event[0], after, None if label is None else label[0])
+        while event is not None or self.waiting:
+            kind = _first(event, label, self.waiting[0].due if self.waiting else None)
+            if kind == "label":
+                assert label is not None
+                labelled = self._label(*label)
+                if labelled is not None and self._at_once:
+                    yield from _learned(labelled)
+                label = next(labels, None)
+            elif kind == "due":
+                ended = self._due()
+                if ended.y is None:
+                    ended.y = self._absent
+                if ended.y is not None and not ended.learned:
+                    yield "due", ended
+            else:
+                assert event is not None
+                moment, id, x = event
+                happened = PendingEvent(number, id, x, moment, moment + after, moment + after + lateness)
+                number += 1
+                yield "score", happened
+                if self._event(happened, moment - lateness) and self._at_once:
+                    yield from _learned(happened)
+                event = next(events, None)
+
+    def _label(self, moment: Any, id: Any, y: Any) -> PendingEvent | None:
+        """Give a label to the first event for which it is in time; the event, if this label counts for it."""
         events = self._by_id.get(id, deque())
         while events and events[0].latest < moment:
             events.popleft()
         if not events:
             label = _Label(moment, id, y)
-            self._early.append(label)
+            self.early.append(label)
             self._early_by_id.setdefault(id, deque()).append(label)
             return None
-        if events[0].y is not None:
+        event = events[0]
+        self.repeated += event.y is not None
+        if event.y is not None and (event.learned or not self._at_once):
             return None
-        events[0].y = y
-        return events[0]
+        event.y = y  # in place of one that came before the event, if it is learned at once
+        return event
 
-    def event(self, event: _Event, earliest: Any) -> bool:
-        """Let an event wait; True if its label is here, since it came from `earliest` on."""
-        while self._early and self._early[0].moment < earliest:
-            label = self._early.popleft()
+    def _event(self, event: PendingEvent, earliest: Any) -> bool:
+        """Let an event wait, with its label if one came from `earliest` on; True if that came with it."""
+        while self.early and self.early[0].moment < earliest:
+            label = self.early.popleft()
             same = self._early_by_id.get(label.id)
             if same and same[0] is label:
                 same.popleft()
                 if not same:
                     del self._early_by_id[label.id]
         found = self._early_by_id.pop(event.id, None)
+        together = False
         if found:
-            event.y = found[0].y
+            label = found[0]
+            if self._at_once:
+                label = next((each for each in found if each.moment >= event.moment), label)
+            event.y, together = label.y, label.moment >= event.moment
+            self.repeated += len(found) - 1
         self.waiting.append(event)
         self._by_id.setdefault(event.id, deque()).append(event)
-        return event.y is not None
+        return together
 
-    def due(self) -> _Event:
+    def _due(self) -> PendingEvent:
         """The first event that is due; it waits no longer."""
         event = self.waiting.popleft()
         events = self._by_id.get(event.id)
@@ -262,42 +362,11 @@ class _Join:
         return event
 
 
-def _steps(
-    events: Iterable[tuple[Any, Any, Any]], labels: Iterable[tuple[Any, Any, Any]], rules: _Rules
-) -> Iterator[tuple[_Event, bool]]:
-    """Each event when it happens, with False, and when it is learned, with True."""
-    after, lateness, at_once = rules.after, rules.lateness, rules.at_once
-    events, labels = _checked("event", events, after), _checked("label", labels, after)
-    join, number = _Join(), 0
-    event, label = next(events, None), next(labels, None)
-    if event is not None:
-        _check_units(event[0], after, None if label is None else label[0])
-    while event is not None or join.waiting:
-        kind = _first(event, label, join.waiting[0].due if join.waiting else None)
-        if kind == "label":
-            assert label is not None
-            labelled = join.label(*label)
-            if labelled is not None and at_once:
-                yield labelled, True
-                labelled.x = None
-            label = next(labels, None)
-        elif kind == "due":
-            ended = join.due()
-            missing = ended.y is None
-            if missing:
-                ended.y = rules.absent
-            if ended.y is not None and (missing or not at_once):
-                yield ended, True
-        else:
-            assert event is not None
-            moment, id, x = event
-            happened = _Event(number, id, x, moment + after, moment + after + lateness)
-            number += 1
-            yield happened, False
-            if join.event(happened, moment - lateness) and at_once:
-                yield happened, True
-                happened.x = None
-            event = next(events, None)
+def _learned(event: PendingEvent) -> Iterator[tuple[str, PendingEvent]]:
+    """The step of an event that is learned before it is due."""
+    event.learned = True
+    yield "label", event
+    event.x = None
 
 
 def _check_units(event: Any, after: Any, label: Any) -> None:

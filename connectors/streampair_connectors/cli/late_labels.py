@@ -1,27 +1,23 @@
-"""Labels of a replay that are in a file of their own: when events are due, and which label they get.
+"""Labels of a replay that are in a file of their own: they are joined with events as in `evaluation`.
 
-The rules are those of `streampair_connectors.worker.late_labels`, with the column `input.time` of both files
-in place of Kafka's timestamps.
+The column `input.time` of both files stands for Kafka's timestamps.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import re
-import tempfile
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-
-import msgspec
-import numpy as np
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from streampair.engine import OrderedRecord, Record
-from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER, LABEL_NO_ID
 from streampair.errors import ConfigError, RecordError, SourceError
 from streampair.evaluation.epochs import UNITS, unit_of
+from streampair.evaluation.label_delay import LabelJoin, PendingEvent
 from streampair_connectors.cli.event_files import Lines
 from streampair_connectors.cli.options import time_of
 from streampair_connectors.codecs.fields import EPOCH_UNITS
@@ -196,56 +192,28 @@ def _listed(values: Sequence[object]) -> str:
 class _LabelFile:
     """The labels of a file, read as far as events need them."""
 
-    def __init__(
-        self, config: Config, table: LabelInputConfig, lines: Lines, kept: LabelTable, ids: _Ids
-    ) -> None:
+    def __init__(self, config: Config, table: LabelInputConfig, lines: Lines, ids: _Ids) -> None:
         self._lines = lines
         self._ids = ids
-        self._kept = kept
         self._id = config.input.id or ""
         self._column = config.input.time or ""
         self._label = table.label
         self._sorted = _Sorted(lines, self._column, config.input)
         self._parser = LabelCodeParser(config)
-        self._more = True
-        self.queue: deque[tuple[int, bytes, int]] | None = deque() if table.order == "arrival" else None
-        """With `order = "arrival"`: time, id and code of the labels that were read, in their order."""
         self.errors: Counter[str] = Counter()
         self.read = 0
 
-    def read_to(self, time: float) -> None:
-        """Read until a label is later than this."""
-        while self._more and (self._sorted.last is None or self._sorted.last <= time):
-            batch = next(self._lines.batches, None)
-            if batch is None:
-                self._more = False
-                return
-            self._add(batch)
-
-    def _add(self, batch: Sequence[Record]) -> None:
-        ids, codes, times, offsets = [], [], [], []
-        for record in batch:
+    def labels(self) -> Iterator[tuple[int, bytes, int]]:
+        """Iterate over time, id and code of each label; lines that are none are counted."""
+        for record in itertools.chain.from_iterable(self._lines.batches):
             self.read += 1
             try:
                 get = self._lines.fields(record.value or b"")
-                label = self._decoded(get)
+                identity, code = self._decoded(get)
             except RecordError as error:
                 self.errors[str(error)] += 1
                 continue
-            times.append(self._sorted.time(record, get(self._column)))
-            ids.append(label[0])
-            codes.append(label[1])
-            offsets.append(record.offset)
-        if self.queue is not None:
-            self.queue.extend(zip(times, ids, codes, strict=True))
-        if ids:
-            self._kept.add(
-                digest_ids(ids),
-                np.array(codes, np.uint8),
-                np.array(times, np.int64),
-                0,
-                np.array(offsets, np.int64),
-            )
+            yield self._sorted.time(record, get(self._column)), identity, code
 
     def _decoded(self, get: Callable[[str], object]) -> tuple[bytes, int]:
         written = get(self._id)
@@ -272,9 +240,9 @@ class _LabelFile:
 class DueEvents:
     """Puts events in the order in which a lane takes them: each to be scored, and later to be learned.
 
-    An event is due when `label_input.after` and `label_input.lateness` have passed. Events that are due at or
-    before the time of another are learned before that one is scored. With `label_input.order = "arrival"` an
-    event is learned when its label comes; at one time labels come first, then dues, then events.
+    See `streampair.evaluation.delayed_labels`: an event is due when `label_input.after` and
+    `label_input.lateness` have passed, and with `label_input.order = "arrival"` it is learned when its label
+    comes.
 
     Parameters
     ----------
@@ -282,169 +250,96 @@ class DueEvents:
         With [label_input]; `check_late_labels` has accepted it.
     events, labels
         Lines of both files. Both must be sorted by time.
-    private
-        Whether the learner is private: labels are then kept on disk.
 
     Attributes
     ----------
+    join
+        The events that wait for their labels.
     events
         Number of events that were taken.
     """
 
-    def __init__(self, config: Config, events: Lines, labels: Lines, *, private: bool) -> None:
+    def __init__(self, config: Config, events: Lines, labels: Lines) -> None:
         table = config.label_input
         assert table is not None
-        self._after, self._wait = int(table.after), int(table.wait)
-        self._table = LabelTable(
-            after=int(table.after),
-            lateness=int(table.lateness),
-            max_labels=None if private else table.max_labels,
-            directory=Path(tempfile.gettempdir()) if private else None,
+        # Code 0: of an event for which no label has come.
+        self.join = LabelJoin(
+            after=int(table.after), absent=0, lateness=int(table.lateness), order=table.order
         )
-        self._events = events
+        self._most = config.worker.batch_size
+        self._lines = events
         self._id, self._time = config.input.id or "", config.input.time or ""
         self._sorted = _Sorted(events, self._time, config.input)
         self._ids = _Ids()
-        self._labels = _LabelFile(config, table, labels, self._table, self._ids)
-        self._waiting: deque[tuple[OrderedRecord, bytes | None]] = deque()
-        # With `order = "arrival"`: events that wait by their ids, and those of them that were learned.
-        self._by_id: dict[bytes, deque[OrderedRecord]] = {}
-        self._learned: set[int] = set()
+        self._labels = _LabelFile(config, table, labels, self._ids)
+        self._last: Record | None = None  # of its batch
         self._ordinal = 0
-        self._used = self._joined = self._absent = 0
+        self._joined = self._absent = 0
         self.events = 0
 
-    def take(self, batch: Iterable[Record]) -> list[OrderedRecord]:
-        """Return these events, to be scored, and before each the events that are due then.
+    def batches(self) -> Iterator[list[OrderedRecord]]:
+        """Iterate over events to be scored and to be learned, a batch of the file at a time.
 
         Raises
         ------
         SourceError
             A time cannot be read, or is earlier than that of the line before.
-        LaneStoppedError
-            More than `label_input.max_labels` wait for their events.
         """
         out: list[OrderedRecord] = []
-        due: list[tuple[int, OrderedRecord, bytes | None]] = []
-        for record in batch:
-            time, identity = self._read(record)
-            self._move_due(time, out, due)
-            event = self._ordered(record, time, LABEL_LATER)
-            out.append(event)
-            self._waiting.append((event, identity))
-            if self._labels.queue is not None and identity is not None:
-                self._by_id.setdefault(identity, deque()).append(event)
-            self.events += 1
-        self._join(out, due)
-        return out
-
-    def rest(self, most: int) -> Iterator[list[OrderedRecord]]:
-        """The events that wait at the end of the file, to be learned, in batches of at most so many."""
-        while self._waiting:
-            out: list[OrderedRecord] = []
-            due: list[tuple[int, OrderedRecord, bytes | None]] = []
-            self._move_due(math.inf, out, due, most)
-            self._join(out, due)
-            if out:
+        labels = self._labels.labels()
+        for what, event in self.join.steps(self._read(), labels):
+            record = event.x
+            out.append(self._ordered(what, event))
+            if len(out) >= self._most or (what == "score" and record is self._last):
                 yield out
-        self._labels.read_to(math.inf)
+                out = []
+        if out:
+            yield out
+        for _ in labels:
+            pass  # no event needs them: they are counted
 
-    def _read(self, record: Record) -> tuple[int, bytes | None]:
-        """The time and the id of an event.
+    def _read(self) -> Iterator[tuple[int, object, Record]]:
+        """Time and id of each event.
 
         A line that cannot be read is a bad event, which the lane sets aside: it has the time of the last one.
         """
-        try:
-            get = self._events.fields(record.value or b"")
-        except RecordError:
-            return self._sorted.last or 0, None
-        written = get(self._id)
-        self._ids.add(self._ids.events, written)
-        return self._sorted.time(record, get(self._time)), _id(written)
+        for batch in self._lines.batches:
+            self._last = batch[-1]
+            for record in batch:
+                self.events += 1
+                time, identity = self._sorted.last or 0, None
+                with contextlib.suppress(RecordError):
+                    get = self._lines.fields(record.value or b"")
+                    written = get(self._id)
+                    self._ids.add(self._ids.events, written)
+                    time, identity = self._sorted.time(record, get(self._time)), _id(written)
+                yield time, object() if identity is None else identity, record  # nobody else has this id
 
-    def _ordered(self, record: Record, time: int, label: int) -> OrderedRecord:
+    def _ordered(self, what: str, event: PendingEvent) -> OrderedRecord:
+        """The record of a step."""
+        record = event.x
+        label = LABEL_LATER
+        if what != "score":
+            label = event.y if isinstance(event.id, bytes) else LABEL_NO_ID
+            self._joined += bool(event.y)
+            self._absent += not event.y
         self._ordinal += 1
         return OrderedRecord(
             self._ordinal - 1,
             record.value,
             None,
-            time,
+            event.moment,
             partition=0,
             position=record.offset,
-            clock=time,
+            clock=event.moment,
             label=label,
+            early=what == "label",
         )
-
-    def _move_due(
-        self,
-        time: float,
-        out: list[OrderedRecord],
-        due: list[tuple[int, OrderedRecord, bytes | None]],
-        most: float = math.inf,
-    ) -> None:
-        """Append the events that are due by a time, with their index."""
-        waiting = self._waiting
-        self._learn_early(time if not waiting else min(time, waiting[0][0].timestamp + self._wait), out)
-        while waiting and waiting[0][0].timestamp + self._wait <= time and len(out) < most:
-            event, identity = waiting.popleft()
-            self._forget(event, identity)
-            if event.position in self._learned:
-                self._learned.discard(event.position)
-                due.append((-1, event, identity))
-            else:
-                due.append((len(out), event, identity))
-                out.append(self._again(event, 0 if identity is not None else LABEL_NO_ID))
-            self._learn_early(time if not waiting else min(time, waiting[0][0].timestamp + self._wait), out)
-
-    def _again(self, event: OrderedRecord, label: int) -> OrderedRecord:
-        return self._ordered(Record(event.position, event.value), event.timestamp, label)
-
-    def _learn_early(self, time: float, out: list[OrderedRecord]) -> None:
-        """With `order = "arrival"`: append the events whose labels come by a time."""
-        queue = self._labels.queue
-        if queue is None:
-            return
-        self._labels.read_to(time)
-        while queue and queue[0][0] <= time:
-            moment, identity, code = queue.popleft()
-            events = self._by_id.get(identity, ())
-            first = next((event for event in events if event.timestamp >= moment - self._after), None)
-            if first is not None and first.position not in self._learned:
-                self._learned.add(first.position)
-                out.append(msgspec.structs.replace(self._again(first, code), early=True))
-
-    def _forget(self, event: OrderedRecord, identity: bytes | None) -> None:
-        events = None if identity is None else self._by_id.get(identity)
-        if events:
-            events.popleft()
-            if not events:
-                del self._by_id[identity]  # type: ignore[arg-type]
-
-    def _join(self, out: list[OrderedRecord], due: Sequence[tuple[int, OrderedRecord, bytes | None]]) -> None:
-        """Give due events their labels."""
-        if not due:
-            return
-        self._labels.read_to(due[-1][1].timestamp + self._after)
-        named = [(index, event.timestamp, identity) for index, event, identity in due if identity is not None]
-        used = 0
-        if named:
-            found = self._table.join(
-                digest_ids([identity for _, _, identity in named]),
-                np.array([time for _, time, _ in named], np.int64),
-            )
-            for (index, _, _), code in zip(named, found.codes.tolist(), strict=True):
-                if code and index >= 0:
-                    out[index] = msgspec.structs.replace(out[index], label=code)
-            used = int(np.count_nonzero(found.codes))
-            self._used += len(found.events)
-        self._joined += used
-        self._absent += len(due) - used
-        self._table.expire(self._waiting[0][0].timestamp if self._waiting else due[-1][1].timestamp)
 
     def no_label_found(self) -> SourceError | None:
         """Return the error of a replay at whose end no label has found an event; None: one has."""
         labels = self._labels
-        if self._used or not self.events:
+        if self._joined or not self.events:
             return None
         invalid = labels.errors.total()
         if invalid == labels.read:
@@ -466,8 +361,8 @@ class DueEvents:
         counts: dict[str, int | str] = {
             "labels_used": self._joined,
             "events_without_label": self._absent,
-            "labels_repeated": self._used - self._joined,
-            "labels_unused": labels.read - self._used - invalid,
+            "labels_repeated": self.join.repeated,
+            "labels_unused": labels.read - self._joined - self.join.repeated - invalid,
         }
         if invalid:
             counts["labels_invalid"] = invalid

@@ -163,8 +163,8 @@ class Replay:
         batches: Iterator[Sequence[Record]] = _growing_batches(source.lines.batches)
         if late is not None:
             events = source.lines._replace(batches=batches)
-            self.late = DueEvents(config, events, late, private=lane.private)
-            batches = self._in_order(self.late, batches)
+            self.late = DueEvents(config, events, late)
+            batches = self.late.batches()
         publish_at, publish_after = 0.0, _FIRST_BATCH
         for batch in self._until_interrupted(batches):
             output = timer.process(batch)
@@ -194,14 +194,6 @@ class Replay:
         gauges = timer.gauges(final=True)
         self.telemetry.publish(labels, gauges, None, timer.seconds)
         return gauges
-
-    def _in_order(
-        self, late: DueEvents, batches: Iterable[Sequence[Record]]
-    ) -> Iterator[Sequence[OrderedRecord]]:
-        """The events in the order in which they are scored and learned."""
-        for batch in batches:
-            yield late.take(batch)
-        yield from late.rest(self.config.worker.batch_size)
 
     def _until_interrupted(self, batches: Iterator[Sequence[Record]]) -> Iterator[Sequence[Record]]:
         while not self.interrupted:
