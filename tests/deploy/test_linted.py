@@ -22,7 +22,7 @@ from harness.worker_process import fetch, wait_for
 from streampair_connectors.cli.app import app
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.serve.routes import ROUTES
-from streampair_connectors.worker import worker as worker_module
+from streampair_connectors.worker import session
 from streampair_connectors.worker.factory import build_learner
 
 from streampair.errors import ConfigError
@@ -174,7 +174,7 @@ def test_the_configuration_is_accepted_and_fits_the_pod(config: Path) -> None:
     name = environment.pop("STREAMPAIR_KAFKA__GROUP_INSTANCE_ID")
     assert name == {"fieldRef": {"fieldPath": "metadata.name"}}
     # it has time to store its last outputs
-    assert pod["terminationGracePeriodSeconds"] > worker_module._STOP_SECONDS
+    assert pod["terminationGracePeriodSeconds"] > session._STOP_SECONDS
     assert completed.store.in_kafka  # so that no pod needs the disk of another
     secret = KUBERNETES["Secret/streampair-keys"]
     assert completed.learner.noise_key() == b"\x4f" * 32

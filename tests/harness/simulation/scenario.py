@@ -21,6 +21,7 @@ from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Message, Partition
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import TopicLog, context_of, seal_of
+from streampair_connectors.worker import session
 from streampair_connectors.worker import worker as worker_module
 from streampair_connectors.worker.factory import build_logged_lane, taken_cells
 from streampair_connectors.worker.worker import Worker
@@ -572,7 +573,7 @@ def simulate(seed: int, on_run: Callable[[Run], None] = lambda run: None) -> Run
     on_run(run)
     # Kernels are those of the tests: they are compiled once, and not by each worker.
     warm = mock.patch.object(worker_module, "warm_up")
-    with warm, mock.patch.object(worker_module, "_STOP_SECONDS", 5.0):
+    with warm, mock.patch.object(session, "_STOP_SECONDS", 5.0):
         try:
             run.run()
         except FaultError as error:
