@@ -36,7 +36,7 @@ class Clock:
     def monotonic(self):
         return time.monotonic() + self.later
 
-config, values, how, minutes = json.loads(ASKED)
+config, values, how, minutes = json.loads(ORDER)
 config = parse_config(config)
 if how == "the learner alone":
     learner = factory.build_learner(config, noise_key=NoiseKey(bytes(32)))
@@ -123,9 +123,9 @@ def compiled_late(
         values.append(
             json.dumps({**{name: coin.uniform(-0.5, 0.5) for name in names}, "y": coin.random() < 0.5})
         )
-    asked = json.dumps([config, values, start, minutes])
+    order = json.dumps([config, values, start, minutes])
     with tempfile.TemporaryDirectory() as folder:  # in a process that has called no kernel
-        ended = programs.run(f"ASKED = {asked!r}\n{CODE}", Path(folder))
+        ended = programs.run(f"ORDER = {order!r}\n{CODE}", Path(folder))
     assert ended.code == 0, ended.errors
     return json.loads(ended.printed)  # type: ignore[no-any-return]
 
