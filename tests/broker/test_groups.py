@@ -125,79 +125,69 @@ class Member:
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
-def test_a_member_that_was_killed_comes_back(
+async def test_a_member_that_was_killed_comes_back(
     apache_kafka: Cluster, unique: Unique, static: bool, record_property: Callable[[str, object], None]
 ) -> None:
     """A static one has its partitions back at once, and nobody notices; another waits for the session."""
     topic = apache_kafka.create_topic(unique("in"), partitions=2)
-
-    async def body() -> None:
-        names = ("a", "b") if static else (None, None)
-        one = await Member(apache_kafka, topic, names[0]).start()
-        await until("both partitions", lambda: one.assigned == {0, 1})
-        other = await Member(apache_kafka, topic, names[1]).start()
-        await until("one each", lambda: len(one.assigned) == len(other.assigned) == 1)
-        seen, had = len(other.assignments), set(one.assigned)
-        await one.die()
-        begin = time.monotonic()
-        again = await Member(apache_kafka, topic, names[0]).start()
-        await until("its partition", lambda: len(again.assigned) == 1)
-        record_property("seconds", round(time.monotonic() - begin, 2))
-        print(f"back after {time.monotonic() - begin:.2f} s, static={static}")
-        if static:
-            assert again.assigned == had
-            assert len(other.assignments) == seen
-        else:
-            await until("the other one notices", lambda: len(other.assignments) > seen)
-        await again.stop()
-        await other.stop()
-
-    asyncio.run(body())
+    names = ("a", "b") if static else (None, None)
+    one = await Member(apache_kafka, topic, names[0]).start()
+    await until("both partitions", lambda: one.assigned == {0, 1})
+    other = await Member(apache_kafka, topic, names[1]).start()
+    await until("one each", lambda: len(one.assigned) == len(other.assigned) == 1)
+    seen, had = len(other.assignments), set(one.assigned)
+    await one.die()
+    begin = time.monotonic()
+    again = await Member(apache_kafka, topic, names[0]).start()
+    await until("its partition", lambda: len(again.assigned) == 1)
+    record_property("seconds", round(time.monotonic() - begin, 2))
+    print(f"back after {time.monotonic() - begin:.2f} s, static={static}")
+    if static:
+        assert again.assigned == had
+        assert len(other.assignments) == seen
+    else:
+        await until("the other one notices", lambda: len(other.assignments) > seen)
+    await again.stop()
+    await other.stop()
 
 
-def test_two_members_with_one_name(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_two_members_with_one_name(apache_kafka: Cluster, unique: Unique) -> None:
     """They take the partitions from each other, until one is stopped and told why; the other keeps them."""
     topic = apache_kafka.create_topic(unique("in"), partitions=2)
-
-    async def body() -> None:
-        members = [await Member(apache_kafka, topic, "same").start() for _ in range(2)]
-        await until("one is stopped", lambda: any(member.error for member in members))
-        (loser,) = (member for member in members if member.error)
-        (winner,) = (member for member in members if not member.error)
-        assert "two workers have the same kafka.group_instance_id" in str(loser.error)
-        await loser.stop()
-        await until("the other has them", lambda: winner.assigned == {0, 1})
-        taken = len(winner.assignments)
-        state = await describe_group(winner.settings, f"{topic}-group", topic)
-        assert state.members == (member_of(winner.consumer._consumer),)
-        assert (winner.error, len(winner.assignments)) == (None, taken)
-        await winner.stop()
-
-    asyncio.run(body())
+    members = [await Member(apache_kafka, topic, "same").start() for _ in range(2)]
+    await until("one is stopped", lambda: any(member.error for member in members))
+    (loser,) = (member for member in members if member.error)
+    (winner,) = (member for member in members if not member.error)
+    assert "two workers have the same kafka.group_instance_id" in str(loser.error)
+    await loser.stop()
+    await until("the other has them", lambda: winner.assigned == {0, 1})
+    taken = len(winner.assignments)
+    state = await describe_group(winner.settings, f"{topic}-group", topic)
+    assert state.members == (member_of(winner.consumer._consumer),)
+    assert (winner.error, len(winner.assignments)) == (None, taken)
+    await winner.stop()
 
 
-def test_a_member_that_is_replaced_once_is_warned_and_no_more(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_a_member_that_is_replaced_once_is_warned_and_no_more(
+    apache_kafka: Cluster, unique: Unique
+) -> None:
     """A takeover is remembered over connections, and one that is followed by a farewell is none too many."""
     topic = apache_kafka.create_topic(unique("in"))
     takeovers = StaticMemberConflicts("same")
     assert takeovers.record(0.0) is None
-
-    async def body() -> None:
-        old = await Member(apache_kafka, topic, "same", takeovers=takeovers).start()
-        await until("its partition", lambda: old.assigned == {0})
-        new = await Member(apache_kafka, topic, "same").start()
-        try:
-            # It goes as soon as it has the partition: the two would take it from each other again and again.
-            await until("the new one has it", lambda: new.assigned == {0})
-            await new.stop()
-            await until("the takeover", lambda: takeovers._times[-1] > 0.0 or old.error)
-            await until("the old one is back", lambda: len(old.assignments) == 2 or old.error)
-            assert old.error is None
-        finally:
-            await new.stop()
-            await old.stop()
-
-    asyncio.run(body())
+    old = await Member(apache_kafka, topic, "same", takeovers=takeovers).start()
+    await until("its partition", lambda: old.assigned == {0})
+    new = await Member(apache_kafka, topic, "same").start()
+    try:
+        # It goes as soon as it has the partition: the two would take it from each other again and again.
+        await until("the new one has it", lambda: new.assigned == {0})
+        await new.stop()
+        await until("the takeover", lambda: takeovers._times[-1] > 0.0 or old.error)
+        await until("the old one is back", lambda: len(old.assignments) == 2 or old.error)
+        assert old.error is None
+    finally:
+        await new.stop()
+        await old.stop()
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.05], ids=["at once", "preempted"])
@@ -240,74 +230,64 @@ def test_a_busy_member_is_not_taken_for_a_stolen_one(
     asyncio.run(body())
 
 
-def test_a_stuck_member_is_noticed_in_a_group_without_offsets(apache_kafka: Cluster, unique: Unique) -> None:
+async def test_a_stuck_member_is_noticed_in_a_group_without_offsets(
+    apache_kafka: Cluster, unique: Unique
+) -> None:
     """A poll that fails because the group has no offset must not count as one that goes on for ever."""
     topic = apache_kafka.create_topic(unique("in"))
-
-    async def body() -> None:
-        member = Member(apache_kafka, topic, max_poll_interval=1.0)
-        member.consumer.seek = lambda *_: None  # type: ignore[method-assign]  # so that the poll has to fail
-        await member.consumer.start()
-        await until("its partition", lambda: member.assigned == {0})
-        lane = Partition(topic, 0)
-        assert await read_register(member.settings, f"{topic}-group", [lane]) == {lane: None}
-        for _ in range(5):
-            assert await member.consumer.poll(10, 0.1) == {}
-        name = member_of(member.consumer._consumer)
-        await until("it is out", lambda: member_of(member.consumer._consumer) != name, seconds=20)
-        await member.stop()
-
-    asyncio.run(body())
+    member = Member(apache_kafka, topic, max_poll_interval=1.0)
+    member.consumer.seek = lambda *_: None  # type: ignore[method-assign]  # so that the poll has to fail
+    await member.consumer.start()
+    await until("its partition", lambda: member.assigned == {0})
+    lane = Partition(topic, 0)
+    assert await read_register(member.settings, f"{topic}-group", [lane]) == {lane: None}
+    for _ in range(5):
+        assert await member.consumer.poll(10, 0.1) == {}
+    name = member_of(member.consumer._consumer)
+    await until("it is out", lambda: member_of(member.consumer._consumer) != name, seconds=20)
+    await member.stop()
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
-def test_added_partitions_are_noticed(apache_kafka: Cluster, unique: Unique, static: bool) -> None:
+async def test_added_partitions_are_noticed(apache_kafka: Cluster, unique: Unique, static: bool) -> None:
     topic = apache_kafka.create_topic(unique("in"), partitions=2)
-
-    async def body() -> None:
-        names = ("a", "b") if static else (None, None)
-        members = [await Member(apache_kafka, topic, name).start() for name in names]
-        await until("one each", lambda: all(len(m.assigned) == 1 for m in members))
-        assert [m.consumer.partition_count() for m in members] == [2, 2]
-        await add_partitions(apache_kafka, topic, 4)
-        await until("two each", lambda: set.union(*(m.assigned for m in members)) == {0, 1, 2, 3})
-        await until("both know", lambda: all(m.consumer.partition_count() == 4 for m in members))
-        for member in members:
-            await member.stop()
-
-    asyncio.run(body())
+    names = ("a", "b") if static else (None, None)
+    members = [await Member(apache_kafka, topic, name).start() for name in names]
+    await until("one each", lambda: all(len(m.assigned) == 1 for m in members))
+    assert [m.consumer.partition_count() for m in members] == [2, 2]
+    await add_partitions(apache_kafka, topic, 4)
+    await until("two each", lambda: set.union(*(m.assigned for m in members)) == {0, 1, 2, 3})
+    await until("both know", lambda: all(m.consumer.partition_count() == 4 for m in members))
+    for member in members:
+        await member.stop()
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_static_members_that_were_away_get_the_added_partitions(
+async def test_static_members_that_were_away_get_the_added_partitions(
     apache_kafka: Cluster, unique: Unique, count: int
 ) -> None:
     """Kafka gives them back what they had, and asks nobody to assign: the new partitions would stay alone."""
     topic = apache_kafka.create_topic(unique("in"), partitions=2)
     names = "ab"[:count]
-
-    async def body() -> None:
-        members = [await Member(apache_kafka, topic, name).start() for name in names]
-        await until("both", lambda: set.union(*(m.assigned for m in members)) == {0, 1})
-        for member in members:
-            await member.stop()
-        await add_partitions(apache_kafka, topic, 3)
-        # The trap: nobody watches.
-        members = [await Member(apache_kafka, topic, name, watch_seconds=3600).start() for name in names]
-        await until("what they had", lambda: all(m.assignments for m in members))
-        assert set.union(*(m.assigned for m in members)) == {0, 1}
-        state = await describe_group(members[0].settings, f"{topic}-group", topic)
-        assert (state.stable, len(state.members), state.assigned) == (True, count, {0, 1})
-        for member in members:
-            await member.stop()
-        # And they do.
-        members = [await Member(apache_kafka, topic, name).start() for name in names]
-        await until("all three", lambda: set.union(*(m.assigned for m in members)) == {0, 1, 2})
-        for member in members:
-            assert member.error is None
-            await member.stop()
-
-    asyncio.run(body())
+    members = [await Member(apache_kafka, topic, name).start() for name in names]
+    await until("both", lambda: set.union(*(m.assigned for m in members)) == {0, 1})
+    for member in members:
+        await member.stop()
+    await add_partitions(apache_kafka, topic, 3)
+    # The trap: nobody watches.
+    members = [await Member(apache_kafka, topic, name, watch_seconds=3600).start() for name in names]
+    await until("what they had", lambda: all(m.assignments for m in members))
+    assert set.union(*(m.assigned for m in members)) == {0, 1}
+    state = await describe_group(members[0].settings, f"{topic}-group", topic)
+    assert (state.stable, len(state.members), state.assigned) == (True, count, {0, 1})
+    for member in members:
+        await member.stop()
+    # And they do.
+    members = [await Member(apache_kafka, topic, name).start() for name in names]
+    await until("all three", lambda: set.union(*(m.assigned for m in members)) == {0, 1, 2})
+    for member in members:
+        assert member.error is None
+        await member.stop()
 
 
 @pytest.mark.parametrize("paced", [True, False], ids=["paced", "mutant"])

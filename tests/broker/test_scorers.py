@@ -150,7 +150,7 @@ def test_dead_letters_have_one_sender(app: App) -> None:
 # ---- the group ------------------------------------------------------------------------------------
 
 
-def test_the_broker_compares_generations_of_members_with_a_name(
+async def test_the_broker_compares_generations_of_members_with_a_name(
     apache_kafka: Cluster, unique: Unique
 ) -> None:
     """Not assignments; and it takes the offsets of a member without a name, whoever the members are."""
@@ -171,25 +171,20 @@ def test_the_broker_compares_generations_of_members_with_a_name(
             await producer.stop()
         return True
 
-    async def body() -> None:
-        consumer = Consumer(config, topic, group, on_revoked=nothing, on_assigned=nothing, on_lost=print)
-        await consumer.start()
-        try:
-            async with asyncio.timeout(30):
-                while consumer.member.generation < 0 or not await commits(
-                    consumer.member, Partition(topic, 0)
-                ):
-                    await consumer.poll(None, 0.1)
-            member, partition = consumer.member, Partition(topic, 0)
-            assert not await commits(member._replace(generation=member.generation - 1), partition)
-            assert not await commits(member._replace(generation=member.generation + 1), partition)
-            assert not await commits(member._replace(member_id="another"), partition)
-            assert await commits(member, Partition(other, 0)), "scorers must know what is theirs"
-            assert await commits(Member(-1, ""), partition), "scorers must never commit as nobody"
-        finally:
-            await consumer.stop()
-
-    asyncio.run(body())
+    consumer = Consumer(config, topic, group, on_revoked=nothing, on_assigned=nothing, on_lost=print)
+    await consumer.start()
+    try:
+        async with asyncio.timeout(30):
+            while consumer.member.generation < 0 or not await commits(consumer.member, Partition(topic, 0)):
+                await consumer.poll(None, 0.1)
+        member, partition = consumer.member, Partition(topic, 0)
+        assert not await commits(member._replace(generation=member.generation - 1), partition)
+        assert not await commits(member._replace(generation=member.generation + 1), partition)
+        assert not await commits(member._replace(member_id="another"), partition)
+        assert await commits(member, Partition(other, 0)), "scorers must know what is theirs"
+        assert await commits(Member(-1, ""), partition), "scorers must never commit as nobody"
+    finally:
+        await consumer.stop()
 
 
 # ---- the way to parallel scoring, and the model topic ---------------------------------------------

@@ -39,62 +39,53 @@ def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
     asyncio.run(body())
 
 
-def test_what_a_task_raised_is_no_trouble_any_more() -> None:
-    async def body() -> None:
-        async def work() -> None:
-            raise ValueError("of no use")
+async def test_what_a_task_raised_is_no_trouble_any_more() -> None:
+    async def work() -> None:
+        raise ValueError("of no use")
 
-        task = asyncio.create_task(work())
-        await asyncio.wait({task})
-        await ended(task)
-        await ended(None)
-
-    asyncio.run(body())
+    task = asyncio.create_task(work())
+    await asyncio.wait({task})
+    await ended(task)
+    await ended(None)
 
 
-def test_work_that_is_cancelled_comes_to_its_end_first() -> None:
-    async def body() -> None:
-        made = []
+async def test_work_that_is_cancelled_comes_to_its_end_first() -> None:
+    made = []
 
-        async def connect() -> str:
-            await asyncio.sleep(0.02)
-            made.append("closed by whoever made it")
-            return "connection"
+    async def connect() -> str:
+        await asyncio.sleep(0.02)
+        made.append("closed by whoever made it")
+        return "connection"
 
-        assert await shielded(connect()) == "connection"
-        task = asyncio.create_task(shielded(connect()))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert len(made) == 2
-        # Without it, nothing is made, and nobody closes what was half made.
-        bare = asyncio.create_task(connect())
-        await asyncio.sleep(0)
-        bare.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await bare
-        assert len(made) == 2
-
-    asyncio.run(body())
+    assert await shielded(connect()) == "connection"
+    task = asyncio.create_task(shielded(connect()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(made) == 2
+    # Without it, nothing is made, and nobody closes what was half made.
+    bare = asyncio.create_task(connect())
+    await asyncio.sleep(0)
+    bare.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await bare
+    assert len(made) == 2
 
 
-def test_work_that_does_not_end_is_cancelled_after_a_moment() -> None:
-    async def body() -> None:
-        ends = asyncio.Event()
+async def test_work_that_does_not_end_is_cancelled_after_a_moment() -> None:
+    ends = asyncio.Event()
 
-        async def silent() -> None:
-            try:
-                await asyncio.sleep(3600)
-            finally:
-                ends.set()
+    async def silent() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ends.set()
 
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(shielded(silent()), 0.01)
-        await asyncio.wait_for(ends.wait(), 10)
-
-    asyncio.run(body())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(shielded(silent()), 0.01)
+    await asyncio.wait_for(ends.wait(), 10)
 
 
 @pytest.mark.parametrize("addresses", [("127.0.0.1",), ("127.0.0.1", "127.0.0.2")])

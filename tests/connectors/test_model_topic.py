@@ -222,20 +222,17 @@ def test_a_model_of_others_is_refused_by_name(case: str) -> None:
     assert caught.value.fix
 
 
-def test_the_newest_whole_model_is_read() -> None:
-    async def body() -> None:
-        topic, config = Topic(), config_of()
-        lookup: Any = topic
-        assert await read_model(config, lookup) is None
-        for seen in (1, 2):
-            publisher = ModelPublisher(config, lookup)
-            topic.append(parts(publisher._export(lane_of(auc.PairOGD(), seen)), 200))
-        topic.append(parts(random.Random(1).randbytes(5000))[:-1])
-        found = await read_model(config, lookup)
-        assert found is not None
-        assert found.model.slots == 2
-
-    asyncio.run(body())
+async def test_the_newest_whole_model_is_read() -> None:
+    topic, config = Topic(), config_of()
+    lookup: Any = topic
+    assert await read_model(config, lookup) is None
+    for seen in (1, 2):
+        publisher = ModelPublisher(config, lookup)
+        topic.append(parts(publisher._export(lane_of(auc.PairOGD(), seen)), 200))
+    topic.append(parts(random.Random(1).randbytes(5000))[:-1])
+    found = await read_model(config, lookup)
+    assert found is not None
+    assert found.model.slots == 2
 
 
 def test_a_learner_that_cannot_be_exported_is_refused() -> None:
@@ -299,7 +296,7 @@ def test_when_a_model_is_due() -> None:
     assert not ModelPublisher(inline, Topic()).due(lane)  # type: ignore[arg-type]
 
 
-def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes() -> None:
+async def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes() -> None:
     """It says up to where scores are, which is what tells that Kafka has forgotten it."""
     scored, reads = {0: 3, 1: 6}, 0
 
@@ -308,119 +305,106 @@ def test_a_model_is_published_again_while_scorers_go_on_and_no_record_comes() ->
         reads += 1
         return {place: SimpleNamespace(offset=scored[place.partition]) for place in places}
 
-    async def body() -> None:
-        clock, topic, sent = Clock(), Topic(), []
-        cluster = Cluster(read_register=read)
-        publisher = ModelPublisher(config_of(), topic, host=Host(clock), cluster=cluster)  # type: ignore[arg-type]
-        lane = lane_of(auc.PairOGD(), 5, sent, p0=5, p1=6)
+    clock, topic, sent = Clock(), Topic(), []
+    cluster = Cluster(read_register=read)
+    publisher = ModelPublisher(config_of(), topic, host=Host(clock), cluster=cluster)  # type: ignore[arg-type]
+    lane = lane_of(auc.PairOGD(), 5, sent, p0=5, p1=6)
+    await publisher.begin(lane)
+    await publisher.publish(lane)
+
+    async def due_later() -> bool:
+        clock.now += 5.1
+        publisher.due(lane)
+        if publisher._reading is not None:
+            await publisher._reading
+        return publisher.due(lane)
+
+    assert not publisher.due(lane)
+    assert not await due_later(), "no scorer has gone on"
+    scored[0] = 5
+    assert await due_later()
+    await publisher.publish(lane)
+    assert publisher._scored == {0: 5, 1: 6}
+    before = reads
+    assert not await due_later()
+    assert reads == before, "all is scored"
+    await publisher.stop()
+
+
+async def test_a_topic_that_its_owner_trims_meanwhile_is_read_again() -> None:
+    config, models = config_of(), []
+    lookup: Any = Topic()
+    for seen in (1, 2, 3):
+        models.append(parts(ModelPublisher(config, lookup)._export(lane_of(auc.PairOGD(), seen)), 200))
+    assert len(models[0]) == 2  # the first try ends between them
+    topic: Any = TrimmedMeanwhile(len(models[0]), len(models[0]) + len(models[1]))
+    for messages in models:
+        topic.append(messages)
+    found = await read_model(config, topic)
+    assert found is not None
+    assert found.model.slots == 3
+
+    topic = TrimmedMeanwhile(0)
+    topic.append(models[0])
+    with pytest.raises(SourceError, match="refused to read"):
+        await read_model(config, topic)
+
+
+async def test_where_scorers_begin_is_kept_over_restarts() -> None:
+    topic, config = Topic(), config_of()
+    lookup: Any = topic
+    for p0, p1 in ((5, 6), (50, 60)):
+        publisher, sent = ModelPublisher(config, lookup), []
+        lane = lane_of(auc.PairOGD(), p0, sent, p0=p0, p1=p1)
         await publisher.begin(lane)
         await publisher.publish(lane)
-
-        async def due_later() -> bool:
-            clock.now += 5.1
-            publisher.due(lane)
-            if publisher._reading is not None:
-                await publisher._reading
-            return publisher.due(lane)
-
-        assert not publisher.due(lane)
-        assert not await due_later(), "no scorer has gone on"
-        scored[0] = 5
-        assert await due_later()
-        await publisher.publish(lane)
-        assert publisher._scored == {0: 5, 1: 6}
-        before = reads
-        assert not await due_later()
-        assert reads == before, "all is scored"
-        await publisher.stop()
-
-    asyncio.run(body())
-
-
-def test_a_topic_that_its_owner_trims_meanwhile_is_read_again() -> None:
-    async def body() -> None:
-        config, models = config_of(), []
-        lookup: Any = Topic()
-        for seen in (1, 2, 3):
-            models.append(parts(ModelPublisher(config, lookup)._export(lane_of(auc.PairOGD(), seen)), 200))
-        assert len(models[0]) == 2  # the first try ends between them
-        topic: Any = TrimmedMeanwhile(len(models[0]), len(models[0]) + len(models[1]))
-        for messages in models:
-            topic.append(messages)
-        found = await read_model(config, topic)
+        (target, messages), *_ = sent
+        assert target == Partition("a-model", 0)
+        topic.append(split_messages(messages, 200, 10**6))
+        found = await read_model(config, lookup)
         assert found is not None
-        assert found.model.slots == 3
-
-        topic = TrimmedMeanwhile(0)
-        topic.append(models[0])
-        with pytest.raises(SourceError, match="refused to read"):
-            await read_model(config, topic)
-
-    asyncio.run(body())
-
-
-def test_where_scorers_begin_is_kept_over_restarts() -> None:
-    async def body() -> None:
-        topic, config = Topic(), config_of()
-        lookup: Any = topic
-        for p0, p1 in ((5, 6), (50, 60)):
-            publisher, sent = ModelPublisher(config, lookup), []
-            lane = lane_of(auc.PairOGD(), p0, sent, p0=p0, p1=p1)
-            await publisher.begin(lane)
-            await publisher.publish(lane)
-            (target, messages), *_ = sent
-            assert target == Partition("a-model", 0)
-            topic.append(split_messages(messages, 200, 10**6))
-            found = await read_model(config, lookup)
-            assert found is not None
-            assert found.positions == {0: p0, 1: p1}
-            assert found.scored_until == {0: 5, 1: 6}, "where the lane was when it had scored last"
-
-    asyncio.run(body())
+        assert found.positions == {0: p0, 1: p1}
+        assert found.scored_until == {0: 5, 1: 6}, "where the lane was when it had scored last"
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_trim_leaves_the_newest_model_whole(seed: int) -> None:
+async def test_a_trim_leaves_the_newest_model_whole(seed: int) -> None:
     """Whatever is on its way when the end of the topic is asked for."""
     coin = random.Random(seed)
+    topic, clock = Topic(), Clock()
+    lookup: Any = topic
+    publisher = ModelPublisher(config_of(), lookup, host=Host(clock))
+    publisher._topic = topic  # type: ignore[assignment]
+    way: list[Message] = []  # of a model that is being sent
+    newest = b""
+    trimmed = 0
 
-    async def body() -> None:
-        topic, clock = Topic(), Clock()
-        lookup: Any = topic
-        publisher = ModelPublisher(config_of(), lookup, host=Host(clock))
-        publisher._topic = topic  # type: ignore[assignment]
-        way: list[Message] = []  # of a model that is being sent
-        newest = b""
-        trimmed = 0
+    async def spans(partitions: Sequence[Partition]) -> dict[int, tuple[int, int]]:
+        topic.append(way[: (count := coin.randrange(len(way) + 1))])
+        del way[:count]
+        return {0: (topic.start, len(topic.records))}
 
-        async def spans(partitions: Sequence[Partition]) -> dict[int, tuple[int, int]]:
-            topic.append(way[: (count := coin.randrange(len(way) + 1))])
-            del way[:count]
-            return {0: (topic.start, len(topic.records))}
-
-        topic.spans = spans  # type: ignore[method-assign]
-        for _ in range(40):
-            if coin.random() < 0.6:
-                data = coin.randbytes(3000)
-                way += parts(data)
-                if coin.random() < 0.5:
-                    # Trimmed while it is sent: the commit before has ended.
-                    clock.now += 11
-                    publisher.committed()
-                    await publisher.stop()
-                publisher._count += 1
-                topic.append(way)
-                way.clear()
-                newest = data
-            clock.now += coin.choice([1, 11])
-            publisher.committed()
-            await publisher.stop()
-            trimmed = max(trimmed, topic.start)
-            assert not newest or topic.models()[-1] == newest
-        assert trimmed > 0
-        assert len(topic.models()) < 15
-
-    asyncio.run(body())
+    topic.spans = spans  # type: ignore[method-assign]
+    for _ in range(40):
+        if coin.random() < 0.6:
+            data = coin.randbytes(3000)
+            way += parts(data)
+            if coin.random() < 0.5:
+                # Trimmed while it is sent: the commit before has ended.
+                clock.now += 11
+                publisher.committed()
+                await publisher.stop()
+            publisher._count += 1
+            topic.append(way)
+            way.clear()
+            newest = data
+        clock.now += coin.choice([1, 11])
+        publisher.committed()
+        await publisher.stop()
+        trimmed = max(trimmed, topic.start)
+        assert not newest or topic.models()[-1] == newest
+    assert trimmed > 0
+    assert len(topic.models()) < 15
 
 
 # Who sends what

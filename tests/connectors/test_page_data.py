@@ -352,31 +352,28 @@ async def get(session: aiohttp.ClientSession, url: str) -> tuple[int, Any, bytes
         return answer.status, answer.headers, await answer.read()
 
 
-def test_the_page_is_served_and_nothing_else_may_be_loaded(telemetry: Telemetry) -> None:
-    async def scenario() -> None:
-        server = MetricsServer(
-            telemetry, MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0))
-        )
-        await server.start()
-        try:
-            async with aiohttp.ClientSession() as session:
-                for url, public in ((server.url, False), (str(server.public_url), True)):
-                    for path in ("/", "/page/page.js", "/page/chart.js", "/page/page.css", "/page/data"):
-                        status, headers, body = await get(session, url + path)
-                        assert status == 200
-                        assert body
-                        assert "default-src 'none'" in headers["Content-Security-Policy"]
-                        assert "unsafe" not in headers["Content-Security-Policy"]
-                        assert headers["X-Content-Type-Options"] == "nosniff"
-                    for path in ("/page/page.py", "/page/page.html", "/page/..%2Fpage.py"):
-                        assert (await get(session, url + path))[0] == 404
-                    page_data = json.loads((await get(session, f"{url}/page/data"))[2])
-                    assert page_data["public"] is public
-                    assert (b"prequential_auc" in (await get(session, f"{url}/page/data"))[2]) is not public
-        finally:
-            await server.stop()
-
-    asyncio.run(scenario())
+async def test_the_page_is_served_and_nothing_else_may_be_loaded(telemetry: Telemetry) -> None:
+    server = MetricsServer(
+        telemetry, MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0))
+    )
+    await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            for url, public in ((server.url, False), (str(server.public_url), True)):
+                for path in ("/", "/page/page.js", "/page/chart.js", "/page/page.css", "/page/data"):
+                    status, headers, body = await get(session, url + path)
+                    assert status == 200
+                    assert body
+                    assert "default-src 'none'" in headers["Content-Security-Policy"]
+                    assert "unsafe" not in headers["Content-Security-Policy"]
+                    assert headers["X-Content-Type-Options"] == "nosniff"
+                for path in ("/page/page.py", "/page/page.html", "/page/..%2Fpage.py"):
+                    assert (await get(session, url + path))[0] == 404
+                page_data = json.loads((await get(session, f"{url}/page/data"))[2])
+                assert page_data["public"] is public
+                assert (b"prequential_auc" in (await get(session, f"{url}/page/data"))[2]) is not public
+    finally:
+        await server.stop()
 
 
 async def messages(answer: aiohttp.ClientResponse) -> Any:
@@ -385,29 +382,25 @@ async def messages(answer: aiohttp.ClientResponse) -> Any:
             yield json.loads(line[6:])
 
 
-def test_changes_are_streamed_to_so_many_readers_and_a_stop_waits_for_none(
+async def test_changes_are_streamed_to_so_many_readers_and_a_stop_waits_for_none(
     telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "STREAMS", 2)
-
-    async def scenario() -> None:
-        server = MetricsServer(telemetry, MetricsConfig(address=Address("127.0.0.1", 0)))
-        await server.start()
-        url = f"{server.url}/page/events"
-        async with aiohttp.ClientSession(read_bufsize=2**20) as session:
-            seq = frame(telemetry, public=False)["seq"]
-            async with session.get(f"{url}?after={seq}") as one, session.get(f"{url}?after=nonsense") as two:
-                assert one.headers["Content-Type"] == "text/event-stream"
-                assert (await get(session, url))[0] == 503
-                first = messages(one)
-                beat = await anext(first)  # nothing has changed: it says that it lives
-                assert (beat["seq"], beat["lanes"]) == (seq, [])
-                telemetry.lag(OPEN, 41)
-                async for message in first:
-                    if message["lanes"]:
-                        break
-                assert message["lanes"][0]["values"]["lag"] == 41
-                assert len((await anext(messages(two)))["lanes"]) == 2
-                await asyncio.wait_for(server.stop(), 20)  # with two that still read
-
-    asyncio.run(scenario())
+    server = MetricsServer(telemetry, MetricsConfig(address=Address("127.0.0.1", 0)))
+    await server.start()
+    url = f"{server.url}/page/events"
+    async with aiohttp.ClientSession(read_bufsize=2**20) as session:
+        seq = frame(telemetry, public=False)["seq"]
+        async with session.get(f"{url}?after={seq}") as one, session.get(f"{url}?after=nonsense") as two:
+            assert one.headers["Content-Type"] == "text/event-stream"
+            assert (await get(session, url))[0] == 503
+            first = messages(one)
+            beat = await anext(first)  # nothing has changed: it says that it lives
+            assert (beat["seq"], beat["lanes"]) == (seq, [])
+            telemetry.lag(OPEN, 41)
+            async for message in first:
+                if message["lanes"]:
+                    break
+            assert message["lanes"][0]["values"]["lag"] == 41
+            assert len((await anext(messages(two)))["lanes"]) == 2
+            await asyncio.wait_for(server.stop(), 20)  # with two that still read

@@ -303,73 +303,61 @@ async def get(url: str) -> tuple[int, str]:
     return await asyncio.to_thread(fetch)
 
 
-def test_http() -> None:
+async def test_http() -> None:
     telemetry = working()  # a worker that has committed nothing for long is not healthy
-
-    async def body() -> None:
-        server = MetricsServer(
-            telemetry, MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0))
-        )
-        await server.start()
-        try:
-            assert server.public_url is not None
-            status, text = await get(f"{server.url}/metrics")
-            assert (status, "streampair_lag" in text) == (200, True)
-            status, text = await get(f"{server.public_url}/metrics")
-            assert (status, "streampair_lag" in text) == (200, False)
-            assert (await get(f"{server.public_url}/healthz"))[0] == 404
-            assert (await get(f"{server.url}/healthz"))[0] == 200
-            telemetry.health("fraud", "waiting", "no broker answers", "start it")
-            status, text = await get(f"{server.url}/healthz")
-            assert status == 503
-            assert json.loads(text)["apps"]["fraud"]["next_step"] == "start it"
-            port = int(server.url.rpartition(":")[2])
-            with pytest.raises(SourceError, match=r"metrics\.address"):
-                await MetricsServer(telemetry, MetricsConfig(address=Address("127.0.0.1", port))).start()
-        finally:
-            telemetry.health("fraud", "running")
-            await server.stop()
-
-    asyncio.run(body())
+    server = MetricsServer(
+        telemetry, MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0))
+    )
+    await server.start()
+    try:
+        assert server.public_url is not None
+        status, text = await get(f"{server.url}/metrics")
+        assert (status, "streampair_lag" in text) == (200, True)
+        status, text = await get(f"{server.public_url}/metrics")
+        assert (status, "streampair_lag" in text) == (200, False)
+        assert (await get(f"{server.public_url}/healthz"))[0] == 404
+        assert (await get(f"{server.url}/healthz"))[0] == 200
+        telemetry.health("fraud", "waiting", "no broker answers", "start it")
+        status, text = await get(f"{server.url}/healthz")
+        assert status == 503
+        assert json.loads(text)["apps"]["fraud"]["next_step"] == "start it"
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(SourceError, match=r"metrics\.address"):
+            await MetricsServer(telemetry, MetricsConfig(address=Address("127.0.0.1", port))).start()
+    finally:
+        telemetry.health("fraud", "running")
+        await server.stop()
 
 
-def test_each_endpoint_has_an_address_of_its_own(telemetry: Telemetry) -> None:
+async def test_each_endpoint_has_an_address_of_its_own(telemetry: Telemetry) -> None:
     """Whoever shows the public one to others shows nothing else, and the other way round."""
     assert MetricsConfig().address.host == "127.0.0.1"
     assert MetricsConfig().public_address is None
-
-    async def body() -> None:
-        config = MetricsConfig(address=Address("127.0.0.2", 0), public_address=Address("0.0.0.0", 0))
-        server = MetricsServer(telemetry, config)
-        await server.start()
-        try:
-            assert server.url.startswith("http://127.0.0.2:")
-            assert server.public_url is not None
-            assert server.public_url.startswith("http://0.0.0.0:")
-            assert "streampair_lag" not in (await get(f"{server.public_url}/metrics"))[1]
-            port = server.url.rpartition(":")[2]
-            with pytest.raises(urllib.error.URLError):
-                await get(f"http://127.0.0.3:{port}/metrics")
-            port = server.public_url.rpartition(":")[2]
-            assert (await get(f"http://127.0.0.3:{port}/metrics"))[0] == 200
-        finally:
-            await server.stop()
-
-    asyncio.run(body())
+    config = MetricsConfig(address=Address("127.0.0.2", 0), public_address=Address("0.0.0.0", 0))
+    server = MetricsServer(telemetry, config)
+    await server.start()
+    try:
+        assert server.url.startswith("http://127.0.0.2:")
+        assert server.public_url is not None
+        assert server.public_url.startswith("http://0.0.0.0:")
+        assert "streampair_lag" not in (await get(f"{server.public_url}/metrics"))[1]
+        port = server.url.rpartition(":")[2]
+        with pytest.raises(urllib.error.URLError):
+            await get(f"http://127.0.0.3:{port}/metrics")
+        port = server.public_url.rpartition(":")[2]
+        assert (await get(f"http://127.0.0.3:{port}/metrics"))[0] == 200
+    finally:
+        await server.stop()
 
 
-def test_a_host_that_is_not_this_machines(telemetry: Telemetry) -> None:
+async def test_a_host_that_is_not_this_machines(telemetry: Telemetry) -> None:
     config = MetricsConfig(address=Address("192.0.2.1", 0))  # for documents, nobody's
-
-    async def body() -> None:
-        server = MetricsServer(telemetry, config)
-        try:
-            with pytest.raises(SourceError, match=r"correct metrics\.address"):
-                await server.start()
-        finally:
-            await server.stop()
-
-    asyncio.run(body())
+    server = MetricsServer(telemetry, config)
+    try:
+        with pytest.raises(SourceError, match=r"correct metrics\.address"):
+            await server.start()
+    finally:
+        await server.stop()
 
 
 def test_commits_are_counted_by_what_came_of_them() -> None:
