@@ -260,7 +260,7 @@ def test_the_audit_that_the_configuration_names_is_served(config: Path, gauges: 
     """Read at each look; what cannot be used is said to be so, without the path."""
     file = config.parent / "audit.json"
     config.write_text(TOML + '[metrics]\naudit_file = "audit.json"\n')
-    named = load_config(config).audit_file
+    named = load_config(config).metrics.audit_file
     assert named == file
 
     def card() -> Any:

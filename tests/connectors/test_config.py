@@ -197,6 +197,15 @@ def test_the_files_of_secrets_start_at_the_configuration(tmp_path: Path) -> None
     assert len(load_config(file).store.sealing_keys()) == 1
 
 
+def test_relative_paths_start_at_the_base_once() -> None:
+    """A base that was relative itself came twice into the paths of the state, the audit and the model."""
+    tables = minimal(store={"directory": "states"}, metrics={"audit_file": "audit.json"})
+    config = parse_config(tables, base=Path("conf"))
+    assert config.state_directory == Path("conf/states").absolute()
+    assert config.metrics.audit_file == Path("conf/audit.json").absolute()
+    assert parse_config(minimal(), base=Path("conf")).state_directory == Path("conf/state").absolute()
+
+
 # Secrets
 
 

@@ -229,7 +229,9 @@ def run(
         async def work() -> None:
             worker = Worker(settings, create_topics=create_topics)
             workers.append(worker)
-            server = MetricsServer(worker.telemetry, settings.metrics, settings.audit_file, settings.card)
+            server = MetricsServer(
+                worker.telemetry, settings.metrics, settings.metrics.audit_file, settings.card
+            )
             await server.start()
             where = {"metrics": f"{server.url}/metrics", "page": f"{server.url}/"}
             log.info("started", app=settings.app, version=__version__, overrides=[*settings.places], **where)

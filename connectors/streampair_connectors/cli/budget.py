@@ -323,7 +323,7 @@ def card(
 
     with errors(as_json):
         settings = load_config(config, overrides)
-        file = settings.audit_file if audit is None else audit
+        file = settings.metrics.audit_file if audit is None else audit
         check_outputs({"--output": output}, {"--audit": audit, **files_of(settings)})
         made = application_card(settings, None if file is None else read_audit(file))
         if output is not None:

@@ -206,7 +206,9 @@ def _start_text(config: Config) -> str:
         charged = ", declared public"
     elif model.privacy is not None:
         charged = f", whose mu of {model.privacy['mu_spent']:.4g} is added to the account"
-    text = f"begins with the model {config.start_file} ({model.class_name}, {model.slots} records{charged})"
+    text = (
+        f"begins with the model {config.learner.start} ({model.class_name}, {model.slots} records{charged})"
+    )
     if names is None:
         return f"{text} and its {len(model.features)} features; other features begin at 0"
     new = sorted(set(names) - {str(name) for name in model.features})
@@ -327,12 +329,12 @@ def _check_addresses(config: Config, report: Report) -> None:
 
 
 def _check_audit(config: Config, privacy: PrivacyReport | None, report: Report) -> None:
-    if config.audit_file is None or privacy is None:
+    if config.metrics.audit_file is None or privacy is None:
         return
     from streampair_connectors.observability.privacy_card import checked_audit, read_audit
 
     try:
-        audit = checked_audit(read_audit(config.audit_file), privacy, config.learner.label())
+        audit = checked_audit(read_audit(config.metrics.audit_file), privacy, config.learner.label())
     except ConfigError as error:
         report.bad("metrics.audit_file", error)
     else:

@@ -154,7 +154,7 @@ def _card(settings: Config, privacy: dict[str, Any]) -> dict[str, Any]:
         deployment={"application": settings.app, "topic": settings.input.topic, "learner": name},
         curator=settings.card,
     )
-    if (audit := audit_summary(settings.audit_file, report, name)) is not None:
+    if (audit := audit_summary(settings.metrics.audit_file, report, name)) is not None:
         card["audit"] = audit
     # What a model file does not know.
     del card["accounting"]["releases so far"], card["status"]["records that can still be learned"]

@@ -53,7 +53,7 @@ def files_of(config: Config) -> dict[str, Path]:
         for name, value in table:
             for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, Path):
-                    yield f"{prefix}{name}", config.base / each
+                    yield f"{prefix}{name}", each
                 elif isinstance(each, pydantic.BaseModel):
                     yield from named(each, f"{prefix}{name}.")
 

@@ -275,7 +275,9 @@ def replay_file(
         replay = Replay(config, file, files.write_scores, files.write_letter, labels)
         server = (
             stack.enter_context(
-                _Background(MetricsServer(replay.telemetry, config.metrics, config.audit_file, config.card))
+                _Background(
+                    MetricsServer(replay.telemetry, config.metrics, config.metrics.audit_file, config.card)
+                )
             )
             if serve
             else None
@@ -285,7 +287,7 @@ def replay_file(
         start = time.perf_counter()
         gauges = _run_with_progress(replay)
         seconds = time.perf_counter() - start
-        files.finish(frame(replay.telemetry, public=False, audit=config.audit_file))
+        files.finish(frame(replay.telemetry, public=False, audit=config.metrics.audit_file))
         summary = summarise(gauges, replay.late)
         summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
         if files.letters.bytes:

@@ -6,7 +6,6 @@ import io
 import json
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -218,9 +217,8 @@ class _SchemaError(Exception):
 
 
 def _schema_of_file(config: Config) -> Any:
-    file = config.input.schema_file
-    assert file is not None
-    path = Path(config.base / file)
+    path = config.input.schema_file
+    assert path is not None
     try:
         return _compiled(json.loads(path.read_text(encoding="utf-8-sig")), [])
     except (OSError, ValueError, _SchemaError) as error:

@@ -77,7 +77,7 @@ def _checked_label(value: bool | int | float | str) -> bool | int | float | str:
 def _as_path(value: object, info: ValidationInfo) -> object:
     """A relative path starts at the directory of the configuration file, which is the context."""
     base = info.context or Path()
-    return base / value if isinstance(value, str | Path) else value
+    return (base / value).absolute() if isinstance(value, str | Path) else value
 
 
 def _as_secret(value: object, info: ValidationInfo) -> object:
@@ -854,11 +854,6 @@ class Config(Table):
         return self
 
     @property
-    def base(self) -> Path:
-        """The directory where relative paths start."""
-        return self._base
-
-    @property
     def late_labels_topic(self) -> str | None:
         """The topic of labels that came too late, or for no event; None without [label_input]."""
         return None if self.label_input is None else f"{self.app}-late-labels"
@@ -929,22 +924,10 @@ class Config(Table):
     @property
     def state_directory(self) -> Path:
         """The store's directory, absolute."""
-        return (self._base / (self.store.directory or "state")).absolute()
-
-    @property
-    def audit_file(self) -> Path | None:
-        """The file of the last audit, absolute."""
-        file = self.metrics.audit_file
-        return None if file is None else (self._base / file).absolute()
-
-    @property
-    def start_file(self) -> Path | None:
-        """The model file that the learner begins with, absolute; None: it begins without one."""
-        file = self.learner.start
-        return None if file is None else (self._base / file).absolute()
+        return self.store.directory or (self._base / "state").absolute()
 
     def start_content(self) -> bytes:
-        """The content of `start_file`, which is read once.
+        """The content of the file that learner.start names, which is read once.
 
         Raises
         ------
@@ -952,7 +935,7 @@ class Config(Table):
             It cannot be read.
         """
         if self._start is None:
-            file = self.start_file
+            file = self.learner.start
             assert file is not None
             try:
                 self._start = file.read_bytes()

@@ -167,7 +167,7 @@ def start_model(config: Config) -> models.Model:
     SnapshotError
         It is no model, or of another version.
     """
-    file = config.start_file
+    file = config.learner.start
     if file is not None and file.suffix.lower() == ".onnx":
         raise SnapshotError(
             f"learner.start: {file} is an ONNX graph, which a learner cannot begin with",
