@@ -9,7 +9,17 @@ import numpy as np
 
 from streampair.privacy.noise import NormalStream
 
-__all__ = ["climb", "learn_in_parts"]
+__all__ = ["Silent", "climb", "learn_in_parts"]
+
+
+class Silent(NormalStream):
+    """Normals that are all 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def take(self, count: int) -> np.ndarray:
+        return np.zeros((2, count))
 
 
 def climb(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.moments import Silent
 
 from streampair import auc, privacy
 from streampair.privacy import mu_from
@@ -22,13 +23,6 @@ KEY = bytes(range(32))
 WEIGHTS = [0.01, 0.3, ANYTIME, 1.0]
 
 
-class Silence:
-    """Noise that is none."""
-
-    def take(self, count: int) -> np.ndarray:
-        return np.zeros((2, count))
-
-
 def plan(horizon: int, anytime: float | None, **options: Any) -> SecondMomentsPlan:
     return plan_second_moments(
         0.5, features=2, base=10.0, radius=30.0, horizon=horizon, anytime=anytime, **options
@@ -40,7 +34,7 @@ def seen(rule_plan: SecondMomentsPlan, rows: np.ndarray) -> np.ndarray:
     run, releases, dim = MomentsState(rule_plan), [], rule_plan.dim
     for row in rows:
         before = run.releases
-        run.learn(row[None], np.array([1.0]), Silence())  # type: ignore[arg-type]
+        run.learn(row[None], np.array([1.0]), Silent())
         if run.releases > before and run.steps < len(rows):
             releases.append(run.released[:dim] / rule_plan.sigma)
     return np.concatenate([*releases, run.released[dim:] / rule_plan.sigma_last])
@@ -88,7 +82,7 @@ def test_a_second_view_costs_no_more_than_the_run(forks: int, window: int) -> No
 def test_what_is_known_is_the_mean_record(anytime: float | None) -> None:
     """Without noise all releases together say exactly what the records were, whatever the weights."""
     run = MomentsState(plan(40, anytime))
-    run.learn(np.full((40, 2), [0.5, -0.25]), np.ones(40), Silence())  # type: ignore[arg-type]
+    run.learn(np.full((40, 2), [0.5, -0.25]), np.ones(40), Silent())
     mean = run._weighted / run._numbers[1]
     wanted = [0.25, -0.125 * math.sqrt(2.0), 0.0625, 0.5, -0.25]
     assert mean == pytest.approx(wanted, abs=2.0 * run.plan.grid)

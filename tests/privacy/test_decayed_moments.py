@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.drift import scores, turning, window_auc
-from harness.moments import learn_in_parts
+from harness.moments import Silent, learn_in_parts
+from naive import dense
 from scipy import stats
 
 from streampair import auc, privacy
@@ -31,12 +32,6 @@ D = 3
 
 def plan(half_life: int = 40, mu: float = 0.5, **options: Any) -> DecayedMomentsPlan:
     return plan_decayed_moments(mu, features=D, half_life=half_life, radius=30.0, **options)
-
-
-def dense(column: np.ndarray) -> np.ndarray:
-    """The lower triangular Toeplitz matrix of a column."""
-    n = len(column)
-    return np.array([[column[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)])
 
 
 def faded(keep: float, n: int) -> np.ndarray:
@@ -145,13 +140,6 @@ def test_forks_of_far_windows_do_not_add_up_on_a_record() -> None:
 
 
 # ---- what is released ----------------------------------------------------------------------------------
-
-
-class Silent:
-    """Zeros in place of normals."""
-
-    def take(self, count: int) -> np.ndarray:
-        return np.zeros((2, count))
 
 
 def test_what_is_released_fades_and_a_record_moves_its_block_alone() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.learners import KEY
+from harness.moments import Silent
 from naive import random_trees as naive
 from scipy.spatial.distance import cdist
 
@@ -130,18 +131,12 @@ def test_releases_by_brute_force_over_the_place_of_a_record() -> None:
     labels = np.ones(150)
     other = design_of(np.array([[1.0, 1.0]]))[0], -1.0
 
-    class Silent:
-        """Normals that are all 0."""
-
-        def take(self, count: int) -> np.ndarray:
-            return np.zeros((2, count))
-
     def seen(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         run, releases = DPForestState(plan), []
         run._solve = lambda: None  # type: ignore[method-assign]
         for i in range(len(x)):
             before = run.releases
-            run.learn(x[i : i + 1], y[i : i + 1], Silent())  # type: ignore[arg-type]
+            run.learn(x[i : i + 1], y[i : i + 1], Silent())
             if run.releases > before:
                 last = run.steps == plan.horizon
                 value = run.released[plan.dim :] if last else run.released[: plan.dim]

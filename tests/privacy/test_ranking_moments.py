@@ -9,7 +9,7 @@ import naive
 import numpy as np
 import pytest
 from harness.learners import KEY, NAMES, frozen, stream
-from harness.moments import climb
+from harness.moments import Silent, climb
 from scipy import stats
 
 from streampair import auc, losses, privacy, ranking
@@ -33,13 +33,6 @@ from streampair.privacy.mechanisms.standardization import (
 RANGE = (-3.0, 7.0)
 DIM = 3
 GRID = 2.0**-40
-
-
-class Silent:
-    """No noise at all."""
-
-    def take(self, count: int) -> np.ndarray:
-        return np.zeros((2, count))
 
 
 def summed(x: np.ndarray, y: float, mean: float, weight: float) -> np.ndarray:
@@ -125,14 +118,14 @@ def test_the_leader_is_that_of_all_pairs() -> None:
     object.__setattr__(plan, "grid", GRID)
     run = RankingMomentsState(plan)
     run.centre(float(y.mean()))
-    run.learn(x, y, Silent())  # type: ignore[arg-type]
+    run.learn(x, y, Silent())
     i, j = np.triu_indices(n, 1)
     best = np.linalg.lstsq(x[i] - x[j], y[i] - y[j], rcond=None)[0]
     assert run.average == pytest.approx(best, abs=1e-4)
     # The mutant reads the sums as those of two classes.
     other = MomentsState(plan)
     other.centre(float(y.mean()))
-    other.learn(x, y, Silent())  # type: ignore[arg-type]
+    other.learn(x, y, Silent())
     assert np.linalg.norm(other.average - best) > 0.05
 
 
