@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from streampair.privacy.noise import NormalStream
 
-__all__ = ["Silent", "climb", "learn_in_parts"]
+__all__ = ["Silent", "climb", "same_in_parts"]
 
 
 class Silent(NormalStream):
@@ -43,7 +44,21 @@ def climb(
     return value
 
 
-def learn_in_parts(
+def same_in_parts(make: Callable[[], Any], dim: int, count: int) -> Any:
+    """A mechanism that has learned records: the bits of any parts of them, and from a saved state on."""
+    rng = np.random.default_rng(0)
+    rows, labels = rng.uniform(-0.5, 0.5, (count, dim)), rng.choice([1.0, -1.0, math.nan], count)
+    whole, *others = (
+        _learned(make, rows, labels, *parts)
+        for parts in (([],), ([1, 2, 3, 250, 251, count - 100],), ([300, 301], 301))
+    )
+    for other in others:
+        for name, value in whole.to_state().items():
+            assert np.array_equal(value, other.to_state()[name]), name
+    return whole
+
+
+def _learned(
     make: Callable[[], Any], rows: np.ndarray, labels: np.ndarray, cuts: Sequence[int], copy_at: int = -1
 ) -> Any:
     """A mechanism that has learned records in parts, and went on from its saved state at one of the cuts."""
