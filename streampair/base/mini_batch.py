@@ -167,6 +167,9 @@ class PreparedBatch:
                 self.admitted = [*(self.admitted or ()), *admitted]
 
 
+_UNLEARNED = np.array([np.nan])
+
+
 class StreamingBatch(PreparedBatch):
     """Checked rows that one kernel call learns, together with others that are only scored.
 
@@ -200,16 +203,15 @@ class StreamingBatch(PreparedBatch):
         """As in the base class, in one call: other records are interleaved as rows without a label."""
         if not stops:
             return super().take()
-        vectors, n = self._vectors(others), self._count + len(stops)
-        rows, labels, scores = np.empty((n, vectors.shape[1])), np.full(n, np.nan), np.empty(n)
-        begin = 0
-        for i, stop in enumerate((*stops, self._count)):  # of each part; faster than `np.insert`
-            rows[begin + i : stop + i] = self._all[begin:stop]
-            labels[begin + i : stop + i] = self._labels[begin:stop]
-            begin = stop
-        rows[np.array(stops) + np.arange(len(stops))] = vectors
+        vectors, edges = self._vectors(others), [0, *stops, self._count]
+        rows, labels = list[Array](), list[Array]()
+        for i in range(len(stops) + 1):
+            part = slice(edges[i], edges[i + 1])
+            rows += self._all[part], vectors[i : i + 1]
+            labels += self._labels[part], _UNLEARNED
+        scores = np.empty(self._count + len(stops))
         try:
-            failed = self._learn_all(rows, labels, scores) != 0
+            failed = self._learn_all(np.concatenate(rows), np.concatenate(labels[:-1]), scores) != 0
         except RecordError:  # no room for the interleaved rows: take the slow path
             failed = True
         if failed:

@@ -169,6 +169,13 @@ class Read(NamedTuple):
     nulls: list[int]
     refused: dict[int, tuple[Exception, str]]
 
+    def record(self, position: int) -> tuple[Collection[Any], Iterable[Any]]:
+        """Names and values of a record, after the steps in front of the learner."""
+        if self.table is not None:
+            return self.table.names, self.table.values[position].tolist()
+        x = self.xs[position]
+        return x, x.values()
+
 
 class BatchDecoder:
     """Decodes batches for one model.
@@ -694,11 +701,11 @@ class RecordProcessor:
             truth, labels = [truth[index] for index in positions], [labels[index] for index in positions]
         steps: Sequence[tuple[int, Step]] = ()
         if regret is not None:
-            drawn = regret.draw(labels, lambda index: batch.xs[positions[index]])
+            drawn = regret.draw(labels, lambda index: batch.record(positions[index]))
             if drawn is None:
                 return None
             steps = drawn
-        others = [step.partner.row for _, step in steps if step.partner is not None]
+        others = [step.partner.row for _, step in steps]
         before: tuple[Any, ...] = ([positions[index] for index, _ in steps], others) if steps else ()
         scores, reasons = (
             (ready.take(*before), None) if explained is None else explained.take_explained(explain, *before)

@@ -1,18 +1,27 @@
 """Online estimate of the regret of pairwise learners: AUC, ranking and metric learning.
 
 A regret compares the losses that a learner had on the pairs of a stream with those of the best fixed weights.
-It is estimated from pairs that reservoirs draw: all pairs of the first events, and later for each drawn
-event, a *step*, one pair with a record that came before it. Each pair is kept with the margin that the
-learner gave it just before it learned the event. All else is done when the estimate is asked for: the best
-fixed weights for these pairs (`comparator`), and the standard error.
+It is estimated from a sample of pairs:
+
+1. All pairs of the first events are kept. Up to there the estimate is exact.
+2. Later a `StepReservoir` draws events, the *steps*. Each makes one pair with a record that a `SkipReservoir`
+   drew from those before it. Of two classes each is a stratum with reservoirs of its own, and partners are of
+   the other class. A pair is kept with the margin that the learner gave it just before it learned the event.
+3. When the estimate is asked for, `comparator` finds the best fixed weights for these pairs; with them come
+   the loss of both and the standard error.
+
+A reservoir knows the number of the event that enters next. So a batch of which nobody enters costs two
+comparisons (`Regret._take`), and another one only what its events cost that do enter: `_keep` makes a record
+of an event, and `_enter` lets it into the reservoirs. An event that comes alone is a batch of one.
 """
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,12 +31,14 @@ from numpy.typing import NDArray
 from streampair import losses
 from streampair.errors import ConfigError, SnapshotError
 from streampair.evaluation.comparator import Pairs, QuadraticPairs, minimise
-from streampair.evaluation.reservoirs import FOR_EVER, SkipReservoir, StepReservoir
+from streampair.evaluation.reservoirs import FOR_EVER, Ids, SkipReservoir, StepReservoir
 
 __all__ = ["Kept", "Regret", "RegretEstimate", "Step", "plain_design"]
 
 Array = NDArray[np.float64]
 Features = Mapping[Any, Any]
+#: The names of a record's features, and their values.
+Row = tuple[Collection[Any], Iterable[Any]]
 
 #: Types of feature names that a snapshot can hold.
 _NAMES = frozenset({str, int})
@@ -74,41 +85,57 @@ class RegretEstimate:
         return self.stderr / (self.n - 1)
 
 
-class Kept(NamedTuple):
-    """A record in the sample: its place in the stream, the number of its label, and its numeric features."""
+@dataclass(slots=True, eq=False)
+class Kept:
+    """A record of the sample: the number of its label, and its features by sorted name.
 
-    id: int
-    label: float
-    row: dict[Any, float]
-
-
-@dataclass(slots=True)
-class Step:
-    """An event, the record that it is paired with (None: there was none), and the weight of the pair.
-
-    `margin` is that of the learner before the event was learned.
+    The values are packed as a snapshot has them: `struct` with a ``d`` for each.
     """
 
-    record: Kept
-    partner: Kept | None
-    weight: float
-    margin: float = 0.0
+    label: float
+    names: tuple[Any, ...]
+    values: bytes
+
+    @property
+    def row(self) -> dict[Any, float]:
+        """The features as a learner takes them."""
+        return dict(zip(self.names, struct.unpack(f"{len(self.names)}d", self.values), strict=True))
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """An event that entered the sample as a step, and has a partner.
+
+    Attributes
+    ----------
+    sample, place
+        Where it is.
+    label
+        The number of its label.
+    partner
+        The record whose score, before the event is learned, is compared with that of the event.
+    """
+
+    sample: StepReservoir
+    place: int
+    label: float
+    partner: Kept
 
 
 class _Steps(NamedTuple):
     """The steps in the sample that have a partner, as arrays (m,).
 
-    `scale` is the number of steps that each represents, and is in `weight`. `counts` has for each stratum the
-    steps in the sample, with a partner or not, and all steps.
+    `scale` is the number of steps that each represents, and is in `weight`. `record` and `partner` are ids.
+    `counts` has for each stratum the steps in the sample, with a partner or not, and all steps.
     """
 
-    stratum: NDArray[np.int64]
+    counts: list[tuple[int, int]]
+    stratum: Ids
     scale: Array
     weight: Array
     margin: Array
-    records: list[Kept]
-    partners: list[Kept]
-    counts: list[tuple[int, int]]
+    record: Ids
+    partner: Ids
 
 
 class Regret:
@@ -136,8 +163,8 @@ class Regret:
     psd
         Whether the matrices have to be positive semi-definite.
     pairs
-        Number of sampled pairs. The standard error decreases with its square root; memory is 3 records a
-        pair.
+        Number of sampled pairs. The standard error decreases with its square root; memory is 3 to 6
+        records a pair.
     exact
         Number of first events of which all pairs are kept; up to there the estimate is exact.
     seed
@@ -216,16 +243,21 @@ class Regret:
         #: Whether labels are of two classes. Partners are then of the other one.
         self.two_classes = label is None
         self._strata = range(2 if self.two_classes and quadratic is None else 1)
-        size = pairs // len(self._strata)
-        self._first: list[Kept] = []
+        self._empty()
         self._first_loss = 0.0
-        self._steps = [StepReservoir[Step](size, exact) for _ in self._strata]
-        self._records = [SkipReservoir[Kept](size) for _ in self._strata]
         self._random = random.Random(seed)  # noqa: S311  (a sample, not a secret)
         # For the partner of the next step, so that it is known before the event is learned.
         self._uniform = self._random.random()
         self._warm = np.zeros(0)
         self._solve_at = 2
+
+    def _empty(self) -> None:
+        """Make an empty sample."""
+        size = self.pairs // len(self._strata)
+        self._steps = [StepReservoir(size, self.exact) for _ in self._strata]
+        self._records = [SkipReservoir(size) for _ in self._strata]
+        #: By id, ascending; others than the sample consists of leave now and then.
+        self._kept: dict[int, Kept] = {}
 
     # ---- observing -------------------------------------------------------------------------------------
 
@@ -274,19 +306,17 @@ class Regret:
 
     def commit(self, x: Features, y: Any, score: float, prepared: Array | None) -> None:
         """Count an event after it was learned, with its score and what `prepare` returned."""
-        n = self.n_seen
+        stratum = self._stratum(y)
         if prepared is None:
-            self._skip(self._stratum(y), 1)
-            return
-        labels = np.array([other.label for other in self._partners(y)])
-        margins = self._margins(self._number(y), labels, score, prepared)
-        step = self._take(x, y)
-        if step is not None and len(margins):
-            step.margin = float(margins[0])
-        elif n < self.exact and self.unusable is None and len(margins):
-            self._first_loss += float(np.sum(self.loss.value(margins))) / n
+            self._count([int(stratum == each) for each in self._strata])
+        elif self.n_seen < self.exact:
+            self._take_first(x, y, score, prepared)
+        else:
+            for _, step in self._take(bytes((stratum,)), [y], lambda _: (x, x.values())):
+                if len(prepared):
+                    self.record_score(step, score, float(prepared[0]))
 
-    def draw(self, labels: Sequence[Any], record: Callable[[int], Features]) -> list[tuple[int, Step]] | None:
+    def draw(self, labels: Sequence[Any], record: Callable[[int], Row]) -> list[tuple[int, Step]] | None:
         """Count a batch that is learned at once, and keep those of its events that enter the sample.
 
         Parameters
@@ -294,7 +324,7 @@ class Regret:
         labels
             Of the events; of two classes they may be bytes, 1 for the positive one and else 0.
         record
-            From an index in the batch to the record there, as the learner sees it.
+            From an index in the batch to the record there, as the learner sees it: names and values.
 
         Returns
         -------
@@ -304,17 +334,14 @@ class Regret:
         """
         if self.n_seen < self.exact or self._quadratic is not None:
             return None
-        drawn = []
-        for index in self._entering(bytes(labels) if len(self._strata) == 2 else bytes(len(labels))):
-            step = self._take(record(index), labels[index])
-            if step is not None:
-                drawn.append((index, step))
-        return drawn if self.unusable is None else []
+        return self._take(bytes(labels) if len(self._strata) == 2 else bytes(len(labels)), labels, record)
 
     def record_score(self, step: Step, score: float, partner_score: float) -> None:
         """Record the margin of a drawn step: its score, and its partner's before the event was learned."""
-        if step.partner is not None and step.weight:
-            step.margin = float(self._margins(step.record.label, step.partner.label, score, partner_score))
+        # Also where there is none: an earlier step of the batch may have had the same place.
+        label, other = step.label, step.partner.label
+        margin = self._margins(label, other, score, partner_score) if self._paired(label, other) else 0.0
+        step.sample.margins[step.place] = float(margin)
 
     def _stratum(self, y: Any) -> int:
         return 1 if len(self._strata) == 2 and y else 0
@@ -340,110 +367,119 @@ class Regret:
             return FOR_EVER
         if self.n_seen < self.exact:
             return 0
-        steps, records = self._steps[stratum].left, self._records[stratum].left
-        return steps if steps < records else records
+        steps, records = self._steps[stratum], self._records[stratum]
+        return min(steps.next - steps.count, records.next - records.count)
 
-    def _skip(self, stratum: int, number: int) -> None:
-        """Count events that do not enter the sample."""
-        self.n_seen += number
-        self._steps[stratum].count += number
-        self._records[stratum].count += number
-
-    def _entering(self, strata: bytes) -> Iterator[int]:
-        """Indices of the events that enter, each to be taken before the next; all others are counted."""
-        ones = strata.count(1)
-        counts = [len(strata) - ones, ones][: len(self._strata)]
-        if all(count <= self._left(c) for c, count in enumerate(counts)):
-            for c, count in enumerate(counts):
-                self._skip(c, count)
-            return
-        places = [(np.frombuffer(strata, np.uint8) == c).nonzero()[0] for c in self._strata]
-        done, end = [0 for _ in places], len(strata)
-        # The next event of each stratum that enters: its number there, and its index.
-        following = [self._left(c) for c in self._strata]
-        coming = [int(places[c][k]) if k < counts[c] else end for c, k in enumerate(following)]
-        while (index := min(coming)) < end and self.unusable is None:
-            stratum = strata[index]
-            number = following[stratum]
-            for c in self._strata:
-                before = number if c == stratum else index - number
-                self._skip(c, before - done[c])
-                done[c] = before
-            yield index
-            done[stratum] += 1
-            following[stratum] = number = done[stratum] + self._left(stratum)
-            coming[stratum] = int(places[stratum][number]) if number < counts[stratum] else end
-        for c, count in enumerate(counts):
-            self._skip(c, count - done[c])
+    def _count(self, numbers: Sequence[int]) -> None:
+        """Count events, by stratum."""
+        for number, steps, records in zip(numbers, self._steps, self._records, strict=True):
+            records.count += number
+            steps.count += number if self.n_seen >= self.exact else 0
+        self.n_seen += sum(numbers)
 
     def _partners(self, y: Any) -> list[Kept]:
         """The records that the next event makes pairs with, if it has this label."""
-        label, others = self._number(y), self._first
+        label, others = self._number(y), [*self._kept.values()]
         if self.n_seen >= self.exact:
-            stratum = self._stratum(y)
-            partner = None if self._steps[stratum].left else self._partner(stratum)
-            others = [] if partner is None else [partner]
+            steps, past = self._steps[self._stratum(y)], self._records[-1 - self._stratum(y)]
+            partner = self._partner(past, past.count) if steps.next == steps.count else -1
+            others = [] if partner < 0 else [self._kept[partner]]
         return [other for other in others if self._paired(label, other.label)]
 
-    def _partner(self, stratum: int) -> Kept | None:
-        """The record that the next event is paired with if it is a step; None if there is none."""
-        past = self._records[len(self._records) - 1 - stratum]
-        filled = min(past.count, len(past.items))
-        return past.items[int(self._uniform * filled)] if filled else None
+    def _partner(self, past: SkipReservoir, count: int) -> int:
+        """The record that the next step is paired with, after `count` records of its stratum; -1: none."""
+        return past.ids[int(self._uniform * min(count, len(past.ids)))] if count else -1
 
-    def _take(self, x: Features, y: Any) -> Step | None:
-        """Count an event that enters the sample, and keep it; the step, if it has a partner."""
-        n, stratum, row = self.n_seen, self._stratum(y), self._usable(x)
-        if isinstance(row, str):
-            self._skip(stratum, 1)
-            self._end(row)
+    def _take_first(self, x: Features, y: Any, score: float, prepared: Array) -> None:
+        """Count an event of the exact part, and keep it."""
+        n, stratum, label = self.n_seen, self._stratum(y), self._number(y)
+        others = np.array([other.label for other in self._partners(y)])
+        if self._keep(n, label, x, x.values()):
+            if len(others):
+                margins = self._margins(label, others, score, prepared)
+                self._first_loss += float(np.sum(self.loss.value(margins))) / n
+            records = self._records[stratum]
+            if records.next == records.count:
+                records.put(records.next, n, self._random)
+        self._count([int(stratum == each) for each in self._strata])
+
+    def _take(
+        self, strata: bytes, labels: Sequence[Any], record: Callable[[int], Row]
+    ) -> list[tuple[int, Step]]:
+        """Count a batch of events by strata, and keep those that enter; see `draw`."""
+        n, end, ones = self.n_seen, len(strata), strata.count(1)
+        drawn, counts = list[tuple[int, Step]](), [end - ones, ones][: len(self._strata)]
+        if counts[0] > self._left(0) or ones > self._left(-1):
+            if len(self._kept) > 2 * (3 * self.pairs + self.exact):
+                self._kept = {id: self._kept[id] for id in self._used().tolist()}
+            # The events of each stratum: their indices, and where these begin.
+            order, begin = np.frombuffer(strata, np.uint8).argsort(kind="stable"), (0, counts[0])
+            # The next one of each stratum that enters: its number there in the batch, and its index.
+            following = [self._left(c) for c in self._strata]
+            coming = [order.item(begin[c] + k) if k < counts[c] else end for c, k in enumerate(following)]
+            while (index := min(coming)) < end and self.unusable is None:
+                c, label = strata[index], self._number(labels[index])
+                if self._keep(n + index, label, *record(index)):
+                    step = self._enter(c, n + index, label, following[c], index - following[c])
+                    if step is not None:
+                        drawn.append((index, step))
+                following[c] = k = self._left(c)
+                coming[c] = order.item(begin[c] + k) if k < counts[c] else end
+        self._count(counts)
+        return [] if self.unusable is not None else drawn
+
+    def _enter(self, stratum: int, id: int, label: float, before: int, others: int) -> Step | None:
+        """Let an event into the reservoirs where it is due; the step, if it is one and has a partner.
+
+        `before` events of its stratum and `others` came before it in the batch, which are not counted yet.
+        """
+        steps, records, past = self._steps[stratum], self._records[stratum], self._records[-1 - stratum]
+        is_step, partner, other, weight = steps.next == steps.count + before, -1, None, 0.0
+        if is_step:
+            count = past.count + (before if past is records else others)
+            partner = self._partner(past, count)
+            other = self._kept.get(partner)
+            if other is not None and self._paired(label, other.label):
+                # Of two classes, it was drawn for those of the events before that are of the other one.
+                weight = 1.0 if past is records else count / id
+        if records.next == records.count + before:
+            records.put(records.next, id, self._random)
+        if not is_step:
             return None
-        steps, records, kept = self._steps[stratum], self._records[stratum], Kept(n, self._number(y), row)
-        is_step = n >= self.exact and not steps.left
-        partner, weight = self._partner(stratum) if is_step else None, 0.0
-        if partner is not None and self._paired(kept.label, partner.label):
-            # Its partner was drawn for those of the events before it that are of the other stratum.
-            weight = self._records[1 - stratum].count / n if len(self._strata) == 2 else 1.0
-        self.n_seen += 1
-        if records.left:
-            records.count += 1
-        else:
-            records.put(kept, self._random)
-        if n < self.exact:
-            self._first.append(kept)
-        elif not is_step:
-            steps.count += 1
-        else:
-            step = Step(kept, partner, weight)
-            steps.put(step, self._random)
-            self._uniform = self._random.random()
-            return step if partner is not None else None
-        return None
+        place = steps.put(steps.next, id, self._random, partner, weight)
+        self._uniform = self._random.random()
+        return None if other is None else Step(steps, place, label, other)
 
-    def _usable(self, x: Features) -> dict[Any, float] | str:
-        """The record with plain floats, or why the estimation has to end."""
-        row: dict[Any, float] = {}
-        if {*map(type, x)} <= _NAMES and {*map(type, x.values())} <= {float}:
-            row = dict(x) if all(map(math.isfinite, x.values())) else row
-        for name, value in () if row else x.items():
-            known = self.trusting or (type(name) in _NAMES and not isinstance(value, str | bytes))
-            try:
-                number = float(value) if known else math.nan
-            except (TypeError, ValueError, OverflowError):
-                number = math.nan
-            if math.isfinite(number):
-                row[name] = number
-            elif not self.trusting:
-                return "a feature of the stream is not a finite number"
-        if self._quadratic is not None and len(row) > _MOST_FEATURES:
-            return f"a metric of more than {_MOST_FEATURES} features takes too long to be compared with"
-        return row
+    def _keep(self, id: int, label: float, names: Collection[Any], values: Iterable[Any]) -> bool:
+        """Add a record; False: it cannot be used, and the estimation has ended."""
+        (ordered, order, plain), numbers = _in_order(tuple(names)), list(values)
+        if not plain or {*map(type, numbers)} != {float} or not math.isfinite(sum(numbers)):
+            row = dict(zip(names, map(self._value, names, numbers), strict=True))
+            if self.trusting:
+                row = {name: value for name, value in row.items() if math.isfinite(value)}
+            (ordered, order, _), numbers = _in_order(tuple(row)), list(row.values())
+            if not all(map(math.isfinite, numbers)):
+                self._end("a feature of the stream is not a finite number")
+                return False
+        if self._quadratic is not None and len(numbers) > _MOST_FEATURES:
+            self._end(f"a metric of more than {_MOST_FEATURES} features takes too long to be compared with")
+            return False
+        numbers = [numbers[i] for i in order] if order else numbers
+        self._kept[id] = Kept(label, ordered, struct.pack(f"{len(numbers)}d", *numbers))
+        return True
+
+    def _value(self, name: Any, value: Any) -> float:
+        """A feature as a number; NaN: it is none."""
+        known = self.trusting or (type(name) in _NAMES and not isinstance(value, str | bytes))
+        try:
+            return float(value) if known else math.nan
+        except (TypeError, ValueError, OverflowError):
+            return math.nan
 
     def _end(self, why: str) -> None:
         """End the estimation and discard the sample; from now on events are only counted."""
-        self.unusable, self._first = why, []
-        for steps, records in zip(self._steps, self._records, strict=True):
-            steps.items, records.items = [None] * len(steps.items), [None] * len(records.items)
+        self.unusable = why
+        self._empty()
 
     # ---- estimating ------------------------------------------------------------------------------------
 
@@ -491,28 +527,20 @@ class Regret:
 
     def _sampled(self) -> _Steps:
         """The steps that the sample holds now."""
-        paired, scales, counts = [], [], []
+        parts, counts = [], []
         for stratum, steps in enumerate(self._steps):
-            scale = steps.stand_for()
+            scale, partners = steps.stand_for(), np.array(steps.partners)
             counts.append((int(np.count_nonzero(scale)), steps.count))
-            for step, each in zip(steps.items, scale.tolist(), strict=True):
-                if step is not None and step.partner is not None and each > 0.0:
-                    paired.append((stratum, step, step.partner))
-                    scales.append(each)
-        return _Steps(
-            stratum=np.array([stratum for stratum, _, _ in paired], dtype=np.int64),
-            scale=np.array(scales),
-            weight=np.array(scales) * np.array([step.weight for _, step, _ in paired]),
-            margin=np.array([step.margin for _, step, _ in paired]),
-            records=[step.record for _, step, _ in paired],
-            partners=[partner for _, _, partner in paired],
-            counts=counts,
-        )
+            use = (partners >= 0) & (scale > 0.0)
+            columns = (scale, scale * np.array(steps.weights), np.array(steps.margins), np.array(steps.ids))
+            parts.append([np.full(len(scale), stratum)[use], *(each[use] for each in (*columns, partners))])
+        return _Steps(counts, *map(np.concatenate, zip(*parts, strict=True)))
 
     def _pairs(self, later: _Steps, design: Callable[[list[Any]], Any]) -> tuple[Pairs, Array]:
         """Pairs of the first events, then those of the later steps; and the weights of the former."""
-        first, m = len(self._first), len(later.records)
-        kept = [*self._first, *later.records, *later.partners]
+        first, m = min(self.n_seen, self.exact), len(later.record)
+        ids = np.concatenate([np.arange(first), later.record, later.partner])
+        kept = [self._kept[id] for id in ids.tolist()]
         # One call: the columns of the plain design depend on the rows it is given.
         x = np.asarray(design([each.row for each in kept]), dtype=np.float64)
         labels = np.array([each.label for each in kept], dtype=np.float64)
@@ -553,21 +581,24 @@ class Regret:
         state: dict[str, object] = {"params": self.params(), "unusable": self.unusable}
         if self.unusable is not None:
             return {**state, "seen": self.n_seen}
-        steps = [step for reservoir in self._steps for step in reservoir.items if step is not None]
-        past = itertools.chain.from_iterable(reservoir.items for reservoir in self._records)
-        records = (*self._first, *(step.record for step in steps), *(step.partner for step in steps), *past)
-        used = {each.id: each for each in records if each is not None}
+        ids = self._used()
         return {
             **state,
-            "kept": _pack([used[number] for number in sorted(used)]),
-            "steps": [_steps_state(reservoir) for reservoir in self._steps],
-            "records": [{**each.to_state(), "ids": _ids(each.items)} for each in self._records],
+            "kept": {"ids": ids, **_pack([self._kept[id] for id in ids.tolist()])},
+            "steps": [each.to_state() for each in self._steps],
+            "records": [each.to_state() for each in self._records],
             "random": np.array(self._random.getstate()[1], dtype=np.uint64),
             "uniform": self._uniform,
             "first_loss": self._first_loss,
             "warm": self._warm.copy(),
             "solve_at": self._solve_at,
         }
+
+    def _used(self) -> Ids:
+        """Ids of the records that the sample consists of, ascending."""
+        ids = [np.array(each.ids) for each in (*self._steps, *self._records)]
+        used = np.concatenate([*ids, *(np.array(steps.partners) for steps in self._steps)])
+        return np.unique(np.concatenate([np.arange(min(self.n_seen, self.exact)), used[used >= 0]]))
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore `to_state` of an object with the same parameters.
@@ -584,7 +615,7 @@ class Regret:
             )
         try:
             self._load(state)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise SnapshotError(
                 f"the regret in the snapshot cannot be read ({error})", fix="restore an undamaged snapshot"
             ) from error
@@ -594,21 +625,13 @@ class Regret:
             self.n_seen = int(state["seen"])
             self._end(state["unusable"])
             return
-        kept = {each.id: each for each in _unpack(state["kept"])}
-        for steps, saved in zip(self._steps, state["steps"], strict=True):
-            parts = (saved[part].tolist() for part in ("ids", "partners", "weights", "margins"))
-            rows = zip(*parts, strict=True)
-            steps.load_state(
-                saved,
-                [
-                    Step(kept[i], kept[j] if j >= 0 else None, *more) if i >= 0 else None
-                    for i, j, *more in rows
-                ],
-            )
-        for records, saved in zip(self._records, state["records"], strict=True):
-            records.load_state(saved, [None if i < 0 else kept[i] for i in saved["ids"].tolist()])
+        self._kept = _unpack(state["kept"])
+        for part, reservoirs in (("steps", self._steps), ("records", self._records)):
+            for reservoir, saved in zip(reservoirs, state[part], strict=True):
+                reservoir.load_state(saved)
         self.n_seen = sum(records.count for records in self._records)
-        self._first = [kept[i] for i in range(min(self.n_seen, self.exact))]
+        if self._used().tolist() != [*self._kept]:
+            raise ValueError("other records than the sample consists of")
         self._random.setstate((3, tuple(state["random"].tolist()), None))
         self._uniform = float(state["uniform"])
         if not 0.0 <= self._uniform < 1.0:
@@ -635,8 +658,7 @@ def _variance(later: _Steps, terms: Array) -> float:
             # Steps without a partner are terms of 0 in this stratum's mean.
             residual[here] -= later.scale[here] * (residual[here].sum() / steps)
             spare = max(spare, n / (n - 1))
-    ids = [record.id for record in (*later.records, *later.partners)]
-    _, place = np.unique(np.array(ids, dtype=np.int64), return_inverse=True)
+    _, place = np.unique(np.concatenate([later.record, later.partner]), return_inverse=True)
     by_record = np.bincount(place, weights=np.concatenate([residual, residual]))
     alone = float(residual @ residual)
     # Every pair is counted under both of its records, so its own square once too often.
@@ -657,45 +679,38 @@ def _unseen(weight: Array, terms: Array, loss: Any) -> float:
     return largest * largest
 
 
-def _steps_state(reservoir: StepReservoir[Step]) -> dict[str, object]:
-    steps = reservoir.items
-    return {
-        **reservoir.to_state(),
-        "ids": _ids([None if step is None else step.record for step in steps]),
-        "partners": _ids([None if step is None else step.partner for step in steps]),
-        "weights": np.array([0.0 if step is None else step.weight for step in steps]),
-        "margins": np.array([0.0 if step is None else step.margin for step in steps]),
-    }
-
-
-def _ids(records: Sequence[Kept | None]) -> NDArray[np.int64]:
-    return np.array([-1 if each is None else each.id for each in records], dtype=np.int64)
+@functools.lru_cache(maxsize=1024)
+def _in_order(names: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int] | None, bool]:
+    """The names in sorted order, which columns these are if they were in another, and if all can be kept."""
+    order = sorted(range(len(names)), key=lambda column: str(names[column]))
+    plain = {*map(type, names)} <= _NAMES
+    return tuple(names[i] for i in order), None if order == sorted(order) else order, plain
 
 
 def _pack(records: Sequence[Kept]) -> dict[str, object]:
     """Records as arrays: the lists of names that occur, which of them each record has, and all values."""
-    orders: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # most records have the same names
     names: dict[tuple[Any, ...], int] = {}
-    which, values = list[int](), list[float]()
+    which, before, number = list[int](), None, 0
     for each in records:
-        found = tuple(each.row)
-        order = orders.get(found) or orders.setdefault(found, tuple(sorted(found, key=str)))
-        which.append(names.setdefault(order, len(names)))
-        values += map(each.row.__getitem__, order)
+        if each.names is not before:  # nearly all records share one tuple, which takes long to look up
+            before = each.names
+            number = names.setdefault(before, len(names))
+        which.append(number)
     return {
         "names": [list(each) for each in names],
         "which": np.array(which, dtype=np.int32),
-        "ids": _ids(records),
         "labels": np.array([each.label for each in records]),
-        "values": np.array(values),
+        "values": np.frombuffer(b"".join([each.values for each in records])),
     }
 
 
-def _unpack(state: Mapping[str, Any]) -> list[Kept]:
-    """The records that `_pack` packed."""
-    names, values = dict(enumerate(state["names"])), iter(state["values"].tolist())
-    columns = (state[part].tolist() for part in ("ids", "labels", "which"))
-    return [
-        Kept(number, label, dict(zip(names[which], itertools.islice(values, len(names[which])), strict=True)))
-        for number, label, which in zip(*columns, strict=True)
-    ]
+def _unpack(state: Mapping[str, Any]) -> dict[int, Kept]:
+    """The records that `_pack` packed, by id."""
+    names, values, begin, out = dict(enumerate(map(tuple, state["names"]))), state["values"].tobytes(), 0, {}
+    for id, label, which in zip(*(state[part].tolist() for part in ("ids", "labels", "which")), strict=True):
+        end = begin + 8 * len(names[which])
+        out[id] = Kept(label, names[which], values[begin:end])
+        begin = end
+    if begin != len(values):
+        raise ValueError(f"{len(values) // 8} values, not {begin // 8}")
+    return out

@@ -85,8 +85,10 @@ class Thinning:
 
     def scale(self) -> Array:
         """What each place stands for."""
-        ours = StepReservoir[int](self.size - 1, self.shift)
-        ours.ranks, ours.order, ours.count = np.array(self.rank), np.array(self.order, float), self.count
+        ours = StepReservoir(self.size - 1, self.shift)
+        counters = {"count": self.count, "next": self.hit, "log_w": 0.0}
+        columns = {"ids": self.order, "order": self.order, "ranks": self.rank}
+        ours.load_state({**ours.to_state(), **counters, **columns})
         return ours.stand_for()
 
 

@@ -436,9 +436,9 @@ class Latest(Regret):
     """Mutant: the partner is always the record that came last, so all that drifted away goes unseen."""
 
     def prepare(self, x: Any, y: bool, scorer: Any) -> Any:
-        known = [record for record in self._records[not y].items if record is not None]
+        known = [record for record in self._records[not y].ids if record >= 0]
         if known:
-            self._uniform = (known.index(max(known, key=lambda each: each.id)) + 0.5) / len(known)
+            self._uniform = (known.index(max(known)) + 0.5) / len(known)
         return super().prepare(x, y, scorer)
 
 
@@ -448,7 +448,7 @@ class Unweighted(Regret):
     def estimate(self, design_many: Any = None) -> RegretEstimate | None:
         true = StepReservoir.stand_for
 
-        def even(self: StepReservoir[Any]) -> Array:
+        def even(self: StepReservoir) -> Array:
             with mock.patch.object(self, "_shift", 10**9):
                 return true(self)
 
@@ -516,7 +516,8 @@ def test_records_of_many_different_features(names: int, cut: int) -> None:
     assert repr(again.to_state()) == repr(whole.to_state())
     assert again.estimate() == whole.estimate()
     kept = whole._sampled()
-    assert all(record.row == rows[record.id] for record in (*kept.records, *kept.partners))
+    ids = {*kept.record.tolist(), *kept.partner.tolist()}
+    assert all(whole._kept[id].row == rows[id] for id in ids)
 
 
 @pytest.mark.parametrize(
@@ -564,15 +565,14 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[Regret], width: in
     one, drawing = (kind(pairs=32, exact=16, seed=4) for kind in (Regret, kind))
     stream.observe(one)
     labels = stream.y.tolist()
-    assert drawing.draw(labels[:16], stream.dicts.__getitem__) is None
+    assert drawing.draw(labels[:16], lambda index: ([], [])) is None
     stream.observe(drawing, 0, 16)
     nobody = 0
     for start in range(16, 500, width):
         batch = form(labels[start : start + width])
-        drawn = drawing.draw(batch, lambda index, start=start: stream.dicts[start + index])
+        drawn = drawing.draw(batch, lambda index, start=start: (stream.names, stream.x[start + index]))
         assert drawn is not None
         for index, step in drawn:
-            assert step.partner is not None
             w = stream.weights[start + index]
             partner = np.array([step.partner.row[name] for name in stream.names])
             drawing.record_score(step, float(stream.x[start + index] @ w), float(partner @ w))
@@ -660,10 +660,9 @@ def test_what_a_learner_of_ours_passes_over_is_left_out() -> None:
         alone.observe({"a": row["a"]}, label, row["a"], lambda x: x["a"])
     for row, label in zip(rows[:30], labels, strict=False):
         regret.observe(row, label, row["a"], lambda x: x["a"])
-    drawn = regret.draw(labels[30:], rows[30:].__getitem__)
+    drawn = regret.draw(labels[30:], lambda index: (rows[30 + index], rows[30 + index].values()))
     assert drawn is not None
     for index, step in drawn:
-        assert step.partner is not None
         regret.record_score(step, rows[30 + index]["a"], step.partner.row["a"])
     assert repr(regret.to_state()) == repr(alone.to_state())
     again = Regret(pairs=32, exact=4, seed=1)

@@ -253,13 +253,15 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[Regret]) -> None:
     stream = stream_of("ranking")
     one, drawing = stream.make(4, kind, pairs=32), stream.make(4, kind, pairs=32)
     stream.observe(one)
-    assert drawing.draw(stream.y[:16], stream.dicts.__getitem__) is None
+    assert drawing.draw(stream.y[:16], lambda index: ([], [])) is None
     stream.observe(drawing, 0, 16)
     for start in range(16, stream.n, 37):
-        drawn = drawing.draw(stream.y[start : start + 37], stream.dicts[start:].__getitem__)
+        rows = stream.dicts[start:]
+        drawn = drawing.draw(
+            stream.y[start : start + 37], lambda index, rows=rows: (rows[index], rows[index].values())
+        )
         assert drawn is not None
         for index, step in drawn:
-            assert step.partner is not None
             t = start + index
             drawing.record_score(step, stream.score(t, stream.dicts[t]), stream.score(t, step.partner.row))
     same = repr(one.to_state()) == repr(drawing.to_state())
@@ -270,7 +272,7 @@ def test_a_metric_is_observed_one_by_one() -> None:
     stream = stream_of("metric")
     regret = stream.make(4)
     stream.observe(regret, 0, 40)
-    assert regret.draw(stream.y[40:50], stream.dicts[40:].__getitem__) is None
+    assert regret.draw(stream.y[40:50], lambda index: ([], [])) is None
     assert regret.n_seen == 40
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -16,20 +17,19 @@ from streampair.evaluation.reservoirs import SkipReservoir, StepReservoir
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("steps", [False, True])
 def test_items_enter_as_in_the_reference(steps: bool, seed: int) -> None:
-    ours: SkipReservoir[int] = StepReservoir(19, 5) if steps else SkipReservoir(20)
+    ours = StepReservoir(19, 5) if steps else SkipReservoir(20)
     reference = naive.Thinning(19, 5) if steps else naive.Uniform(20)
-    items: list[int | None] = [None] * 20
+    items = [-1] * 20
     draws = random.Random(seed), random.Random(seed)
     for item in range(3000):
-        assert ours.left == reference.hit - item
-        if ours.left:
-            ours.count += 1
+        assert ours.next == reference.hit
+        if item < ours.next:
             reference.count += 1
             continue
-        ours.put(item, draws[0])
         items[reference.take(draws[1].random)] = item
-        assert ours.items == items
-    assert ours.left > 20
+        assert ours.put(item, item, draws[0]) == items.index(item)
+        assert ours.ids.tolist() == items
+    assert ours.next > 3020
     if isinstance(ours, StepReservoir) and isinstance(reference, naive.Thinning):
         assert (ours.ranks.tolist(), ours.order.tolist()) == (reference.rank, reference.order)
 
@@ -51,7 +51,7 @@ def test_batches_enter_as_events_do(strata: int, seed: int) -> None:
         if size == 1:
             regret.observe({"a": 1.0}, y[0], 0.0, lambda x: 0.0)
         else:
-            assert regret.draw(y, lambda index: {"a": 1.0}) is not None
+            assert regret.draw(y, lambda index: (["a"], [1.0])) is not None
         for label in labels:
             hit = reference.event(int(label) if strata == 2 else 0)
             if hit is not None:
@@ -62,20 +62,21 @@ def test_batches_enter_as_events_do(strata: int, seed: int) -> None:
                     records[record] = number
             number += 1
         assert [regret._left(c) for c in range(strata)] == reference.left()
-    kept = [step for reservoir in regret._steps for step in reservoir.items]
+    columns = [(each.ids, each.partners, each.weights) for each in regret._steps]
+    rows = itertools.chain.from_iterable(zip(*each, strict=True) for each in columns)
     found = {
-        place: (step.record.id, step.partner and step.partner.id, step.weight)
-        for place, step in enumerate(kept)
-        if step is not None
+        place: (step, None if partner < 0 else partner, weight)
+        for place, (step, partner, weight) in enumerate(rows)
+        if step >= 0
     }
     assert found == steps
-    past = [record for reservoir in regret._records for record in reservoir.items]
-    assert {place: record.id for place, record in enumerate(past) if record is not None} == records
+    past = itertools.chain.from_iterable(each.ids for each in regret._records)
+    assert {place: record for place, record in enumerate(past) if record >= 0} == records
 
 
 def test_nothing_enters_a_sample_that_was_given_up() -> None:
     regret = Regret(exact=2)
     for y in (True, False):
         regret.observe({"a": "text"}, y, 0.0, lambda x: 0.0)
-    assert regret.draw(bytes([0, 1] * 50), lambda index: {"a": 1.0}) == []
+    assert regret.draw(bytes([0, 1] * 50), lambda index: (["a"], [1.0])) == []
     assert regret.n_seen == 102
