@@ -191,7 +191,7 @@ async def test_a_member_that_is_replaced_once_is_warned_and_no_more(
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.05], ids=["at once", "preempted"])
-def test_a_busy_member_is_not_taken_for_a_stolen_one(
+async def test_a_busy_member_is_not_taken_for_a_stolen_one(
     apache_kafka: Cluster, unique: Unique, delay: float
 ) -> None:
     """It did not poll in time: the group forgets it, and it comes back under a new name. Nobody took it.
@@ -200,34 +200,30 @@ def test_a_busy_member_is_not_taken_for_a_stolen_one(
     """
     topic = apache_kafka.create_topic(unique("in"))
     takeovers = StaticMemberConflicts("same", limit=1)  # a single one would stop it
+    member = Member(apache_kafka, topic, "same", takeovers=takeovers, max_poll_interval=1.0)
+    getmany, polls = member.consumer._consumer.getmany, 0
 
-    async def body() -> None:
-        member = Member(apache_kafka, topic, "same", takeovers=takeovers, max_poll_interval=1.0)
-        getmany, polls = member.consumer._consumer.getmany, 0
+    async def preempted(*args: Any, **options: Any) -> Any:
+        nonlocal polls
+        found = await getmany(*args, **options)
+        polls += bool(member.assigned)
+        threading.Event().wait(delay)  # the whole thread, as when another process has the processor
+        return found
 
-        async def preempted(*args: Any, **options: Any) -> Any:
-            nonlocal polls
-            found = await getmany(*args, **options)
-            polls += bool(member.assigned)
-            threading.Event().wait(delay)  # the whole thread, as when another process has the processor
-            return found
-
-        member.consumer._consumer.getmany = preempted
-        await member.start()
-        try:
-            await until("its partition, and a poll", lambda: member.assigned == {0} and polls)
-            name = member_of(member.consumer._consumer)
-            member.busy = True
-            await until("it is out of the group", lambda: member_of(member.consumer._consumer) != name)
-            member.busy = False
-            await until("it is back", lambda: len(member.assignments) == 2 or member.error)
-            assert member.error is None
-            assert member_of(member.consumer._consumer) != name
-            assert not takeovers._times
-        finally:
-            await member.stop()
-
-    asyncio.run(body())
+    member.consumer._consumer.getmany = preempted
+    await member.start()
+    try:
+        await until("its partition, and a poll", lambda: member.assigned == {0} and polls)
+        name = member_of(member.consumer._consumer)
+        member.busy = True
+        await until("it is out of the group", lambda: member_of(member.consumer._consumer) != name)
+        member.busy = False
+        await until("it is back", lambda: len(member.assignments) == 2 or member.error)
+        assert member.error is None
+        assert member_of(member.consumer._consumer) != name
+        assert not takeovers._times
+    finally:
+        await member.stop()
 
 
 async def test_a_stuck_member_is_noticed_in_a_group_without_offsets(

@@ -301,7 +301,7 @@ async def test_a_broker_that_is_away_is_waited_for(stoppable_kafka: Cluster, uni
     assert [value for _, value in await committed(stoppable_kafka, out, 2)] == ["a", "b"]
 
 
-def test_kills_of_the_broker_lose_nothing_and_double_nothing(
+async def test_kills_of_the_broker_lose_nothing_and_double_nothing(
     stoppable_kafka: Cluster, unique: Unique
 ) -> None:
     """As a lane does it: after whatever error, start again, read the register, go on behind it."""
@@ -309,52 +309,48 @@ def test_kills_of_the_broker_lose_nothing_and_double_nothing(
     out, group = Partition(stoppable_kafka.create_topic(unique("out")), 0), unique("group")
     config = config_of(stoppable_kafka)
     problems: set[str] = set()
+    coin = random.Random(11)
+    producer = producer_of(stoppable_kafka, unique("app"), source)
+    done = asyncio.Event()
+    stored = 0
 
-    async def body() -> None:
-        coin = random.Random(11)
-        producer = producer_of(stoppable_kafka, unique("app"), source)
-        done = asyncio.Event()
-        stored = 0
+    async def commit_numbers() -> None:
+        nonlocal stored
+        n = 0
+        while not done.is_set():
+            try:
+                if not producer.usable:
+                    await producer.start()
+                    register = (await read_register(config, group, [source]))[source]
+                    n = 0 if register is None else register.offset
+                await producer.transaction(
+                    [(out, messages(str(n)))], group=group, offsets={source: (n + 1, "")}, seconds=20.0
+                )
+                n += 1
+                stored = n
+            except SourceError as error:
+                problems.add(type(error).__name__)
+                await asyncio.to_thread(stoppable_kafka.abort_lost_transactions)
+                await asyncio.sleep(0.05)
 
-        async def commit_numbers() -> None:
-            nonlocal stored
-            n = 0
-            while not done.is_set():
-                try:
-                    if not producer.usable:
-                        await producer.start()
-                        register = (await read_register(config, group, [source]))[source]
-                        n = 0 if register is None else register.offset
-                    await producer.transaction(
-                        [(out, messages(str(n)))], group=group, offsets={source: (n + 1, "")}, seconds=20.0
-                    )
-                    n += 1
-                    stored = n
-                except SourceError as error:
-                    problems.add(type(error).__name__)
-                    await asyncio.to_thread(stoppable_kafka.abort_lost_transactions)
-                    await asyncio.sleep(0.05)
-
-        task = asyncio.create_task(commit_numbers())
-        try:
-            for _ in range(2):
-                count = stored
-                await until(lambda count=count: stored >= count + 5, task)
-                await asyncio.sleep(coin.random() * 0.03)
-                await asyncio.to_thread(stoppable_kafka.kill)
-                await asyncio.to_thread(stoppable_kafka.start)
+    task = asyncio.create_task(commit_numbers())
+    try:
+        for _ in range(2):
             count = stored
-            await until(lambda: stored >= count + 5, task)
-            done.set()
-            await task
-        finally:
-            task.cancel()
-            await producer.stop()
-        found = [int(value) for _, value in await committed(stoppable_kafka, out, stored)]
-        assert found == list(range(stored))
-        assert await read_register(config, group, [source]) == {source: Committed(stored, "")}
-
-    asyncio.run(body())
+            await until(lambda count=count: stored >= count + 5, task)
+            await asyncio.sleep(coin.random() * 0.03)
+            await asyncio.to_thread(stoppable_kafka.kill)
+            await asyncio.to_thread(stoppable_kafka.start)
+        count = stored
+        await until(lambda: stored >= count + 5, task)
+        done.set()
+        await task
+    finally:
+        task.cancel()
+        await producer.stop()
+    found = [int(value) for _, value in await committed(stoppable_kafka, out, stored)]
+    assert found == list(range(stored))
+    assert await read_register(config, group, [source]) == {source: Committed(stored, "")}
 
 
 async def await_leader(kafka: Cluster, topic: str, partition: int, *, present: bool) -> None:

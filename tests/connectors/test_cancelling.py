@@ -13,30 +13,27 @@ from streampair_connectors.kafka import ended
 from streampair_connectors.kafka.client import _AllAddresses, shielded
 
 
-def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
-    async def body() -> None:
-        swallowed = 0
+async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
+    swallowed = 0
 
-        async def work() -> None:
-            nonlocal swallowed
-            while True:
-                try:
-                    await asyncio.sleep(3600)
-                except asyncio.CancelledError:
-                    swallowed += 1
-                    if swallowed == 2:
-                        raise
+    async def work() -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                swallowed += 1
+                if swallowed == 2:
+                    raise
 
-        task = asyncio.create_task(work())
-        await asyncio.sleep(0)
-        # To cancel once and wait, as is usual, would be to wait for ever.
-        task.cancel()
-        assert await asyncio.wait({task}, timeout=0.05) == (set(), {task})
-        await ended(task)
-        assert task.cancelled()
-        assert swallowed == 2
-
-    asyncio.run(body())
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    # To cancel once and wait, as is usual, would be to wait for ever.
+    task.cancel()
+    assert await asyncio.wait({task}, timeout=0.05) == (set(), {task})
+    await ended(task)
+    assert task.cancelled()
+    assert swallowed == 2
 
 
 async def test_what_a_task_raised_is_no_trouble_any_more() -> None:
