@@ -427,7 +427,8 @@ class TypedReader(Rows):
 
     def many(self, values: Sequence[bytes | None]) -> EventColumns:
         """Read events, those that are not left."""
-        return self.all_of(values) or super().many(values)
+        found = self.all_of(values) or self._some_of(values)
+        return super().many(values) if found is None else found
 
     def all_of(self, values: Sequence[bytes | None]) -> EventColumns | None:
         """Read events; None: one of them has to be read alone."""
@@ -435,6 +436,25 @@ class TypedReader(Rows):
             rows: list[Any] = list(map(self._decode, values))  # type: ignore[arg-type]  # None raises
         except Exception:
             return None
+        return self._columns(values, rows)
+
+    def _some_of(self, values: Sequence[bytes | None]) -> EventColumns | None:
+        """Read those events that have the declared types; None: one of these has to be read alone."""
+        rows = list(map(self._typed, values))
+        places = [i for i, row in enumerate(rows) if row is not None]
+        if not 0 < len(places) < len(rows):
+            return None
+        found = self._columns([values[i] for i in places], [rows[i] for i in places])
+        return None if found is None else _spread(found, places, len(rows))
+
+    def _typed(self, value: bytes | None) -> Any:
+        try:
+            return self._decode(value)  # type: ignore[arg-type]  # None raises
+        except Exception:
+            return None
+
+    def _columns(self, values: Sequence[bytes | None], rows: list[Any]) -> EventColumns | None:
+        """The fields of structs; None: one of the events has to be read alone."""
         cells: list[Any] = list(map(self._cells, rows))
         if self._gaps and any(msgspec.UNSET in each for each in cells):
             return None
@@ -462,6 +482,10 @@ class _Either(TypedReader):
         first, second = self._both
         return first.all_of(values) or second.all_of(values)
 
+    def _some_of(self, values: Sequence[bytes | None]) -> EventColumns | None:
+        first, second = self._both
+        return first._some_of(values) or second._some_of(values)
+
 
 class EventColumns(NamedTuple):
     """The features of events, None where one is left to the strict reader; their labels, and their ids."""
@@ -472,6 +496,15 @@ class EventColumns(NamedTuple):
 
 
 _LEFT = EventFields((), None, None)
+
+
+def _spread(found: EventColumns, places: Sequence[int], count: int) -> EventColumns:
+    """The columns of `count` events, of which those at `places` were read and the others are left."""
+    spread = EventColumns([None] * count, [None] * count, [None] * count)
+    for column, items in zip(spread, found, strict=True):
+        for place, item in zip(places, items, strict=True):
+            column[place] = item
+    return spread
 
 
 def _unset(_: Any) -> Any:
