@@ -22,7 +22,7 @@ from river import base
 from streampair.engine.protocols import Scorer, SerializableStep
 from streampair.errors import ConfigError, RecordError
 
-__all__ = ["ForeignLearner", "finite_score"]
+__all__ = ["ForeignLearner", "finite", "finite_score"]
 
 
 class ForeignLearner:
@@ -139,3 +139,25 @@ def finite_score(value: Any, learner: object) -> float:
             stage="learn",
         )
     return number
+
+
+def finite(x: dict[str, Any]) -> dict[str, Any]:
+    """The record, if it has no NaN and no infinity: a foreign model would learn them, and then give NaN.
+
+    Raises
+    ------
+    RecordError
+    """
+    try:
+        total = sum(x.values())
+        if total - total == 0.0:  # finite, so every value is
+            return x
+    except (TypeError, OverflowError):
+        pass  # text, None or a huge integer: the model may know what to do with it
+    for name, value in x.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RecordError(
+                f"the feature {name!r} is {value}",
+                fix="send a finite number, or leave the feature out",
+            )
+    return x

@@ -28,6 +28,7 @@ from streampair import __version__
 from streampair.engine.batch import RecordProcessor
 from streampair.engine.delays import LateSample, ScoreSample
 from streampair.engine.monitor import Monitor
+from streampair.engine.outcomes import Outcomes
 from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.protocols import ClassLearner
 from streampair.engine.records import (
@@ -218,14 +219,14 @@ class Lane:
             )
         self._monitor = Monitor(self._model.lane_learner, regret, auc_window, threshold)
         self.late_sample = None if labels is None else LateSample()
+        self._outcomes = Outcomes(
+            topic, partition, on_bad=on_bad, breaker=self._breaker, late=labels is not None
+        )
         self._batch = RecordProcessor(
             self._model,
             decode,
-            positive=positive,
-            on_bad=on_bad,
-            breaker=self._breaker,
+            outcomes=self._outcomes,
             monitor=self._monitor,
-            topic=topic,
             partition=partition,
             bounds=bounds,
             labels=labels,
@@ -264,7 +265,7 @@ class Lane:
     @property
     def outcomes(self) -> dict[str, int]:
         """Records that the lane has taken, by outcome, as of `LaneGauges.events`."""
-        return dict(self._batch.events)
+        return dict(self._outcomes.events)
 
     @property
     def score_sample(self) -> ScoreSample | None:
@@ -381,8 +382,8 @@ class Lane:
         learner, private = self._model.lane_learner, self._model.private
         quality, weights = self._monitor.quality(self._model.probabilities), learner.weights
         return LaneGauges(
-            events=dict(self._batch.events),
-            dead_letters=dict(self._batch.stages),
+            events=dict(self._outcomes.events),
+            dead_letters=dict(self._outcomes.stages),
             auc=self.auc,
             regret=self.regret(solve=solve),
             weight_norm=weight_norm(weights),
@@ -463,10 +464,10 @@ class Lane:
             steps=self._model.save(),
             auc=auc.to_state(),
             regret=None if regret is None else regret.to_state(),
-            events=dict(self._batch.events),
-            stages=dict(self._batch.stages),
+            events=dict(self._outcomes.events),
+            stages=dict(self._outcomes.stages),
             seen=self._batch.seen,
-            bad=list(self._batch.bad),
+            bad=list(self._outcomes.bad),
             ledger=self._account(),
             privacy=self._summary(),
             outside={} if self._batch.outside is None else dict(self._batch.outside.counts),
@@ -513,10 +514,10 @@ class Lane:
             raise unreadable(error) from error
         batch = self._batch
         batch.next_offset = saved.next_offset
-        batch.events |= saved.events
-        batch.stages |= saved.stages
+        self._outcomes.events |= saved.events
+        self._outcomes.stages |= saved.stages
         batch.seen = saved.seen
-        batch.bad = deque(saved.bad)
+        self._outcomes.bad = deque(saved.bad)
         batch.due = saved.due
         if batch.arrivals is not None and saved.arrivals is not None:
             batch.arrivals.load(saved.arrivals)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from streampair import __version__
-from streampair.engine.batch import payload_digest
+from streampair.engine.origins import payload_digest
 from streampair.engine.records import (
     Commit,
     LogAppend,

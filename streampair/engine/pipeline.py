@@ -16,13 +16,13 @@ import functools
 import inspect
 import math
 import pickle  # only ever loads what a signature vouches for, see PipelineAdapter.load
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, Final
 
 import numpy as np
 from river import base, compose
 
-from streampair.engine.foreign import ForeignLearner, finite_score
+from streampair.engine.foreign import ForeignLearner, finite, finite_score
 from streampair.engine.protocols import (
     ClassLearner,
     ExplainingLearner,
@@ -31,7 +31,7 @@ from streampair.engine.protocols import (
     SerializableStep,
     missing,
 )
-from streampair.errors import ConfigError, RecordError, SnapshotError
+from streampair.errors import ConfigError, PrivacyError, RecordError, SnapshotError, SourceError
 from streampair.privacy.pipeline_check import (
     check_pipeline,
     class_name,
@@ -44,6 +44,9 @@ from streampair.privacy.pipeline_check import (
 from streampair.privacy.provenance import Origin
 
 __all__ = ["PipelineAdapter", "check_explains", "largest_parts"]
+
+# Events between two copies of a fragile model. A rollback learns the events since the last copy again.
+_RELEARNED: Final = 500
 
 
 class PipelineAdapter:
@@ -58,8 +61,8 @@ class PipelineAdapter:
     trust_preprocessing
         Accept steps that learn from the stream in front of a private learner.
     classes
-        Whether labels are of any number of classes; `score_with_probabilities` then gives the probabilities
-        of all classes that a multiclass classifier knows.
+        Whether labels are of any number of classes; `score_event` then gives the probabilities of all
+        classes that a multiclass classifier knows.
     explain
         Number of contributions that each score has; 0: none.
 
@@ -105,16 +108,15 @@ class PipelineAdapter:
         self.pickled = [
             path for path, step in leaves if not is_stateless(step) and not isinstance(step, SerializableStep)
         ]
-        self._front_learns = any(not is_stateless(step) for path, step in leaves[:-1])
+        #: Whether a step in front of the learner learns from the stream.
+        self.front_learns = any(not is_stateless(step) for path, step in leaves[:-1])
         self._learner_foreign = not isinstance(self.learner, SerializableStep)
         #: Whether code that is not ours runs, which may raise anything.
         self.foreign = self._learner_foreign or any(
             not isinstance(step, SerializableStep) for _, step in leaves[:-1]
         )
         #: Whether a failed event can leave a change behind, so that a copy is needed.
-        self.fragile = self._front_learns or self._learner_foreign
-        #: Whether learning starts from the transformed record (the front learns nothing).
-        self.direct = not self._front_learns
+        self.fragile = self.front_learns or self._learner_foreign
         # Asked once: an exchanged step is of the same class.
         self._is_lane_learner = isinstance(self.learner, LaneLearner)
         several = isinstance(self.learner, base.Classifier) and self.learner._multiclass
@@ -124,10 +126,13 @@ class PipelineAdapter:
         self.explain = explain
         if explain:
             check_explains(self.learner)
+        self._saved: dict[str, Any] = {}
+        self._since: list[tuple[Any, Any, int]] = []
         self.bind()
         if self.fragile:
             try:
-                self.checkpoint()
+                self._copy()
+                self._saved = {}
             except Exception as error:
                 raise ConfigError(
                     f"the model cannot be copied, so a bad event could not be rolled back ({error})",
@@ -140,6 +145,14 @@ class PipelineAdapter:
         if self._score_method == "predict_proba_one":
             return lambda scores: scores
         return self.learner.probabilities_of if isinstance(self.learner, ClassLearner) else None
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether the learner takes whole batches: one of streampair, behind steps that learn nothing.
+
+        A batch gives no probabilities of several classes.
+        """
+        return self.prepare_many is not None and not self.fragile and not self.several
 
     @property
     def whole(self) -> Any:
@@ -155,6 +168,13 @@ class PipelineAdapter:
         self.transform: Callable[[Any], Any] | None = _transformer(front)
         if self.private is not None and self.transform is not None and not all(map(is_total, front)):
             self.transform = _costing_one_record(self.transform)
+        #: Function from an event's record to what `score_event` takes: all that can be done before others are
+        #: learned. None: the record itself.
+        self.features = None if self.front_learns else self.transform
+        if self.fragile:
+            self.features = _finite_first(self.features)
+        #: Whether scoring and learning is `score` and `learn`, of what `features` gives.
+        self.plain = self.private is None and not self.front_learns and not self.several
         self._score_method = "score_one"
         #: The last step as a lane asks it.
         self.lane_learner: LaneLearner = learner
@@ -175,10 +195,21 @@ class PipelineAdapter:
         """The largest contributions to the score of a transformed record; None: none are requested."""
         return largest_parts(self.learner.explain_one(z).features, self.explain) if self.explain else None
 
-    def score_with_probabilities(self, z: Any) -> tuple[float, dict[Any, float] | None]:
-        """Score of a transformed record, and probabilities by class if there are `several`."""
-        if not self.several:
-            return self.score(z), None
+    def score_event(self, x: dict[str, Any]) -> tuple[Any, float | None, dict[Any, float] | None]:
+        """The record as the learner sees it, its score, and probabilities by class if there are `several`.
+
+        `x` is what `features` gives. There is no score while a step in front has learned too little to make
+        finite numbers of a finite record, as River's MinMaxScaler before its first one. Such a record can be
+        learned.
+        """
+        z = x
+        if self.front_learns:
+            z = x if self.transform is None else self.transform(x)
+            if any(isinstance(v, float) and not math.isfinite(v) for v in z.values()):
+                return z, None, None
+        return (z, *self._score_classes(z)) if self.several else (z, self.score(z), None)
+
+    def _score_classes(self, z: Any) -> tuple[float, dict[Any, float]]:
         learner = self.learner
         if self._score_method == "predict_one":  # it has no probabilities, only a vote
             vote = learner.predict_one(z)
@@ -187,28 +218,27 @@ class PipelineAdapter:
         has_score = self._score_method == "score_one"
         return self.score(z) if has_score else probabilities.get(self.positive, 0.0), probabilities
 
-    def learn_from(self, z: Any, y: object, origin: Origin) -> None:
-        """Let the learner learn; a private one also gets the record's origin."""
-        if self.private is None:
-            self.learn(z, y)
-        else:
-            self.private.learn_one(z, y, origin)
+    def learn_event(self, x: Any, z: Any, y: object, origin: Origin, timestamp: int = 0) -> bool:
+        """Learn a record `x`, which the learner sees as `z`.
 
-    def learn_through(self, x: Any, y: object, origin: Origin, timestamp: int = 0) -> bool:
-        """Let the steps in front learn, then the learner, in the order of `river.compose.Pipeline.learn_one`.
-
-        Steps in front whose `learn_one` has a parameter `t` get `timestamp`, milliseconds since the epoch, as
-        a datetime in UTC without a time zone, as those of River.
+        Steps in front learn before the learner, in the order of `river.compose.Pipeline.learn_one`. Those
+        whose `learn_one` has a parameter `t` get `timestamp`, milliseconds since the epoch, as a datetime in
+        UTC without a time zone, as those of River. A private learner also gets the record's origin.
 
         Returns
         -------
         bool
             False if an anomaly filter in the pipeline kept the event from the learner.
         """
-        z, passed = self._learn_front(x, y, timestamp)
-        if passed:
-            self.learn_from(z, y, origin)
-        return passed
+        if self.front_learns:
+            z, passed = self._learn_front(x, y, timestamp)
+            if not passed:
+                return False
+        if self.private is None:
+            self.learn(z, y)
+        else:
+            self.private.learn_one(z, y, origin)
+        return True
 
     def _learn_front(self, x: Any, y: object, timestamp: int) -> tuple[Any, bool]:
         # A datetime without a time zone: River compares it with `datetime.min`.
@@ -238,39 +268,55 @@ class PipelineAdapter:
 
     # Rolling back
 
-    def checkpoint(self) -> dict[str, Any]:
-        """A copy of the steps that an error can leave half changed."""
-        return copy.deepcopy(
+    def checkpoint(self) -> None:
+        """Copy the steps that an error can leave half changed, unless there is a copy that is new enough."""
+        if not self._saved or len(self._since) >= _RELEARNED:
+            self._copy()
+
+    def _copy(self) -> None:
+        self._since = []
+        self._saved = copy.deepcopy(
             {
                 name: step
                 for name, step in self.steps.items()
-                if (self._learner_foreign if name == self._last else self._front_learns)
+                if (self._learner_foreign if name == self._last else self.front_learns)
             }
         )
 
-    def rollback(self, saved: dict[str, Any], events: list[tuple[Any, Any, int]]) -> None:
-        """Go back to `saved`, and learn `events` again: the good events since then, with their timestamps.
+    def remember(self, events: Iterable[tuple[Any, Any, int]]) -> None:
+        """Note events that were learned since the copy: what `features` gave, the label, the timestamp."""
+        self._since.extend(events)
+
+    def rollback(self) -> None:
+        """Go back to the copy, and learn the events since then again, but for one that failed.
 
         A learner of streampair is neither copied nor replayed: it raises before it changes anything, and a
         private one must not make its releases twice.
         """
-        self.steps.update(saved)
+        self.steps.update(self._saved)
         self.bind()
-        for x, y, timestamp in events:
-            z, passed = self._learn_front(x, y, timestamp) if self._front_learns else (self.through(x), True)
+        for x, y, timestamp in self._since:
+            z, passed = self._learn_front(x, y, timestamp) if self.front_learns else (x, True)
             if passed and self._learner_foreign:
                 self.learn(z, y)
+        self._copy()
 
-    def through(self, x: Any) -> Any:
-        """The record as the learner sees it."""
-        return x if self.transform is None else self.transform(x)
+    def is_bad_event(self, error: Exception, stage: str) -> bool:
+        """Whether an error is about the event. Any other error is ours, and must stop the lane.
 
-    def too_early(self, z: Any) -> bool:
-        """Whether a step that has learned too little made NaN or infinity of a finite record.
-
-        River's MinMaxScaler does before its first record. Such a record has no score, but it can be learned.
+        Parameters
+        ----------
+        error
+            What was raised.
+        stage
+            Where, as of `DeadLetter`.
         """
-        return self._front_learns and any(isinstance(v, float) and not math.isfinite(v) for v in z.values())
+        # A SourceError: a schema could not be fetched, which says nothing about the event.
+        if isinstance(error, MemoryError | PrivacyError | SourceError):
+            return False
+        if isinstance(error, ConfigError) and self.private is not None:
+            return True  # parameters were checked before: this record has unknown or too many features
+        return isinstance(error, RecordError) or stage in ("decode", "label") or self.foreign
 
     # Saving
 
@@ -338,6 +384,7 @@ class PipelineAdapter:
                     ) from error
         for step in self.steps.values():
             _forget_plans(step)
+        self._saved = {}
         self.bind()
 
     def check_pickle(self) -> None:
@@ -456,6 +503,12 @@ def _transformer(front: list[Any]) -> Callable[[Any], Any] | None:
         return x
 
     return transform
+
+
+def _finite_first(features: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    if features is None:
+        return finite
+    return lambda x: features(finite(x))
 
 
 def _costing_one_record(transform: Callable[[Any], Any]) -> Callable[[Any], Any]:

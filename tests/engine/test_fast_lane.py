@@ -140,8 +140,7 @@ def test_labels_that_compare_to_anything_are_read_as_bytes(convert: Any) -> None
     flags = [True, False, False, True]
     results = [(y or "") if convert is str else convert(y) for y in flags]
     lane = lane_of(auc.PairOGD(seed=1), [({"a": 0.1}, Odd(y)) for y in results], regret=True)
-    read = lane._batch._reader.read([Record(i, b"") for i in range(4)], 0)
-    assert read is not None
+    read = lane._batch._decoder.read([Record(i, b"") for i in range(4)])
     assert read.truth == bytes(flags)
 
 
@@ -180,7 +179,7 @@ def test_texts_are_taken_at_once(begins: int) -> None:
             for i in range(300)]  # fmt: skip
     cuts = [20, 80, 30, 100, 70]
     taken: list[bool] = []
-    true = batch.RecordProcessor._take_at_once
+    true = batch.RecordProcessor._take_rows
 
     def counted(self: Any, *args: Any) -> list[bool] | None:
         taken_scores = true(self, *args)
@@ -189,7 +188,7 @@ def test_texts_are_taken_at_once(begins: int) -> None:
 
     make = partial(auc.Forest, 3, 31, seed=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch.RecordProcessor, "_take_at_once", counted)
+        patch.setattr(batch.RecordProcessor, "_take_rows", counted)
         at_once = run(cuts, 3, rows, True, make)
     with one_by_one():
         assert run(cuts, 3, rows, True, make) == at_once
@@ -224,11 +223,13 @@ def test_a_batch_is_never_cut_by_what_its_records_hold(name: str, tables: bool) 
     rows = [row for row in rows if row and type(row[1]) is bool][:100] + rows  # first, the names
     lane = lane_of(model, rows, name in MODELS, tables)
     lane.process([Record(i, b"v", b"k") for i in range(100)])
-    ways: list[str] = []
+    ways: list[Any] = []
     letters = 0
     with pytest.MonkeyPatch.context() as patch:
-        for way in ("_take_each", "_take_carefully"):
-            patch.setattr(batch.RecordProcessor, way, lambda self, *args, way=way: ways.append(way))
+        one_by_one = batch.RecordProcessor._take_one_by_one
+        patch.setattr(
+            batch.RecordProcessor, "_take_one_by_one", lambda *args: ways.append(args) or one_by_one(*args)
+        )
         for start in range(100, 600, 100):
             output = lane.process([Record(start + i, b"v", b"k%d" % i) for i in range(100)])
             assert len(output.scores) == 100
@@ -291,14 +292,14 @@ def slots(
         return lane
 
     with pytest.MonkeyPatch.context() as patch:
-        true = batch.RecordProcessor._take_at_once
+        true = batch.RecordProcessor._take_rows
 
         def counted(self: Any, *args: Any) -> list[bool] | None:
             taken = true(self, *args) if at_once else None
             calls.append(taken is not None)
             return taken
 
-        patch.setattr(batch.RecordProcessor, "_take_at_once", counted)
+        patch.setattr(batch.RecordProcessor, "_take_rows", counted)
         lane, outputs, start = private_lane(), [], 0
         for i, cut in enumerate(cuts):
             if i == again:

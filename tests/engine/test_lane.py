@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_bayes, preprocessing
 
 from streampair import auc, losses, metric, privacy, ranking
-from streampair.engine import batch
+from streampair.engine import pipeline
 from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
 from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.records import EventRows
@@ -183,7 +183,7 @@ class Fragile(base.Classifier):
     values=st.lists(st.integers(-1, 3), max_size=25), size=st.integers(1, 25), relearned=st.integers(1, 25)
 )
 def test_a_foreign_model_is_rolled_back(values: list[int], size: int, relearned: int) -> None:
-    with mock.patch.object(batch, "_RELEARNED", relearned):  # how old the copy is that it goes back to
+    with mock.patch.object(pipeline, "_RELEARNED", relearned):  # how old the copy is that it goes back to
         roll_back(values, size)
 
 

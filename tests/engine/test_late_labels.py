@@ -453,8 +453,8 @@ def test_another_label_draws_other_noise() -> None:
     index = next(n for n, record in enumerate(changed) if record != lives.records[60 + n])
     with pytest.MonkeyPatch.context() as silent:
         # What is learned of the record is the same: only what the noise is drawn from may differ.
-        silent.setattr(one._batch._reader, "_labels", (None, True, True))
-        silent.setattr(other._batch._reader, "_labels", (None, True, True))
+        silent.setattr(one._batch._decoder, "_labels", (None, True, True))
+        silent.setattr(other._batch._decoder, "_labels", (None, True, True))
         one.process(lives.records[60 : 60 + index + 1])
         other.process(changed[: index + 1])
     assert weights(one) != weights(other)

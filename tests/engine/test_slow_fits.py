@@ -108,7 +108,7 @@ def reference(adopted: dict[int, int]) -> list[float]:
         if record.offset in adopted:
             fit = learner.fit_due(adopted[record.offset])
             learner.adopt(fit.release, fit.compute())
-        event, origin = decode_json(record), lane._batch._origin(record)
+        event, origin = decode_json(record), lane._batch._origins.of(record)
         scores.append(learner.score_one(event.x))
         if event.y is None:
             learner.learn_null(origin)
