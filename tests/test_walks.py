@@ -20,7 +20,7 @@ MOST = {
     "deferred": (14, 59),
     "batch": (17, 48),
     "commit": (18, 42),
-    "snapshot": (26, 113),
+    "snapshot": (26, 108),
     "config": (14, 37),
 }
 
