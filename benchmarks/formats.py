@@ -24,7 +24,7 @@ from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.config import parse_config
 
 from streampair import auc
-from streampair.engine import Lane, Record
+from streampair.engine import Lane, LaneId, Record
 
 BATCH, WARM = 500, 20
 GOAL = 0.7
@@ -74,7 +74,7 @@ def main() -> None:
         (Path(name) / "event.avsc").write_text(json.dumps(SCHEMA))
         decoders = {each: decoder(each, Path(name)) for each in ("json", "avro")}
     lanes = {
-        each: Lane(auc.PairOGD(seed=1), decode, positive=True, app="b", topic="t", partition=0)
+        each: Lane(auc.PairOGD(seed=1), decode, LaneId("b", "t", 0), positive=True)
         for each, decode in decoders.items()
     }
     seconds = {(what, each): 0.0 for what in ("decode", "lane") for each in decoders}

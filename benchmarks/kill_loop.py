@@ -49,8 +49,9 @@ from streampair_connectors.kafka.admin import describe_topics
 from streampair_connectors.stores import TopicStore
 from worker import create, kafka
 
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
-from streampair.engine.wal import WHOLE_TOPIC, Chain
+from streampair.engine.wal import Chain
 
 ERROR = '"level":"error"'
 _JOIN_SECONDS = 7.0  # from the start of a worker until it has joined, or a dead one has left, and some

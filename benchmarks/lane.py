@@ -29,7 +29,7 @@ from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import InputConfig
 
 from streampair import auc
-from streampair.engine import Event, EventRows, Lane, Record, RegretConfig
+from streampair.engine import Event, EventRows, Lane, LaneId, Monitoring, Record, RegretConfig, Saving
 
 BATCH = 500
 #: Batches between two snapshots and gauges: about one second of a busy worker.
@@ -92,12 +92,9 @@ def through_lane(model: Any, *, decoding: bool, commits: bool = False, regret: b
     lane = Lane(
         model,
         decode if decoding else look_up,
-        app="bench",
-        topic="events",
-        partition=0,
-        regret=RegretConfig() if regret else None,
-        allow_pickle=True,
-        signing_keys=[b"benchmark only 16"],
+        LaneId("bench", "events", 0),
+        monitoring=Monitoring(regret=RegretConfig() if regret else None),
+        saving=Saving(allow_pickle=True, signing_keys=[b"benchmark only 16"]),
     )
     batches = 0
 
@@ -177,11 +174,13 @@ def whole_batches(batches: int) -> dict[str, float]:
     one.many = many  # type: ignore[attr-defined]
     json = json_decoder(InputConfig(topic="events", label="y", features=names))
     lanes = {
-        name: Lane(auc.PairOGD(seed=1), decode, app="bench", topic="events", partition=0)
+        name: Lane(auc.PairOGD(seed=1), decode, LaneId("bench", "events", 0))
         for name, decode in (("rows", one), ("json", json))
     }
     for name, regret in (("commits", None), ("regret", RegretConfig())):
-        lanes[name] = Lane(auc.PairOGD(seed=1), one, app="bench", topic="events", partition=0, regret=regret)
+        lanes[name] = Lane(
+            auc.PairOGD(seed=1), one, LaneId("bench", "events", 0), monitoring=Monitoring(regret=regret)
+        )
     decode, records = msgspec.json.Decoder(shape).decode, []
     committed = dict.fromkeys(("commits", "regret"), 0)
 
@@ -235,7 +234,7 @@ def bad_events(batches: int) -> dict[float, float]:
     measures = {}
     for share, records in batch.items():
         model = auc.PairFTRL(1.0, 1e-4, 10_000_000, features=names, noise_key=bytes(32))
-        lane = Lane(model, json, app="bench", topic="events", partition=0)
+        lane = Lane(model, json, LaneId("bench", "events", 0))
         measures[str(share)] = _timing.timed(partial(lane.process, records))
     times = _timing.turns(measures, batches, warm=WARM, before=next_batch, shuffled=True)
     seconds = {share: sum(times[str(share)]) for share in batch}

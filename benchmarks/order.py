@@ -28,8 +28,8 @@ from streampair_connectors.kafka import Consumer, Partition
 from streampair_connectors.worker.sources import TopicSource
 from worker import BROKER, broker, create
 
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.source import Positions
-from streampair.engine.wal import WHOLE_TOPIC
 
 LARGE = 900_000
 

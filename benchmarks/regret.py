@@ -33,7 +33,7 @@ import numpy as np
 from _chart import Look
 
 from streampair import auc, metric, privacy, ranking
-from streampair.engine import Event, Lane, Record, RegretConfig
+from streampair.engine import Event, Lane, LaneId, Monitoring, Record, RegretConfig
 
 FEATURES = 6
 NAMES = [f"x{i}" for i in range(FEATURES)]
@@ -120,7 +120,7 @@ def averages(make: Any, private: bool, rows: list[Any], times: list[int], seed: 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lane = Lane(
-            model, decode, app="a", topic="t", partition=0, regret=RegretConfig(seed=seed, pairs=PAIRS)
+            model, decode, LaneId("a", "t", 0), monitoring=Monitoring(RegretConfig(seed=seed, pairs=PAIRS))
         )
         out, position = [], 0
         for time in times:

@@ -56,7 +56,7 @@ from streampair_connectors.worker import factory
 
 import streampair
 from streampair import auc, privacy
-from streampair.engine import Event, Lane, Record
+from streampair.engine import Event, Lane, LaneId, Record
 from streampair.engine.testing import Driver
 from streampair.privacy import NoiseKey
 
@@ -151,7 +151,7 @@ def decode(record: Record) -> Event:
 def batches() -> Callable[[], object]:
     """A lane that is past its warm-up, and takes a batch."""
     learner = auc.PairFTRL(1.0, 1e-6, 10_000, features=FEATURES, noise_key=b"0" * 32)
-    lane = Lane(learner, decode, app="walks", topic="events", partition=0)
+    lane = Lane(learner, decode, LaneId("walks", "events", 0))
     lane.process([Record(offset, b"") for offset in range(BEFORE)])
 
     def step() -> None:
@@ -171,9 +171,8 @@ class DiskLane(Driver):
         super().__init__(lambda: None, json_decoder(self.config.input), store=files)
 
     def new_lane(self) -> Any:
-        return factory.build_logged_lane(
-            self.config, self._decode, topic="events", partition=0, noise_key=self.key
-        )
+        identity = LaneId(self.config.app, "events", 0)
+        return factory.build_logged_lane(self.config, self._decode, identity, noise_key=self.key)
 
     def extend(self, count: int) -> None:
         """Records that the lane has not taken yet."""

@@ -47,10 +47,10 @@ def reading(gauges: Any) -> dict[str, Any]:
     Examples
     --------
     >>> from streampair import auc, plots
-    >>> from streampair.engine import Event, Lane, Record
+    >>> from streampair.engine import Event, Lane, LaneId, Record
     >>> def decode(record):
     ...     return Event({"a": record.offset % 3}, record.offset % 2 == 0)
-    >>> lane = Lane(auc.PairOGD(seed=1), decode, app="demo", topic="events", partition=0)
+    >>> lane = Lane(auc.PairOGD(seed=1), decode, LaneId("demo", "events", 0))
     >>> output = lane.process([Record(i, b"") for i in range(100)])
     >>> plots.reading(lane.gauges())["events"]
     100

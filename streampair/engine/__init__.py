@@ -4,7 +4,9 @@ No I/O, no clock, no asyncio.
 """
 
 from streampair.engine.lane import Lane
+from streampair.engine.lane_id import LaneId
 from streampair.engine.logged_lane import LoggedLane
+from streampair.engine.monitor import Monitoring
 from streampair.engine.records import (
     Breaker,
     Commit,
@@ -22,7 +24,7 @@ from streampair.engine.records import (
     Scored,
 )
 from streampair.engine.recovery import ExternalState
-from streampair.engine.snapshot import UnusableLogError
+from streampair.engine.snapshot import Saving, UnusableLogError
 from streampair.engine.wal import LogDamagedError, LogKey, RecordRef, Register
 
 __all__ = [
@@ -34,18 +36,21 @@ __all__ = [
     "ExternalState",
     "Lane",
     "LaneGauges",
+    "LaneId",
     "LaneOutput",
     "LateGauges",
     "LogAppend",
     "LogDamagedError",
     "LogKey",
     "LoggedLane",
+    "Monitoring",
     "OrderedRecord",
     "Record",
     "RecordRef",
     "Register",
     "RegretConfig",
     "ReplayRequest",
+    "Saving",
     "Scored",
     "UnusableLogError",
 ]

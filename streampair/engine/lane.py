@@ -1,4 +1,4 @@
-"""A lane: one learner on one input partition, which scores each event before it learns from it.
+"""A lane: one learner on one stream of records, which scores each event before it learns from it.
 
 A lane is a pure state machine. It reads no clock, no network and no global random state: the same snapshot
 and the same records give the same outputs and the same next snapshot, bit for bit (a private learner without
@@ -19,7 +19,7 @@ import dataclasses
 import operator
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -27,7 +27,8 @@ import msgspec
 from streampair import __version__
 from streampair.engine.batch import RecordProcessor
 from streampair.engine.delays import LateSample, ScoreSample
-from streampair.engine.monitor import Monitor
+from streampair.engine.lane_id import LaneId
+from streampair.engine.monitor import Monitor, Monitoring
 from streampair.engine.outcomes import Outcomes
 from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.protocols import ClassLearner
@@ -39,13 +40,12 @@ from streampair.engine.records import (
     LaneOutput,
     LateGauges,
     Record,
-    RegretConfig,
     Scored,
 )
 from streampair.engine.snapshot import (
     Dates,
+    Saving,
     Snapshot,
-    check_key,
     dated,
     is_signed,
     pack,
@@ -65,7 +65,6 @@ __all__ = [
     "LaneGauges",
     "LaneOutput",
     "Record",
-    "RegretConfig",
     "Scored",
 ]
 
@@ -73,7 +72,7 @@ _WEIGHTS = 16  # number of weights in the gauges
 
 
 class Lane:
-    """Learner that scores, then learns, the records of one partition or of a whole topic in one order.
+    """Learner that scores, then learns, the records of a topic in one order.
 
     Parameters
     ----------
@@ -82,8 +81,8 @@ class Lane:
     decode
         From a record to an event. Raises `RecordError` for a record that it cannot read; any other exception
         is taken as one of stage `"decode"`. With a private learner it must be a function of the record alone.
-    app, topic, partition
-        Identity of the lane; a snapshot of another lane is refused.
+    identity
+        Of the lane: the noise is drawn under it, and a snapshot of another lane is refused.
     name
         Name of the learner in outputs and metrics; None takes its class.
     positive
@@ -94,39 +93,22 @@ class Lane:
         Stop when too many events are bad. `"auto"` takes `Breaker()`, and none for a private learner: to
         stop because of content is a function of content, so a private lane with a breaker, or with
         `on_bad="fail"`, says in its report that the guarantee is void.
-    regret
-        How to estimate the regret; None: not at all. Where the labels are neither two nor those of pairs
-        that the learner knows, there is none: the lane warns, and goes without.
-    auc_window
-        Number of latest labelled events in the AUC, of `positive` against all other labels. It stays empty
-        for a metric, whose scores are distances.
-    allow_pickle
-        Allow pickle for steps that are not ours; needs `signing_keys`.
-    signing_keys
-        Each at least 16 bytes. The first one signs snapshots, and only those that one of them has signed are
-        restored. To change the key, put the new one first.
-    fingerprint
-        Of the configuration; a snapshot with another one is refused.
+    monitoring
+        What is measured for operators.
+    saving
+        How the state is saved. None for a lane that will never be saved; then foreign steps need no pickle.
     trust_preprocessing
         Accept steps that learn from the stream in front of a private learner; its report then says void.
-    snapshots
-        False for a lane that will never be saved; then foreign steps need no pickle.
     classes
         Whether labels are of any number of classes. Each output of a multiclass classifier then has the
         probabilities of all classes that it knows, and the score of `positive`.
     explain
         How many of the largest contributions each score has, `Scored.reasons`; 0: none. Of a learner with
         `explain_one`.
-    bounds
-        Declared bounds of features, the lowest and the highest value: values outside are counted, for
-        operators. None: there are none.
     labels
         Where labels come later than events: the labels by their code. The first is that of an event for which
         none has come, None if such an event is not learned. Records are then of `OrderedRecord`, and each
         says whether it is scored or learned now. None: an event has its label.
-    threshold
-        Events whose score is at least this count as found, for `Quality.recall_at_threshold`; None: there is
-        no threshold.
     notes
         Further notes of the privacy report. They must depend on the configuration alone.
 
@@ -146,12 +128,11 @@ class Lane:
     Examples
     --------
     >>> from river import linear_model
-    >>> from streampair.engine import Event, Lane, Record
+    >>> from streampair.engine import Event, Lane, LaneId, Record
     >>> def decode(record):
     ...     amount, label = record.value.split(b",")
     ...     return Event({"amount": float(amount)}, label == b"fraud")
-    >>> lane = Lane(linear_model.LogisticRegression(), decode, app="demo", topic="events", partition=0,
-    ...             snapshots=False)
+    >>> lane = Lane(linear_model.LogisticRegression(), decode, LaneId("demo", "events", 0), saving=None)
     >>> output = lane.process([Record(0, b"0.9,fraud"), Record(1, b"0.1,fine"), Record(2, b"oops")])
     >>> [scored.outcome for scored in output.scores]
     ['learned', 'learned', 'dead_letter']
@@ -163,36 +144,25 @@ class Lane:
         self,
         learner: Any,
         decode: Callable[[Record], Event],
+        identity: LaneId,
         *,
-        app: str,
-        topic: str,
-        partition: int,
         name: str | None = None,
         positive: object = True,
         on_bad: Literal["dlq", "skip", "fail"] = "dlq",
         breaker: Breaker | Literal["auto"] | None = "auto",
-        regret: RegretConfig | None = None,
-        auc_window: int = 1000,
-        allow_pickle: bool = False,
-        signing_keys: Sequence[bytes] = (),
-        fingerprint: str = "",
+        monitoring: Monitoring = Monitoring(),  # noqa: B008  (frozen)
+        saving: Saving | None = Saving(),  # noqa: B008  (frozen)
         trust_preprocessing: bool = False,
-        snapshots: bool = True,
         classes: bool = False,
         explain: int = 0,
-        bounds: Mapping[str, tuple[float, float]] | None = None,
         labels: Sequence[object] | None = None,
-        threshold: float | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         if on_bad not in ("dlq", "skip", "fail"):
             raise ConfigError(f"on_bad={on_bad!r} is unknown", fix="use 'dlq', 'skip' or 'fail'")
-        self.app = app
-        self.topic = topic
-        self.partition = partition
+        self.identity = identity
         self.positive = positive
         self.on_bad = on_bad
-        self.fingerprint = fingerprint
         self._model = PipelineAdapter(
             learner,
             positive=positive,
@@ -207,9 +177,7 @@ class Lane:
                 f"the lane ranks {positive!r} high, its learner {last_step.positive!r}",
                 fix="give both the same positive=",
             )
-        self._signing_keys = tuple(signing_keys)
-        self._allow_pickle = allow_pickle
-        self._snapshots = snapshots
+        self._saving = saving
         self._check_saving()
         self._breaker = (Breaker() if self._model.private is None else None) if breaker == "auto" else breaker
         self._void = self._why_void()
@@ -217,18 +185,18 @@ class Lane:
             warnings.warn(
                 f"the privacy guarantee of {self.name} is void: {reason}", UserWarning, stacklevel=2
             )
-        self._monitor = Monitor(self._model.lane_learner, regret, auc_window, threshold)
+        self._monitor = Monitor(self._model.lane_learner, monitoring)
         self.late_sample = None if labels is None else LateSample()
         self._outcomes = Outcomes(
-            topic, partition, on_bad=on_bad, breaker=self._breaker, late=labels is not None
+            identity.topic, identity.partition, on_bad=on_bad, breaker=self._breaker, late=labels is not None
         )
         self._batch = RecordProcessor(
             self._model,
             decode,
             outcomes=self._outcomes,
             monitor=self._monitor,
-            partition=partition,
-            bounds=bounds,
+            partition=identity.partition,
+            bounds=monitoring.bounds,
             labels=labels,
         )
         self._state_bytes: int | None = None
@@ -239,13 +207,8 @@ class Lane:
         self._used = False
         self._torn = False
         if self._model.private is not None:
-            self._model.private.bind_noise(self.identity)
+            self._model.private.bind_noise(identity.text)
         self._notes = tuple(notes)
-
-    @property
-    def identity(self) -> str:
-        """App, topic and partition in one text: of the noise."""
-        return f"{self.app}|{self.topic}|{self.partition}"
 
     @property
     def next_offset(self) -> int | None:
@@ -336,7 +299,7 @@ class Lane:
         Parameters
         ----------
         records
-            In the order of the partition. A record with an offset below `next_offset` was learned before: it
+            In their order. A record with an offset below `next_offset` was learned before: it
             is counted as `"ignored"` and gives nothing.
 
         Returns
@@ -415,7 +378,7 @@ class Lane:
         )
 
     def regret(self, *, solve: bool | None = True) -> RegretEstimate | None:
-        """The regret up to now; None without `regret=`, or before the second labelled event."""
+        """The regret up to now; None where none is estimated, or before the second labelled event."""
         return self._monitor.estimate(self._model.lane_learner, solve=solve)
 
     # Saving
@@ -436,29 +399,29 @@ class Lane:
         Raises
         ------
         SnapshotError
-            If the lane stopped in the middle of a batch, or was made with `snapshots=False`.
+            If the lane stopped in the middle of a batch, or was made with `saving=None`.
         """
-        if not self._snapshots:
-            raise SnapshotError("the lane was made with snapshots=False", fix="make it with snapshots=True")
+        saving = self._saving
+        if saving is None:
+            raise SnapshotError("the lane was made with saving=None", fix="make it with saving=Saving()")
         if self._torn:
             raise SnapshotError(
                 "the lane stopped in the middle of a batch, so its state belongs to no offset",
                 fix="make a new lane and restore the last snapshot",
             )
-        key = self._signing_keys[0] if self._signing_keys else None
-        data = pack(msgspec.structs.asdict(self._state(clean=clean)), signing_key=key)
+        state = self._state(saving, clean=clean)
+        key = saving.signing_keys[0] if saving.signing_keys else None
+        data = pack(msgspec.structs.asdict(state), signing_key=key)
         self._state_bytes = len(data)
         return data
 
-    def _state(self, *, clean: bool) -> Snapshot:
+    def _state(self, saving: Saving, *, clean: bool) -> Snapshot:
         auc, regret = self._monitor.auc, self._monitor.regret
         return Snapshot(
             writer=__version__,
-            app=self.app,
-            topic=self.topic,
-            partition=self.partition,
+            **self.identity._asdict(),
             name=self.name,
-            fingerprint=self.fingerprint,
+            fingerprint=saving.fingerprint,
             next_offset=self.next_offset,
             clean=clean,
             steps=self._model.save(),
@@ -499,9 +462,10 @@ class Lane:
                 fix="restore into a new lane, before the first batch",
             )
         self._used = self._torn = True
-        saved = Snapshot.read(data, self._signing_keys)
-        saved.check(self.app, self.topic, self.partition, self.fingerprint)
-        verified = self._allow_pickle and bool(self._signing_keys) and is_signed(data)
+        saving = self._saving or Saving()
+        saved = Snapshot.read(data, saving.signing_keys)
+        saved.check(self.identity, saving.fingerprint)
+        verified = saving.allow_pickle and bool(saving.signing_keys) and is_signed(data)
         self._load(saved, verified=verified)
         self._state_bytes = len(data)
 
@@ -560,21 +524,20 @@ class Lane:
         private.mark_restarted(clean=saved.clean)
 
     def _check_saving(self) -> None:
-        for key in self._signing_keys:
-            check_key(key)
-        if not self._snapshots or not self._model.pickled:
+        saving = self._saving
+        if saving is None or not self._model.pickled:
             return
         steps = ", ".join(self._model.pickled)
-        if not self._allow_pickle:
+        if not saving.allow_pickle:
             raise ConfigError(
                 f"only pickle can save {steps}, and allow_pickle is off",
-                fix="set allow_pickle = true and store.key_file (of a Lane: signing_keys); streampair's own "
+                fix="set allow_pickle = true and store.key_file (of a Lane: saving=); streampair's own "
                 "learners need neither",
             )
-        if not self._signing_keys:
+        if not saving.signing_keys:
             raise ConfigError(
                 f"only pickle can save {steps}, and there is no key to sign it with",
-                fix="set store.key_file (of a Lane: signing_keys, with at least 16 bytes)",
+                fix="set store.key_file (of a Lane: signing_keys of saving=, with at least 16 bytes)",
             )
         self._model.check_pickle()
 

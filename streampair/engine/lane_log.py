@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import array
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from streampair import __version__
+from streampair.engine.lane_id import WHOLE_TOPIC, LaneId
 from streampair.engine.origins import payload_digest
 from streampair.engine.records import (
     Commit,
@@ -31,11 +32,10 @@ from streampair.engine.recovery import (
     replay_impossible,
 )
 from streampair.engine.reservations import Reservations
-from streampair.engine.snapshot import OR_ANEW, UnusableLogError
+from streampair.engine.snapshot import OR_ANEW, Saving, UnusableLogError
 from streampair.engine.source import Positions
 from streampair.engine.wal import (
     LOG_FORMAT,
-    WHOLE_TOPIC,
     Chain,
     CommitEntry,
     Digests,
@@ -83,8 +83,10 @@ class LaneLog:
     ----------
     key
         Of the chain: from the noise key of a private lane.
-    app, topic, partition, name, fingerprint
-        Identity of the lane and its learner.
+    identity, name
+        Of the lane, and the name of its learner.
+    saving
+        Fingerprint and settings of the configuration.
     reservations
         Privacy account of the learner; None: it keeps none.
     private
@@ -99,19 +101,15 @@ class LaneLog:
         Returns the fitted numbers of the learner's plan; None while they are not known.
     late
         Whether labels come later than events.
-    settings
-        The settings behind the fingerprint, by name.
     """
 
     def __init__(
         self,
         key: LogKey,
         *,
-        app: str,
-        topic: str,
-        partition: int,
+        identity: LaneId,
         name: str,
-        fingerprint: str,
+        saving: Saving,
         reservations: Reservations | None,
         private: bool,
         entity: str,
@@ -119,14 +117,12 @@ class LaneLog:
         replayable: bool,
         plan: Callable[[], dict[str, Any] | None],
         late: bool = False,
-        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._late = late
-        self._settings = dict(settings or {})
         self._key = key
-        self._who = {"app": app, "topic": topic, "partition": partition}
+        self._identity = identity
         self._name = name
-        self._fingerprint = fingerprint
+        self._saving = saving
         self._reservations = reservations
         self._private = private
         self._entity = entity
@@ -140,7 +136,7 @@ class LaneLog:
         self._first: int | None = None
         self._snapshot_due = True
         self.replayable = replayable
-        self.source = Positions() if partition == WHOLE_TOPIC else None
+        self.source = Positions() if identity.partition == WHOLE_TOPIC else None
         """Of a lane that reads a whole topic."""
         self.records_since_snapshot = 0
         """Records that a restart would have to replay."""
@@ -177,13 +173,13 @@ class LaneLog:
         if known is None:
             return ReplayRequest(None, None, None, used)
         genesis, tip = known.genesis, known.tip
-        theirs = {"app": genesis.app, "topic": genesis.topic, "partition": genesis.partition}
-        if theirs != self._who:
+        theirs = LaneId(genesis.app, genesis.topic, genesis.partition)
+        if theirs != self._identity:
             raise SnapshotError(
-                f"the log is that of {theirs}, this lane is {self._who}",
+                f"the log is that of {theirs}, this lane is {self._identity}",
                 fix="point the store at this lane's own place",
             )
-        genesis.check_settings(self._fingerprint, self._settings)
+        genesis.check_settings(self._saving.fingerprint, self._saving.settings)
         return ReplayRequest(
             None if known.saved is None else known.saved.content.hex(),
             genesis.first,
@@ -269,8 +265,9 @@ class LaneLog:
         return GenesisEntry(
             format=LOG_FORMAT,
             writer=__version__,
+            **self._identity._asdict(),
             name=self._name,
-            fingerprint=self._fingerprint,
+            fingerprint=self._saving.fingerprint,
             key=self._key.id,
             partitions=facts.partitions,
             entity=self._entity,
@@ -279,8 +276,7 @@ class LaneLog:
             first=facts.first,
             plan=self._plan(),
             privacy=report,
-            settings=self._settings,
-            **self._who,  # type: ignore[arg-type]
+            settings=dict(self._saving.settings),
         )
 
     def begin_anew(self, facts: ExternalState, when: str) -> LogAppend:

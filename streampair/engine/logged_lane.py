@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from streampair.engine.fits import Fits, PendingModel
 from streampair.engine.lane import Lane
+from streampair.engine.lane_id import LaneId
 from streampair.engine.lane_log import LaneLog
 from streampair.engine.protocols import DeferredFits
 from streampair.engine.records import (
@@ -20,18 +21,11 @@ from streampair.engine.records import (
     Record,
     ReplayRequest,
 )
-from streampair.engine.recovery import (
-    ANOTHER,
-    Cause,
-    ExternalState,
-    OverrideResult,
-)
+from streampair.engine.recovery import ANOTHER, Cause, ExternalState, OverrideResult
 from streampair.engine.reservations import Reservations
-from streampair.engine.snapshot import Snapshot, since_of, summary
+from streampair.engine.snapshot import Saving, Snapshot, since_of, summary
 from streampair.engine.source import ORDER_NOT_COVERED, Positions
-from streampair.engine.wal import (
-    LogKey,
-)
+from streampair.engine.wal import LogKey
 from streampair.errors import LaneStoppedError, PrivacyError, SnapshotError
 
 __all__ = ["LoggedLane"]
@@ -50,7 +44,7 @@ class LoggedLane(Lane):
 
     Parameters
     ----------
-    learner, decode
+    learner, decode, identity
         As for `Lane`. The noise key of a private learner keys the log too.
     payloads_change
         Whether the record at an offset may change between reads (compaction, erasure). Replays are then not
@@ -59,19 +53,16 @@ class LoggedLane(Lane):
         Runs the computation of a slow model elsewhere, and returns its future (`concurrent.futures`). The
         lane goes on with the model before, and adopts the new one before the first record of a later
         `process`. None: the lane computes it itself, at the end of `process`.
-    settings
-        The settings behind `fingerprint`, by name. The log keeps them, so that a start under other settings
-        names what differs.
     options
-        Further arguments of `Lane`.
+        Further arguments of `Lane`. The log keeps the fingerprint and the settings of `saving`.
 
     Examples
     --------
     >>> from streampair import auc
-    >>> from streampair.engine import ExternalState, LoggedLane, Record
+    >>> from streampair.engine import ExternalState, LaneId, LoggedLane, Record
     >>> from streampair.engine.testing import decode_json
     >>> def lane():
-    ...     return LoggedLane(auc.PairOGD(seed=1), decode_json, app="a", topic="t", partition=0)
+    ...     return LoggedLane(auc.PairOGD(seed=1), decode_json, LaneId("a", "t", 0))
     >>> first = lane()
     >>> first.read(b"").content is None
     True
@@ -94,19 +85,19 @@ class LoggedLane(Lane):
         self,
         learner: Any,
         decode: Callable[[Record], Event],
+        identity: LaneId,
         *,
         payloads_change: bool = False,
         submit: Callable[[Callable[[], Any]], PendingModel] | None = None,
-        settings: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(learner, decode, **options)
+        super().__init__(learner, decode, identity, **options)
         private = self._model.private
         self._fits = Fits(private, submit) if isinstance(private, DeferredFits) else None
         self._reservations: Reservations | None = None
         # A fixed seed gives no privacy, so there is no account to keep.
         if private is not None and private.seed is None:
-            self._reservations = Reservations(private, self.identity, payloads_change=payloads_change)
+            self._reservations = Reservations(private, identity.text, payloads_change=payloads_change)
         self._working = False
         self.labels_used = b""
         """Where labels come later: which of them were used, as of the snapshot or of `label_state`."""
@@ -114,11 +105,9 @@ class LoggedLane(Lane):
         """Returns `labels_used` as of the records taken; None: it does not change."""
         self._log = LaneLog(
             LogKey(None if private is None else private.noise_key),
-            app=self.app,
-            topic=self.topic,
-            partition=self.partition,
+            identity=identity,
             name=self.name,
-            fingerprint=self.fingerprint,
+            saving=self._saving or Saving(),
             reservations=self._reservations,
             private=private is not None,
             entity="key" if private is not None and private.entity is not None else "",
@@ -129,7 +118,6 @@ class LoggedLane(Lane):
             and (private is None or (private.seed is None and private.noise_key is not None)),
             plan=self._plan,
             late=self._batch.arrivals is not None,
-            settings=settings,
         )
 
     # Start

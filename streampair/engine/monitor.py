@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,39 @@ from streampair.engine.protocols import LaneLearner, MetricLearner, Serializable
 from streampair.engine.records import RegretConfig
 from streampair.evaluation import AUCWindow, Quality, Regret, RegretEstimate, quality_of
 
-__all__ = ["Monitor"]
+__all__ = ["Monitor", "Monitoring"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Monitoring:
+    """What a lane measures for its operators. It influences no score and no model.
+
+    Parameters
+    ----------
+    regret
+        How to estimate the regret; None: not at all. Where the labels are neither two nor those of pairs
+        that the learner knows, there is none: the lane warns, and goes without.
+    auc_window
+        Number of latest labelled events in the AUC, of the positive label against all others. It stays empty
+        for a metric, whose scores are distances.
+    threshold
+        Events whose score is at least this count as found, for `Quality.recall_at_threshold`; None: there is
+        no threshold.
+    bounds
+        Declared bounds of features, the lowest and the highest value: values outside are counted. None: there
+        are none.
+
+    Examples
+    --------
+    >>> from streampair.engine import Monitoring, RegretConfig
+    >>> Monitoring(regret=RegretConfig(), auc_window=500).auc_window
+    500
+    """
+
+    regret: RegretConfig | None = None
+    auc_window: int = 1000
+    threshold: float | None = None
+    bounds: Mapping[str, tuple[float, float]] | None = None
 
 
 class Monitor:
@@ -20,13 +53,9 @@ class Monitor:
     ----------
     learner
         The last step of the model.
-    regret
-        How to estimate the regret; None: not at all. It needs a learner that ranks one label above the
-        others, or defines the margin of a pair.
-    auc_window
-        Number of latest labelled events in the AUC.
-    threshold
-        As of `quality_of`.
+    monitoring
+        What to measure. A regret needs a learner that ranks one label above the others, or defines the margin
+        of a pair.
 
     Attributes
     ----------
@@ -36,15 +65,10 @@ class Monitor:
         Receives the same events; None: no regret.
     """
 
-    def __init__(
-        self,
-        learner: LaneLearner,
-        regret: RegretConfig | None,
-        auc_window: int,
-        threshold: float | None = None,
-    ) -> None:
-        self.auc = AUCWindow(auc_window)
-        self._threshold = threshold
+    def __init__(self, learner: LaneLearner, monitoring: Monitoring) -> None:
+        self.auc = AUCWindow(monitoring.auc_window)
+        self._threshold = monitoring.threshold
+        regret = monitoring.regret
         if regret is not None and not learner.two_classes and learner.pair_form is None:
             warnings.warn(
                 f"no regret is estimated for {type(learner).__name__}: it neither ranks one label above the "

@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import msgspec
 
 from streampair import __version__
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.records import LogAppend
 from streampair.engine.reservations import Reservations
 from streampair.engine.snapshot import UnusableLogError
 from streampair.engine.source import longer
 from streampair.engine.wal import (
-    WHOLE_TOPIC,
     Chain,
     CommitEntry,
     Digests,

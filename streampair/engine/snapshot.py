@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import math
@@ -11,6 +12,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from streampair.engine.lane_id import LaneId
 from streampair.errors import ConfigError, SnapshotError
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "OR_ANEW",
     "Dates",
     "ReleaseDate",
+    "Saving",
     "Snapshot",
     "UnusableLogError",
     "configuration_changed",
@@ -345,6 +348,45 @@ _MOST_CHANGES = 5  # of settings, named in an error
 _YEAR_10000 = 253_402_300_800_000
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Saving:
+    """How a lane saves its state, and which states it restores.
+
+    Parameters
+    ----------
+    allow_pickle
+        Allow pickle for steps that are not ours; needs `signing_keys`.
+    signing_keys
+        Each at least 16 bytes. The first one signs snapshots, and only those that one of them has signed are
+        restored. To change the key, put the new one first.
+    fingerprint
+        Of the configuration: a snapshot or a log with another one is refused.
+    settings
+        The settings behind `fingerprint`, by name. A log keeps them, so that a start under other settings
+        names what differs.
+
+    Raises
+    ------
+    ConfigError
+        If a key is too short.
+
+    Examples
+    --------
+    >>> from streampair.engine import Saving
+    >>> Saving(allow_pickle=True, signing_keys=[bytes(32)])  # keys are not shown
+    Saving(allow_pickle=True, fingerprint='', settings={})
+    """
+
+    allow_pickle: bool = False
+    signing_keys: Sequence[bytes] = dataclasses.field(default=(), repr=False)
+    fingerprint: str = ""
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in self.signing_keys:
+            check_key(key)
+
+
 class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     """Contents of a snapshot, with their types."""
 
@@ -386,18 +428,18 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
         except msgspec.ValidationError as error:
             raise unreadable(error) from error
 
-    def check(self, app: str, topic: str, partition: int, fingerprint: str) -> None:
+    def check(self, identity: LaneId, fingerprint: str) -> None:
         """Refuse the snapshot of another lane.
 
         Raises
         ------
         SnapshotError
         """
-        lane, saved = (app, topic, partition), (self.app, self.topic, self.partition)
-        if saved != lane:
+        saved = LaneId(self.app, self.topic, self.partition)
+        if saved != identity:
             raise SnapshotError(
                 "the snapshot belongs to app {!r}, topic {!r}, partition {!r}; this lane is app {!r}, "
-                "topic {!r}, partition {!r}".format(*saved, *lane),
+                "topic {!r}, partition {!r}".format(*saved, *identity),
                 fix="point the store at this lane's own directory",
             )
         if self.fingerprint != fingerprint:

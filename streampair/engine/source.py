@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.records import LABEL_LEARNED, OrderedRecord
-from streampair.engine.wal import WHOLE_TOPIC, Position, Range, SourceState, Wait
+from streampair.engine.wal import Position, Range, SourceState, Wait
 
 __all__ = [
     "ORDER_NOT_COVERED",
@@ -61,7 +62,7 @@ def lane_title(topic: str, partition: int) -> str:
     Examples
     --------
     >>> from streampair.engine.source import lane_title
-    >>> from streampair.engine.wal import WHOLE_TOPIC
+    >>> from streampair.engine.lane_id import WHOLE_TOPIC
     >>> lane_title("events", 3), lane_title("events", WHOLE_TOPIC)
     ('events[3]', 'events[all]')
     """

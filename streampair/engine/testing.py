@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from streampair.engine.lane_id import LaneId
 from streampair.engine.lane_log import place_of
 from streampair.engine.logged_lane import LoggedLane
 from streampair.engine.records import Commit, Event, LaneOutput, LogAppend, Record, ReplayRequest, Scored
@@ -199,7 +200,7 @@ class Driver:
     ) -> None:
         self._make = make
         self._decode = decode
-        self._options = {"app": "test", "topic": "events", "partition": 0, **options}
+        self._options = {"identity": LaneId("test", "events", 0), **options}
         self._facts = dict(facts or {})
         self._every = snapshot_every
         self._commits = 0

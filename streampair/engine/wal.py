@@ -30,6 +30,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.snapshot import OR_ANEW, UnusableLogError, configuration_changed
 from streampair.errors import SnapshotError
 from streampair.privacy.ledger import DIGEST_BYTES
@@ -37,7 +38,6 @@ from streampair.privacy.ledger import DIGEST_BYTES
 __all__ = [
     "LOG_FORMAT",
     "REGISTER_FORMAT",
-    "WHOLE_TOPIC",
     "Chain",
     "CommitEntry",
     "Digests",
@@ -70,10 +70,6 @@ _START: Final = bytes(_TAG)
 
 class LogDamagedError(UnusableLogError):
     """An entry of full length that does not verify, or one that is missing between two others."""
-
-
-WHOLE_TOPIC: Final = -1
-"""In place of a partition's number: all of them."""
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):

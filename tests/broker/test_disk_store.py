@@ -14,7 +14,7 @@ from streampair_connectors.kafka import Committed, Message, Partition, Producer,
 from streampair_connectors.stores import DiskLane, DiskStore
 
 from streampair.engine import LogAppend
-from streampair.engine.wal import WHOLE_TOPIC
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.errors import CommitOutcomeUnknownError, FencedError
 
 pytestmark = pytest.mark.directory

@@ -15,7 +15,6 @@ from streampair_connectors.config import load_config
 from streampair_connectors.worker.factory import build_lane
 
 from streampair.engine import Record
-from streampair.engine.wal import WHOLE_TOPIC
 
 OLD = [*({"name": name, "type": "double"} for name in FEATURES), {"name": "y", "type": "boolean"}]
 NEW = [*OLD, {"name": "note", "type": ["null", "string"], "default": None}]
@@ -52,7 +51,7 @@ def test_a_worker_waits_for_the_schema_registry(
         assert sorted(row["offset"] for row in scores) == list(range(120))
         assert {row["outcome"] for row in scores} == {"learned"}
         config = load_config(app.path)
-        lane = build_lane(config, event_decoder(config), topic=app.input, partition=WHOLE_TOPIC)
+        lane = build_lane(config, event_decoder(config))
         values = [*first, *second]
         wanted = lane.process([Record(offset, value) for offset, value in enumerate(values)]).scores
         assert [row["score"] for row in sorted(scores, key=lambda row: row["offset"])] == [

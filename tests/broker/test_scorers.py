@@ -68,7 +68,7 @@ def test_each_event_is_scored_once_by_a_published_model(app: App) -> None:
     assert all(row["model_slots"] >= 200 for row in late)
     # The model of 200 events is that of an uninterrupted lane, and its scores have the same bits.
     config = load_config(app.path)
-    lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
+    lane = build_lane(config, json_decoder(config.input))
     records = asyncio.run(topic_in_order(app))
     lane.process(records[:200])
     model = {(r.partition, r.position): r for r in records}  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ from streampair_connectors.kafka import (
 from typer.testing import CliRunner
 
 from streampair.engine import UnusableLogError
-from streampair.engine.wal import WHOLE_TOPIC
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.errors import StoreError, StreampairError
 
 Unique = Callable[[str], str]

@@ -52,7 +52,7 @@ def app(kafka: Cluster, unique: Unique, tmp_path: Path, store: str) -> App:
 def expected(app: App) -> dict[tuple[int, int], float]:
     """Scores of one uninterrupted lane over the records in order."""
     config = load_config(app.path)
-    lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
+    lane = build_lane(config, json_decoder(config.input))
     records = asyncio.run(topic_in_order(app))
     return {
         (r.partition, r.position): s.score  # type: ignore[misc]

@@ -22,7 +22,6 @@ from streampair_connectors.worker.factory import build_lane
 from typer.testing import CliRunner
 
 from streampair.engine import OrderedRecord, Record
-from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import PrivacyError, SnapshotError, StoreError
 from streampair.privacy.accounting import planned_mu
 
@@ -307,7 +306,7 @@ def test_the_records_of_an_entity_in_all_partitions_have_one_account(tmp_path: P
 
 def test_check_says_that_one_lane_has_all_records_of_an_entity(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, options=ENTITY))
-    privacy = build_lane(config, json_decoder(config.input), topic="payments", partition=WHOLE_TOPIC).privacy
+    privacy = build_lane(config, json_decoder(config.input)).privacy
     report = Report()
     _check_entities(privacy, report)
     (summary,) = [finding["text"] for finding in report.findings]

@@ -52,7 +52,7 @@ def config(tmp_path: Path) -> Path:
 
 def lane(config: Path) -> Any:
     settings = load_config(config)
-    return build_lane(settings, json_decoder(settings.input), topic="payments", partition=0)
+    return build_lane(settings, json_decoder(settings.input))
 
 
 def records(count: int) -> list[Record]:

@@ -431,7 +431,7 @@ def test_steps_make_a_pipeline() -> None:
 def test_a_learner_that_cannot_be_used(learner: dict[str, Any], problem: str) -> None:
     config = parse_config(minimal(learner=learner))
     with pytest.raises(ConfigError, match=problem.replace("?", r"\?")):
-        build_lane(config, json_decoder(config.input), topic="events", partition=0)
+        build_lane(config, json_decoder(config.input))
 
 
 def test_a_scaler_in_front_of_a_private_learner_is_refused() -> None:
@@ -443,7 +443,7 @@ def test_a_scaler_in_front_of_a_private_learner_is_refused() -> None:
     del data["learner"]["class"]
     config = parse_config(data)
     with pytest.raises(PrivacyError):
-        build_lane(config, json_decoder(config.input), topic="events", partition=0)
+        build_lane(config, json_decoder(config.input))
 
 
 def test_the_fingerprint_follows_the_meaning_and_nothing_else() -> None:

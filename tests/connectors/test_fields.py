@@ -16,7 +16,7 @@ from streampair_connectors.worker.factory import build_lane
 from streampair_connectors.worker.scoring import score_records
 
 from streampair import auc, models
-from streampair.engine import Event, Lane, Record
+from streampair.engine import Event, Lane, LaneId, Record
 from streampair.errors import ConfigError, PrivacyError, RecordError, TombstoneError
 
 
@@ -154,7 +154,7 @@ def test_a_change_without_a_row_is_a_tombstone(event: Any) -> None:
     config = configured(**DEBEZIUM)
     _, found, _ = read(config, good, event, good)
     assert isinstance(found, TombstoneError)
-    lane = Lane(auc.PairOGD(), event_decoder(config), app="a", topic="t", partition=0)
+    lane = Lane(auc.PairOGD(), event_decoder(config), LaneId("a", "t", 0))
     out = lane.process([Record(i, json.dumps(each).encode()) for i, each in enumerate([good, event, good])])
     assert [each.outcome for each in out.scores] == ["learned", "tombstone", "learned"]
     assert out.dead_letters == []
@@ -424,7 +424,7 @@ def test_a_private_learner_takes_no_header() -> None:
     }
     config = parse_config({"app": "test", "input": OUTER, "learner": learner})
     with pytest.raises(PrivacyError, match="outside of the value"):
-        build_lane(config, event_decoder(config), topic="t", partition=0)
+        build_lane(config, event_decoder(config))
 
 
 def test_an_id_of_labels_is_key_in_words() -> None:

@@ -17,7 +17,7 @@ from streampair_connectors.codecs.labels import DecodedLabel, LabelDecoder, even
 from streampair_connectors.config import Config, parse_config
 
 from streampair import auc
-from streampair.engine import Lane, Record
+from streampair.engine import Lane, LaneId, Record
 from streampair.errors import ConfigError, RecordError, SourceError
 
 FIELDS = [
@@ -250,7 +250,7 @@ def test_a_lane_waits_for_the_registry(registry: Registry, learner: Any) -> None
     registry.add(1, FIELDS)
     registry.add(2, FIELDS)
     decode = event_decoder(with_registry(registry))
-    lane = Lane(learner, decode, positive=True, app="test", topic="events", partition=0)
+    lane = Lane(learner, decode, LaneId("test", "events", 0), positive=True)
     rows = [{"a": i * 0.1, "b": i, "y": i % 2 == 0} for i in range(40)]
     known = [Record(i, avro(FIELDS, row, 1)) for i, row in enumerate(rows)]
     assert {each.outcome for each in lane.process(known).scores} == {"learned"}

@@ -32,7 +32,7 @@ from streampair_connectors.observability.privacy_card import lane_card
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.factory import build_logged_lane
 
-from streampair.engine import ExternalState, LaneGauges, Record
+from streampair.engine import ExternalState, LaneGauges, LaneId, Record
 from streampair.privacy import NoiseKey
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
@@ -50,7 +50,8 @@ def lane(name: str = "PairFTRL", key: NoiseKey | None = None, **options: Any) ->
             "learner": {"class": f"streampair.auc.{name}", "options": options},
         }
     )
-    made = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0, noise_key=key)
+    identity = LaneId(config.app, "events", 0)
+    made = build_logged_lane(config, json_decoder(config.input), identity, noise_key=key)
     made.read(b"")
     made.start(ExternalState(registers=False))
     return made

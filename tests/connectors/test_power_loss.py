@@ -20,7 +20,7 @@ from harness.lying import KEY, Chained
 from streampair_connectors.stores import DirectoryLane, DirectoryStore, directory
 
 from streampair import auc, privacy
-from streampair.engine import LogAppend
+from streampair.engine import LogAppend, Monitoring
 from streampair.engine.testing import Died, Driver
 from streampair.errors import StreampairError
 
@@ -69,7 +69,10 @@ class Lane(Driver):
     def __init__(self, disk: Disk, make: Callable[[], Any]) -> None:
         self.disk = disk
         self._made = False
-        super().__init__(make, store=DirectoryLane(disk.root, "a"), snapshot_every=1000, auc_window=2)
+        monitoring = Monitoring(auc_window=2)
+        super().__init__(
+            make, store=DirectoryLane(disk.root, "a"), snapshot_every=1000, monitoring=monitoring
+        )
 
     def start(self, *, die_after: int | None = None) -> None:
         if self._made:

@@ -110,7 +110,7 @@ def test_scores_and_dead_letters_are_those_of_the_lane(case: str) -> None:
     decode = json_decoder(config.input, **taken_cells(config))
     explain = 2 if hasattr(build_learner(config), "explain_one") else 0
     config = config.model_copy(update={"output": OutputConfig(explain=explain)})
-    lane = build_lane(config, decode, topic="t", partition=0, snapshots=False)
+    lane = build_lane(config, decode, snapshots=False)
     records, classes = records_of(case, 260), config.input.label_type == "any"
     lane.process(records[:100])
     outcomes = set()
@@ -132,7 +132,7 @@ def slowly(decode: Callable[[Any], Event]) -> Callable[[Any], Event]:
 def test_many_records_have_the_scores_of_each(case: str) -> None:
     config = config_of(case)
     decode = json_decoder(config.input, **taken_cells(config))
-    lane = build_lane(config, decode, topic="t", partition=0, snapshots=False)
+    lane = build_lane(config, decode, snapshots=False)
     lane.process(records_of(case, 200))
     model, options = models.export(lane.learner), {"classes": config.input.label_type == "any"}
     if hasattr(lane.learner, "explain_one"):

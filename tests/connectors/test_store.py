@@ -21,7 +21,7 @@ from streampair_connectors.stores.offline import OfflineDirectory
 from streampair_connectors.worker.factory import lane_id
 
 from streampair.engine import Commit, LogAppend, UnusableLogError
-from streampair.engine.wal import WHOLE_TOPIC
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.errors import StoreError
 
 

@@ -296,7 +296,7 @@ def test_a_lane_that_ends_in_the_middle(learner: str, options: dict[str, Any], k
 
         def new() -> Any:
             decode = event_decoder(config, **taken_cells(config))
-            return build_lane(config, decode, topic="e", partition=0, noise_key=key)
+            return build_lane(config, decode, noise_key=key)
 
         lane = new()
         while start < len(records):

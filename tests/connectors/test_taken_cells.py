@@ -160,7 +160,7 @@ def test_a_private_forest_learns_the_rest_of_a_record_with_a_gap() -> None:
     """Behind the warm-up, where leaves take what there is."""
     config, made = config_of(PRIVATE, features=NAMES), rows(200, texts=False)
     decode = json_decoder(config.input, **taken_cells(config))
-    lane = build_lane(config, decode, topic="events", partition=0, snapshots=False)
+    lane = build_lane(config, decode, snapshots=False)
     whole = [row for row in made if len(row) == 3] + [row for row in made if len(row) < 3]
     values = [Record(i, json.dumps(row).encode()) for i, row in enumerate(whole)]
     gaps = sum(len(row) < 3 for row in made)
@@ -169,6 +169,6 @@ def test_a_private_forest_learns_the_rest_of_a_record_with_a_gap() -> None:
     assert not output.dead_letters
     assert {scored.outcome for scored in output.scores} == {"learned"}
     assert lane.gauges().null_slots == 0
-    strict = build_lane(config, json_decoder(config.input), topic="events", partition=0, snapshots=False)
+    strict = build_lane(config, json_decoder(config.input), snapshots=False)
     strict.process(values)
     assert strict.gauges().null_slots == gaps  # it can fail

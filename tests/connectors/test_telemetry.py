@@ -32,7 +32,7 @@ from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import build_lane, build_logged_lane
 from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
-from streampair.engine import ExternalState, LaneGauges, Record
+from streampair.engine import ExternalState, LaneGauges, LaneId, Record
 from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
 
 LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
@@ -73,7 +73,7 @@ def config(**options: float) -> Config:
 
 def gauges(**options: float) -> LaneGauges:
     settings = config(**options)
-    lane = build_logged_lane(settings, json_decoder(settings.input), topic="events", partition=0)
+    lane = build_logged_lane(settings, json_decoder(settings.input), LaneId(settings.app, "events", 0))
     lane.read(b"")
     lane.start(ExternalState(registers=False))
     values = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}).encode() for i in range(40)]
@@ -261,7 +261,7 @@ def test_the_time_of_a_lane_is_split_by_stage(features: list[str] | None) -> Non
     learner = {"class": "streampair.auc.PairOGD"}
     config = parse_config({"app": "fraud", "input": table, "learner": learner})
     clock = DecodeClock(json_decoder(config.input))
-    lane = build_lane(config, clock.decode, topic="events", partition=0)
+    lane = build_lane(config, clock.decode)
     timer = LaneTimer(lane, clock, Telemetry(), LABELS)
     total = 0.0
     for batch in range(3):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(_jit.DISABLED, reason="with NUMBA_DISABLE_JIT no
 CODE = """
 import importlib, json, pkgutil, time
 import streampair.kernels as kernels
-from streampair.engine import ExternalState, Record
+from streampair.engine import ExternalState, LaneId, Record
 from streampair.kernels import Kernel
 from streampair.privacy import NoiseKey
 from streampair_connectors.worker import factory
@@ -72,9 +72,8 @@ def ready():
 before = ready()
 def lane_of():
     key = NoiseKey(bytes(32))
-    return factory.build_logged_lane(
-        config, json_decoder(config.input), topic="events", partition=0, noise_key=key
-    )
+    identity = LaneId(config.app, "events", 0)
+    return factory.build_logged_lane(config, json_decoder(config.input), identity, noise_key=key)
 
 lane = lane_of()
 lane.read(b"")

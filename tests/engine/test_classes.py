@@ -10,10 +10,10 @@ import pytest
 from river import compose, dummy, forest, linear_model, naive_bayes, preprocessing, tree
 
 from streampair import auc
-from streampair.engine import Lane, Record
+from streampair.engine import Lane, LaneId, Record
 from streampair.engine.testing import Driver, decode_json
 
-WHERE: dict[str, Any] = {"app": "a", "topic": "t", "partition": 0, "snapshots": False, "breaker": None}
+WHERE: dict[str, Any] = {"identity": LaneId("a", "t", 0), "saving": None, "breaker": None}
 MAKES = {
     "forest": lambda: auc.MulticlassForest(3, 31, positive="b", seed=1),
     "river": lambda: forest.ARFClassifier(2, seed=1),
@@ -34,7 +34,7 @@ def rows(count: int, classes: Any = "abc") -> list[tuple[dict[str, float], Any]]
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_probabilities_are_those_before_the_record_is_learned(make: Any) -> None:
     events, reference = rows(150), make()
-    driver = Driver(make, snapshots=False, positive="b", classes=True)
+    driver = Driver(make, saving=None, positive="b", classes=True)
     outputs = [
         scored for start in range(0, 150, 50) for scored in driver.feed(events[start : start + 50]).scores
     ]
@@ -52,7 +52,7 @@ def test_probabilities_are_those_before_the_record_is_learned(make: Any) -> None
 def test_the_lane_learns_the_same_with_and_without() -> None:
     events = rows(600)
     drivers = [
-        Driver(MAKES["forest"], snapshots=False, positive="b", classes=classes) for classes in (True, False)
+        Driver(MAKES["forest"], saving=None, positive="b", classes=classes) for classes in (True, False)
     ]
     scores = [[scored.score for scored in driver.feed(events).scores] for driver in drivers]
     assert scores[0] == scores[1]
@@ -70,7 +70,7 @@ def test_the_lane_learns_the_same_with_and_without() -> None:
     ],
 )
 def test_others_have_a_score_alone(make: Any, classes: bool) -> None:
-    driver = Driver(make, snapshots=False, positive=getattr(make(), "positive", True), classes=classes)
+    driver = Driver(make, saving=None, positive=getattr(make(), "positive", True), classes=classes)
     labels = "ab" if driver.lane.positive == "b" else (False, True)
     output = driver.feed(rows(10, labels))
     assert [scored.outcome for scored in output.scores] == ["learned"] * 10
@@ -81,7 +81,7 @@ def test_a_vote_is_a_probability_of_one() -> None:
     class Votes(dummy.NoChangeClassifier):
         predict_proba_one = dummy.base.Classifier.predict_proba_one
 
-    driver = Driver(Votes, snapshots=False, positive="b", classes=True)
+    driver = Driver(Votes, saving=None, positive="b", classes=True)
     outputs = driver.feed([({"x": 1.0}, y) for y in "abbc"]).scores
     assert [scored.probabilities for scored in outputs] == [{}, {"a": 1.0}, {"b": 1.0}, {"b": 1.0}]
     assert [scored.score for scored in outputs] == [0.0, 0.0, 1.0, 1.0]

@@ -10,6 +10,7 @@ from harness import lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streampair.engine import LaneId
 from streampair.engine.lane import Lane, Record, Scored
 from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from streampair.errors import SnapshotError
@@ -204,7 +205,7 @@ def test_a_restarted_private_lane_says_what_it_can_vouch_for() -> None:
 
     def lane() -> Lane:
         learner = lanes.auc.PairFTRL(epsilon=1.0, delta=1e-4, horizon=40, features=list("abc"))
-        return Lane(learner, decode_json, app="a", topic="t", partition=0)
+        return Lane(learner, decode_json, LaneId("a", "t", 0))
 
     writer = Driver(lanes.pair_ogd)
     writer.feed(lanes.stream(20) + lanes.stream(25))

@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from river import linear_model, preprocessing
 
 from streampair import auc
+from streampair.engine import LaneId, Monitoring, RegretConfig, Saving
 from streampair.engine import snapshot as envelope
 from streampair.engine.snapshot import pack, unpack
 from streampair.engine.testing import Driver
@@ -70,6 +71,10 @@ def test_anything_else_is_refused_when_written(value: Any) -> None:
         pack({"state": value})
 
 
+SIGNED = Saving(signing_keys=[lanes.KEY])
+REGRET = Monitoring(regret=RegretConfig())
+
+
 def snapshot(**options: Any) -> bytes:
     driver = Driver(lanes.pair_ogd, **options)
     driver.feed(lanes.stream(20))
@@ -95,12 +100,10 @@ def test_every_changed_byte_is_noticed() -> None:
 
 
 def test_every_changed_byte_of_a_signed_snapshot_is_noticed() -> None:
-    data = snapshot(signing_keys=[lanes.KEY])
+    data = snapshot(saving=SIGNED)
     for position in range(0, 200):
         with pytest.raises(SnapshotError):
-            restore(
-                data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :], signing_keys=[lanes.KEY]
-            )
+            restore(data[:position] + bytes([data[position] ^ 4]) + data[position + 1 :], saving=SIGNED)
 
 
 def test_a_truncated_snapshot_is_refused_wherever_it_ends() -> None:
@@ -138,11 +141,17 @@ def test_another_format_version_is_refused_with_advice(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"app": "other"}, "belongs to app 'other'"),
-        ({"topic": "other"}, "topic 'other', partition 0; this lane is app 'test', topic 'events'"),
-        ({"partition": 1}, "partition 1; this lane"),
-        ({"fingerprint": "abc"}, r"configuration changed.*the fingerprint was 'abc', now it is ''"),
-        ({"signing_keys": [lanes.KEY]}, None),  # a signed one is readable without the key: it holds no pickle
+        ({"identity": LaneId("other", "events", 0)}, "belongs to app 'other'"),
+        (
+            {"identity": LaneId("test", "other", 0)},
+            "topic 'other', partition 0; this lane is app 'test', topic 'events'",
+        ),
+        ({"identity": LaneId("test", "events", 1)}, "partition 1; this lane"),
+        (
+            {"saving": Saving(fingerprint="abc")},
+            r"configuration changed.*the fingerprint was 'abc', now it is ''",
+        ),
+        ({"saving": SIGNED}, None),  # a signed one is readable without the key: it holds no pickle
     ],
 )
 def test_a_snapshot_of_another_lane_is_refused(options: dict[str, Any], message: str | None) -> None:
@@ -158,10 +167,9 @@ def test_a_snapshot_of_another_model_is_refused() -> None:
     data = snapshot()
     with pytest.raises(SnapshotError, match=r"PairOGD \(PairOGD\), this lane has StandardScaler"):
         restore(
-            snapshot(signing_keys=[lanes.KEY]),
+            snapshot(saving=SIGNED),
             lambda: preprocessing.StandardScaler() | lanes.pair_ogd(),
-            allow_pickle=True,
-            signing_keys=[lanes.KEY],
+            saving=lanes.SAVING,
         )
     with pytest.raises(SnapshotError, match="radius"):
         restore(data, lambda: auc.PairOGD(seed=3, radius=3.0))
@@ -169,28 +177,30 @@ def test_a_snapshot_of_another_model_is_refused() -> None:
 
 def test_a_lane_with_a_key_takes_only_its_own_signature() -> None:
     with pytest.raises(SnapshotError, match="not signed"):
-        restore(snapshot(), signing_keys=[lanes.KEY])
+        restore(snapshot(), saving=SIGNED)
     with pytest.raises(SnapshotError, match="signature of the snapshot does not match"):
-        restore(snapshot(signing_keys=[b"another key of enough bytes"]), signing_keys=[lanes.KEY])
+        restore(snapshot(saving=Saving(signing_keys=[b"another key of enough bytes"])), saving=SIGNED)
 
 
 def test_a_signing_key_can_be_changed() -> None:
     """The first key signs, all of them are tried; without the old one its snapshots are refused."""
     new = b"a new key of enough bytes"
-    old = snapshot(signing_keys=[lanes.KEY])
-    driver = Driver(lanes.pair_ogd, signing_keys=[new, lanes.KEY])
+    old = snapshot(saving=SIGNED)
+    driver = Driver(lanes.pair_ogd, saving=Saving(signing_keys=[new, lanes.KEY]))
     driver.lane.restore(old)
     written = driver.lane.snapshot()
     assert same(unpack(written, signing_keys=[new]), unpack(written))
     with pytest.raises(SnapshotError, match="signature of the snapshot does not match"):
         unpack(written, signing_keys=[lanes.KEY])
     with pytest.raises(SnapshotError, match="signature of the snapshot does not match"):
-        restore(old, signing_keys=[new])
+        restore(old, saving=Saving(signing_keys=[new]))
 
 
 def test_a_short_key_signs_nothing() -> None:
     with pytest.raises(ConfigError, match="at least 16 bytes"):
         pack({}, signing_key=b"short")
+    with pytest.raises(ConfigError, match="at least 16 bytes"):
+        Saving(signing_keys=[b"short"])
 
 
 class Payload:
@@ -205,7 +215,7 @@ class Payload:
 
 def forged(path: Path, *, key: bytes | None) -> bytes:
     """A snapshot of a LogisticRegression lane whose pickle is hostile, with every checksum right."""
-    driver = Driver(linear_model.LogisticRegression, allow_pickle=True, signing_keys=[lanes.KEY])
+    driver = Driver(linear_model.LogisticRegression, saving=lanes.SAVING)
     driver.feed(lanes.stream(5))
     body = unpack(driver.lane.snapshot())
     body["steps"][0]["data"] = pickle.dumps(Payload(path))
@@ -219,12 +229,12 @@ def forged(path: Path, *, key: bytes | None) -> bytes:
 def test_a_hostile_pickle_is_never_loaded(tmp_path: Path, written_with: bytes | None, message: str) -> None:
     data = forged(tmp_path / "pwned", key=written_with)
     with pytest.raises(SnapshotError, match=message):
-        restore(data, linear_model.LogisticRegression, allow_pickle=True, signing_keys=[lanes.KEY])
+        restore(data, linear_model.LogisticRegression, saving=lanes.SAVING)
     # A valid signature of an honest snapshot does not carry over to another body.
     honest = forged(tmp_path / "x", key=lanes.KEY)
     head = data[: 11 + 3] + data[14:46] + honest[46:78] + data[78:]
     with pytest.raises(SnapshotError):
-        restore(head, linear_model.LogisticRegression, allow_pickle=True, signing_keys=[lanes.KEY])
+        restore(head, linear_model.LogisticRegression, saving=lanes.SAVING)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -239,7 +249,7 @@ def test_a_pickle_in_place_of_our_own_state_is_never_loaded(tmp_path: Path) -> N
 def test_a_lane_that_will_not_be_saved_still_loads_no_pickle(tmp_path: Path) -> None:
     for key in (None, lanes.KEY):
         with pytest.raises(SnapshotError, match="nothing vouches for it"):
-            restore(forged(tmp_path / "pwned", key=key), linear_model.LogisticRegression, snapshots=False)
+            restore(forged(tmp_path / "pwned", key=key), linear_model.LogisticRegression, saving=None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -257,7 +267,7 @@ def test_a_model_that_cannot_be_pickled_is_refused_at_the_start() -> None:
         return Local()
 
     with pytest.raises(ConfigError, match="cannot be pickled"):
-        Driver(local, allow_pickle=True, signing_keys=[lanes.KEY])
+        Driver(local, saving=lanes.SAVING)
 
 
 def test_restore_is_for_a_fresh_lane() -> None:
@@ -273,12 +283,12 @@ def test_restore_is_for_a_fresh_lane() -> None:
 )
 @in_one_case("value", ["missing", 7, "text", []])
 def test_a_body_with_the_wrong_parts_is_a_clear_error(part: str, value: Any) -> None:
-    body = unpack(snapshot(regret=lanes.RegretConfig()))
+    body = unpack(snapshot(monitoring=REGRET))
     if value == "missing":
         del body[part]
     else:
         body[part] = value
-    driver = Driver(lanes.pair_ogd, regret=lanes.RegretConfig())
+    driver = Driver(lanes.pair_ogd, monitoring=REGRET)
     if (part, value) in [("next_offset", 7), ("bad", []), ("steps", [])]:
         return  # right types; that no step is missing is checked elsewhere
     with pytest.raises(SnapshotError):

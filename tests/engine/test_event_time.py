@@ -8,7 +8,7 @@ from typing import Any
 from river import compose, feature_extraction, preprocessing, stats, utils
 
 from streampair import auc
-from streampair.engine import Event, Lane, Record
+from streampair.engine import Event, Lane, LaneId, Record
 from streampair.errors import RecordError
 
 TIMES = [0, 1, 2, 3, 62, 63, 90, 121, 122, 400]
@@ -47,7 +47,7 @@ def test_windows_of_time_are_those_of_river() -> None:
             raise RecordError("bad", fix="none", stage="features")
         return Event(*event_of(int(record.value or b"")))
 
-    lane = Lane(make(), decode, app="a", topic="t", partition=0, snapshots=False)
+    lane = Lane(make(), decode, LaneId("a", "t", 0), saving=None)
     records = [Record(2 * i, str(i).encode(), timestamp=60_000 * minute) for i, minute in enumerate(TIMES)]
     out = lane.process(records)
     assert [each.outcome for each in out.scores] == ["learned"] * len(TIMES)
@@ -62,7 +62,7 @@ def test_a_rollback_learns_events_again_at_their_times() -> None:
         return Event(x, y)
 
     def lane() -> Lane:
-        return Lane(make(), decode, app="a", topic="t", partition=0, snapshots=False)
+        return Lane(make(), decode, LaneId("a", "t", 0), saving=None)
 
     records = [Record(i, str(i).encode(), timestamp=60_000 * minute) for i, minute in enumerate(TIMES)]
     with_bad, without = lane(), lane()

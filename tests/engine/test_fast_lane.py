@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 
 from streampair import auc, privacy, ranking
 from streampair.base.mini_batch import PreparedBatch
-from streampair.engine import Event, EventRows, Lane, Record, RegretConfig, batch, pipeline
+from streampair.engine import (
+    Event,
+    EventRows,
+    Lane,
+    LaneId,
+    Monitoring,
+    Record,
+    RegretConfig,
+    batch,
+    pipeline,
+)
 from streampair.errors import RecordError
 from streampair.preprocessing import Bounds, UnitBall
 from streampair.privacy import EntityLimit
@@ -96,7 +106,12 @@ def lane_of(model: Any, rows: list[Any], regret: bool, tables: bool = False) -> 
         decode.many = many  # type: ignore[attr-defined]
     sampled = RegretConfig(pairs=16, exact=4) if regret else None
     return Lane(
-        model, decode, app="a", topic="t", partition=0, regret=sampled, breaker=None, positive=positive(model)
+        model,
+        decode,
+        LaneId("a", "t", 0),
+        monitoring=Monitoring(regret=sampled),
+        breaker=None,
+        positive=positive(model),
     )
 
 

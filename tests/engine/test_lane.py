@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
@@ -21,14 +22,14 @@ from hypothesis import strategies as st
 from river import anomaly, base, dummy, evaluate, linear_model, metrics, naive_bayes, preprocessing
 
 from streampair import auc, losses, metric, privacy, ranking
-from streampair.engine import pipeline
-from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
+from streampair.engine import LaneId, Monitoring, RegretConfig, Saving, pipeline
+from streampair.engine.lane import Breaker, Event, Lane, Record
 from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.records import EventRows
 from streampair.engine.testing import Driver, decode_json
 from streampair.errors import ConfigError, LaneStoppedError, PrivacyError, RecordError, SnapshotError
 
-PLAIN: dict[str, Any] = {"app": "a", "topic": "t", "partition": 0}
+LANE = LaneId("a", "t", 0)
 
 POISON: dict[str, tuple[Any, str]] = {
     "not JSON": (b"\x00\x01", "decode"),
@@ -130,7 +131,8 @@ def test_values_beyond_their_bounds_are_counted(way: str) -> None:
         decode.many = rows_of
     source = Driver(lanes.pair_ogd)
     source.feed(events)
-    options = {**lanes.OPTIONS, "bounds": {"a": (-5.0, 5.0), "b": (-5.0, 5.0)}}
+    bounds = {"a": (-5.0, 5.0), "b": (-5.0, 5.0)}
+    options = {**lanes.OPTIONS, "monitoring": dataclasses.replace(lanes.OPTIONS["monitoring"], bounds=bounds)}
     driver = Driver(make, decode, **options)
     size = 1 if way == "one by one" else None
     for until, snapshot in ((19, True), (30, False)):
@@ -197,7 +199,7 @@ def test_a_foreign_model_is_copied_now_and_then() -> None:
             other.__dict__.update(self.__dict__)
             return other
 
-    lane = Lane(Counting(), decode_json, **PLAIN, snapshots=False)
+    lane = Lane(Counting(), decode_json, LANE, saving=None)
     value = msgspec.json.encode({"x": {"a": 0.0}, "y": True})
     for start in range(0, 2000, 10):
         lane.process([Record(start + i, value) for i in range(10)])
@@ -205,7 +207,7 @@ def test_a_foreign_model_is_copied_now_and_then() -> None:
 
 
 def roll_back(values: list[int], size: int) -> None:
-    lane = Lane(Fragile(fail=(2.0, 3.0)), decode_json, **PLAIN, breaker=None, snapshots=False)
+    lane = Lane(Fragile(fail=(2.0, 3.0)), decode_json, LANE, breaker=None, saving=None)
     records = [
         Record(i, msgspec.json.encode({"x": {"a": float(value)}, "y": True}))
         for i, value in enumerate(values)
@@ -232,7 +234,7 @@ def test_nan_never_reaches_a_foreign_model() -> None:
     def decode(record: Record) -> Event:
         return Event({"a": math.nan if record.offset == 1 else 1.0}, True)
 
-    lane = Lane(linear_model.LogisticRegression(), decode, **PLAIN, snapshots=False)
+    lane = Lane(linear_model.LogisticRegression(), decode, LANE, saving=None)
     output = lane.process([Record(i, b"") for i in range(4)])
     assert [scored.outcome for scored in output.scores] == ["learned", "dead_letter", "learned", "learned"]
     assert "'a' is nan" in output.dead_letters[0].error
@@ -246,7 +248,7 @@ def test_a_model_that_gives_nan_is_a_dead_letter_each_time_and_then_the_breaker(
         def predict_one(self, x: Any) -> float:
             return math.nan
 
-    driver = Driver(Broken, snapshots=False, breaker=Breaker(window=10, share=0.5))
+    driver = Driver(Broken, saving=None, breaker=Breaker(window=10, share=0.5))
     assert driver.feed([({"a": 1.0}, 1.0)] * 4).dead_letters[0].stage == "learn"
     with pytest.raises(LaneStoppedError, match="5 of the last 5 records"):
         driver.feed([({"a": 1.0}, 1.0)])
@@ -256,7 +258,7 @@ def test_any_exception_of_the_users_decoder_is_a_dead_letter() -> None:
     def decode(record: Record) -> Event:
         return Event({"a": 1.0 / record.offset}, True)
 
-    lane = Lane(lanes.pair_ogd(), decode, **PLAIN)
+    lane = Lane(lanes.pair_ogd(), decode, LANE)
     output = lane.process([Record(0, b"x", b"k", 99), Record(1, b"y")])
     assert output.dead_letters[0].error == "ZeroDivisionError: float division by zero"
     assert (output.dead_letters[0].key, output.dead_letters[0].timestamp) == (b"k", 99)
@@ -267,7 +269,7 @@ def test_running_out_of_memory_is_not_the_fault_of_the_event() -> None:
     def decode(record: Record) -> Event:
         raise MemoryError
 
-    lane = Lane(lanes.pair_ogd(), decode, **PLAIN)
+    lane = Lane(lanes.pair_ogd(), decode, LANE)
     with pytest.raises(MemoryError):
         lane.process([Record(0, b"")])
     with pytest.raises(LaneStoppedError, match="middle of an earlier batch"):
@@ -286,7 +288,7 @@ def test_a_label_that_cannot_be_used_is_a_dead_letter() -> None:
     output = driver.feed([({"a": 1.0}, float("nan"))])  # JSON has no NaN: null, no label
     assert output.scores[0].outcome == "scored"
 
-    lane = Lane(lanes.pair_ogd(), lambda record: Event({"a": 1.0}, np.array([0, 1])), **PLAIN)
+    lane = Lane(lanes.pair_ogd(), lambda record: Event({"a": 1.0}, np.array([0, 1])), LANE)
     assert lane.process([Record(0, b"")]).dead_letters[0].stage == "label"
 
 
@@ -351,7 +353,7 @@ def test_the_breaker_remembers_over_a_restart() -> None:
 )
 def test_pipelines_learn_as_they_do_in_river(make: Any) -> None:
     rows = lanes.stream(200)
-    lane = Lane(make(), decode_json, **PLAIN, snapshots=False)
+    lane = Lane(make(), decode_json, LANE, saving=None)
     output = lane.process([Record(i, msgspec.json.encode({"x": x, "y": y})) for i, (x, y) in enumerate(rows)])
     model, expected = make(), []
     ours = "PairOGD" in repr(model)
@@ -369,7 +371,7 @@ def test_pipelines_learn_as_they_do_in_river(make: Any) -> None:
 
 def test_the_auc_is_that_of_rivers_progressive_validation() -> None:
     rows = lanes.stream(300)
-    driver = Driver(linear_model.LogisticRegression, snapshots=False, auc_window=300)
+    driver = Driver(linear_model.LogisticRegression, saving=None, monitoring=Monitoring(auc_window=300))
     driver.feed(rows)
     river = evaluate.progressive_val_score(
         rows, linear_model.LogisticRegression(), metrics.RollingROCAUC(300)
@@ -387,7 +389,7 @@ def test_the_auc_is_that_of_rivers_progressive_validation() -> None:
     ],
 )
 def test_every_kind_of_river_estimator_gets_a_score(make: Any, labels: list[Any]) -> None:
-    driver = Driver(make, snapshots=False, positive="yes" if "yes" in labels else True)
+    driver = Driver(make, saving=None, positive="yes" if "yes" in labels else True)
     output = driver.feed([({"a": 0.1 * i}, y) for i, y in enumerate(labels)])
     assert [scored.outcome for scored in output.scores] == ["learned"] * 3
 
@@ -396,24 +398,19 @@ def test_every_kind_of_river_estimator_gets_a_score(make: Any, labels: list[Any]
     ("model", "options", "problem"),
     [
         (linear_model.LogisticRegression(), {}, "allow_pickle is off"),
-        (linear_model.LogisticRegression(), {"allow_pickle": True}, "no key to sign it with"),
-        (
-            linear_model.LogisticRegression(),
-            {"allow_pickle": True, "signing_keys": [b"short"]},
-            "at least 16 bytes",
-        ),
+        (linear_model.LogisticRegression(), {"saving": Saving(allow_pickle=True)}, "no key to sign it with"),
         (preprocessing.StandardScaler(), {}, "gives no score"),
         (anomaly.GaussianScorer(), {}, "needs the label to give a score"),
         (object(), {}, "no learn_one"),
         (auc.PairOGD(positive="yes"), {}, "ranks True high, its learner 'yes'"),
         (auc.PairOGD(), {"on_bad": "panic"}, "on_bad='panic'"),
-        (auc.PairOGD(), {"auc_window": 0}, "window=0"),
-        (auc.PairOGD(), {"regret": RegretConfig(pairs=1)}, "pairs=1"),
+        (auc.PairOGD(), {"monitoring": Monitoring(auc_window=0)}, "window=0"),
+        (auc.PairOGD(), {"monitoring": Monitoring(regret=RegretConfig(pairs=1))}, "pairs=1"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(model: Any, options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        Lane(model, decode_json, **PLAIN, **options)
+        Lane(model, decode_json, LANE, **options)
 
 
 def test_a_breaker_that_can_never_trip_is_refused() -> None:
@@ -422,7 +419,7 @@ def test_a_breaker_that_can_never_trip_is_refused() -> None:
 
 
 def test_gauges() -> None:
-    driver = Driver(lanes.pair_ogd, regret=RegretConfig(exact=64))
+    driver = Driver(lanes.pair_ogd, monitoring=Monitoring(regret=RegretConfig(exact=64)))
     empty = driver.lane.gauges()
     assert math.isnan(empty.auc)
     assert empty.regret is None
@@ -452,7 +449,7 @@ def test_gauges() -> None:
 )
 def test_regret_is_that_of_the_loss_which_the_learner_minimises(model: Any, loss: losses.PairLoss) -> None:
     rows = lanes.stream(40)
-    driver = Driver(model.clone, regret=RegretConfig(exact=64))
+    driver = Driver(model.clone, monitoring=Monitoring(regret=RegretConfig(exact=64)))
     driver.feed(rows)
     suffered = 0.0
     for t, (x, y) in enumerate(rows):
@@ -469,22 +466,22 @@ def test_regret_is_that_of_the_loss_which_the_learner_minimises(model: Any, loss
 
 @pytest.mark.parametrize("other", [RegretConfig(seed=1), RegretConfig(pairs=64)])
 def test_a_regret_that_was_sampled_otherwise_is_refused(other: RegretConfig) -> None:
-    driver = Driver(auc.SPAUC, **{**PLAIN, "regret": RegretConfig()})
+    driver = Driver(auc.SPAUC, identity=LANE, monitoring=Monitoring(regret=RegretConfig()))
     driver.feed(lanes.stream(20))
-    lane = Lane(auc.SPAUC(), decode_json, **{**PLAIN, "regret": other})
+    lane = Lane(auc.SPAUC(), decode_json, LANE, monitoring=Monitoring(regret=other))
     with pytest.raises(SnapshotError, match=r"the regret in the snapshot.*put the old settings back"):
         lane.restore(driver.lane.snapshot())
 
 
 def test_regret_of_a_model_on_text_says_nothing_rather_than_something_wrong() -> None:
-    driver = Driver(naive_bayes.BernoulliNB, snapshots=False, regret=RegretConfig())
+    driver = Driver(naive_bayes.BernoulliNB, saving=None, monitoring=Monitoring(regret=RegretConfig()))
     driver.feed([({"a": "text"}, True), ({"a": "word"}, False), ({"a": "text"}, True)])
     assert driver.lane.gauges(solve=True).regret is None
 
 
 def test_a_lane_without_snapshots_says_so() -> None:
-    driver = Driver(linear_model.LogisticRegression, snapshots=False)
-    with pytest.raises(SnapshotError, match="snapshots=False"):
+    driver = Driver(linear_model.LogisticRegression, saving=None)
+    with pytest.raises(SnapshotError, match="saving=None"):
         driver.commit()
 
 
@@ -493,7 +490,7 @@ def test_the_outputs_are_a_function_of_the_records() -> None:
     code = (
         "import hashlib\nfrom harness import lanes\n"
         "from streampair.engine.testing import Driver\n"
-        "driver = Driver(lanes.MODELS['union|PairOGD'], **{**lanes.OPTIONS, 'auc_window': 50})\n"
+        "driver = Driver(lanes.MODELS['union|PairOGD'], **lanes.OPTIONS)\n"
         "out = driver.feed([*lanes.stream(60), b'junk', *lanes.stream(60, seed=1, names='bcd')])\n"
         "print(hashlib.sha256(repr((out, lanes.content(driver.lane.snapshot()))).encode()).hexdigest())"
     )
@@ -516,7 +513,7 @@ def test_privacy_errors_are_never_swallowed() -> None:
         raise PrivacyError("no", fix="yes")
 
     with pytest.raises(PrivacyError):
-        Lane(lanes.pair_ogd(), decode, **PLAIN).process([Record(0, b"")])
+        Lane(lanes.pair_ogd(), decode, LANE).process([Record(0, b"")])
 
 
 # ---- learners of ranking and of metrics --------------------------------------------------------------------
@@ -582,7 +579,9 @@ def test_the_regret_of_relevances_and_of_metrics(name: str) -> None:
         x, y = rows[record.offset]
         return Event(dict(x), y)
 
-    lane, again = (Lane(RELEVANT[name](), decode, **PLAIN, regret=RegretConfig()) for _ in range(2))
+    lane, again = (
+        Lane(RELEVANT[name](), decode, LANE, monitoring=Monitoring(regret=RegretConfig())) for _ in range(2)
+    )
     lane.process([Record(i, b"") for i in range(30)])
     if "private" not in name:  # whose noise would be another after a restore
         again.restore(lane.snapshot())
@@ -612,5 +611,5 @@ def test_a_learner_without_pairs_has_no_regret() -> None:
         two_classes, pair_form = False, None  # type: ignore[assignment]
 
     with pytest.warns(UserWarning, match="no regret is estimated for Odd"):
-        lane = Lane(Odd(), decode_json, **PLAIN, regret=RegretConfig(), snapshots=False)
+        lane = Lane(Odd(), decode_json, LANE, monitoring=Monitoring(regret=RegretConfig()), saving=None)
     assert lane.regret() is None

@@ -11,12 +11,11 @@ import pytest
 from river import linear_model, preprocessing
 
 from streampair import auc, privacy
-from streampair.engine import ExternalState, Lane, LoggedLane, OrderedRecord
+from streampair.engine import ExternalState, Lane, LaneId, LoggedLane, OrderedRecord, Saving
 from streampair.engine.delays import LateSample
 from streampair.engine.labels import digest_ids
 from streampair.engine.records import LABEL_LATER
 from streampair.engine.testing import decode_json
-from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import PrivacyError
 from streampair.privacy import NoiseKey
 
@@ -65,12 +64,15 @@ def stream(count: int, *, seed: int = 0, bad: bool = True) -> Steps:
     return steps
 
 
+SAVING = Saving(allow_pickle=True, signing_keys=[b"s" * 32])
+
+
 def lane(name: str, **options: Any) -> LoggedLane:
     return LoggedLane(
         LEARNERS[name](),
         decode_json,
-        **{"app": "a", "topic": "t", "partition": WHOLE_TOPIC, "labels": (None, False, True)},
-        **{"allow_pickle": name in ("pipeline", "foreign"), "signing_keys": [b"s" * 32], **options},
+        LaneId("a", "t"),
+        **{"labels": (None, False, True), "saving": SAVING, **options},
     )
 
 
@@ -181,8 +183,9 @@ def test_a_snapshot_goes_on_bit_for_bit(name: str) -> None:
     second = Lane(
         LEARNERS[name](),
         decode_json,
-        **{"app": "a", "topic": "t", "partition": WHOLE_TOPIC, "labels": (None, False, True)},
-        signing_keys=[b"s" * 32],
+        LaneId("a", "t"),
+        labels=(None, False, True),
+        saving=SAVING,
     )
     second.restore(commit.snapshot)
     assert second.late_sample is not None
@@ -231,7 +234,7 @@ def test_events_that_were_due_are_counted_by_whether_a_label_came(size: int) -> 
     scored = [record for record, x, _ in steps if not record.due and x is not None]
     waiting = [record for record in scored if (record.partition, record.position) not in places]
     assert (late.scores, late.share) == (len(waiting), 1.0)
-    assert Lane(LEARNERS["PairOGD"](), decode_json, app="a", topic="t", partition=0).gauges().late is None
+    assert Lane(LEARNERS["PairOGD"](), decode_json, LaneId("a", "t", 0)).gauges().late is None
 
 
 AFTER, LATENESS = 1000, 100
@@ -342,7 +345,8 @@ class Lives:
         new = LoggedLane(
             self.learner(),
             decode_json,
-            **{"app": "a", "topic": "t", "partition": WHOLE_TOPIC, "labels": (None, False, True)},
+            LaneId("a", "t"),
+            labels=(None, False, True),
         )
         new.read(self.log)
         appends, _ = new.start(

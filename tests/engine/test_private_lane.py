@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from river import base, compose, ensemble, feature_selection, linear_model, preprocessing, stats
 
 from streampair import auc, metric, privacy, ranking
-from streampair.engine.lane import Breaker, Event, Lane, Record, RegretConfig
+from streampair.engine import LaneId, Monitoring, RegretConfig
+from streampair.engine.lane import Breaker, Event, Lane, Record
 from streampair.engine.testing import Driver
 from streampair.errors import PrivacyError
 from streampair.preprocessing import Bounds, Guarded, Hashing, OneHot, RandomFourier, UnitBall
@@ -123,7 +124,7 @@ def test_bulk_and_one_by_one_give_the_same_model() -> None:
     events: list[Any] = [*lanes.stream(20), b"junk", *lanes.stream(25, seed=2)]
     final = []
     for batch in (1, 3, 46):
-        driver = Driver(private, regret=RegretConfig(pairs=16, exact=4))
+        driver = Driver(private, monitoring=Monitoring(regret=RegretConfig(pairs=16, exact=4)))
         scores = []
         for start in range(0, len(events), batch):
             scores += driver.feed(events[start : start + batch]).scores
@@ -206,7 +207,7 @@ def test_a_record_on_which_a_step_raises_costs_itself_alone(content: Any) -> Non
         def decode(record: Record, events: list[Any] = events) -> Event:
             return Event(*events[record.offset])
 
-        lane = Lane(front() | private(), decode, app="a", topic="t", partition=0)
+        lane = Lane(front() | private(), decode, LaneId("a", "t", 0))
         output = lane.process([Record(i, None) for i in range(20)])
         assert not any("secret" in letter.error for letter in output.dead_letters)
         observed.append(
@@ -273,7 +274,7 @@ def keyed() -> Any:
 
 
 def test_trusted_preprocessing_is_void_and_loud() -> None:
-    options = {"trust_preprocessing": True, "allow_pickle": True, "signing_keys": [lanes.KEY]}
+    options = {"trust_preprocessing": True, "saving": lanes.SAVING}
     with pytest.warns(UserWarning, match="StandardScaler learns from the stream in front of PairFTRL"):
         driver = Driver(lambda: preprocessing.StandardScaler() | keyed(), **options)
     output = driver.feed(
@@ -327,14 +328,14 @@ def test_a_nan_from_the_decoder_takes_a_slot_and_leaves_a_dead_letter() -> None:
             {"a": math.nan if record.offset == 3 else 0.1, "b": 0.2, "c": 0.3}, record.offset % 2 == 0
         )
 
-    lane = Lane(keyed(), decode, app="a", topic="t", partition=0)
+    lane = Lane(keyed(), decode, LaneId("a", "t", 0))
     output = lane.process([Record(i, b"") for i in range(6)])
     assert [scored.outcome for scored in output.scores].count("dead_letter") == 1
     assert lane.learner.slots == 6
 
 
 def test_a_foreign_lane_has_no_privacy_report() -> None:
-    assert Driver(linear_model.LogisticRegression, snapshots=False).lane.privacy is None
+    assert Driver(linear_model.LogisticRegression, saving=None).lane.privacy is None
 
 
 @pytest.mark.parametrize("name", sorted(pipeline_check.STATELESS))
@@ -406,7 +407,7 @@ def entity_lane(**options: Any) -> tuple[Any, Any]:
     def write(offset: int, who: str, y: Any, key: bytes | None) -> Record:
         return Record(offset, json.dumps({"a": 0.3, "who": who, "y": y}).encode(), key=key)
 
-    return Lane(learner, decode, app="a", topic="t", partition=0, **options), write
+    return Lane(learner, decode, LaneId("a", "t", 0), **options), write
 
 
 @pytest.mark.parametrize("batch", [1, 5, 20])
@@ -437,7 +438,7 @@ def test_a_record_that_its_entity_may_not_have_learned_is_scored(batch: int, reg
     ]
     assert {"learned", "scored"} == set(expected)
     for y in (True, False):
-        lane, write = entity_lane(regret=regret)
+        lane, write = entity_lane(monitoring=Monitoring(regret=regret))
         records = [write(i, "x", y if i == 3 else i % 2 == 0, key) for i, key in enumerate(keys)]
         scores = []
         for start in range(0, 20, batch):
@@ -447,7 +448,7 @@ def test_a_record_that_its_entity_may_not_have_learned_is_scored(batch: int, reg
         assert (events["learned"], events["scored"]) == (expected.count("learned"), expected.count("scored"))
         assert lane.learner.refused_records == expected.count("scored")
         # The slow way, past an unlabelled record, says the same.
-        slow, write = entity_lane(regret=regret)
+        slow, write = entity_lane(monitoring=Monitoring(regret=regret))
         slow_scores = slow.process([*records[:19], write(19, "x", None, b"new")]).scores
         assert [scored.outcome for scored in slow_scores] == [*expected[:19], "scored"]
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, privacy
-from streampair.engine import ExternalState, Lane, LogAppend, LoggedLane, Record
+from streampair.engine import ExternalState, Lane, LaneId, LogAppend, LoggedLane, Record
 from streampair.engine.reservations import Reservations
 from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore, decode_json
 from streampair.engine.wal import Chain, Digests, LogDamagedError, Register, split_digests
@@ -179,7 +179,7 @@ def test_nothing_is_released_beyond_the_reservation() -> None:
 
 
 def test_a_start_comes_first() -> None:
-    lane = LoggedLane(make(), decode_json, app="a", topic="t", partition=0)
+    lane = LoggedLane(make(), decode_json, LaneId("a", "t", 0))
     for _ in range(2):
         with pytest.raises(PrivacyError, match="0 slots are reserved"):
             lane.process([Record(0, None)])
@@ -196,7 +196,7 @@ def test_a_replay_that_is_asked_for_comes_first() -> None:
     waiting.commit(snapshot=True)
     waiting.feed(EVENTS[10:20])
     waiting.commit()
-    lane = LoggedLane(make(), decode_json, app="test", topic="events", partition=0)
+    lane = LoggedLane(make(), decode_json, LaneId("test", "events", 0))
     wanted = lane.read(waiting.store.log)
     lane.start(waiting.found(wanted), waiting.store.snapshot(wanted.content))
     assert (lane.next_offset, lane.replay_until) == (10, 20)
@@ -560,6 +560,6 @@ def test_what_has_a_log_is_restored_by_nothing_that_keeps_none() -> None:
     after.feed(EVENTS[:20])
     after.commit()
     (saved,) = after.store.snapshots.values()
-    plain = Lane(make(), decode_json, app="test", topic="events", partition=0)
+    plain = Lane(make(), decode_json, LaneId("test", "events", 0))
     with pytest.raises(SnapshotError, match="keeps an account, and this one keeps none"):
         plain.restore(saved)

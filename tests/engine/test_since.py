@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streampair import auc
-from streampair.engine import ExternalState, Lane, LoggedLane, Record
+from streampair.engine import ExternalState, Lane, LaneId, LoggedLane, Record
 from streampair.engine.snapshot import pack, unpack
 from streampair.engine.testing import decode_json
 from streampair.privacy import NoiseKey
@@ -25,7 +25,7 @@ def record(i: int, value: bytes | None = None, *, dated: bool = True) -> Record:
 
 def lane() -> LoggedLane:
     learner = auc.PairFTRL(**OPTIONS, noise_key=NoiseKey(bytes(range(32))))
-    return LoggedLane(learner, decode_json, app="a", topic="t", partition=0)
+    return LoggedLane(learner, decode_json, LaneId("a", "t", 0))
 
 
 def started(log: bytes = b"", snapshot: bytes | None = None, end: int = 0) -> tuple[LoggedLane, bytes]:
@@ -79,7 +79,7 @@ def test_a_snapshot_of_a_release_that_did_not_write_it_down_tells_none() -> None
     """And not the date of the first record that this process took."""
 
     def plain() -> Lane:
-        return Lane(auc.PairFTRL(**OPTIONS, seed=1), decode_json, app="a", topic="t", partition=0)
+        return Lane(auc.PairFTRL(**OPTIONS, seed=1), decode_json, LaneId("a", "t", 0))
 
     made = plain()
     made.process([record(i) for i in range(20)])

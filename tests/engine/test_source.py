@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streampair import auc
-from streampair.engine import ExternalState, LoggedLane, OrderedRecord
+from streampair.engine import ExternalState, LaneId, LoggedLane, OrderedRecord
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.source import ORDER_NOT_COVERED, Positions, after, longer, ranges_of
 from streampair.engine.testing import decode_json
-from streampair.engine.wal import WHOLE_TOPIC, Chain, LogKey, Range, RangesEntry
+from streampair.engine.wal import Chain, LogKey, Range, RangesEntry
 from streampair.errors import SnapshotError
 
 Places = list[tuple[int, int]]
@@ -111,11 +111,11 @@ def private_lane() -> LoggedLane:
     learner = auc.PairFTRL(
         epsilon=1.0, delta=1e-4, horizon=200, warmup=0, window=4, noise_key=b"\x07" * 32, features=["a", "b"]
     )
-    return LoggedLane(learner, decode_json, app="a", topic="t", partition=WHOLE_TOPIC)
+    return LoggedLane(learner, decode_json, LaneId("a", "t"))
 
 
 def plain_lane() -> LoggedLane:
-    return LoggedLane(auc.PairOGD(seed=1), decode_json, app="a", topic="t", partition=WHOLE_TOPIC)
+    return LoggedLane(auc.PairOGD(seed=1), decode_json, LaneId("a", "t"))
 
 
 def started(lane: LoggedLane, log: bytes, snapshot: bytes | None = None) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streampair import auc, privacy
-from streampair.engine import ExternalState, LoggedLane, Record
+from streampair.engine import ExternalState, LaneId, LoggedLane, Record
 from streampair.engine.snapshot import KEPT, Dates, rows_of
 from streampair.engine.testing import decode_json
 from streampair.privacy import NoiseKey
@@ -30,7 +30,7 @@ class Life:
             1.0, 1e-4, self.horizon, warmup=10, mechanism=privacy.PairGradients(), features=["a"], forks=2,
             noise_key=NoiseKey(bytes(range(32))),
         )  # fmt: skip
-        self.lane = LoggedLane(learner, decode_json, app="a", topic="t", partition=0)
+        self.lane = LoggedLane(learner, decode_json, LaneId("a", "t", 0))
         self.lane.read(self.log)
         appends, _ = self.lane.start(ExternalState(end=self.offset, registers=False, **facts), self.snapshot)
         self.log += b"".join(frame for append in appends for frame in append.frames)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streampair import auc, privacy
-from streampair.engine import Event, EventRows, Lane, OrderedRecord, Record
+from streampair.engine import Event, EventRows, Lane, LaneId, Monitoring, OrderedRecord, Record
 from streampair.engine.batch import RecordProcessor
 from streampair.engine.records import LABEL_IN_EVENT, LABEL_LATER, LABEL_LEARNED
 from streampair.errors import LaneStoppedError, RecordError
@@ -93,12 +93,10 @@ def lane_of(name: str, events: list[Any], tables: bool) -> Lane:
     return Lane(
         MODELS[name](),
         decode,
-        app="a",
-        topic="t",
-        partition=0,
+        LaneId("a", "t", 0),
         labels=LABELS,
         breaker=None,
-        bounds={"a": (-1.0, 1.0)},
+        monitoring=Monitoring(bounds={"a": (-1.0, 1.0)}),
         explain=2 if name == "reasons" else 0,
     )
 
@@ -172,7 +170,7 @@ def test_a_label_that_cannot_be_compared_costs_its_own_event(size: int) -> None:
             {"a": record.offset / 20}, Incomparable() if record.offset % 7 == 6 else record.offset > 9
         )
 
-    lane = Lane(auc.PairOGD(seed=1), decode, app="a", topic="t", partition=0, breaker=None)
+    lane = Lane(auc.PairOGD(seed=1), decode, LaneId("a", "t", 0), breaker=None)
     found: list[Any] = []
     letters: list[Any] = []
     for start in range(0, 20, size):

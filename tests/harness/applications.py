@@ -30,9 +30,10 @@ from harness.kafka import Cluster
 from harness.programs import Command
 from harness.worker_process import WorkerProcess
 from streampair.engine.lane import Record
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
-from streampair.engine.wal import WHOLE_TOPIC, Chain
+from streampair.engine.wal import Chain
 
 T = TypeVar("T")
 
@@ -206,7 +207,7 @@ batch_size = 20
     def reference(self, values: Sequence[bytes | None]) -> tuple[list[Any], dict[str, Any]]:
         """Scores and state of one uninterrupted lane over the same events."""
         config = load_config(self.path)
-        lane = build_lane(config, json_decoder(config.input), topic=self.input, partition=WHOLE_TOPIC)
+        lane = build_lane(config, json_decoder(config.input))
         output = lane.process([Record(offset, value) for offset, value in enumerate(values)])
         return [scored.score for scored in output.scores], _learning(lane.snapshot(clean=True))
 

@@ -21,11 +21,10 @@ from streampair_connectors.config import parse_config
 from streampair_connectors.kafka import Span
 from streampair_connectors.kafka.ordering import BUCKET_MS, TopicOrder
 
-from streampair.engine import ExternalState, LoggedLane, OrderedRecord
+from streampair.engine import ExternalState, LaneId, LoggedLane, OrderedRecord
 from streampair.engine.labels import LabelTable, digest_ids
 from streampair.engine.records import LABEL_LATER
 from streampair.engine.testing import decode_json
-from streampair.engine.wal import WHOLE_TOPIC
 from streampair.errors import RecordError
 
 __all__ = ["AFTER", "BEGIN", "LATENESS", "TICK", "Event", "Message", "Trace", "run"]
@@ -149,7 +148,7 @@ def run(
     sums
         Whether events are learned one by one, to see the noisy sum after each.
     """
-    lane = LoggedLane(learner, decode_json, app="a", topic="t", partition=WHOLE_TOPIC, labels=labels)
+    lane = LoggedLane(learner, decode_json, LaneId("a", "t"), labels=labels)
     partitions = sorted({event.partition for event in events})
     lane.read(b"")
     lane.start(ExternalState(registers=False, spans=dict.fromkeys(partitions, (0, 0))))

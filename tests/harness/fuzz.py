@@ -33,7 +33,7 @@ from streampair_connectors.config import InputConfig, SchemaRegistryConfig, load
 from streampair_connectors.worker.factory import build_lane, build_logged_lane
 
 from streampair import auc, metric, models
-from streampair.engine import ExternalState, Record
+from streampair.engine import ExternalState, LaneId, Record
 from streampair.engine.snapshot import pack, unpack
 from streampair.engine.wal import Chain, LogKey, Register
 from streampair.errors import RecordError, StreampairError
@@ -244,7 +244,7 @@ def lane_config(number: int) -> Any:
 
 def new_lane(number: int) -> Any:
     config = lane_config(number)
-    return build_lane(config, json_decoder(config.input), topic="events", partition=0)
+    return build_lane(config, json_decoder(config.input))
 
 
 @functools.cache
@@ -268,7 +268,7 @@ def snapshots(coin: random.Random) -> None:
 def log() -> bytes:
     """The log of a lane with some entries."""
     config = lane_config(1)
-    lane = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0)
+    lane = build_logged_lane(config, json_decoder(config.input), LaneId(config.app, "events", 0))
     lane.read(b"")
     appended = [lane.start(ExternalState(registers=False))[0]]
     for first in (0, 20, 40):
@@ -289,7 +289,7 @@ def logs(coin: random.Random) -> None:
     frames = damaged(coin, log())
     Chain.peek(frames)
     config = lane_config(1)
-    build_logged_lane(config, json_decoder(config.input), topic="events", partition=0).read(frames)
+    build_logged_lane(config, json_decoder(config.input), LaneId(config.app, "events", 0)).read(frames)
 
 
 class Answers(urllib.request.HTTPHandler):

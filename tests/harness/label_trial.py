@@ -27,7 +27,7 @@ from harness.late_labels import (
 )
 from harness.verifier import Evidence, Trial, _differences, _equal, uninterrupted
 from streampair.engine.recovery import RecoveredState
-from streampair.engine.wal import WHOLE_TOPIC, Chain
+from streampair.engine.wal import Chain
 
 __all__ = ["LabelTrial"]
 
@@ -101,9 +101,7 @@ class LabelTrial(Trial):
             With what differs.
         """
         found, config = self.look(settled=True), load_config(self.app.path)
-        lane = build_logged_lane(
-            config, json_decoder(config.input), topic=config.input.topic, partition=WHOLE_TOPIC
-        )
+        lane = build_logged_lane(config, json_decoder(config.input))
         records = due_records if self._order == "wait" else by_arrival
         _, frames, snapshot = uninterrupted(lane, records(self.events, self.labels))
         places = {(p, offset) for p, values in self.values.items() for offset in range(len(values))}

@@ -14,7 +14,6 @@ from streampair_connectors.worker.factory import build_logged_lane, draws_key, l
 
 from streampair.engine import LogAppend, LoggedLane, OrderedRecord, Record
 from streampair.engine.testing import CommittedOffset, Driver
-from streampair.engine.wal import WHOLE_TOPIC
 from streampair.privacy import NoiseKey
 
 
@@ -47,13 +46,7 @@ class LaneOnDisk(Driver):
         if draws_key(config):
             fresh = not self._directory.lanes(config.app)
             key = NoiseKey(self._directory.secret(f"{config.app}.noise-key", fresh=fresh))
-        return build_logged_lane(
-            config,
-            self._decode,
-            topic=config.input.topic,
-            partition=WHOLE_TOPIC,
-            noise_key=key,
-        )
+        return build_logged_lane(config, self._decode, noise_key=key)
 
     def start(self, *, die_after: int | None = None) -> None:
         self.topic = list(self._all)

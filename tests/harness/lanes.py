@@ -10,7 +10,7 @@ from typing import Any
 from river import compose, linear_model, preprocessing
 
 from streampair import auc, losses, metric, ranking
-from streampair.engine.lane import RegretConfig
+from streampair.engine import Monitoring, RegretConfig, Saving
 from streampair.engine.snapshot import pack, unpack
 from streampair.preprocessing import Bounds, UnitBall
 
@@ -53,19 +53,20 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
 }
 
+#: Allows pickle.
+SAVING = Saving(allow_pickle=True, signing_keys=[KEY])
+
 #: Enough for any model of `MODELS`, with everything switched on that a snapshot can hold.
 OPTIONS: dict[str, Any] = {
-    "allow_pickle": True,
-    "signing_keys": [KEY],
-    "regret": RegretConfig(pairs=16, exact=4),
-    "auc_window": 7,
+    "saving": SAVING,
+    "monitoring": Monitoring(regret=RegretConfig(pairs=16, exact=4), auc_window=7),
 }
 
 
 def options(name: str) -> dict[str, Any]:
     """`OPTIONS`, without what the model cannot have."""
     alone = name in ("ranking.PairOGD", "metric.PairOGD")
-    return {key: value for key, value in OPTIONS.items() if not (alone and key == "regret")}
+    return {**OPTIONS, "monitoring": Monitoring(auc_window=7)} if alone else OPTIONS
 
 
 def content(snapshot: bytes) -> Any:

@@ -23,9 +23,10 @@ from streampair_connectors.worker.factory import build_lane
 
 from harness.applications import FEATURES, App, Inside, same
 from streampair.engine import OrderedRecord
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
-from streampair.engine.wal import WHOLE_TOPIC, Chain
+from streampair.engine.wal import Chain
 
 DAY = 86_400_000
 BEGIN = 1_700_000_000_000  # of the events, long ago: all of them are due
@@ -199,7 +200,7 @@ def by_arrival(events: Sequence[Event], labels: Sequence[Label]) -> list[Ordered
 def verify_learned(app: App, records: Sequence[OrderedRecord]) -> None:
     """What was learned is what a lane learns of these records that is not interrupted."""
     config = load_config(app.path)
-    lane = build_lane(config, json_decoder(config.input), topic=app.input, partition=-1)
+    lane = build_lane(config, json_decoder(config.input))
     lane.process(records)
     assert same(app.snapshot()["steps"], unpack(lane.snapshot(clean=True))["steps"])
 

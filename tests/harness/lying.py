@@ -17,7 +17,7 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from streampair.engine import Event, LogAppend, LogKey, Record, RecordRef, Register, Scored
+from streampair.engine import Event, LogAppend, LogKey, Monitoring, Record, RecordRef, Register, Scored
 from streampair.engine.testing import CommittedOffset, Died, Driver, MemoryStore
 from streampair.engine.wal import Chain, CommitEntry, OverrideEntry, SnapshotEntry, StartEntry
 from streampair.errors import PrivacyError, StreampairError
@@ -265,7 +265,7 @@ class World(Driver):
         self.tear = 0
         self._states: dict[bytes, tuple[int, bytes]] = {}
         self._needed = 0
-        super().__init__(self._learner, decode, auc_window=2, **options)
+        super().__init__(self._learner, decode, monitoring=Monitoring(auc_window=2), **options)
         self.keep()
 
     def _learner(self) -> Chained:

@@ -41,8 +41,9 @@ from harness.applications import _learning as learning
 from harness.kafka import Cluster
 from harness.worker_process import Watched, wait_for
 from streampair.engine import ExternalState, LoggedLane, OrderedRecord
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
-from streampair.engine.wal import WHOLE_TOPIC, Chain, LogKey, Register
+from streampair.engine.wal import Chain, LogKey, Register
 from streampair.errors import RecordError
 from streampair.privacy import NoiseKey
 
@@ -471,9 +472,7 @@ class Trial:
         found, config = self.look(settled=True), load_config(self.app.path)
         for p, values in self.values.items():
             _equal(f"the group's offset of partition {p}", found.offsets[p][0], len(values))
-        lane = build_logged_lane(
-            config, json_decoder(config.input), topic=config.input.topic, partition=WHOLE_TOPIC
-        )
+        lane = build_logged_lane(config, json_decoder(config.input))
         wanted, frames, snapshot = uninterrupted(lane, self._records(found.order if by_outputs else None))
         log, state = self.stored()
         known = RecoveredState.of(Chain.peek(log))
@@ -602,7 +601,7 @@ class ParallelTrial(Trial):
         decode = json_decoder(config.input)
 
         def new_lane() -> LoggedLane:
-            return build_logged_lane(config, decode, topic=config.input.topic, partition=WHOLE_TOPIC)
+            return build_logged_lane(config, decode)
 
         records = asyncio.run(topic_in_order(self.app))
         outputs, frames, snapshot = uninterrupted(new_lane(), records)

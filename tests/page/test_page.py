@@ -56,7 +56,7 @@ def gauges(name: str, count: int, **options: Any) -> LaneGauges:
     learner = {"class": f"streampair.auc.{name}", "options": options}
     table = {"topic": "events", "label": "y", "features": {"a": [-1, 1], "b": [-1, 1]}}
     config = parse_config({"app": "fraud", "input": table, "learner": learner})
-    lane = build_lane(config, json_decoder(config.input), topic="events", partition=0, snapshots=False)
+    lane = build_lane(config, json_decoder(config.input), snapshots=False)
     rows = [json.dumps({"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0}).encode() for i in range(count)]
     lane.process([Record(i, row) for i, row in enumerate([*rows, b"bad"])])
     return lane.gauges(solve=True)

@@ -22,6 +22,7 @@ from streampair_connectors.worker.factory import build_logged_lane
 from typer.testing import CliRunner
 
 from streampair import auc, metric, privacy, ranking
+from streampair.engine import LaneId
 from streampair.privacy import report as report_module
 
 ANSWER, BUDGET = 0.42421, 1.75
@@ -89,7 +90,7 @@ def test_reports(family: Any, name: str) -> None:
 def test_metrics(tmp_path: Path) -> None:
     replayed(tmp_path, "PairFTRL")
     config = load_config(tmp_path / "fraud.toml")
-    lane = build_logged_lane(config, json_decoder(config.input), topic="events", partition=0)
+    lane = build_logged_lane(config, json_decoder(config.input), LaneId(config.app, "events", 0))
     telemetry = Telemetry()
     telemetry.publish(("fraud", "events", "0", "PairFTRL"), lane.gauges(), None)
     for public in (False, True):

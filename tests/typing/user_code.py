@@ -10,6 +10,7 @@ from river import base, compose, datasets, evaluate, neighbors
 from streampair_connectors.config import Config, parse_config
 
 from streampair import auc, buffers, evaluation, losses, metric, preprocessing, privacy, ranking
+from streampair.engine import LaneId
 from streampair.engine.lane import Event, Lane, LaneOutput, Record
 from streampair.errors import RecordError, StreampairError
 from streampair.privacy import PrivacyReport
@@ -85,8 +86,7 @@ def decoder(known: dict[bytes, Event]) -> Callable[[Record], Event]:
 def lane() -> LaneOutput:
     known = {b"p": Event({"a": 1.0}, True), b"n": Event({"a": 0.0}, False)}
     first, second = (
-        Lane(auc.PairOGD(), decoder(known), app="app", topic="events", partition=0, name="ogd")
-        for _ in range(2)
+        Lane(auc.PairOGD(), decoder(known), LaneId("app", "events", 0), name="ogd") for _ in range(2)
     )
     output = first.process([Record(0, b"p"), Record(1, b"n"), Record(2, b"?")])
     second.restore(first.snapshot())

@@ -16,7 +16,7 @@ from harness import lanes
 from sklearn.metrics import roc_auc_score
 
 from streampair import auc, metric, plots, privacy, ranking
-from streampair.engine import Event, Lane, Record, RegretConfig
+from streampair.engine import Event, Lane, LaneId, Monitoring, Record, RegretConfig
 from streampair.errors import ConfigError, SourceError
 
 mpl.use("agg")
@@ -30,10 +30,8 @@ def run() -> list[dict[str, Any]]:
     lane = Lane(
         model,
         lambda record: Event(*rows[record.offset]),
-        app="a",
-        topic="t",
-        partition=0,
-        regret=RegretConfig(pairs=64, exact=16),
+        LaneId("a", "t", 0),
+        monitoring=Monitoring(regret=RegretConfig(pairs=64, exact=16)),
     )
     out = []
     for start in range(0, 600, 100):

@@ -167,9 +167,7 @@ def _check_registry(config: Config, report: Report) -> None:
 def _check_learner(config: Config, report: Report) -> Any:
     """Return a lane, which has processed nothing; None: it cannot be made."""
     try:
-        lane = build_lane(
-            config, event_decoder(config, **taken_cells(config)), topic=config.input.topic, partition=0
-        )
+        lane = build_lane(config, event_decoder(config, **taken_cells(config)))
     except StreampairError as error:
         report.bad("learner", error)
         return None

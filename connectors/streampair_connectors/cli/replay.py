@@ -30,7 +30,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from streampair.engine import DeadLetter, LaneOutput, OrderedRecord, Record, Scored
+from streampair.engine import DeadLetter, LaneId, LaneOutput, OrderedRecord, Record, Scored
 from streampair.engine.lane import LaneGauges
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.cli.event_files import EventFile, Lines, open_labels, open_source
@@ -150,7 +150,7 @@ class Replay:
         self.size = source.size
         topic = "stdin" if self.path == "-" else Path(self.path).name
         clock = DecodeClock(source.decode)
-        lane = build_lane(config, clock.decode, topic=topic, partition=0, snapshots=False)
+        lane = build_lane(config, clock.decode, LaneId(config.app, topic, 0), snapshots=False)
         if getattr(lane.learner, "entity", None) is not None:
             raise ConfigError(
                 "the learner counts records by entity, the key of a message, but a file has no keys",

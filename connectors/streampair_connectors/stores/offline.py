@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streampair.engine import LogAppend, UnusableLogError
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.source import lane_title
-from streampair.engine.wal import WHOLE_TOPIC, Chain
+from streampair.engine.wal import Chain
 from streampair.errors import SnapshotError, SourceError, StoreError, StreampairError
 from streampair_connectors import kafka
 from streampair_connectors.config import Config

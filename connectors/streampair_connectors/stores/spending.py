@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
-from streampair.engine.wal import WHOLE_TOPIC, Chain
+from streampair.engine.wal import Chain
 from streampair.errors import SnapshotError, StoreError
 from streampair.privacy import Spend
 from streampair_connectors import kafka

@@ -21,9 +21,10 @@ from streampair.engine import (
     ReplayRequest,
     UnusableLogError,
 )
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import Cause, NothingToOverrideError, OverrideResult, RecoveredState
 from streampair.engine.source import lane_title, partition_key
-from streampair.engine.wal import WHOLE_TOPIC, Chain, Register
+from streampair.engine.wal import Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
 from streampair.privacy import NoiseKey
 from streampair.privacy.accounting import promised_epsilon
@@ -379,8 +380,6 @@ class States:
         return build_logged_lane(
             config,
             event_decoder(config, **taken_cells(config)),
-            topic=config.input.topic,
-            partition=partition,
             noise_key=None if secret is None else NoiseKey(secret),
             payloads_change=self._compacted,
         )

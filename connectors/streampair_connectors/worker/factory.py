@@ -24,14 +24,17 @@ from streampair.engine import (
     EventRows,
     ExternalState,
     Lane,
+    LaneId,
     LoggedLane,
+    Monitoring,
     Record,
     RegretConfig,
+    Saving,
 )
 from streampair.engine.fits import PendingModel
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.pipeline import check_explains
-from streampair.engine.source import partition_key, partition_label
-from streampair.engine.wal import WHOLE_TOPIC
+from streampair.engine.source import partition_label
 from streampair.errors import ConfigError, PrivacyError, SnapshotError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import EntityLimit, NoiseKey
@@ -200,40 +203,49 @@ def _begin(config: Config, learner: Any) -> None:
 def build_lane(
     config: Config,
     decode: Callable[[Any], Event],
+    identity: LaneId | None = None,
     *,
-    topic: str,
-    partition: int,
     snapshots: bool = True,
     noise_key: NoiseKey | None = None,
 ) -> Lane:
-    """Return a new lane of this configuration for one partition, without a log.
+    """Return a new lane of this configuration, without a log.
+
+    Parameters
+    ----------
+    config, decode
+        Of the application, and of its records.
+    identity
+        None: of the application on its topic.
+    snapshots
+        Whether it can be saved.
+    noise_key
+        As of `build_learner`.
 
     Raises
     ------
     ConfigError, PrivacyError
         The model cannot be used in a lane; the message says why.
     """
-    keys = _signing_keys(config) if snapshots else []
-    more = {"topic": topic, "partition": partition, "snapshots": snapshots, "signing_keys": keys}
-    with _warnings_logged(topic, partition):
-        return _build(Lane, config, decode, noise_key, more)
+    identity = LaneId(config.app, config.input.topic) if identity is None else identity
+    with _warnings_logged(identity):
+        saving = _saving(config) if snapshots else None
+        return _build(Lane, config, decode, identity, noise_key, saving=saving)
 
 
 def build_logged_lane(
     config: Config,
     decode: Callable[[Any], Event],
+    identity: LaneId | None = None,
     *,
-    topic: str,
-    partition: int,
     noise_key: NoiseKey | None = None,
     payloads_change: bool = False,
     submit: Callable[[Callable[[], Any]], PendingModel] | None = None,
 ) -> LoggedLane:
-    """Return a new lane of this configuration for one partition, to be started from its log.
+    """Return a new lane of this configuration, to be started from its log.
 
     Parameters
     ----------
-    config, decode, topic, partition, noise_key
+    config, decode, identity, noise_key
         As of `build_lane`.
     payloads_change, submit
         As of `LoggedLane`.
@@ -243,28 +255,42 @@ def build_logged_lane(
     ConfigError, PrivacyError
         The model cannot be used in a lane; the message says why.
     """
-    more = {
-        "topic": topic,
-        "partition": partition,
-        "signing_keys": _signing_keys(config),
-        "payloads_change": payloads_change or config.input.payloads_change,
-        "submit": submit,
-        "settings": config.model_settings(),
-    }
-    with _warnings_logged(topic, partition):
-        lane = _build(LoggedLane, config, decode, noise_key, more)
+    identity = LaneId(config.app, config.input.topic) if identity is None else identity
+    with _warnings_logged(identity):
+        lane = _build(
+            LoggedLane,
+            config,
+            decode,
+            identity,
+            noise_key,
+            saving=_saving(config),
+            payloads_change=payloads_change or config.input.payloads_change,
+            submit=submit,
+        )
     if lane.source is not None:
         lane.source.learns_only = config.label_input is not None and config.learner.parallel
     return lane
+
+
+def _saving(config: Config) -> Saving:
+    pickles = config.learner.allow_pickle
+    return Saving(
+        allow_pickle=pickles,
+        # Without pickle a state needs no signature, so that it can move to a store with another key.
+        signing_keys=config.store.signing_keys() if pickles else [],
+        fingerprint=config.fingerprint(),
+        settings=config.model_settings(),
+    )
 
 
 def _build(
     kind: type[AnyLane],
     config: Config,
     decode: Callable[[Any], Event],
+    identity: LaneId,
     noise_key: NoiseKey | None,
-    more: dict[str, Any],
     regret: RegretConfig = RegretConfig(),  # noqa: B008  (frozen)
+    **options: Any,
 ) -> AnyLane:
     worker = config.worker
     breaker: Any = {
@@ -275,23 +301,23 @@ def _build(
     lane = kind(
         build_learner(config, noise_key=noise_key),
         decode,
-        app=config.app,
+        identity,
         name=config.learner.label(),
         positive=config.input.positive,
         on_bad=worker.on_bad,
         breaker=breaker,
-        regret=regret if config.regret.enabled else None,
-        auc_window=worker.auc_window,
-        allow_pickle=config.learner.allow_pickle,
-        fingerprint=config.fingerprint(),
+        monitoring=Monitoring(
+            regret=regret if config.regret.enabled else None,
+            auc_window=worker.auc_window,
+            threshold=None if config.label_input is None else config.label_input.threshold,
+            bounds=config.input.without_categories().bounds(),
+        ),
         classes=config.input.label_type == "any",
         explain=0 if config.learner.parallel else config.output.explain,
         trust_preprocessing=config.learner.trust_preprocessing,
-        bounds=config.input.without_categories().bounds(),
         labels=config.label_codes,
-        threshold=None if config.label_input is None else config.label_input.threshold,
         notes=config.privacy_notes,
-        **more,
+        **options,
     )
     if config.learner.parallel and config.output.explain:
         check_explains(lane.learner)  # scorers explain
@@ -319,14 +345,12 @@ def _build(
 
 
 @contextmanager
-def _warnings_logged(topic: str, partition: int) -> Iterator[None]:
+def _warnings_logged(identity: LaneId) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for warning in caught:
-        log.warning(
-            "lane_warning", topic=topic, partition=partition_key(partition), message=str(warning.message)
-        )
+        log.warning("lane_warning", topic=identity.topic, message=str(warning.message))
 
 
 def warm_up(config: Config) -> None:
@@ -376,9 +400,9 @@ def _exercise_lane(config: Config) -> None:
         return EventRows(names, values, [labels[record.offset % 3] for record in records])
 
     decode.many = many  # type: ignore[attr-defined]
-    more = {"topic": config.input.topic, "partition": 0, "signing_keys": _signing_keys(config)}
-    key = NoiseKey(os.urandom(32))
-    lane = _build(LoggedLane, config, decode, key, more, regret)
+    key, identity = NoiseKey(os.urandom(32)), LaneId(config.app, config.input.topic, 0)
+    saving = _saving(config)
+    lane = _build(LoggedLane, config, decode, identity, key, regret, saving=saving)
     if type(lane.learner).__module__.split(".")[0] not in ("streampair", "river"):
         return  # a third-party learner must not get synthetic records
     lane.read(b"")
@@ -407,7 +431,7 @@ def _exercise_lane(config: Config) -> None:
     if late and hasattr(lane.learner, "score_rows"):
         lane.learner.score_rows(names, np.full((2, len(names)), 0.5))
     _learn_one_by_one(lane.learner, names, labels)
-    lane = _build(LoggedLane, config, decode, key, more, regret)
+    lane = _build(LoggedLane, config, decode, identity, key, regret, saving=saving)
     lane.read(b"")
     lane.restore(saved)
     lane.gauges(solve=True)
@@ -533,11 +557,6 @@ def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
         raise ConfigError(
             f"{where}: {kind.__name__} refuses its options: {error}", fix=f"correct {where}"
         ) from None
-
-
-def _signing_keys(config: Config) -> list[bytes]:
-    # Without pickle a state needs no signature, so that it can move to a store with another key.
-    return config.store.signing_keys() if config.learner.allow_pickle else []
 
 
 def _add_declared_options(

@@ -20,10 +20,11 @@ from streampair.engine import (
     RecordRef,
     ReplayRequest,
 )
+from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.lane_log import place_of
 from streampair.engine.records import LABEL_IN_EVENT, LABEL_LATER
 from streampair.engine.source import Positions, partition_key, partition_label
-from streampair.engine.wal import WHOLE_TOPIC, Range
+from streampair.engine.wal import Range
 from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
 from streampair_connectors.codecs.records import Decoder, Encoder
@@ -448,8 +449,6 @@ class Opener:
             build_logged_lane,
             config,
             self._clock.decode,
-            topic=partition.topic,
-            partition=partition.partition,
             noise_key=key,
             payloads_change=self._payloads_change,
             submit=self._fits,

@@ -524,7 +524,7 @@ class Run:
         """One lane without a fault gives the same scores in the order of the log."""
         config = self.config
         decode = event_decoder(config, **taken_cells(config))
-        lane = build_logged_lane(config, decode, topic=INPUT, partition=WHOLE_TOPIC)
+        lane = build_logged_lane(config, decode)
         lane.read(b"")
         lane.start(ExternalState(registers=False))
         records = []
