@@ -49,7 +49,6 @@ from streampair_connectors.kafka.admin import describe_topics
 from streampair_connectors.stores import TopicStore
 from worker import create, kafka
 
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.wal import Chain
 
@@ -188,8 +187,7 @@ class Score(msgspec.Struct):
 async def lane(config: Config, partitions: int) -> tuple[int, int, int]:
     """Records that the lane has taken, those that were due, and forks charged; nobody may be running."""
     store = TopicStore(config)
-    topic = config.input.topic
-    opened = await store.open(Partition(topic, WHOLE_TOPIC), dict.fromkeys(range(partitions), 0))
+    opened = await store.open(dict.fromkeys(range(partitions), 0))
     known = RecoveredState.of(Chain.peek(await opened.read()))
     await opened.close()
     assert known is not None

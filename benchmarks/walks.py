@@ -167,7 +167,7 @@ class DiskLane(Driver):
     def __init__(self, directory: str) -> None:
         self.config = configuration.parse_config(tomllib.loads(CONFIG))
         self.key = NoiseKey(b"0" * 32)
-        files = DirectoryStore(Path(directory)).open(factory.lane_id(self.config, "events"))
+        files = DirectoryStore(Path(directory)).open(self.config.lane_name)
         super().__init__(lambda: None, json_decoder(self.config.input), store=files)
 
     def new_lane(self) -> Any:

@@ -21,9 +21,9 @@ from streampair_connectors.observability.metric_definitions import SERIES
 
 __all__ = ["DASHBOARDS", "main", "text"]
 
-LANE = '{app=~"$app",topic=~"$topic",partition=~"$partition"}'
+LANE = '{app=~"$app",topic=~"$topic"}'
 APP = '{app=~"$app"}'
-NAME = "{{app}} {{topic}}/{{partition}}"
+NAME = "{{app}} {{topic}}"
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 Kind = Literal["lines", "number", "state", "gauge", "table"]
@@ -611,8 +611,8 @@ def text(of: Dashboard) -> str:
             .current(model.VariableOption(text="Prometheus", value="prometheus", selected=True))
         )
     )
-    selects = ["", '{app=~"$app"}', '{app=~"$app",topic=~"$topic"}']
-    labels = [("app", "Application"), ("topic", "Topic"), ("partition", "Partition")]
+    selects = ["", '{app=~"$app"}']
+    labels = [("app", "Application"), ("topic", "Topic")]
     for (name, label), select in zip(labels, selects, strict=True):
         made.with_variable(_variable(name, label, of.series, select))
     number = 0

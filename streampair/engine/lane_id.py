@@ -24,8 +24,8 @@ class LaneId(NamedTuple):
     Examples
     --------
     >>> from streampair.engine import LaneId
-    >>> LaneId("fraud", "payments").title, LaneId("demo", "events", 0).title
-    ('payments', 'events[0]')
+    >>> LaneId("fraud", "payments").text, LaneId("demo", "events", 0).text
+    ('fraud|payments|-1', 'demo|events|0')
     """
 
     app: str
@@ -36,8 +36,3 @@ class LaneId(NamedTuple):
     def text(self) -> str:
         """All of it in one text: the noise is drawn under this name."""
         return f"{self.app}|{self.topic}|{self.partition}"
-
-    @property
-    def title(self) -> str:
-        """What the lane reads, for people."""
-        return self.topic if self.partition == WHOLE_TOPIC else f"{self.topic}[{self.partition}]"

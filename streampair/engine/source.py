@@ -16,18 +16,13 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.records import LABEL_LEARNED, OrderedRecord
 from streampair.engine.wal import Position, Range, SourceState, Wait
 
 __all__ = [
     "ORDER_NOT_COVERED",
     "Positions",
-    "lane_title",
     "longer",
-    "partition_key",
-    "partition_label",
-    "partition_number",
     "ranges_of",
     "way_of",
 ]
@@ -39,34 +34,6 @@ ORDER_NOT_COVERED = (
     "(message.timestamp.type = LogAppendTime covers it)"
 )
 """Part of the guarantee of a lane that has taken records of several partitions by producers' timestamps."""
-
-
-def partition_label(partition: int) -> str:
-    """Return the label of a lane: the number of its partition, or "all" where it reads the whole topic."""
-    return "all" if partition == WHOLE_TOPIC else str(partition)
-
-
-def partition_number(label: str) -> int:
-    """Return the number that `partition_label` was given."""
-    return WHOLE_TOPIC if label == "all" else int(label)
-
-
-def partition_key(partition: int) -> int | str:
-    """Return a lane's partition for JSON: its number, or "all" where it reads the whole topic."""
-    return "all" if partition == WHOLE_TOPIC else partition
-
-
-def lane_title(topic: str, partition: int) -> str:
-    """Return what a lane reads, for people.
-
-    Examples
-    --------
-    >>> from streampair.engine.source import lane_title
-    >>> from streampair.engine.lane_id import WHOLE_TOPIC
-    >>> lane_title("events", 3), lane_title("events", WHOLE_TOPIC)
-    ('events[3]', 'events[all]')
-    """
-    return f"{topic}[{partition_label(partition)}]"
 
 
 def ranges_of(records: Iterable[OrderedRecord]) -> list[Range]:

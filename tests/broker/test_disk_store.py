@@ -14,7 +14,6 @@ from streampair_connectors.kafka import Committed, Message, Partition, Producer,
 from streampair_connectors.stores import DiskLane, DiskStore
 
 from streampair.engine import LogAppend
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.errors import CommitOutcomeUnknownError, FencedError
 
 pytestmark = pytest.mark.directory
@@ -91,7 +90,7 @@ def test_no_output_leaves_before_its_line(
         try:
             async with member(kafka, topic, app) as consumer:
                 store = DiskStore(config, consumer, producer)
-                lane = await store.open(Partition(topic, WHOLE_TOPIC), {0: 0})
+                lane = await store.open({0: 0})
                 lane.__class__ = kind
                 await lane.send(target, [Message(None, b"a")])  # nobody's privacy: no line before it
                 assert lane.waiting_since is None
@@ -136,7 +135,7 @@ def test_a_line_is_not_written_twice(kafka: Cluster, unique: Unique, tmp_path: P
         producer = Watched(config.require_kafka(), max_message_bytes=config.output.max_message_bytes)
         producer.watch(app, Partition(topic, 0))
         async with member(kafka, topic, app) as consumer:
-            lane = await DiskStore(config, consumer, producer).open(Partition(topic, WHOLE_TOPIC), {0: 0})
+            lane = await DiskStore(config, consumer, producer).open({0: 0})
             lane.__class__ = Refused
             await lane.line(entry(b"1", "first", 1))
             await lane.send(Partition(out, 0), [Message(None, b"a")])

@@ -119,7 +119,7 @@ def test_a_disk_that_hangs_and_then_refuses(app: App) -> None:
         log.rename(log.with_suffix(".aside"))
         os.mkfifo(log)  # whoever opens it to write waits until somebody reads
         app.produce(events(40))
-        both_say(probes, f"{app.input}/all has 40 events", "start it again")
+        both_say(probes, f"{app.input} has 40 events", "start it again")
         with log.open("rb"):
             failed = worker.await_log("failed")
         assert "cannot be written" in failed["error"]

@@ -164,7 +164,7 @@ def damage(app: App) -> None:
 
 def forget_events(app: App) -> None:
     """Retention has passed over what would be replayed."""
-    (lane,) = call("state", "show", app.path)["lanes"]
+    lane = call("state", "show", app.path)["lane"]
     assert lane["snapshot"]["offset"] < lane["offset"]
     asyncio.run(delete(app, app.input, lane["offset"]))
 
@@ -193,18 +193,18 @@ def test_what_is_refused_can_be_accepted_and_is_charged_and_reported(app: App, w
     error = refused(app)
     assert what == "damage" or option in str(error), error
     nobody(app)
-    (lane,) = call("state", "show", app.path)["lanes"]
+    lane = call("state", "show", app.path)["lane"]
     assert lane["refused"] == error.problem
     other = "--accept-rollback" if what == "register" else "--ignore-register"
     call("state", "recover", app.path, other, "--yes", code=1)
     assert call("state", "recover", app.path, option, code=2)["fix"].endswith("add --yes")
-    (again,) = call("state", "show", app.path)["lanes"]
+    again = call("state", "show", app.path)["lane"]
     assert again == lane  # what was refused has written nothing
     done = call("state", "recover", app.path, option, "--yes")["recovered"]
     assert done["forks_charged"] >= {"rollback": 4}.get(what, 1)
     assert 0 < done["mu"][0] < done["mu"][1]
     assert done["epsilon"][0] < done["epsilon"][1] <= 1.0
-    (lane,) = call("state", "show", app.path)["lanes"]
+    lane = call("state", "show", app.path)["lane"]
     assert (lane["refused"], lane["register"]) == (None, "agrees")
     app.produce(events(20, seed=3))
     said = run(app, 170 if what == "rollback" else 120)
@@ -222,7 +222,7 @@ def test_a_worker_that_runs_is_shown_and_left_alone(app: App) -> None:
     with Inside(app) as worker:
         app.await_scores({0: 60}, worker)
         wait_for("the last commit", lambda: worker.lag() == 0)
-        (lane,) = call("state", "show", app.path)["lanes"]
+        lane = call("state", "show", app.path)["lane"]
         assert lane["register"] in ("agrees", "older")
         assert (lane["offset"], lane["damage"]) == (60, None)
         output = call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
@@ -265,13 +265,12 @@ def test_a_state_moves_between_stores(
         third.state.mkdir(mode=0o700)
         shutil.copy(first.state / f"{name}.noise-key", third.state)
     file = tmp_path / "moved.state"
-    output = call("state", "export", first.path, "--output", file)
-    assert output["partitions"] == ["all"]
+    call("state", "export", first.path, "--output", file)
     assert file.stat().st_mode & 0o777 == 0o600
     call("state", "export", first.path, "--output", file, code=1)  # nothing is written over
-    before = call("state", "show", first.path)["lanes"][0]
+    before = call("state", "show", first.path)["lane"]
     call("state", "import", second.path, file)
-    after = call("state", "show", second.path)["lanes"][0]
+    after = call("state", "show", second.path)["lane"]
     assert after == before
     assert "already" in call("state", "import", second.path, file, code=1)["error"]
     second.produce(values[killed_at:200])
@@ -505,13 +504,13 @@ def test_a_lost_log_is_refused_and_a_new_model_begins_where_the_group_is(
     assert "--begin-anew" in error.fix
     found = state_found(app)
     assert (found["ok"], found["text"], found["fix"]) == (False, error.problem, error.fix)
-    (lane,) = call("state", "show", app.path)["lanes"]
+    lane = call("state", "show", app.path)["lane"]
     assert (lane["refused"], lane["fix"]) == (error.problem, error.fix)
     nobody(app)
     call("state", "recover", app.path, "--ignore-register", "--yes", code=1)
     done = call("state", "recover", app.path, "--begin-anew", "--yes")["recovered"]
-    assert done == {"partition": "all", "refused": error.problem, "begins": {"0": 60, "1": 60}}
-    (lane,) = call("state", "show", app.path)["lanes"]
+    assert done == {"refused": error.problem, "begins": {"0": 60, "1": 60}}
+    lane = call("state", "show", app.path)["lane"]
     assert (lane["refused"], lane["register"], lane["group_offset"]) == (None, "agrees", 60)
     assert "began anew at the group's offset" in lane["accepted"][0]
     assert state_found(app)["ok"]
@@ -586,14 +585,14 @@ def test_a_first_start_is_announced_as_one(
     app = App(apache_kafka, tmp_path, unique("app"), learner=PRIVATE, store=store).create_topics()
     assert state_found(app) == {"check": "state", "ok": True, "text": "a start begins at the first event"}
     assert not app.state.exists()
-    assert call("state", "show", app.path)["lanes"] == []
+    assert call("state", "show", app.path)["lane"] is None
     output = call("state", "recover", app.path, "--begin-anew", "--yes", code=1)
     assert "neither the store nor the group has a lane" in output["error"]
     (tmp_path / "other").mkdir()
     app = App(apache_kafka, tmp_path / "other", unique("app"), store=store).create_topics()
     config = load_config(app.path).require_kafka()
     asyncio.run(write_register_offline(config, app.name, {Partition(app.input, 0): (0, "")}))
-    (lane,) = call("state", "show", app.path)["lanes"]
+    lane = call("state", "show", app.path)["lane"]
     assert (lane["sequence"], lane["refused"]) == (-1, None)
     app.produce(events(20))
     run(app, 20)
@@ -606,7 +605,7 @@ def test_a_state_is_exported_without_its_input(
     app.produce(events(20))
     run(app, 20)
     nobody(app)
-    (before,) = call("state", "show", app.path)["lanes"]
+    before = call("state", "show", app.path)["lane"]
     delete_topic(app, app.input)
     file = tmp_path / "moved.state"
     with support.full_disk(100):
@@ -615,6 +614,6 @@ def test_a_state_is_exported_without_its_input(
             in call("state", "export", app.path, "--output", file, code=1)["error"]
         )
     assert not file.exists()
-    assert call("state", "export", app.path, "--output", file)["partitions"] == ["all"]
-    (lane,) = call("state", "show", app.path)["lanes"]
+    call("state", "export", app.path, "--output", file)
+    lane = call("state", "show", app.path)["lane"]
     assert (lane["sequence"], lane["register"]) == (before["sequence"], "not asked")

@@ -262,7 +262,7 @@ def test_commands_name_the_lane_and_check_repeats_a_refusal(
     def call(*arguments: str) -> Any:
         return CliRunner().invoke(cli.app, [*arguments, str(app.path)])
 
-    assert f"{app.name}: {app.input}[all]" in call("state", "show").stdout
+    assert f"{app.name}: {app.input}\n" in call("state", "show").stdout
     assert f"{app.name}: {app.input}, PairFTRL" in call("budget", "show").stdout
     ready = call("check")
     assert ready.exit_code == 0, ready.output

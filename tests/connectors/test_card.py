@@ -40,7 +40,7 @@ options = {epsilon = 24.0, delta = 1e-4, horizon = 200, warmup = 20, auc_share =
 [store]
 directory = "state"
 """
-LABELS = ("fraud", "payments", "0", "PairFTRL")
+LABELS = ("fraud", "payments", "PairFTRL")
 
 
 @pytest.fixture
@@ -86,7 +86,6 @@ def test_the_numbers_are_the_accountants(gauges: LaneGauges) -> None:
     )
     assert card["utility"]["private AUC"] == report.auc["value"]
     assert card["status"]["guarantee"] == "holds"
-    assert card["deployment"]["partition"] == 0
     assert json.loads(json.dumps(card)) == card
 
 
@@ -108,7 +107,7 @@ class Tags(HTMLParser):
 def test_the_page_has_no_script_and_lets_nothing_in(gauges: LaneGauges) -> None:
     """Names are text, whatever they are; light and dark, and for paper."""
     nasty = "<script>alert(1)</script>"
-    page = card_html(lane_card((nasty, nasty, "0", nasty), gauges, public=True))
+    page = card_html(lane_card((nasty, nasty, nasty), gauges, public=True))
     found = Tags()
     found.feed(page)
     assert "script" not in found.tags
@@ -132,7 +131,7 @@ def test_it_is_served_on_both_ports(gauges: LaneGauges) -> None:
     telemetry = Telemetry()
     telemetry.health("fraud", "running")
     telemetry.publish(LABELS, gauges, 0)
-    telemetry.publish(("fraud", "payments", "1", "PairOGD"), replace(gauges, privacy=None), 0)
+    telemetry.publish(("fraud", "payments", "PairOGD"), replace(gauges, privacy=None), 0)
 
     def fetch(url: str) -> tuple[int, str, Any]:
         try:
@@ -150,14 +149,14 @@ def test_it_is_served_on_both_ports(gauges: LaneGauges) -> None:
         try:
             for url, public in ((server.url, False), (server.public_url, True)):
                 wanted = lane_card(LABELS, gauges, public=public)
-                query = "app=fraud&topic=payments&partition=0&learner=PairFTRL"
+                query = "app=fraud&topic=payments&learner=PairFTRL"
                 status, text, headers = await asyncio.to_thread(fetch, f"{url}/card?{query}")
                 assert (status, text) == (200, card_html(wanted))
                 assert headers["Content-Security-Policy"].startswith("default-src 'none'")
                 for parameters in (query, "app=fraud", ""):
                     status, text, _ = await asyncio.to_thread(fetch, f"{url}/card.json?{parameters}")
                     assert (status, json.loads(text)) == (200, wanted)
-                for parameters in ("partition=1", "app=other", "learner=x"):
+                for parameters in ("topic=other", "app=other", "learner=x"):
                     assert (await asyncio.to_thread(fetch, f"{url}/card.json?{parameters}"))[0] == 404
         finally:
             await server.stop()

@@ -68,7 +68,7 @@ def test_numbers_do_not_matter_and_names_with_digits_do() -> None:
 
 
 def test_letters_of_a_cause_are_counted_and_causes_are_bounded() -> None:
-    history, lane = MetricHistory(lambda: 0.0), ("fraud", "events", "0", "PairOGD")
+    history, lane = MetricHistory(lambda: 0.0), ("fraud", "events", "PairOGD")
     for round_ in range(2):
         causes: dict[str, LetterCause] = {}
         for n in range(CAUSES + 3):

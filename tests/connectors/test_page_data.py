@@ -35,8 +35,8 @@ from streampair_connectors.worker.factory import build_logged_lane
 from streampair.engine import ExternalState, LaneGauges, LaneId, Record
 from streampair.privacy import NoiseKey
 
-LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
-OPEN: LaneLabels = ("fraud", "events", "1", "PairOGD")
+LABELS: LaneLabels = ("fraud", "events", "PairFTRL")
+OPEN: LaneLabels = ("fraud", "events", "PairOGD")
 PRIVATE = {"epsilon": 2.0, "delta": 1e-4, "horizon": 60, "warmup": 10}
 BEGAN = 1_700_000_000_000  # milliseconds: the date of the first record
 EVENTS = [{"a": i % 3 - 1, "b": 0.1 * (i % 5), "y": i % 2 == 0} for i in range(80)]
@@ -91,12 +91,12 @@ def telemetry() -> Telemetry:
 def scraped(telemetry: Telemetry, public: bool) -> dict[LaneLabels, dict[str, Any]]:
     """What an endpoint shows of each lane, read from its text."""
     found: dict[LaneLabels, dict[str, Any]] = {}
-    lane_labels = {"app", "topic", "partition", "learner"}
+    lane_labels = {"app", "topic", "learner"}
     for family in text_string_to_metric_families(telemetry.render(public=public).decode()):
         for sample in family.samples:
             if not lane_labels <= sample.labels.keys() or family.type == "histogram":
                 continue
-            labels = tuple(sample.labels[name] for name in ("app", "topic", "partition", "learner"))
+            labels = tuple(sample.labels[name] for name in ("app", "topic", "learner"))
             name = sample.name.removeprefix("streampair_")
             row = found.setdefault(labels, {})  # type: ignore[arg-type]
             more = [value for key, value in sample.labels.items() if key not in lane_labels]
@@ -110,7 +110,7 @@ def scraped(telemetry: Telemetry, public: bool) -> dict[LaneLabels, dict[str, An
 @pytest.mark.parametrize("public", [False, True], ids=["operator", "public"])
 def test_the_numbers_are_those_of_the_endpoint(telemetry: Telemetry, public: bool) -> None:
     answer = json.loads(frame_json(telemetry, public=public)[1])
-    by_lane = {(e["app"], e["topic"], e["partition"], e["learner"]): e["values"] for e in answer["lanes"]}
+    by_lane = {(e["app"], e["topic"], e["learner"]): e["values"] for e in answer["lanes"]}
     assert by_lane == scraped(telemetry, public)
     assert by_lane.keys() == ({LABELS} if public else {LABELS, OPEN})
 
@@ -125,7 +125,7 @@ def test_the_public_page_has_nothing_raw(telemetry: Telemetry) -> None:
     assert shown_frame["process"].keys() == {"build_info"}
     for entry in shown_frame["lanes"]:
         assert entry.keys() == {
-            *("app", "topic", "partition", "learner", "since", "releases", "values", "report", "history"),
+            *("app", "topic", "learner", "since", "releases", "values", "report", "history"),
         }
         assert entry["values"].keys() <= public
         assert entry["history"].keys() - {"t"} <= public
@@ -239,7 +239,7 @@ def test_what_changed_since(telemetry: Telemetry) -> None:
     assert "series" not in later  # titles are sent once
     telemetry.lag(OPEN, 3)
     (changed,) = frame(telemetry, public=False, after=seq)["lanes"]
-    assert (changed["partition"], changed["values"]["lag"]) == ("1", 3)
+    assert (changed["learner"], changed["values"]["lag"]) == ("PairOGD", 3)
     assert "report" not in changed
     assert {len(column) for column in changed["history"].values()} == {1}
 
@@ -328,10 +328,10 @@ def test_the_data_of_a_hundred_lanes_are_small(telemetry: Telemetry) -> None:
     gauges = telemetry.gauges("fraud")[LABELS]
     for number in range(100):
         track = metrics.history.tracks
-        metrics.publish(("fraud", "events", str(number), "PairFTRL"), gauges, 0, dict.fromkeys(STAGES, 1.0))
+        metrics.publish(("fraud", f"events-{number}", "PairFTRL"), gauges, 0, dict.fromkeys(STAGES, 1.0))
         one = next(iter(track.values()))
         for second in range(POINTS * 2):
-            track["fraud", "events", str(number), "PairFTRL"].add(
+            track["fraud", f"events-{number}", "PairFTRL"].add(
                 one.since + second, dict.fromkeys(one.columns, second * 0.1234567)
             )
     assert len(gzip.compress(frame_json(metrics, public=False)[1])) < 600_000

@@ -51,11 +51,11 @@ def test_an_idle_topic_is_well() -> None:
     progress = made(clock)
     progress.state("running")
     for clock.now in (0.0, 5.0, 1000.0):
-        progress.seen("t", 0, position=7, lag=0)
+        progress.seen("t", position=7, lag=0)
         assert verdict(progress) == WELL
     # and who wakes up has all of its time
     clock.now = 1001.0
-    progress.seen("t", 0, position=7, lag=90)
+    progress.seen("t", position=7, lag=90)
     clock.now = 1010.0
     assert verdict(progress) == WELL
 
@@ -67,17 +67,17 @@ def test_offsets_that_stand_still_while_events_wait() -> None:
     seen = []
     for second in range(41):
         clock.now = float(second)
-        progress.seen("t", 0, position=7, lag=10 * second)
-        progress.seen("t", 1, position=second, lag=1000)  # behind, and getting on
+        progress.seen("t", position=7, lag=10 * second)
+        progress.seen("u", position=second, lag=1000)  # behind, and getting on
         progress.state("running")  # which whoever asks the broker says every other second
         seen.append(verdict(progress))
     # one event waits from second 1 on
     assert seen == [WELL] * 11 + [NOT_READY] * 20 + [DEAD] * 10
     (problem,) = progress.problems()
-    assert (problem.app, problem.topic, problem.partition, problem.seconds) == ("fraud", "t", 0, 39.0)
-    assert problem.reason == "t/0 has 400 events, none was committed for 39 s"
+    assert (problem.app, problem.topic, problem.seconds) == ("fraud", "t", 39.0)
+    assert problem.reason == "t has 400 events, none was committed for 39 s"
     assert "start it again" in problem.next_step
-    progress.seen("t", 0, position=8, lag=399)
+    progress.seen("t", position=8, lag=399)
     assert verdict(progress) == WELL
 
 
@@ -86,7 +86,7 @@ def test_a_lag_that_nobody_knows_is_no_trouble() -> None:
     progress = made(clock)
     progress.state("running")
     for clock.now in (0.0, 1000.0):
-        progress.seen("t", 0, position=7, lag=None)
+        progress.seen("t", position=7, lag=None)
         assert verdict(progress) == WELL
 
 
@@ -110,14 +110,14 @@ def test_a_broker_that_comes_and_goes_is_one_trouble() -> None:
     progress = made(clock)
     for clock.now in map(float, range(0, 40, 5)):
         progress.state("waiting", "no broker answers", "start it")
-        progress.seen("t", 0, position=7, lag=5)
+        progress.seen("t", position=7, lag=5)
         progress.state("running")
     progress.state("waiting", "no broker answers", "start it")
     assert verdict(progress) == DEAD
     progress.state("running")
     assert "the last trouble was: no broker answers" in next(progress.problems()).reason
     progress.committed()
-    progress.seen("t", 0, position=12, lag=0)
+    progress.seen("t", position=12, lag=0)
     progress.state("waiting", "no broker answers", "start it")
     assert verdict(progress) == NOT_READY
 
@@ -126,13 +126,13 @@ def test_partitions_that_move_are_well() -> None:
     clock = Clock()
     progress = made(clock)
     progress.state("running")
-    progress.seen("t", 0, position=7, lag=5)
+    progress.seen("t", position=7, lag=5)
     progress.state("rebalancing")
-    progress.close_lane("t", 0)
+    progress.close_lane("t")
     clock.now = 1000.0
     assert verdict(progress) == WELL
     # another worker had it, and has committed
-    progress.seen("t", 0, position=90, lag=5)
+    progress.seen("t", position=90, lag=5)
     progress.state("running")
     assert verdict(progress) == WELL
 
@@ -142,9 +142,9 @@ def test_a_lane_that_is_opened_again_and_again_is_stuck() -> None:
     progress = made(clock)
     progress.state("running")
     for clock.now in map(float, range(40)):
-        progress.seen("t", 0, position=7, lag=5)
-        progress.close_lane("t", 0)
-    progress.seen("t", 0, position=7, lag=5)
+        progress.seen("t", position=7, lag=5)
+        progress.close_lane("t")
+    progress.seen("t", position=7, lag=5)
     assert verdict(progress) == DEAD
 
 
@@ -152,7 +152,7 @@ def test_an_end() -> None:
     clock = Clock()
     progress = made(clock)
     progress.state("running")
-    progress.seen("t", 0, position=7, lag=5)
+    progress.seen("t", position=7, lag=5)
     progress.state("stopping")
     clock.now = 1000.0
     assert verdict(progress) == NOT_READY

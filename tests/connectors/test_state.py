@@ -72,7 +72,7 @@ def test_a_directory_is_shown_without_a_broker_and_left_as_it_is(config: Path) -
     state = config.parent / "state"
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in state.iterdir()}
     locked = DirectoryStore(state).open("fraud@payments-all")  # whose lock another process holds
-    (lane,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    lane = json.loads(call("state", "show", config, "--json"))["lane"]
     locked.close()
     assert (lane["offset"], lane["slots"], lane["released"]) == (60, 60, 67)
     assert (lane["forks"], lane["forks_planned"], lane["register"]) == (0, 1, "not asked")
@@ -80,7 +80,7 @@ def test_a_directory_is_shown_without_a_broker_and_left_as_it_is(config: Path) -
     assert (lane["refused"], lane["damage"], lane["void"], lane["accepted"]) == (None, None, [], [])
     assert before.items() <= {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in state.iterdir()}.items()
     text = call("state", "show", config)
-    assert "fraud: payments[all]" in text
+    assert "fraud: payments" in text
     assert "60, released up to 67" in text
 
 
@@ -92,10 +92,10 @@ def test_a_lane_of_several_partitions_is_shown_as_one(config: Path) -> None:
     lane.take(60)
     lane.commit()
     lane.close()
-    (row,) = json.loads(call("state", "show", config, "--json"))["lanes"]
-    assert (row["partition"], row["slots"]) == ("all", 60)
+    row = json.loads(call("state", "show", config, "--json"))["lane"]
+    assert row["slots"] == 60
     text = call("state", "show", config)
-    assert text.startswith("fraud: payments[all]\n")
+    assert text.startswith("fraud: payments\n")
     assert "-1" not in text
 
 
@@ -106,7 +106,7 @@ def test_a_replay_that_may_refuse_the_start_is_named(config: Path) -> None:
     lane.take(20)
     lane.commit(snapshot=False)
     lane.close()
-    (row,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    row = json.loads(call("state", "show", config, "--json"))["lane"]
     assert (row["replay"], row["refused"]) == ([60, 80], None)
     text = "would start, unless the replay of events 60 to 79 comes out otherwise"
     assert text in call("state", "show", config)
@@ -117,13 +117,13 @@ def test_damage_and_another_key_are_shown(config: Path) -> None:
     (log,) = (config.parent / "state").glob("*.log")
     whole = log.read_bytes()
     log.write_bytes(whole[:-70] + bytes([whole[-70] ^ 1]) + whole[-69:])
-    (lane,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    lane = json.loads(call("state", "show", config, "--json"))["lane"]
     assert "damaged behind entry" in lane["damage"]
     assert lane["refused"] == lane["damage"]
     assert lane["offset"] == 60
     log.write_bytes(whole)
     (config.parent / "state" / "fraud.noise-key").write_text("ab" * 32)
-    (lane,) = json.loads(call("state", "show", config, "--json"))["lanes"]
+    lane = json.loads(call("state", "show", config, "--json"))["lane"]
     assert "with the noise key" in lane["refused"]
     assert lane["offset"] == 60
 
@@ -162,6 +162,6 @@ def test_a_snapshot_that_a_worker_replaces_meanwhile_is_read_again(
         return iter(names)
 
     monkeypatch.setattr(Path, "glob", replaced)
-    found = asyncio.run(offline_store(settings).read_lane(0))
+    found = asyncio.run(offline_store(settings).read_lane())
     assert not other.exists()
     assert found.snapshot(state.stem[-32:]) == content

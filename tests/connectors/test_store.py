@@ -14,14 +14,11 @@ from typing import Any
 import pytest
 from streampair_connectors.cli.check import check_config
 from streampair_connectors.config import Config, parse_config
-from streampair_connectors.kafka import Partition
 from streampair_connectors.stores import DirectoryLane, DirectoryStore, DiskStore
 from streampair_connectors.stores import directory as disk
 from streampair_connectors.stores.offline import OfflineDirectory
-from streampair_connectors.worker.factory import lane_id
 
 from streampair.engine import Commit, LogAppend, UnusableLogError
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.errors import StoreError
 
 
@@ -92,7 +89,7 @@ def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) 
 
     apps = [config("fraud-eu", "payments"), config("fraud", "eu-payments"), config("fraud", "eu")]
     store = DirectoryStore(tmp_path / "state")
-    names = [lane_id(app, app.input.topic) for app in apps]
+    names = [app.lane_name for app in apps]
     assert len(set(names)) == 3
     lanes = [store.open(name) for name in names]
     save(lanes[0], b"1", b"one")
@@ -103,7 +100,7 @@ def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) 
     for app, begun in zip(apps, (True, True, False), strict=True):
         (found,) = [f for f in asyncio.run(check_config(app)).findings if f["check"] == "store"]
         assert f"it has {'a' if begun else 'no'} lane of this application and topic" in found["text"]
-        assert asyncio.run(OfflineDirectory(app).lanes()) == [WHOLE_TOPIC] * begun
+        assert asyncio.run(OfflineDirectory(app).exists()) is begun
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
@@ -158,11 +155,11 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
         }
     )
     nobody: Any = None
-    store, where = DiskStore(config, nobody, nobody), Partition("t", WHOLE_TOPIC)
+    store = DiskStore(config, nobody, nobody)
     opened = DirectoryStore(tmp_path / "state").open("a@t-all")
 
     async def hand_over() -> bytes:
-        waiting = asyncio.create_task(store.open(where, {0: 0}))
+        waiting = asyncio.create_task(store.open({0: 0}))
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(waiting), 0.2)
         opened.close()
@@ -176,7 +173,7 @@ def test_a_lane_is_opened_once_its_owner_has_let_go(tmp_path: Path, monkeypatch:
     opened = DirectoryStore(tmp_path / "state").open("a@t-all")
     monkeypatch.setattr(disk, "_HANDOVER_SECONDS", 0.1)
     with pytest.raises(StoreError, match="another process holds"):
-        asyncio.run(store.open(where, {0: 0}))
+        asyncio.run(store.open({0: 0}))
     opened.close()
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from harness.label_series import label_metrics, late_gauges
 from prometheus_client.parser import text_string_to_metric_families
-from streampair_connectors.cli.app import _lane_json
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Address, Changes, Config, MetricsConfig, parse_config
 from streampair_connectors.observability.metric_definitions import (
@@ -26,7 +25,6 @@ from streampair_connectors.observability.metric_definitions import (
     MetricDefinition,
 )
 from streampair_connectors.observability.metrics import Telemetry
-from streampair_connectors.observability.privacy_card import lane_card
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.checkpoint import Checkpoint
 from streampair_connectors.worker.factory import build_lane, build_logged_lane
@@ -35,7 +33,7 @@ from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 from streampair.engine import ExternalState, LaneGauges, LaneId, Record
 from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
 
-LABELS: LaneLabels = ("fraud", "events", "0", "PairFTRL")
+LABELS: LaneLabels = ("fraud", "events", "PairFTRL")
 
 REGRET = "streampair_regret_total"  # no counter: it may fall
 
@@ -239,7 +237,7 @@ def test_a_private_auc_is_that_of_the_report() -> None:
 
 def test_the_numbers(telemetry: Telemetry) -> None:
     text = telemetry.render()
-    lane = {"app": "fraud", "topic": "events", "partition": "0", "learner": "PairFTRL"}
+    lane = {"app": "fraud", "topic": "events", "learner": "PairFTRL"}
     assert value(text, "events_total", **lane, outcome="learned") == 40
     assert value(text, "events_total", **lane, outcome="dead_letter") == 1
     assert value(text, "dead_letters_total", **lane, stage="decode") == 1
@@ -250,7 +248,7 @@ def test_the_numbers(telemetry: Telemetry) -> None:
     assert value(text, "privacy_guarantee", **lane, kind="holds") == 1
     assert value(text, "privacy_guarantee", **lane, kind="void") == 0
     assert value(text, "privacy_horizon_left", **lane) == 59
-    assert value(text, "regret_stderr", **lane, penalty="full_history") >= 0
+    assert value(text, "regret_stderr", **lane) >= 0
     assert value(text, "health", app="fraud", state="running") == 1
     assert sum(value(text, "health", app="fraud", state=state) for state in HEALTH_STATES) == 1
 
@@ -444,14 +442,3 @@ def test_the_age_of_a_model_is_in_the_time_of_events_and_ends_with_a_newer_model
     # The learner reads on its own, and may be ahead.
     telemetry.scoring("fraud", lag=9, behind=0, slots=9, learned_ms=1_700_000)
     assert scoring(telemetry)["model_age_seconds"] == 0
-
-
-def test_a_lane_of_the_whole_topic_is_named_alike_everywhere() -> None:
-    """ "all" in series, /healthz, the card and `run --json`: no partition has the number -1."""
-    whole: LaneLabels = ("whole", "events", "all", "PairFTRL")
-    metrics, numbers = Telemetry(), gauges()
-    metrics.health("whole", "running")
-    metrics.publish(whole, numbers, 7)
-    assert metrics.health_report()[1]["whole"]["lanes"] == [{"topic": "events", "partition": "all", "lag": 7}]
-    assert lane_card(whole, numbers, public=False)["deployment"]["partition"] == "all"
-    assert [_lane_json(label, numbers)["partition"] for label in ("all", "3")] == ["all", 3]

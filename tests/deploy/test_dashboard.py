@@ -208,7 +208,7 @@ def test_the_counts_of_the_dashboard_are_those_of_the_run(live: Live) -> None:
 
 @pytest.mark.parametrize("file", DASHBOARDS)
 def test_every_variable_of_a_dashboard_has_values(live: Live, file: str) -> None:
-    expected = {"app": "phishing", "topic": "events", "partition": "all"}
+    expected = {"app": "phishing", "topic": "events"}
     for variable in DASHBOARDS[file]["templating"]["list"]:
         if variable["type"] != "query":
             continue

@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import Partition, RecordReader
+from streampair_connectors.kafka import RecordReader
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import TopicStore
 from streampair_connectors.worker.factory import build_lane
@@ -30,7 +30,6 @@ from harness.kafka import Cluster
 from harness.programs import Command
 from harness.worker_process import WorkerProcess
 from streampair.engine.lane import Record
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
 from streampair.engine.wal import Chain
@@ -195,7 +194,7 @@ batch_size = 20
     async def _stored(self) -> tuple[bytes, bytes]:
         """Log and snapshot of the lane in Kafka. Fences its owner: only where none is running."""
         store = TopicStore(load_config(self.path))
-        lane = await store.open(Partition(self.input, WHOLE_TOPIC), dict.fromkeys(range(self.partitions), 0))
+        lane = await store.open(dict.fromkeys(range(self.partitions), 0))
         try:
             frames = await lane.read()
             known = RecoveredState.of(Chain.peek(frames))

@@ -10,7 +10,7 @@ from pathlib import Path
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
 from streampair_connectors.stores import DirectoryStore
-from streampair_connectors.worker.factory import build_logged_lane, draws_key, lane_id
+from streampair_connectors.worker.factory import build_logged_lane, draws_key
 
 from streampair.engine import LogAppend, LoggedLane, OrderedRecord, Record
 from streampair.engine.testing import CommittedOffset, Driver
@@ -34,7 +34,7 @@ class LaneOnDisk(Driver):
         self._all = [_placed(record) for record in topic]
         self._group_file = path.with_name(f"{self.config.app}.group")
         self._directory = DirectoryStore(self.config.state_directory)
-        files = self._directory.open(lane_id(self.config, self.config.input.topic))
+        files = self._directory.open(self.config.lane_name)
         try:
             super().__init__(lambda: None, json_decoder(self.config.input), store=files)
         except BaseException:

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.structs import TopicPartition
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import load_config
-from streampair_connectors.kafka import LogTopic, Partition
+from streampair_connectors.kafka import LogTopic
 from streampair_connectors.kafka.ordering import BUCKET_MS
 from streampair_connectors.stores.encryption import Seal
 from streampair_connectors.stores.topic import TopicLog, context_of
@@ -23,7 +23,6 @@ from streampair_connectors.worker.factory import build_lane
 
 from harness.applications import FEATURES, App, Inside, same
 from streampair.engine import OrderedRecord
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import unpack
 from streampair.engine.wal import Chain
@@ -299,8 +298,8 @@ def log_frames(app: App) -> bytes:
         return file.read_bytes() if file.exists() else b""
     config = load_config(app.path)
     topic = LogTopic(config.require_kafka(), config.log_topic)
-    context = context_of(config.app, Partition(app.input, WHOLE_TOPIC))
-    return asyncio.run(TopicLog.read(topic, 0, Seal(config.store.sealing_keys()), context)).frames
+    seal = Seal(config.store.sealing_keys())
+    return asyncio.run(TopicLog.read(topic, 0, seal, context_of(config.lane_id))).frames
 
 
 def sent_on_places(app: App) -> list[tuple[str, str]]:

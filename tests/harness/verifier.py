@@ -41,7 +41,6 @@ from harness.applications import _learning as learning
 from harness.kafka import Cluster
 from harness.worker_process import Watched, wait_for
 from streampair.engine import ExternalState, LoggedLane, OrderedRecord
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.wal import Chain, LogKey, Register
 from streampair.errors import RecordError
@@ -556,7 +555,7 @@ class Trial:
 
     async def _stored(self) -> tuple[bytes, bytes]:
         store = TopicStore(load_config(self.app.path))
-        opened = await store.open(Partition(self.app.input, WHOLE_TOPIC), {})
+        opened = await store.open({})
         try:
             frames = await opened.read()
             known = RecoveredState.of(Chain.peek(frames))
@@ -686,7 +685,7 @@ async def topic_in_order(app: App) -> list[OrderedRecord]:
 
 def uninterrupted(lane: LoggedLane, records: list[Any]) -> tuple[dict[tuple[int, int], Any], bytes, bytes]:
     """Outputs by place, log and last snapshot of a lane over records that it takes without a fault."""
-    number = lane.partition
+    number = lane.identity.partition
     lane.read(b"")
     appends, _ = lane.start(ExternalState(registers=False))
     frames = b"".join(frame for append in appends for frame in append.frames)

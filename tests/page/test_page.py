@@ -83,7 +83,7 @@ class Run:
         )
 
     def publish(self, labels: LaneLabels, lag: int = 3, **changes: Any) -> None:
-        base = self.private if labels[3] == "PairFTRL" else self.open
+        base = self.private if labels[2] == "PairFTRL" else self.open
         self.telemetry.health(labels[0], "running")
         seconds = dict.fromkeys(STAGES, 0.25)
         self.telemetry.publish(labels, dataclasses.replace(base, **changes), lag, seconds)
@@ -91,9 +91,9 @@ class Run:
 
     def six(self) -> None:
         """Three lanes of two learners."""
-        for partition in range(3):
-            self.publish(("fraud-private", "events", str(partition), "PairFTRL"))
-            self.publish(("fraud-open", "events", str(partition), "PairOGD"), auc=0.8 + partition / 64)
+        for number, topic in enumerate(("events", "logins", "orders")):
+            self.publish(("fraud-private", topic, "PairFTRL"))
+            self.publish(("fraud-open", topic, "PairOGD"), auc=0.8 + number / 64)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def scraped(url: str) -> dict[tuple[str, LaneLabels], list[float]]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if "learner" in sample.labels:
-                labels = tuple(sample.labels[k] for k in ("app", "topic", "partition", "learner"))
+                labels = tuple(sample.labels[k] for k in ("app", "topic", "learner"))
                 found.setdefault((sample.name, labels), []).append(sample.value)  # type: ignore[arg-type]
     return found
 
@@ -200,7 +200,7 @@ def compare(page: Any, url: str) -> set[str]:
 def test_it_starts_and_follows(run: Run, visit: Open) -> None:
     page = visit(run.url)
     says(page, "No lane yet.")
-    labels = ("fraud-private", "events", "0", "PairFTRL")
+    labels = ("fraud-private", "events", "PairFTRL")
     run.publish(labels, auc=0.25)
     says(page, "0.2500")
     page.evaluate("document.body.dataset.same = 'yes'")
@@ -245,7 +245,7 @@ def signed(text: str) -> float:
 
 
 def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) -> None:
-    run.publish(("fraud-private", "events", "0", "PairFTRL"))
+    run.publish(("fraud-private", "events", "PairFTRL"))
     page = visit(run.url)
     rows = page.get_by_role("region", name="The largest weights").locator("tbody tr")
     rows.nth(1).wait_for()
@@ -259,7 +259,7 @@ def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) 
     assert [abs(signed(row[1])) for row in texts] == sorted((abs(signed(r[1])) for r in texts), reverse=True)
     says(page, "one standard deviation of the noise")
     says(page, "Reliability: share of positives by probability")
-    run.publish(("fraud-private", "events", "0", "PairFTRL"), auc=0.7)  # a band needs two points
+    run.publish(("fraud-private", "events", "PairFTRL"), auc=0.7)  # a band needs two points
     figure = page.locator("figure", has_text="Prequential AUC, with")
     figure.locator("path.band[d*='Z']").wait_for(state="attached")
     # A learner whose weights have no noise says nothing of it; what is not known is told as not known.
@@ -273,12 +273,12 @@ def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) 
         mechanism={"class": "streampair.privacy.PairGradients"},
     )
     assert {noise for *_, noise in gradients.weights} == {None}
-    run.publish(("fraud-private", "events", "0", "PairFTRL"), weights=gradients.weights)
+    run.publish(("fraud-private", "events", "PairFTRL"), weights=gradients.weights)
     says(page, "How much of it is left in a weight is not known")
     assert "standard deviation of the noise" not in page.locator("body").inner_text()
     assert rows.locator("td:nth-child(3)").all_inner_texts() == [NOTHING] * len(gradients.weights)
     assert not any(float(w or 0) for w in rows.locator("rect.whisker").evaluate_all(WIDTHS))
-    run.publish(("fraud-open", "events", "0", "PairOGD"))
+    run.publish(("fraud-open", "events", "PairOGD"))
     page.locator("#lane option").nth(2).wait_for(state="attached")
     page.get_by_label("Lane", exact=True).select_option(index=1)
     says(page, "Of the features as the learner scales them.")
@@ -286,7 +286,7 @@ def test_weights_with_their_noise_a_band_and_reliability(run: Run, visit: Open) 
 
 
 def test_what_is_wrong_is_said_in_words(run: Run, visit: Open) -> None:
-    labels = ("fraud-private", "events", "0", "PairFTRL")
+    labels = ("fraud-private", "events", "PairFTRL")
     run.publish(labels)
     page = visit(f"{run.url}/#privacy")
     says(page, "The guarantee holds")
@@ -307,7 +307,7 @@ def test_what_is_wrong_is_said_in_words(run: Run, visit: Open) -> None:
 
 
 def test_parts_appear_when_there_is_something_to_show(run: Run, visit: Open) -> None:
-    labels = ("fraud-private", "events", "0", "PairFTRL")
+    labels = ("fraud-private", "events", "PairFTRL")
     run.publish(labels, quality=None, auc=float("nan"), weights=())
     page = visit(run.url)
     says(page, "Events learned")
@@ -326,7 +326,7 @@ def test_parts_appear_when_there_is_something_to_show(run: Run, visit: Open) -> 
 def test_what_happened_to_lanes_what_changed_and_since_when(run: Run, visit: Open, tmp_path: Path) -> None:
     file = tmp_path / "fraud.toml"
     file.write_text(CONFIG)
-    app, labels = "fraud-private", ("fraud-private", "events", "0", "PairFTRL")
+    app, labels = "fraud-private", ("fraud-private", "events", "PairFTRL")
     run.telemetry.configured(app, Changes(load_config(file)))
     run.publish(labels, since=1_700_000_000.0)
     page = visit(f"{run.url}/#operation", timezone_id="UTC")
@@ -358,7 +358,7 @@ def scored(page: Any) -> dict[tuple[str, str], str]:
 
 
 def test_scoring_in_parallel_is_shown_where_there_is_some(run: Run, visit: Open) -> None:
-    run.publish(("fraud-open", "events", "all", "PairOGD"))
+    run.publish(("fraud-open", "events", "PairOGD"))
     page = visit(f"{run.url}/#operation")
     says(page, "Live: running")
     assert page.locator("#lane option").all_inner_texts() == ["fraud-open: events"]
@@ -406,15 +406,15 @@ def test_a_worker_that_scores_alone_has_its_numbers(run: Run, visit: Open, schem
         assert b"scor" not in answer.read()
 
 
-LATE = ("fraud", "events", "all", "PairOGD")
+LATE = ("fraud", "events", "PairOGD")
 
 
 def test_the_page_has_a_section_on_labels_that_come_later(run: Run, visit: Open) -> None:
-    run.publish(("fraud-open", "events", "all", "PairOGD"))
+    run.publish(("fraud-open", "events", "PairOGD"))
     page = visit(f"{run.url}/#operation")
     says(page, "Live: running")
     assert "abels that come" not in page.locator("body").inner_text()
-    run.telemetry.withdraw(("fraud-open", "events", "all", "PairOGD"))
+    run.telemetry.withdraw(("fraud-open", "events", "PairOGD"))
     run.publish_late(LATE, newest=time.time() - 3000, learned_to=time.time() - 30 * DAY)
     says(page, "Events are learned when they are due")
     section = page.locator("section", has_text="Labels that come later").first
@@ -449,7 +449,7 @@ def test_the_page_has_a_section_on_labels_that_come_later(run: Run, visit: Open)
 
 
 def test_late_labels_are_for_operators(run: Run, visit: Open) -> None:
-    labels = ("fraud-private", "events", "all", "PairFTRL")
+    labels = ("fraud-private", "events", "PairFTRL")
     gauges = late_gauges(run.private)
     run.telemetry.publish(labels, gauges, 3, late_labels=label_metrics(newest=1.0))
     public = visit(run.public_url)
@@ -503,7 +503,7 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
         file.write_text(json.dumps(AUDIT))
         private = dataclasses.replace(learned[0], since=1_700_000_000.0)
         ended = private.privacy.replace(horizon_left=0)
-        run.publish(("fraud-private", "events", "0", "PairFTRL"), since=private.since, privacy=ended)
+        run.publish(("fraud-private", "events", "PairFTRL"), since=private.since, privacy=ended)
         run.telemetry.committed("fraud-private", 0.01)
         officer = (
             *("The horizon is reached.", "The guarantee holds", "Protected: the content of one record"),
@@ -537,18 +537,15 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
         page.context.close()
 
 
-def test_learners_of_a_whole_topic_add_up_and_partitions_are_not_spoken_of(run: Run, visit: Open) -> None:
+def test_learners_of_one_topic_add_up(run: Run, visit: Open) -> None:
     for name in ("fraud", "churn"):
-        run.publish((name, "events", "all", "PairFTRL"))
+        run.publish((name, "events", "PairFTRL"))
     page = visit(f"{run.url}/#privacy")
     says(page, "Learners on one topic see the same records: their spends add up")
     assert page.locator("#lane option").all_inner_texts()[1:] == [
         "churn: events, PairFTRL",
         "fraud: events, PairFTRL",
     ]
-    assert "Partitions hold different records" not in page.locator("body").inner_text()
-    run.publish(("fraud", "logins", "0", "PairFTRL"))
-    says(page, "Partitions hold different records, so of a record the largest counts.")
 
 
 def test_who_moves_along_the_lanes_stays_in_the_list(run: Run, visit: Open) -> None:
@@ -611,17 +608,17 @@ def test_a_worker_that_hangs_or_dies_is_noticed(visit: Open, tmp_path: Path) -> 
             process.kill()
 
 
-def test_lanes_are_sorted_by_the_number_of_their_partition(run: Run, visit: Open) -> None:
-    for partition in (10, 0, 2, 1):
-        run.publish(("fraud", "events", str(partition), "PairOGD"))
+def test_lanes_are_sorted_by_name(run: Run, visit: Open) -> None:
+    for topic in ("orders", "events", "logins"):
+        run.publish(("fraud", topic, "PairOGD"))
     page = visit(run.url)
-    page.locator("#lane option").nth(4).wait_for(state="attached")
+    page.locator("#lane option").nth(3).wait_for(state="attached")
     names = page.locator("#lane option").all_inner_texts()[1:]
-    assert [name.split("[")[1].split("]")[0] for name in names] == ["0", "1", "2", "10"]
+    assert names == [f"fraud: {topic}, PairOGD" for topic in ("events", "logins", "orders")]
 
 
 def test_one_point_is_a_disc_and_axes_have_units(run: Run, visit: Open) -> None:
-    run.publish(("fraud", "events", "0", "PairOGD"))
+    run.publish(("fraud", "events", "PairOGD"))
     page = visit(f"{run.url}/#learning")
     chart = page.locator("figure", has_text="Prequential AUC")
     disc = chart.locator("svg.chart path.c0:not(.band)")
@@ -641,7 +638,7 @@ def test_no_figure_and_no_tick_is_cut(run: Run, visit: Open) -> None:
     private = run.private.privacy
     assert private is not None
     report = private.replace(horizon=10**15, horizon_left=123_456_789_012_345, noise_std=1.234e-11)
-    run.publish(("fraud-private", "events", "0", "PairFTRL"), events=events, privacy=report, auc=-1e-5)
+    run.publish(("fraud-private", "events", "PairFTRL"), events=events, privacy=report, auc=-1e-5)
     for width in (380, 1000, 1440):
         for tab in ("learning", "privacy", "operation"):
             page = visit(f"{run.url}/#{tab}", viewport={"width": width, "height": 900})
@@ -665,7 +662,7 @@ def test_the_first_release_does_not_look_as_if_the_budget_were_used_up(run: Run,
     private = run.private.privacy
     assert private is not None
     report = private.replace(epsilon_spent=private.epsilon_budget, horizon=400, horizon_left=380)
-    run.publish(("fraud-private", "events", "0", "PairFTRL"), privacy=report)
+    run.publish(("fraud-private", "events", "PairFTRL"), privacy=report)
     page = visit(f"{run.url}/#privacy")
     says(page, "5.0 % of the horizon is used.")
     meter = page.get_by_role("meter", name="Share of the horizon that is used")
@@ -676,13 +673,13 @@ def test_the_first_release_does_not_look_as_if_the_budget_were_used_up(run: Run,
 
 
 def test_a_hundred_lanes_do_not_stutter(run: Run, visit: Open) -> None:
-    def one(partition: int, step: int) -> None:
+    def one(number: int, step: int) -> None:
         events = {"learned": 100 + 10 * step, "scored": 0, "dead_letter": 0, "ignored": 0}
-        labels = ("fraud", "events", str(partition), "PairOGD")
+        labels = ("fraud", f"events-{number}", "PairOGD")
         run.publish(labels, auc=0.9 - step / 1000, events=events)
 
-    for partition in range(100):
-        one(partition, 0)
+    for number in range(100):
+        one(number, 0)
     page = visit(run.url)
     page.locator("tbody tr").nth(99).wait_for()
     page.evaluate(
@@ -702,8 +699,8 @@ def test_a_hundred_lanes_do_not_stutter(run: Run, visit: Open) -> None:
     # One row, its line and its band, a few sums: the other lanes' stay as they are.
     assert 0 < page.evaluate("window.touched.size") <= 60
     for step in range(2, 6):
-        for partition in range(100):
-            one(partition, step)
+        for number in range(100):
+            one(number, step)
         page.get_by_text(f"{0.9 - step / 1000:.4f}").nth(50).wait_for()
     frames = page.evaluate("window.frames")
     assert sum(frame > 250 for frame in frames) <= len(frames) / 4
@@ -733,7 +730,7 @@ def test_by_keyboard_alone(run: Run, visit: Open) -> None:
     page.keyboard.press("Tab")
     chart = page.get_by_role("slider").first
     assert chart.evaluate("e => e === document.activeElement")
-    run.publish(("fraud-open", "events", "0", "PairOGD"), auc=0.625)
+    run.publish(("fraud-open", "events", "PairOGD"), auc=0.625)
     says(page, "0.6250")
     page.keyboard.press("Home")
     assert "events:" in str(chart.get_attribute("aria-valuetext"))
@@ -749,7 +746,7 @@ def test_by_keyboard_alone(run: Run, visit: Open) -> None:
 def test_nothing_that_axe_knows_is_wrong(run: Run, visit: Open, kind: str) -> None:
     run.six()
     void = run.private.privacy.replace(kind="void", guarantee="void (fixed seed)")
-    run.publish(("fraud-private", "events", "2", "PairFTRL"), privacy=void)
+    run.publish(("fraud-private", "events", "PairFTRL"), privacy=void)
     size = {"width": 390, "height": 844} if kind == "phone" else {"width": 1280, "height": 900}
     scheme = "dark" if kind == "dark" else "light"
     page = visit(run.url, viewport=size, color_scheme=scheme, bypass_csp=True)

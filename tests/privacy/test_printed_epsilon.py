@@ -92,7 +92,7 @@ def test_metrics(tmp_path: Path) -> None:
     config = load_config(tmp_path / "fraud.toml")
     lane = build_logged_lane(config, json_decoder(config.input), LaneId(config.app, "events", 0))
     telemetry = Telemetry()
-    telemetry.publish(("fraud", "events", "0", "PairFTRL"), lane.gauges(), None)
+    telemetry.publish(("fraud", "events", "PairFTRL"), lane.gauges(), None)
     for public in (False, True):
         text = telemetry.render(public=public).decode()
         lines = [line for line in text.splitlines() if line.startswith("streampair_privacy_epsilon")]

@@ -215,7 +215,6 @@ def run(
     Logs are written to standard error, one JSON object a line, or text with --log-format text. With --json
     the final state is written to standard output.
     """
-    from streampair_connectors.observability.metric_definitions import lane_order
     from streampair_connectors.observability.server import MetricsServer
     from streampair_connectors.worker.worker import Worker
 
@@ -245,7 +244,7 @@ def run(
                 await server.stop()
             if as_json:
                 lanes = worker.telemetry.gauges(settings.app)
-                typer.echo(json.dumps([_lane_json(k[2], lanes[k]) for k in sorted(lanes, key=lane_order)]))
+                typer.echo(json.dumps([_lane_json(lanes[k]) for k in sorted(lanes)]))
 
         def stop() -> None:
             stop_requested.set()
@@ -566,12 +565,9 @@ app.add_typer(model_app, name="model")
 app.add_typer(state_app, name="state")
 
 
-def _lane_json(partition: str, gauges: Any) -> dict[str, Any]:
-    from streampair.engine.source import partition_key, partition_number
-
+def _lane_json(gauges: Any) -> dict[str, Any]:
     report = gauges.privacy
     return {
-        "partition": partition_key(partition_number(partition)),
         "next_offset": gauges.next_offset,
         "events": gauges.events,
         "auc": None if gauges.auc != gauges.auc else gauges.auc,

@@ -38,7 +38,6 @@ from streampair_connectors.worker.factory import (
     build_lane,
     draws_key,
     is_private,
-    lane_id,
     start_model,
     taken_cells,
 )
@@ -264,7 +263,7 @@ def _check_store(config: Config, report: Report) -> None:
         except StreampairError as error:
             report.bad("store", error)
             return
-        begun = (directory / f"{lane_id(config, config.input.topic)}.log").exists()
+        begun = (directory / f"{config.lane_name}.log").exists()
         has = "a" if begun else "no"
         report.good("store", f"{directory} can be written; it has {has} lane of this application and topic")
     elif existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
@@ -288,18 +287,16 @@ async def _check_state(config: Config, report: Report) -> None:
 
     try:
         async with open_states(config) as states:
-            lanes = await states.show(new=True)
+            lane = await states.show()
     except StreampairError as error:
         report.bad("state", error)
         return
-    for lane in lanes:
-        if lane.refused is not None:
-            report.bad("state", StoreError(lane.refused, fix=lane.fix or "streampair state show"))
+    if lane.refused is not None:
+        report.bad("state", StoreError(lane.refused, fix=lane.fix or "streampair state show"))
     if report.ok:
-        begun = any(lane.key or lane.writer for lane in lanes)
-        where = "continues from the last commit" if begun else "begins at the first event"
-        replays = ", unless the replay of the last events comes out otherwise"
-        report.good("state", f"a start {where}" + (replays if any(lane.replay for lane in lanes) else ""))
+        where = "continues from the last commit" if lane.key or lane.writer else "begins at the first event"
+        replays = ", unless the replay of the last events comes out otherwise" if lane.replay else ""
+        report.good("state", f"a start {where}{replays}")
 
 
 def _check_addresses(config: Config, report: Report) -> None:

@@ -156,7 +156,7 @@ class Replay:
                 "the learner counts records by entity, the key of a message, but a file has no keys",
                 fix="replay without entity=, or use Kafka",
             )
-        labels: LaneLabels = (config.app, topic, "0", config.learner.label())
+        labels: LaneLabels = (config.app, topic, config.learner.label())
         timer = LaneTimer(lane, clock, self.telemetry, labels)
         encoder = Encoder(app=config.app, learner=lane.name, topic=topic, partition=0)
         self.telemetry.health(config.app, "running")

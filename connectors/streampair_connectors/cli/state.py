@@ -31,32 +31,30 @@ state_app = typer.Typer(
 
 @state_app.command(
     "show",
-    short_help="Show what the store and the group hold of each lane.",
+    short_help="Show what the store and the group hold of the lane.",
     epilog="Example: streampair state show fraud.toml",
 )
 def show(config: ConfigPath, overrides: Set = None, as_json: AsJson = False) -> None:
-    """Show what the store and the group hold of each lane, and whether `run` would start.
+    """Show what the store and the group hold of the lane, and whether `run` would start.
 
     Changes nothing, takes no lock and fences no worker: one may run meanwhile.
     """
-    from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
 
-    async def work(settings: Config) -> list[LaneState]:
+    async def work(settings: Config) -> LaneState | None:
         async with open_states(settings, broker=False) as states:
-            return await states.show()
+            return await states.show() if await states.begun() else None
 
     with errors(as_json):
         settings = load_config(config, overrides)
         logs.configure("error")
-        lanes = asyncio.run(work(settings))
+        lane = asyncio.run(work(settings))
         if as_json:
-            typer.echo(json.dumps({"app": settings.app, "lanes": [lane.as_dict() for lane in lanes]}))
-            return
-        if not lanes:
+            typer.echo(json.dumps({"app": settings.app, "lane": None if lane is None else lane.as_dict()}))
+        elif lane is None:
             typer.echo(f"neither the store nor the group has a lane of {settings.app}")
-        for lane in lanes:
-            _block(f"{settings.app}: {lane_title(settings.input.topic, lane.partition)}", _rows(lane))
+        else:
+            _block(f"{settings.app}: {settings.input.topic}", _rows(lane))
 
 
 @state_app.command(
@@ -142,13 +140,12 @@ async def _recover(
     show: bool,
 ) -> OverridePlan | AnewPlan | None:
     """Carry out the plan, and return it; None if the answer is no."""
-    from streampair.engine.source import lane_title
     from streampair_connectors.stores.state import open_states
 
     async with open_states(settings) as states:
         plan = await states.plan(cause)
         if show:
-            _block(f"{settings.app}: {lane_title(settings.input.topic, plan.partition)}", _plan_rows(plan))
+            _block(f"{settings.app}: {settings.input.topic}", _plan_rows(plan))
         if ask and not await asyncio.to_thread(typer.confirm, "Go on?"):
             return None
         await states.carry_out(plan)
@@ -166,7 +163,7 @@ def export(
     overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write log and snapshot of every lane to one new file of mode 0600, to move them to another store.
+    """Write log and snapshot of the lane to one new file of mode 0600, to move them to another store.
 
     Encrypted with store.key_file or the noise key, if there is one; the noise key is not exported. No worker
     may run. Once one has run again, the file is no longer the newest state, and `import` rejects it.
@@ -181,7 +178,7 @@ def export(
             typer.echo(json.dumps(summary))
             return
         sealed = "sealed" if summary["sealed"] else "not sealed: as sensitive as the input"
-        typer.echo(f"{output}: {len(summary['partitions'])} lane(s), {summary['bytes']} bytes, {sealed}")
+        typer.echo(f"{output}: {summary['bytes']} bytes, {sealed}")
         if summary["keeps_key"]:
             key = settings.state_directory / f"{settings.app}.noise-key"
             typer.echo(f'the noise key is not in it: set learner.noise_key_file = "{key}" where it goes')
@@ -198,7 +195,7 @@ def import_(
     overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write an exported state into the store of the configuration, which must not have these lanes.
+    """Write an exported state into the store of the configuration, which must not have one.
 
     It must be the newest state by the group's register. No worker may run. Afterwards move the old store
     away: it must never be used again.
@@ -212,7 +209,7 @@ def import_(
         if as_json:
             typer.echo(json.dumps(summary))
         else:
-            typer.echo(f"{len(summary['partitions'])} lane(s) imported; move the old store away")
+            typer.echo("the state is imported; move the old store away")
 
 
 _LABEL = 10

@@ -32,6 +32,7 @@ from pydantic import (
     model_validator,
 )
 
+from streampair.engine.lane_id import LaneId
 from streampair.errors import ConfigError
 from streampair.records.features import Categories
 from streampair.records.features import label as spelled_label
@@ -920,6 +921,19 @@ class Config(Table):
     def log_topic(self) -> str:
         """The topic of the lanes' logs, with the state in Kafka."""
         return self.store.log_topic or f"{self.app}-{self.input.topic}-log"
+
+    @property
+    def lane_id(self) -> LaneId:
+        """Identity of the lane: the application on the topic of its input."""
+        return LaneId(self.app, self.input.topic)
+
+    @property
+    def lane_name(self) -> str:
+        """The lane's name in a directory.
+
+        Names of applications and topics contain dots, dashes and underscores, but no `@`.
+        """
+        return f"{self.app}@{self.input.topic}-all"
 
     @property
     def state_directory(self) -> Path:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from streampair.engine import LaneGauges, LateGauges
-from streampair.engine.source import partition_number
 
 __all__ = [
     "GUARANTEES",
@@ -28,7 +27,6 @@ __all__ = [
     "LaneValue",
     "MetricDefinition",
     "Observations",
-    "lane_order",
 ]
 
 HEALTH_STATES = ("starting", "running", "waiting", "rebalancing", "stopping", "stopped", "failed")
@@ -43,16 +41,8 @@ STAGES = ("decode", "learn", "encode")
 LABEL_OUTCOMES = ("used", "repeated", "contradicting", "unused", "late", "unreadable")
 """Outcomes of messages of the labels topic."""
 
-LaneLabels = tuple[str, str, str, str]
-
-
-def lane_order(labels: LaneLabels) -> tuple[str, str, int, str]:
-    """Return the sort key of a lane: partitions by number, so that 2 comes before 10."""
-    app, topic, partition, learner = labels
-    return app, topic, partition_number(partition), learner
-
-
-LANE = ("app", "topic", "partition", "learner")
+LaneLabels = tuple[str, str, str]
+LANE = ("app", "topic", "learner")
 GUARANTEES = ("holds", "void", "unvouched")
 
 
@@ -191,18 +181,14 @@ def _operator(
     return MetricDefinition(f"streampair_{name}", kind, False, title, unit, help, (*LANE, *labels), read)
 
 
-def _regret(
-    name: str, title: str, unit: str, help: str, read: Callable[[Any], float], *labels: str
-) -> MetricDefinition:
+def _regret(name: str, title: str, unit: str, help: str, read: Callable[[Any], float]) -> MetricDefinition:
     """A series of the regret estimate, for operators only."""
 
     def of_lane(lane: LaneMetrics) -> LaneValue:
         regret = lane.gauges.regret
-        if regret is None:
-            return None
-        return {regret.penalty: read(regret)} if labels else read(regret)
+        return None if regret is None else read(regret)
 
-    return _operator(name, title, unit, help, of_lane, *labels)
+    return _operator(name, title, unit, help, of_lane)
 
 
 def _privacy(
@@ -372,7 +358,6 @@ SERIES: tuple[MetricDefinition, ...] = (
         "loss",
         "Loss of the published models in excess of the best fixed model's, estimated from a sample of pairs.",
         lambda regret: regret.total,
-        "penalty",
     ),
     _regret(
         "regret_average",
@@ -380,7 +365,6 @@ SERIES: tuple[MetricDefinition, ...] = (
         "loss per pair",
         "regret_total divided by the number of events; it falls while the learner learns.",
         lambda regret: regret.average,
-        "penalty",
     ),
     _regret(
         "regret_stderr",
@@ -388,7 +372,6 @@ SERIES: tuple[MetricDefinition, ...] = (
         "loss",
         "Standard error of regret_total.",
         lambda regret: regret.stderr,
-        "penalty",
     ),
     _regret(
         "pair_loss",

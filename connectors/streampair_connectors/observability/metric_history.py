@@ -178,7 +178,7 @@ class MetricHistory:
     --------
     >>> now = 100.0
     >>> history = MetricHistory(lambda: now)
-    >>> lane = ("fraud", "events", "0", "PairOGD")
+    >>> lane = ("fraud", "events", "PairOGD")
     >>> gauges = LaneGauges({"learned": 8}, {}, 0.5, None, 1.0, 1, None, None, 8, None)
     >>> history.add(lane, gauges, lag=3)
     >>> history.tracks[lane].points(["events", "lag"], 10)

@@ -27,7 +27,6 @@ from prometheus_client.registry import Collector
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
-from streampair.engine.source import partition_key, partition_number
 from streampair_connectors.config import Changes
 from streampair_connectors.observability.metric_definitions import (
     HEALTH_STATES,
@@ -38,7 +37,6 @@ from streampair_connectors.observability.metric_definitions import (
     LaneLabels,
     LaneMetrics,
     Observations,
-    lane_order,
 )
 from streampair_connectors.observability.metric_history import MetricHistory
 from streampair_connectors.observability.progress import HealthProblem, Progress
@@ -172,12 +170,7 @@ class Telemetry:
                 "detail": app.detail,
                 "next_step": app.next_step,
                 "lanes": [
-                    {
-                        "topic": labels[1],
-                        "partition": partition_key(partition_number(labels[2])),
-                        "lag": lane.lag,
-                    }
-                    for labels, lane in sorted(app.lanes.items(), key=lambda item: lane_order(item[0]))
+                    {"topic": labels[1], "lag": lane.lag} for labels, lane in sorted(app.lanes.items())
                 ],
             }
             for name, app in self._apps.items()
@@ -214,7 +207,7 @@ class Telemetry:
         event_time: float | None = None,
         late_labels: LabelMetrics | None = None,
     ) -> None:
-        """Publish the committed numbers of a lane, its time by stage, and its position in the partition.
+        """Publish the committed numbers of a lane, its time by stage, and its position.
 
         `event_time` is that of the last record that is committed, in seconds since the epoch; `late_labels`
         are those of a lane whose labels come later.
@@ -249,8 +242,8 @@ class Telemetry:
             self._seen(labels, position, lag)
 
     def _seen(self, labels: LaneLabels, position: int | None, lag: int | None) -> None:
-        app, topic, partition, _ = labels
-        self._entry(app).progress.seen(topic, partition_number(partition), position=position, lag=lag)
+        app, topic, _ = labels
+        self._entry(app).progress.seen(topic, position=position, lag=lag)
 
     def gauges(self, app: str) -> dict[LaneLabels, LaneGauges]:
         """Return the published gauges of an application's lanes."""
@@ -262,7 +255,7 @@ class Telemetry:
         entry = self._apps.get(labels[0])
         if entry is not None:
             entry.lanes.pop(labels, None)
-            entry.progress.close_lane(labels[1], partition_number(labels[2]))
+            entry.progress.close_lane(labels[1])
         self.history.drop(labels)
         for histogram in (self._score, self._learn):
             with contextlib.suppress(KeyError):  # no batch was timed

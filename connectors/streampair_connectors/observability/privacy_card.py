@@ -18,7 +18,6 @@ from aiohttp import web
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
-from streampair.engine.source import partition_key, partition_number
 from streampair.errors import ConfigError
 from streampair.privacy.accounting import DOUBTFUL_BY, NOT_COVERED, VOID_BY
 from streampair_connectors.config import CardConfig
@@ -247,13 +246,8 @@ def lane_card(
         The file with the output of `streampair audit --json`. It is read each time, so that a new audit
         replaces it. If it cannot be used, the card says why.
     """
-    app, topic, partition, learner = labels
-    deployment = {
-        "application": app,
-        "topic": topic,
-        "partition": partition_key(partition_number(partition)),
-        "learner": learner,
-    }
+    app, topic, learner = labels
+    deployment = {"application": app, "topic": topic, "learner": learner}
     since = None if gauges.since is None else datetime.fromtimestamp(gauges.since, UTC)
     status = {
         "date of the first record": None if since is None else since.isoformat(timespec="seconds"),
@@ -406,7 +400,7 @@ def card_lines(card: Mapping[str, Any]) -> Iterator[str]:
 def _requested_lane(request: web.Request, telemetry: Telemetry) -> tuple[LaneLabels, LaneGauges]:
     """Return the one private lane that the query matches; fields that it omits match any value."""
     query = request.query
-    wanted = tuple(query.get(name) for name in ("app", "topic", "partition", "learner"))
+    wanted = tuple(query.get(name) for name in ("app", "topic", "learner"))
     found = [
         (labels, gauges)
         for app in telemetry.health_report()[1]
@@ -417,7 +411,7 @@ def _requested_lane(request: web.Request, telemetry: Telemetry) -> tuple[LaneLab
     if len(found) != 1:
         raise web.HTTPNotFound(
             text=f"{len(found)} private lanes are meant: name one, as in "
-            "card?app=fraud&topic=events&partition=0&learner=PairFTRL\n",
+            "card?app=fraud&topic=events&learner=PairFTRL\n",
             headers=_HEADERS,
         )
     return found[0]

@@ -10,8 +10,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
-from streampair.engine.source import partition_label
-
 __all__ = ["LIVE_AFTER", "HealthProblem", "Progress"]
 
 LIVE_AFTER = 3.0
@@ -40,7 +38,7 @@ class HealthProblem:
         Cause and remedy.
     seconds
         Duration; None if it is not known.
-    topic, partition
+    topic
         Of the lane; None: it is not about one lane.
     """
 
@@ -49,7 +47,6 @@ class HealthProblem:
     next_step: str
     seconds: float | None = None
     topic: str | None = None
-    partition: int | None = None
 
 
 @dataclasses.dataclass
@@ -75,11 +72,11 @@ class Progress:
     >>> now = 0.0
     >>> progress = Progress("fraud", clock=lambda: now)
     >>> progress.state("running")
-    >>> progress.seen("events", 0, position=7, lag=0)
+    >>> progress.seen("events", position=7, lag=0)
     >>> now = 100.0
     >>> list(progress.problems())
     []
-    >>> progress.seen("events", 0, position=7, lag=5)
+    >>> progress.seen("events", position=7, lag=5)
     >>> now = 200.0
     >>> [problem.seconds for problem in progress.problems()]
     [100.0]
@@ -93,7 +90,7 @@ class Progress:
         self._next_step = ""
         # Time of the first problem since the last commit: a broker that comes and goes is one problem.
         self._trouble_since: float | None = None
-        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._lanes: dict[str, _Lane] = {}
 
     def state(self, state: str, detail: str = "", next_step: str = "") -> None:
         """Set the state of health."""
@@ -109,21 +106,21 @@ class Progress:
         """Note a durable commit."""
         self._trouble_since = None
 
-    def seen(self, topic: str, partition: int, *, position: int | None, lag: int | None) -> None:
+    def seen(self, topic: str, *, position: int | None, lag: int | None) -> None:
         """Note the position of a lane's last commit, and its lag.
 
         Reopening a lane at the same position is no progress: a lane that is reopened again and again is
         stuck, too.
         """
-        lane = self._lanes.get((topic, partition))
+        lane = self._lanes.get(topic)
         if lane is None or not lag or not lane.lag or lane.position != position:
-            self._lanes[topic, partition] = _Lane(position, lag, self._clock())
+            self._lanes[topic] = _Lane(position, lag, self._clock())
         else:
             lane.lag, lane.is_open = lag, True
 
-    def close_lane(self, topic: str, partition: int) -> None:
+    def close_lane(self, topic: str) -> None:
         """Note that this process no longer has a lane."""
-        lane = self._lanes.get((topic, partition))
+        lane = self._lanes.get(topic)
         if lane is not None:
             lane.is_open = False
 
@@ -155,17 +152,15 @@ class Progress:
             )
 
     def _stuck_lanes(self, now: float, patience: float) -> Iterator[HealthProblem]:
-        for (topic, partition), lane in sorted(self._lanes.items()):
+        for topic, lane in sorted(self._lanes.items()):
             seconds = now - lane.moved
             if not (lane.is_open and lane.lag) or seconds < patience:
                 continue
-            where = f"{topic}/{partition_label(partition)}"
             last = f"; the last trouble was: {self._detail}" if self._trouble_since is not None else ""
             yield HealthProblem(
                 self._app,
-                f"{where} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
+                f"{topic} has {lane.lag} events, none was committed for {seconds:.0f} s{last}",
                 _LOOK,
                 round(seconds, 1),
                 topic,
-                partition,
             )

@@ -88,13 +88,11 @@ class Store(Protocol):
         """Connect."""
         ...
 
-    async def open(self, partition: Partition, starts: Mapping[int, int]) -> LaneStore:
-        """Fence every earlier owner of a lane, and return its store.
+    async def open(self, starts: Mapping[int, int]) -> LaneStore:
+        """Fence every earlier owner of the lane, and return its store.
 
         Parameters
         ----------
-        partition
-            The lane: the topic of the input, with `WHOLE_TOPIC`.
         starts
             The first offset of each partition that it reads: where a lane without records is.
 
@@ -132,16 +130,14 @@ class Store(Protocol):
 
 
 def group_offsets(
-    lane: Partition, starts: Mapping[int, int], append: LogAppend
+    topic: str, starts: Mapping[int, int], append: LogAppend
 ) -> dict[Partition, tuple[int, str]]:
     """Offsets that the group commits with an append: one a partition, the register beside the first."""
-    first = min(starts)
-    if append.positions is None:
-        offset = starts[first] if append.next_offset is None else append.next_offset
-        return {lane: (offset, append.register)}
+    first, positions = min(starts), append.positions
+    assert positions is not None  # the lane reads the whole topic
     return {
-        Partition(lane.topic, number): (
-            max(append.positions.get(number, start), start),
+        Partition(topic, number): (
+            max(positions.get(number, start), start),
             append.register if number == first else "",
         )
         for number, start in starts.items()

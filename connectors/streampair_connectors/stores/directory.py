@@ -31,7 +31,6 @@ from streampair_connectors.kafka import (
     size_of,
 )
 from streampair_connectors.stores.base import group_offsets
-from streampair_connectors.worker.factory import lane_id
 
 __all__ = [
     "DirectoryLane",
@@ -359,9 +358,9 @@ class DiskStore:
     async def start(self) -> None:
         """Do nothing."""
 
-    async def open(self, partition: Partition, starts: Mapping[int, int]) -> DiskLane:
-        """Lock a lane, waiting for a previous owner in this or another process to close it."""
-        name = lane_id(self._config, partition.topic)
+    async def open(self, starts: Mapping[int, int]) -> DiskLane:
+        """Lock the lane, waiting for a previous owner in this or another process to close it."""
+        name = self._config.lane_name
         deadline = time.monotonic() + _HANDOVER_SECONDS
         while True:
             try:
@@ -371,7 +370,7 @@ class DiskStore:
                 if not error.retriable or time.monotonic() >= deadline:
                     raise
             await asyncio.sleep(0.05)
-        return DiskLane(self, files, partition, starts)
+        return DiskLane(self, files, self._config.input.topic, starts)
 
     async def _locked(self, name: str) -> DirectoryLane:
         found: list[DirectoryLane] = []
@@ -410,12 +409,10 @@ class DiskStore:
 class DiskLane:
     """Store of one lane: its files and its register."""
 
-    def __init__(
-        self, store: DiskStore, files: DirectoryLane, partition: Partition, starts: Mapping[int, int]
-    ) -> None:
+    def __init__(self, store: DiskStore, files: DirectoryLane, topic: str, starts: Mapping[int, int]) -> None:
         self._store = store
         self._files = files
-        self._partition = partition
+        self._topic = topic
         self._starts = starts
         self._lines: list[LogAppend] = []
         self._waiting: list[tuple[Partition, list[Message]]] = []
@@ -499,7 +496,7 @@ class DiskLane:
 
     async def _register(self, append: LogAppend) -> None:
         """Write the register; return once it is stored."""
-        offsets = group_offsets(self._partition, self._starts, append)
+        offsets = group_offsets(self._topic, self._starts, append)
         deadline = time.monotonic() + _REGISTER_SECONDS
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Offline access to stores: lanes are read without fencing their owner, and changed only without one.
+"""Offline access to stores: a lane is read without fencing its owner, and changed only without one.
 
 Used by the commands that show, repair or move a state. `run` uses `directory` and `topic`.
 """
@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from streampair.engine import LogAppend, UnusableLogError
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
-from streampair.engine.source import lane_title
 from streampair.engine.wal import Chain
 from streampair.errors import SnapshotError, SourceError, StoreError, StreampairError
 from streampair_connectors import kafka
 from streampair_connectors.config import Config
-from streampair_connectors.kafka import KAFKA, Cluster, Partition
+from streampair_connectors.kafka import KAFKA, Cluster
 from streampair_connectors.stores.base import group_offsets
 from streampair_connectors.stores.directory import DirectoryStore, missing_snapshot
 from streampair_connectors.stores.topic import (
@@ -29,7 +27,7 @@ from streampair_connectors.stores.topic import (
     key_missing,
     seal_of,
 )
-from streampair_connectors.worker.factory import draws_key, lane_id
+from streampair_connectors.worker.factory import draws_key
 
 __all__ = [
     "OfflineDirectory",
@@ -68,12 +66,12 @@ class StoredLane:
 class OfflineStore(Protocol):
     """A store without a running worker, or one that is only read."""
 
-    async def lanes(self) -> list[int]:
-        """The lane, `WHOLE_TOPIC`, if it is stored."""
+    async def exists(self) -> bool:
+        """Whether the lane is stored."""
         ...
 
-    async def read_lane(self, partition: int) -> StoredLane:
-        """Read a lane; takes no lock and fences nobody."""
+    async def read_lane(self) -> StoredLane:
+        """Read the lane; takes no lock and fences nobody."""
         ...
 
     def secret(self, *, fresh: bool = False) -> bytes | None:
@@ -83,9 +81,7 @@ class OfflineStore(Protocol):
         """
         ...
 
-    async def amend(
-        self, partition: int, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]
-    ) -> None:
+    async def amend(self, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]) -> None:
         """Store an entry after the first `used` bytes of the log, then the group's offsets and register.
 
         Raises
@@ -95,7 +91,7 @@ class OfflineStore(Protocol):
         """
         ...
 
-    async def replace(self, partition: int, append: LogAppend, starts: Mapping[int, int]) -> None:
+    async def replace(self, append: LogAppend, starts: Mapping[int, int]) -> None:
         """Store an entry in place of a log that cannot be used, then the group's offsets and register.
 
         Raises
@@ -105,7 +101,7 @@ class OfflineStore(Protocol):
         """
         ...
 
-    async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
+    async def put(self, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
         """Write a new lane; offset and register stay unchanged.
 
         Raises
@@ -133,7 +129,7 @@ async def check_stored_settings(config: Config, cluster: Cluster = KAFKA) -> Non
     SourceError, StoreError
         The store cannot be read.
     """
-    stored = await offline_store(config, cluster).read_lane(WHOLE_TOPIC)
+    stored = await offline_store(config, cluster).read_lane()
     try:
         known = RecoveredState.of(Chain.peek(stored.frames))
     except SnapshotError:
@@ -159,19 +155,19 @@ async def require_no_members(config: Config) -> None:
 
 
 class OfflineDirectory:
-    """Lanes on the disk of this machine."""
+    """The lane on the disk of this machine."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._directory = config.state_directory
 
-    async def lanes(self) -> list[int]:
-        """The lane, if it has a log."""
-        return [WHOLE_TOPIC] if (self._directory / f"{self._name()}.log").exists() else []
+    async def exists(self) -> bool:
+        """Whether it has a log."""
+        return (self._directory / f"{self._config.lane_name}.log").exists()
 
-    async def read_lane(self, partition: int) -> StoredLane:
-        """The files of a lane."""
-        name = self._name()
+    async def read_lane(self) -> StoredLane:
+        """The files of the lane."""
+        name = self._config.lane_name
         path = self._directory / f"{name}.log"
         try:
             for _ in range(_TRIES):
@@ -205,45 +201,36 @@ class OfflineDirectory:
             return None
         return self._store().secret(name, fresh=False)
 
-    async def amend(
-        self, partition: int, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]
-    ) -> None:
+    async def amend(self, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]) -> None:
         """Store the entry, then the register, as a worker does."""
-        await self._write(partition, seen, used, append, starts)
+        await self._write(seen, used, append, starts)
 
-    async def replace(self, partition: int, append: LogAppend, starts: Mapping[int, int]) -> None:
+    async def replace(self, append: LogAppend, starts: Mapping[int, int]) -> None:
         """Empty the log, store the entry, then the register. Killed in between, the start is refused."""
-        await self._write(partition, None, 0, append, starts)
+        await self._write(None, 0, append, starts)
 
     async def _write(
-        self,
-        partition: int,
-        seen: StoredLane | None,
-        used: int,
-        append: LogAppend,
-        starts: Mapping[int, int],
+        self, seen: StoredLane | None, used: int, append: LogAppend, starts: Mapping[int, int]
     ) -> None:
         await require_no_members(self._config)
-        files = await asyncio.to_thread(self._store().open, self._name())
+        files = await asyncio.to_thread(self._store().open, self._config.lane_name)
         try:
             if seen is not None and await asyncio.to_thread(files.read) != seen.frames:
                 raise _changed_error()
             await asyncio.to_thread(files.cut, used)
             await asyncio.to_thread(files.append, append)
-            lane = Partition(self._config.input.topic, partition)
-            await kafka.write_register_offline(
-                self._config.require_kafka(), self._config.app, group_offsets(lane, starts, append)
-            )
+            offsets = group_offsets(self._config.input.topic, starts, append)
+            await kafka.write_register_offline(self._config.require_kafka(), self._config.app, offsets)
         finally:
             files.close()
 
-    async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
+    async def put(self, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
         """Write log and snapshot."""
         await require_no_members(self._config)
-        files = await asyncio.to_thread(self._store().open, self._name())
+        files = await asyncio.to_thread(self._store().open, self._config.lane_name)
         try:
             if files.read():
-                raise exists_error(self._config, partition)
+                raise exists_error(self._config)
             await asyncio.to_thread(files.put, frames, content, snapshot)
         finally:
             files.close()
@@ -251,12 +238,9 @@ class OfflineDirectory:
     def _store(self) -> DirectoryStore:
         return DirectoryStore(self._directory)
 
-    def _name(self) -> str:
-        return lane_id(self._config, self._config.input.topic)
-
 
 class OfflineTopic:
-    """Lanes in Kafka."""
+    """The lane in Kafka."""
 
     def __init__(self, config: Config, cluster: Cluster = KAFKA) -> None:
         self._config = config
@@ -266,17 +250,17 @@ class OfflineTopic:
         self._seal = seal_of(config)
         self._found = False
 
-    async def lanes(self) -> list[int]:
-        """The lane, if the log topic has its log."""
-        found = await self.read_lane(WHOLE_TOPIC)
-        return [WHOLE_TOPIC] if found.frames or found.damage else []
+    async def exists(self) -> bool:
+        """Whether the log topic has its log."""
+        found = await self.read_lane()
+        return bool(found.frames or found.damage)
 
-    async def read_lane(self, partition: int) -> StoredLane:
+    async def read_lane(self) -> StoredLane:
         """The log topic, read without a producer."""
-        if not await self._exists():
+        if not await self._has_topic():
             return StoredLane(b"", lambda content: b"")
         try:
-            stored = await TopicLog.read(self._topic, 0, self._seal, self._context(partition))
+            stored = await TopicLog.read(self._topic, 0, self._seal, context_of(self._config.lane_id))
         except UnusableLogError as error:
             return StoredLane(b"", lambda content: b"", error)
         return StoredLane(stored.frames, stored.snapshot, stored.damage)
@@ -293,14 +277,12 @@ class OfflineTopic:
             raise key_missing()
         return None
 
-    async def amend(
-        self, partition: int, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]
-    ) -> None:
+    async def amend(self, seen: StoredLane, used: int, append: LogAppend, starts: Mapping[int, int]) -> None:
         """Store the entry in one transaction; a damaged log is rewritten up to the damage."""
         await require_no_members(self._config)
-        lane = await self._open(partition, starts)
+        lane = await self._open(starts)
         try:
-            if (found := await self.read_lane(partition)).frames != seen.frames:
+            if (found := await self.read_lane()).frames != seen.frames:
                 raise _changed_error()
             if used == len(seen.frames) and found.damage is None:
                 await lane.append(append)
@@ -311,22 +293,22 @@ class OfflineTopic:
         finally:
             await lane.close()
 
-    async def put(self, partition: int, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
+    async def put(self, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
         """Write log and snapshot in one transaction."""
         await self._ensure()
-        lane = await self._open(partition, {})
+        lane = await self._open({})
         try:
-            found = await self.read_lane(partition)
+            found = await self.read_lane()
             if found.frames or found.damage:
-                raise exists_error(self._config, partition)
+                raise exists_error(self._config)
             await lane.rewrite(Chain.frames(frames), content, snapshot, None)
         finally:
             await lane.close()
 
-    async def replace(self, partition: int, append: LogAppend, starts: Mapping[int, int]) -> None:
+    async def replace(self, append: LogAppend, starts: Mapping[int, int]) -> None:
         """Store the entry with the register in one transaction, and delete what was before."""
         await self._ensure()
-        lane = await self._open(partition, starts)
+        lane = await self._open(starts)
         try:
             await lane.rewrite([], None, None, append)
         finally:
@@ -339,21 +321,15 @@ class OfflineTopic:
         await self._topic.ensure(replication_factor=factor, strict=True)
         self._found = True
 
-    async def _open(self, partition: int, starts: Mapping[int, int]) -> TopicLane:
-        source = Partition(self._config.input.topic, partition)
-        lane = TopicLane(
-            self._config, self._topic, self._seal, source, starts, lambda _: None, cluster=self._cluster
-        )
+    async def _open(self, starts: Mapping[int, int]) -> TopicLane:
+        lane = TopicLane(self._config, self._topic, self._seal, starts, lambda _: None, cluster=self._cluster)
         await lane.start()
         return lane
 
-    async def _exists(self) -> bool:
+    async def _has_topic(self) -> bool:
         if not self._found:
             self._found = self._topic.name in await self._cluster.describe_topics(self._kafka)
         return self._found
-
-    def _context(self, partition: int) -> bytes:
-        return context_of(self._config.app, Partition(self._config.input.topic, partition))
 
 
 def from_snapshot(frames: bytes) -> tuple[list[bytes], str | None]:
@@ -373,8 +349,8 @@ def _changed_error() -> StoreError:
     )
 
 
-def exists_error(config: Config, partition: int) -> StoreError:
+def exists_error(config: Config) -> StoreError:
     return StoreError(
-        f"the store has a lane of {lane_title(config.input.topic, partition)} already",
+        f"the store has a lane of {config.input.topic} already",
         fix="import into an empty store; an existing lane is never overwritten",
     )

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import RecoveredState
 from streampair.engine.snapshot import rows_of, since_of
 from streampair.engine.wal import Chain
@@ -239,7 +238,7 @@ async def _accounts_in_kafka(config: Config, unread: list[str]) -> list[LaneBudg
     for of_input in await _log_topics(config):
         name = of_input.log_topic
         try:
-            found = await OfflineTopic(of_input).read_lane(WHOLE_TOPIC)
+            found = await OfflineTopic(of_input).read_lane()
         except ForeignLogError:
             if name == config.log_topic:
                 raise

@@ -1,4 +1,4 @@
-"""Stored lanes for `streampair state`: inspection, recovery where a start is refused, export and import."""
+"""The stored lane, for `streampair state`: show it, recover where a start is refused, export and import."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from streampair.engine import (
     ReplayRequest,
     UnusableLogError,
 )
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.recovery import Cause, NothingToOverrideError, OverrideResult, RecoveredState
-from streampair.engine.source import lane_title, partition_key
 from streampair.engine.wal import Chain, Register
 from streampair.errors import ConfigError, SnapshotError, SourceError, StoreError, StreampairError
 from streampair.privacy import NoiseKey
@@ -63,12 +61,10 @@ class LaneState:
 
     Attributes
     ----------
-    partition
-        Of the input.
     sequence
         Of the last entry of the log.
     offset
-        Next offset to read; None: the start of the partition.
+        Ordinal of the next record to read; None: nothing was read.
     slots, released
         Slots up to the last commit, and the last one that may have been released; 0 if not private.
     snapshot
@@ -96,7 +92,6 @@ class LaneState:
         replay is not run here, and may still refuse the start.
     """
 
-    partition: int
     sequence: int = -1
     offset: int | None = None
     slots: int = 0
@@ -120,7 +115,7 @@ class LaneState:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON-compatible dictionary."""
-        return {**asdict(self), "partition": partition_key(self.partition)}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -129,13 +124,12 @@ class OverridePlan:
 
     Attributes
     ----------
-    partition, accepted
-        The lane, and the result of the override.
+    accepted
+        The result of the override.
     delta
         Delta of the epsilons; None without an account.
     """
 
-    partition: int
     accepted: OverrideResult
     delta: float | None
     seen: StoredLane
@@ -146,7 +140,6 @@ class OverridePlan:
         """As JSON-compatible dictionary."""
         mu, delta, (before, after) = self.accepted.mu, self.delta, self.accepted.charged
         fields: dict[str, Any] = {
-            "partition": partition_key(self.partition),
             "refused": self.accepted.problem,
             "forks_charged": self.accepted.forks,
             "forks": [before, after],
@@ -163,15 +156,12 @@ class AnewPlan:
 
     Attributes
     ----------
-    partition
-        The lane.
     problem
         Why a start is refused.
     begins
         The group's offset of each partition, where the new model begins.
     """
 
-    partition: int
     problem: str
     begins: Mapping[int, int]
     append: LogAppend
@@ -180,7 +170,6 @@ class AnewPlan:
     def as_dict(self) -> dict[str, Any]:
         """As JSON-compatible dictionary."""
         return {
-            "partition": partition_key(self.partition),
             "refused": self.problem,
             "begins": {str(number): offset for number, offset in self.begins.items()},
         }
@@ -209,7 +198,7 @@ class _LoadedLane:
 
 
 class States:
-    """Inspects the lanes of an application; created by `open_states`."""
+    """Inspects the lane of an application; created by `open_states`."""
 
     def __init__(
         self,
@@ -226,25 +215,14 @@ class States:
         self._origin = origin
         self._compacted = compacted
 
-    async def show(self, *, new: bool = False) -> list[LaneState]:
-        """Return the state of the lane; read-only, also while a worker runs.
-
-        Parameters
-        ----------
-        new
-            Also of a lane that has not begun, which a worker would begin.
-        """
-        lanes = [WHOLE_TOPIC] if new else await self.lanes()
-        return [await self._state(lane) for lane in lanes]
-
-    async def lanes(self) -> list[int]:
-        """The lane, if it is stored or the group has an offset."""
-        stored = await self.store.lanes()
+    async def begun(self) -> bool:
+        """Whether the lane is stored or the group has an offset."""
+        stored = await self.store.exists()
         if stored or self._lookup is None:
             return stored
         places = input_partitions(self.config, self._partitions)
         found = await read_register(self.config.require_kafka(), self.config.app, places)
-        return [WHOLE_TOPIC] if any(found.values()) else []
+        return any(found.values())
 
     async def plan(self, cause: Cause | Literal["anew"]) -> OverridePlan | AnewPlan:
         """Return the effect of continuing without the register, the newest entries, the replay, or the log.
@@ -257,15 +235,15 @@ class States:
         Raises
         ------
         StreampairError
-            There is no such lane, a worker runs, or a lane cannot continue like this.
+            There is no lane, a worker runs, or the lane cannot continue like this.
         """
         await require_no_members(self.config)
-        if not await self.lanes():
+        if not await self.begun():
             raise StoreError(
                 "neither the store nor the group has a lane of this application",
                 fix="run it first, or set store.directory as in the run",
             )
-        return await (self._plan_anew(WHOLE_TOPIC) if cause == "anew" else self._plan(cause, WHOLE_TOPIC))
+        return await (self._plan_anew() if cause == "anew" else self._plan(cause))
 
     async def restored(self) -> LoggedLane:
         """Return the lane as of its last snapshot, started in memory alone: nothing is stored or fenced.
@@ -275,17 +253,17 @@ class States:
         StreampairError
             The lane is not stored, cannot be read, has no snapshot, or its start is refused.
         """
-        if not await self.store.lanes():
+        if not await self.store.exists():
             raise StoreError(
                 f"the store has no lane of {self.config.app}",
                 fix="run it first; or see that store.directory is that which it ran with",
             )
-        loaded = await self._load(WHOLE_TOPIC)
+        loaded = await self._load()
         if loaded.at_rest.damage is not None:
             raise loaded.at_rest.damage
         if loaded.request.content is None:
             raise StoreError(
-                f"the store has no snapshot of {lane_title(self.config.input.topic, WHOLE_TOPIC)} yet",
+                f"the store has no snapshot of {self.config.input.topic} yet",
                 fix="stop the worker, which takes one, and repeat the command",
             )
         external = loaded.external if self._lookup is not None else _facts_of_log(loaded)
@@ -295,12 +273,12 @@ class States:
     async def carry_out(self, plan: OverridePlan | AnewPlan) -> None:
         """Apply a plan, durably."""
         if isinstance(plan, AnewPlan):
-            await self.store.replace(plan.partition, plan.append, plan.starts)
+            await self.store.replace(plan.append, plan.starts)
             return
-        await self.store.amend(plan.partition, plan.seen, plan.used, plan.accepted.append, plan.starts)
+        await self.store.amend(plan.seen, plan.used, plan.accepted.append, plan.starts)
 
-    async def _plan(self, cause: Cause, partition: int) -> OverridePlan:
-        loaded = await self._load(partition)
+    async def _plan(self, cause: Cause) -> OverridePlan:
+        loaded = await self._load()
         lane, request = loaded.lane, loaded.request
         if loaded.at_rest.damage is not None and lane.log.chain.damage is None:
             lane.log.chain.damage = LogDamagedError(
@@ -311,18 +289,18 @@ class States:
         when = datetime.datetime.now(datetime.UTC).date().isoformat()
         accepted = lane.override(cause, loaded.external, when, snapshot)
         delta = None if accepted.mu is None else lane.privacy.delta
-        return OverridePlan(partition, accepted, delta, loaded.at_rest, request.used, loaded.starts)
+        return OverridePlan(accepted, delta, loaded.at_rest, request.used, loaded.starts)
 
-    async def _plan_anew(self, partition: int) -> AnewPlan:
+    async def _plan_anew(self) -> AnewPlan:
         try:
-            refused = self._refusal(await self._load(partition))
+            refused = self._refusal(await self._load())
         except UnusableLogError as error:
             refused = error
         if refused is None:
             raise NothingToOverrideError("a start is not refused", fix="start `streampair run`")
         if not isinstance(refused, UnusableLogError):
             raise refused  # the log is there, or it is an account
-        outside, lane = await self._outside(), self.make(partition, fresh=False)
+        outside, lane = await self._outside(), self.make(fresh=False)
         external = await self._external(lane.read(b""), outside)
         when = datetime.datetime.now(datetime.UTC).date().isoformat()
         append = lane.begin_anew(external, when)
@@ -330,7 +308,7 @@ class States:
             number: start if (known := outside.committed[number]) is None else known.offset
             for number, start in outside.starts.items()
         }
-        return AnewPlan(partition, refused.problem, begins, append, outside.starts)
+        return AnewPlan(refused.problem, begins, append, outside.starts)
 
     async def _outside(self) -> _Outside:
         sources = input_partitions(self.config, self._partitions)
@@ -353,26 +331,24 @@ class States:
             origin=self._origin,
         )
 
-    async def _load(self, partition: int) -> _LoadedLane:
+    async def _load(self) -> _LoadedLane:
         """Read the register, then the log: in this order a running worker cannot make the log look older."""
         outside = await self._outside()
-        at_rest = await self.store.read_lane(partition)
+        at_rest = await self.store.read_lane()
         if not at_rest.frames and at_rest.damage is None and self._lookup is not None:
             refuse_other_state(self.config)
         committed = outside.committed
-        lane = self.make(partition, fresh=not at_rest.frames and not any(committed.values()))
+        lane = self.make(fresh=not at_rest.frames and not any(committed.values()))
         request = lane.read(at_rest.frames, damaged=True)
         external = await self._external(request, outside)
         group = committed[min(committed)] if committed else None
         return _LoadedLane(at_rest, lane, request, external, group, outside.starts)
 
-    def make(self, partition: int, *, fresh: bool = False) -> LoggedLane:
+    def make(self, *, fresh: bool = False) -> LoggedLane:
         """Return a new lane, not started.
 
         Parameters
         ----------
-        partition
-            Of the input.
         fresh
             Whether there is neither a log nor an offset of the group: then no noise key was ever used.
         """
@@ -391,15 +367,16 @@ class States:
             return _start_error(loaded)
         return found
 
-    async def _state(self, partition: int) -> LaneState:
+    async def show(self) -> LaneState:
+        """Return the state of the lane; read-only, also while a worker runs."""
         refused: StreampairError | None = None
         register, group_offset, damage = "not asked", None, None
         try:
-            loaded = await self._load(partition)
+            loaded = await self._load()
         except SourceError:
             raise
         except StreampairError as error:  # with another key or configuration the log is shown unverified
-            refused, at_rest = error, await self.store.read_lane(partition)
+            refused, at_rest = error, await self.store.read_lane()
             known, sequence = RecoveredState.of(Chain.peek(at_rest.frames)), -1
         else:
             at_rest, log = loaded.at_rest, loaded.lane.log
@@ -411,7 +388,6 @@ class States:
             refused = self._refusal(loaded)
         if known is None:
             return LaneState(
-                partition=partition,
                 register=register,
                 group_offset=group_offset,
                 refused=None if refused is None else refused.problem,
@@ -420,7 +396,6 @@ class States:
             )
         tip, saved, ledger = known.tip, known.saved, known.ledger
         return LaneState(
-            partition=partition,
             sequence=sequence,
             offset=known.next_offset,
             slots=0 if tip is None else tip.slots,
@@ -521,7 +496,6 @@ async def open_states(config: Config, *, broker: bool = True) -> AsyncIterator[S
 
 
 class _ExportedLane(msgspec.Struct, forbid_unknown_fields=True):
-    partition: int
     log: bytes
     content: str | None
     snapshot: bytes | None
@@ -532,27 +506,27 @@ class _ExportFile(msgspec.Struct, forbid_unknown_fields=True):
     app: str
     topic: str
     sealed: bool
-    lanes: list[_ExportedLane]
+    lane: _ExportedLane
 
 
 async def export_state(config: Config, path: Path) -> dict[str, Any]:
-    """Write log and snapshot of every lane to one file of mode 0600, sealed if there is a key.
+    """Write log and snapshot of the lane to one file of mode 0600, sealed if there is a key.
 
     Raises
     ------
     StreampairError
-        A worker runs, a lane cannot be read, or the file exists.
+        A worker runs, the lane cannot be read, or the file exists.
     """
     await require_no_members(config)
     states = _without_input(config)
     seal = _export_seal(states)
-    lanes = [await _exported(states, seal, partition) for partition in await states.store.lanes()]
-    if not lanes:
+    if not await states.store.exists():
         raise StoreError(
             "the store has no lane of this application",
             fix="set store.directory as in the run",
         )
-    body = _ExportFile(__version__, config.app, config.input.topic, seal.seals, lanes)
+    lane = await _exported(states, seal)
+    body = _ExportFile(__version__, config.app, config.input.topic, seal.seals, lane)
     data = _EXPORT_MAGIC + msgspec.msgpack.encode(body)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -567,10 +541,10 @@ async def export_state(config: Config, path: Path) -> dict[str, Any]:
             f"{path} cannot be written: {error.strerror}",
             fix="name a new file in a directory that this user can write",
         ) from None
-    summary = {"file": str(path), "bytes": len(data), "sealed": seal.seals}
     return {
-        **summary,
-        "partitions": [partition_key(lane.partition) for lane in lanes],
+        "file": str(path),
+        "bytes": len(data),
+        "sealed": seal.seals,
         "keeps_key": draws_key(config),
     }
 
@@ -580,17 +554,16 @@ def _without_input(config: Config) -> States:
     return States(config, None, 1, TopicOrigin("", ""), False)
 
 
-async def _exported(states: States, seal: Seal, partition: int) -> _ExportedLane:
+async def _exported(states: States, seal: Seal) -> _ExportedLane:
     config = states.config
-    at_rest = await states.store.read_lane(partition)
-    lane = states.make(partition)
+    at_rest = await states.store.read_lane()
+    lane = states.make()
     if at_rest.damage is not None:
         raise at_rest.damage
     request = lane.read(at_rest.frames)
     if not request.used:
         raise StoreError(
-            f"the log of {lane_title(config.input.topic, partition)} has no entry: its worker died at its "
-            "first start",
+            f"the log of {config.input.topic} has no entry: its worker died at its first start",
             fix="start `streampair run` once, and stop it: that starts its log",
         )
     parts, content = from_snapshot(at_rest.frames[: request.used])
@@ -598,20 +571,19 @@ async def _exported(states: States, seal: Seal, partition: int) -> _ExportedLane
     if snapshot is not None:
         lane.log.check_content(snapshot)
     return _ExportedLane(
-        partition,
-        seal.seal(b"".join(parts), _export_context(config, partition, "log")),
+        seal.seal(b"".join(parts), _export_context(config, "log")),
         content,
-        None if snapshot is None else seal.seal(snapshot, _export_context(config, partition, "state")),
+        None if snapshot is None else seal.seal(snapshot, _export_context(config, "state")),
     )
 
 
 async def import_state(config: Config, path: Path) -> dict[str, Any]:
-    """Write the lanes of an export into an empty store. Offsets and registers stay as they are.
+    """Write the lane of an export into an empty store. Offsets and register stay as they are.
 
     Raises
     ------
     StreampairError
-        A worker runs, a lane exists already, the file does not verify, or is not the newest state.
+        A worker runs, the lane exists already, the file does not verify, or is not the newest state.
     """
     body = _read_export(path)
     if (body.app, body.topic) != (config.app, config.input.topic):
@@ -623,28 +595,22 @@ async def import_state(config: Config, path: Path) -> dict[str, Any]:
     await require_no_members(config)
     states = _without_input(config)
     seal = _export_seal(states) if body.sealed else Seal()
-    checked = []
-    for lane in body.lanes:
-        frames = seal.open(lane.log, _export_context(config, lane.partition, "log"))
-        snapshot = None
-        if lane.snapshot is not None:
-            snapshot = seal.open(lane.snapshot, _export_context(config, lane.partition, "state"))
-        await _check_newest(states, lane.partition, frames, lane.content, snapshot)
-        checked.append((lane.partition, frames, lane.content, snapshot))
-    for partition, *content in checked:
-        await states.store.put(partition, *content)  # type: ignore[arg-type]
-    return {"file": str(path), "partitions": [partition_key(lane.partition) for lane in body.lanes]}
+    lane, snapshot = body.lane, None
+    frames = seal.open(lane.log, _export_context(config, "log"))
+    if lane.snapshot is not None:
+        snapshot = seal.open(lane.snapshot, _export_context(config, "state"))
+    await _check_newest(states, frames, lane.content, snapshot)
+    await states.store.put(frames, lane.content, snapshot)
+    return {"file": str(path)}
 
 
-async def _check_newest(
-    states: States, partition: int, frames: bytes, content: str | None, snapshot: bytes | None
-) -> None:
+async def _check_newest(states: States, frames: bytes, content: str | None, snapshot: bytes | None) -> None:
     """Refuse a lane that does not verify, exists already, or does not match the group's register."""
     config = states.config
-    existing = await states.store.read_lane(partition)
+    existing = await states.store.read_lane()
     if existing.frames or existing.damage:
-        raise exists_error(config, partition)
-    lane = states.make(partition)
+        raise exists_error(config)
+    lane = states.make()
     request = lane.read(frames)
     if request.content != content or request.used != len(frames):
         raise StoreError("the file is incomplete", fix="export the state again")
@@ -659,8 +625,8 @@ async def _check_newest(
     if register is None or not chain.holds(register.sequence, register.tag):
         known = "has no register" if register is None else f"knows entry {register.sequence}"
         raise StoreError(
-            f"the file ends with entry {chain.sequence} of {lane_title(config.input.topic, partition)}, and "
-            f"the group {known}: it is not the newest state",
+            f"the file ends with entry {chain.sequence} of {config.input.topic}, and the group {known}: it "
+            "is not the newest state",
             fix="start `streampair run` where the state is, stop it, and export again; if the group's "
             "register is lost, `streampair state recover CONFIG --ignore-register` there first",
         )
@@ -690,5 +656,5 @@ def _export_seal(states: States) -> Seal:
     return Seal([*keys, *([] if kept is None else [kept])])
 
 
-def _export_context(config: Config, partition: int, what: str) -> bytes:
-    return repr(("export", config.app, config.input.topic, partition, what)).encode()
+def _export_context(config: Config, what: str) -> bytes:
+    return repr(("export", *config.lane_id, what)).encode()

@@ -23,8 +23,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from streampair.engine import Commit, LogAppend, UnusableLogError
+from streampair.engine.lane_id import LaneId
 from streampair.engine.snapshot import OR_ANEW
-from streampair.engine.source import partition_label
 from streampair.errors import (
     CommitOutcomeUnknownError,
     ConfigError,
@@ -155,16 +155,10 @@ class TopicStore:
                 "the input, or set store.key_file",
             )
 
-    async def open(self, partition: Partition, starts: Mapping[int, int]) -> TopicLane:
-        """Fence every earlier owner of a lane, and return its store."""
+    async def open(self, starts: Mapping[int, int]) -> TopicLane:
+        """Fence every earlier owner of the lane, and return its store."""
         lane = TopicLane(
-            self._config,
-            self._topic,
-            self._seal,
-            partition,
-            starts,
-            self._lanes.discard,
-            cluster=self._cluster,
+            self._config, self._topic, self._seal, starts, self._lanes.discard, cluster=self._cluster
         )
         await lane.start()
         self._lanes.add(lane)
@@ -197,9 +191,9 @@ class TopicStore:
             await lane.close()
 
 
-def context_of(app: str, partition: Partition) -> bytes:
+def context_of(identity: LaneId) -> bytes:
     """Prefix of the associated data of a lane's values."""
-    lane = f"{app}|{partition.topic}|{partition.partition}".encode()
+    lane = identity.text.encode()
     return len(lane).to_bytes(4, "big") + lane
 
 
@@ -328,7 +322,6 @@ class TopicLane:
         config: Config,
         topic: LogTopic,
         seal: Seal,
-        partition: Partition,
         starts: Mapping[int, int],
         on_close: Callable[[TopicLane], None],
         *,
@@ -337,11 +330,10 @@ class TopicLane:
         self._config = config
         self._topic = topic
         self._seal = seal
-        self._source = partition
         self._log = Partition(topic.name, 0)
         self._starts = starts
         self._on_close = on_close
-        self._context = context_of(config.app, partition)
+        self._context = context_of(config.lane_id)
         self._limit = config.output.max_message_bytes - _MARGIN
         self._lines: list[LogAppend] = []
         self._waiting: dict[Partition, list[Message]] = {}
@@ -358,8 +350,8 @@ class TopicLane:
         self.on_trouble: Callable[[str], None] = lambda _: None
         self._producer = cluster.transactional_producer(
             config.require_kafka(),
-            transactional_id(config.app, partition.topic, partition.partition),
-            name=f"{partition.topic}/{partition_label(partition.partition)}",
+            transactional_id(*config.lane_id),
+            name=config.input.topic,
             max_message_bytes=config.output.max_message_bytes,
             timeout_seconds=config.store.transaction_timeout.seconds,
             topics=(config.output_topic, topic.name),
@@ -514,7 +506,7 @@ class TopicLane:
     async def _transaction(
         self, sends: list[tuple[Partition, list[Message]]], append: LogAppend
     ) -> dict[Partition, list[int]]:
-        offsets = group_offsets(self._source, self._starts, append)
+        offsets = group_offsets(self._config.input.topic, self._starts, append)
         pause = 0.1
         while True:
             try:
@@ -546,7 +538,7 @@ class TopicLane:
             give_up.cancel()
         raise CommitOutcomeUnknownError(
             f"the broker did not answer in time, so it is unknown whether the last commit of "
-            f"{self._source.topic}/{partition_label(self._source.partition)} is stored",
+            f"{self._config.input.topic} is stored",
             fix="none is needed: the next start of the lane reads the outcome",
         )
 

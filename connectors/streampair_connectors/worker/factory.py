@@ -32,9 +32,7 @@ from streampair.engine import (
     Saving,
 )
 from streampair.engine.fits import PendingModel
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.pipeline import check_explains
-from streampair.engine.source import partition_label
 from streampair.errors import ConfigError, PrivacyError, SnapshotError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import EntityLimit, NoiseKey
@@ -51,7 +49,6 @@ __all__ = [
     "compile_kernels",
     "draws_key",
     "is_private",
-    "lane_id",
     "minimal_config",
     "start_model",
     "taken_cells",
@@ -68,14 +65,6 @@ _FIRST_BATCH, _FIRST_RELEASE_SECONDS = 500, 10.0
 log = get_logger(__name__)
 
 AnyLane = TypeVar("AnyLane", bound=Lane)
-
-
-def lane_id(config: Config, topic: str) -> str:
-    """Return the unique name of a lane in the store.
-
-    Names of applications and topics contain dots, dashes and underscores, but no `@`.
-    """
-    return f"{config.app}@{topic}-{partition_label(WHOLE_TOPIC)}"
 
 
 def input_partitions(config: Config, count: int) -> list[Partition]:
@@ -226,7 +215,7 @@ def build_lane(
     ConfigError, PrivacyError
         The model cannot be used in a lane; the message says why.
     """
-    identity = LaneId(config.app, config.input.topic) if identity is None else identity
+    identity = config.lane_id if identity is None else identity
     with _warnings_logged(identity):
         saving = _saving(config) if snapshots else None
         return _build(Lane, config, decode, identity, noise_key, saving=saving)
@@ -255,7 +244,7 @@ def build_logged_lane(
     ConfigError, PrivacyError
         The model cannot be used in a lane; the message says why.
     """
-    identity = LaneId(config.app, config.input.topic) if identity is None else identity
+    identity = config.lane_id if identity is None else identity
     with _warnings_logged(identity):
         lane = _build(
             LoggedLane,

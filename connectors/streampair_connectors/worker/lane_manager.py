@@ -23,7 +23,7 @@ from streampair.engine import (
 from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.lane_log import place_of
 from streampair.engine.records import LABEL_IN_EVENT, LABEL_LATER
-from streampair.engine.source import Positions, partition_key, partition_label
+from streampair.engine.source import Positions
 from streampair.engine.wal import Range
 from streampair.errors import StoreError
 from streampair.privacy import NoiseKey
@@ -38,7 +38,7 @@ from streampair_connectors.observability.metric_definitions import LaneLabels
 from streampair_connectors.observability.metric_history import LetterCause
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import LaneStore, Store
-from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions, lane_id
+from streampair_connectors.worker.factory import build_logged_lane, draws_key, input_partitions
 from streampair_connectors.worker.flow_control import Pace
 from streampair_connectors.worker.timing import DecodeClock, Estimates, LaneTimer
 
@@ -134,7 +134,6 @@ class OpenLane:
         store: LaneStore,
         clock: DecodeClock,
         telemetry: Telemetry,
-        partition: Partition,
         estimates: Estimates,
         *,
         spans: Mapping[int, tuple[int, int]],
@@ -144,10 +143,9 @@ class OpenLane:
         host: Host = THIS_HOST,
     ) -> None:
         self._host = host
-        self.topic, self.partition = partition
-        self.topic_partition = partition
-        self.labels: LaneLabels = (*(config.app, self.topic, partition_label(self.partition), lane.name),)
-        self.encoder = Encoder(app=config.app, learner=lane.name, topic=self.topic, partition=self.partition)
+        self.topic = config.input.topic
+        self.labels: LaneLabels = (config.app, self.topic, lane.name)
+        self.encoder = Encoder(app=config.app, learner=lane.name, topic=self.topic, partition=WHOLE_TOPIC)
         self.logged_lane = lane
         self.store = store
         self.dirty = False
@@ -220,7 +218,6 @@ class OpenLane:
                 "dead_letters",
                 app=self.labels[0],
                 topic=self.topic,
-                partition=partition_key(self.partition),
                 count=count,
                 last_offset=last.offset,
                 last_stage=last.stage,
@@ -236,7 +233,6 @@ class OpenLane:
                 "values_outside_bounds",
                 app=self.labels[0],
                 topic=self.topic,
-                partition=partition_key(self.partition),
                 features=new,
                 next_step="learners with bounds clip such values: fix the producer, or declare wider "
                 "bounds, with another application name",
@@ -254,7 +250,7 @@ def refuse_other_state(config: Config) -> None:
     ------
     StoreError
     """
-    name = config.state_directory / lane_id(config, config.input.topic)
+    name = config.state_directory / config.lane_name
     if config.store.in_kafka and name.with_name(f"{name.name}.log").exists():
         raise StoreError(
             f"the state is kept in Kafka, topic {config.log_topic!r}, which has no log of this lane; but "
@@ -370,11 +366,11 @@ class Opener:
             The lane cannot continue, belongs to another configuration, or something that it needs cannot be
             read. The store is closed again.
         """
-        partition = Partition(self._config.input.topic, WHOLE_TOPIC)
+        topic = self._config.input.topic
         partitions = input_partitions(self._config, self._partitions)
         spans = await self._lookup.spans(partitions)
         # 1 fence every earlier owner
-        store = await self._store.open(partition, {number: start for number, (start, _) in spans.items()})
+        store = await self._store.open({number: start for number, (start, _) in spans.items()})
         try:
             # 2 read the register, then the log: both only after the fence
             committed = await self._store.committed(partitions)
@@ -385,12 +381,12 @@ class Opener:
                 refuse_other_state(self._config)
             # 3 verify
             in_thread = self._host.in_thread  # what takes long, so that heartbeats are sent
-            lane = await self._build(store, partition, fresh=not frames and not any(committed.values()))
+            lane = await self._build(store, fresh=not frames and not any(committed.values()))
             request = await in_thread(functools.partial(lane.read, frames))
             snapshot = None if request.content is None else await store.snapshot(request.content)
             external = await external_state(
                 self._lookup,
-                partition.topic,
+                topic,
                 request,
                 committed,
                 spans=spans,
@@ -403,8 +399,8 @@ class Opener:
             replayed_due: list[OrderedRecord] = []
             source = lane.source
             assert source is not None  # it reads the whole topic
-            await self._replay(lane, source, partition.topic, request, replayed_due)
-            announced = await self._read_ranges(lane, source, partition.topic)
+            await self._replay(lane, source, topic, request, replayed_due)
+            announced = await self._read_ranges(lane, source, topic)
             # 6 log the start, before anything is released
             if request.used < len(frames):
                 await store.cut(request.used)
@@ -417,8 +413,7 @@ class Opener:
             log.warning(
                 "lane_goes_on",
                 app=self._config.app,
-                topic=partition.topic,
-                partition=partition_key(partition.partition),
+                topic=topic,
                 message=warning,
                 next_step="none, if the store is the newest: the lane goes on where its log ends. Otherwise "
                 "stop, and put the newest store back",
@@ -431,7 +426,6 @@ class Opener:
             store,
             self._clock,
             self._telemetry,
-            partition,
             self._estimates,
             spans=spans,
             announced=announced,
@@ -440,7 +434,7 @@ class Opener:
             host=self._host,
         )
 
-    async def _build(self, store: LaneStore, partition: Partition, *, fresh: bool) -> LoggedLane:
+    async def _build(self, store: LaneStore, *, fresh: bool) -> LoggedLane:
         config = self._config
         key = None
         if draws_key(config):

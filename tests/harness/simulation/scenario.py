@@ -18,7 +18,7 @@ from unittest import mock
 from pydantic import SecretStr
 from streampair_connectors.codecs.formats import event_decoder
 from streampair_connectors.config import Config, parse_config
-from streampair_connectors.kafka import Message, Partition
+from streampair_connectors.kafka import Message
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import TopicLog, context_of, seal_of
 from streampair_connectors.worker import session
@@ -31,7 +31,6 @@ from harness.simulation.clients import Connection, cluster_of
 from harness.simulation.loop import HangError, Process, SimulatedLoop
 from streampair.engine import ExternalState, OrderedRecord, Scored
 from streampair.engine.wal import (
-    WHOLE_TOPIC,
     Chain,
     CommitEntry,
     Position,
@@ -500,7 +499,6 @@ class Run:
     def _frames(self) -> list[bytes]:
         """The frames of the log from its beginning, those that were deleted too."""
         log = self.broker.topics[LOG][0]
-        lane = Partition(INPUT, WHOLE_TOPIC)
 
         class Whole:
             name = LOG
@@ -509,7 +507,7 @@ class Run:
             async def read(partition: int) -> list[tuple[int, bytes | None, bytes]]:
                 return [(e.offset, e.key, e.value or b"") for e in log.everything if e.visible]
 
-        work = TopicLog.read(Whole, 0, seal_of(self.config), context_of(self.config.app, lane))  # type: ignore[arg-type]
+        work = TopicLog.read(Whole, 0, seal_of(self.config), context_of(self.config.lane_id))  # type: ignore[arg-type]
         try:
             work.send(None)
         except StopIteration as done:

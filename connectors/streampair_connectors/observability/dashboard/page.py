@@ -17,7 +17,7 @@ from aiohttp import web
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
-from streampair_connectors.observability.metric_definitions import SERIES, LaneLabels, lane_order
+from streampair_connectors.observability.metric_definitions import SERIES, LaneLabels
 from streampair_connectors.observability.metric_history import POINTS, Track
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.privacy_card import audit_summary, public_report
@@ -87,7 +87,7 @@ def frame(
         if after is None:
             content["series"] = _words(public=public)
         lanes = []
-        for key, track in sorted(tracks, key=lambda item: lane_order(cast("LaneLabels", item[0]))):
+        for key, track in sorted(tracks):
             labels = cast("LaneLabels", key)
             series = telemetry.values(labels, public=public)
             values = {name: value for name, value in series.items() if value != {}}
@@ -128,12 +128,11 @@ def _words(*, public: bool) -> dict[str, dict[str, str]]:
 def _lane(
     telemetry: Telemetry, labels: LaneLabels, track: Track, values: Mapping[str, Any], *, public: bool
 ) -> dict[str, Any]:
-    app, topic, partition, learner = labels
+    app, topic, learner = labels
     gauges = telemetry.gauges(app).get(labels)
     content = {
         "app": app,
         "topic": topic,
-        "partition": partition,
         "learner": learner,
         "since": track.since,
         "releases": _releases(gauges, track, public=public),
@@ -171,7 +170,7 @@ def _report(
     content = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
     content["card"] = [dict(line) for line in report.card]
     content["text"] = f"{report}\n{report.details}"
-    content["audit"] = audit_summary(audit, report, labels[3])
+    content["audit"] = audit_summary(audit, report, labels[2])
     return content
 
 

@@ -54,9 +54,9 @@
   const hour = (t) => new Date(t * 1000).toLocaleTimeString("en-GB");
   const now = () => (recorded ? meta.now : Date.now() / 1000 + offset);
 
-  const idOf = (lane) => JSON.stringify([lane.app, lane.topic, lane.partition, lane.learner]);
+  const idOf = (lane) => JSON.stringify([lane.app, lane.topic, lane.learner]);
   // One lane may read the whole topic.
-  const nameOf = (lane) => `${lane.app}: ${lane.topic}${lane.partition === "all" ? "" : `[${lane.partition}]`}`;
+  const nameOf = (lane) => `${lane.app}: ${lane.topic}`;
   const value = (lane, name) => lane.values[name];
   const total = (v) => (known(v) ? Object.values(v).reduce((a, b) => a + b, 0) : undefined);
   const first = (v) => (v && typeof v === "object" ? Object.values(v)[0] : v);
@@ -582,7 +582,7 @@
       h("h2", { class: "next-head" }, "Forks and restarts"), h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " forks are charged (windows that may have been released twice)", text([id], () => { const dates = lane1(id).fork_dates || []; return dates.length ? `, with the commit of ${dates.map(([t, n]) => (dates.length > 1 ? `${when(t)} (${count(n)} by then)` : when(t))).join(", ")}` : ""; }), ". ", titled("privacy_generation", ": "), num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
       h("p", { class: "note" }, "A fork is charged when a crash may have released a window of models twice, with other noise. The plan sets some aside.")));
     out.push(listed("What is not covered", UNCOVERED, h("h2", { class: "next-head" }, "What the last audit found"), h("div", {}, ...audited([id]))), listed("What would void it", VOIDS));
-    const lane = lane1(id), query = new URLSearchParams({ app: lane.app, topic: lane.topic, partition: lane.partition, learner: lane.learner });
+    const lane = lane1(id), query = new URLSearchParams({ app: lane.app, topic: lane.topic, learner: lane.learner });
     out.push(lines("half", { title: "Epsilon", yLabel: seriesOf("privacy_epsilon_spent").unit, series: [{ id, name: titleOf("privacy_epsilon_spent"), colour: 0, points: column(id, "privacy_epsilon_spent", "t") }, { id, name: titleOf("privacy_epsilon_budget"), colour: 4, dashed: true, points: () => { const t = lane1(id).history.t; return t.length ? { x: [t[0], t[t.length - 1]], y: [v("privacy_epsilon_budget"), v("privacy_epsilon_budget")] } : { x: [], y: [] }; } }], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
     out.push(card("half", titled("privacy_releases_total"), releases(id)));
     out.push(card("", "The mechanism",
@@ -664,7 +664,7 @@
       if (of("unvouched")) parts.push(`cannot be vouched for in full in ${of("unvouched")}`);
       if (of("void")) parts.push(`is void in ${of("void")}`);
       return `${plural(ids.length, "lane keeps", "lanes keep")} a privacy account: ${parts.join(", ")}.${others ? ` ${plural(others, "lane keeps", "lanes keep")} none.` : ""}`;
-    })), h("p", { class: "note" }, ...typed((ids.every((id) => lane1(id).partition === "all") ? "Learners on one topic see the same records: their spends add up (mu²)." : "Learners on one partition see the same records: their spends add up (mu²). Partitions hold different records, so of a record the largest counts.") + " `streampair budget show` adds up the applications of several configurations."))));
+    })), h("p", { class: "note" }, ...typed("Learners on one topic see the same records: their spends add up (mu²). `streampair budget show` adds up the applications of several configurations."))));
     out.push(listed("What is not covered", UNCOVERED), listed("What would void it", VOIDS), card("third", "What the last audit found", h("div", {}, ...audited(ids))));
     out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], [titled("privacy_guarantee")], ...["epsilon_budget", "delta", "epsilon_spent", "mu_spent", "horizon_left", "releases_total", "forks", "since_seconds"].map((name) => [titled(`privacy_${name}`), "n"])],
       ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_epsilon_spent", four), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count), text([id], () => or(when)(value(lane1(id), "privacy_since_seconds")))]))));
