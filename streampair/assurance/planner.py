@@ -322,10 +322,8 @@ class _Search:
         self, made: Callable[..., PrivateLearner], params: dict[str, Any], names: list[str], n: int
     ) -> Built | None:
         if n > _LONGEST_FIT and "horizon" in params:
-            # Without features a learner fits no plan, and its settings are complete.
-            empty = made(entity=None)
-            empty.features, empty.entity = names, self.entity
-            settings = empty._validate().settings(names)
+            # A learner that waits for its features has fitted no plan.
+            settings = made(entity=None).settings_with(features=names, entity=self.entity)
             if isinstance(settings.mechanism, FTRL):
                 params["warmup"] = settings.warmup
                 del params["horizon"]

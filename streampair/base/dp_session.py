@@ -898,6 +898,8 @@ class PrivateState:
 
     Attributes
     ----------
+    parameters
+        As given.
     session
         Takes the slots.
     counts, identity
@@ -916,7 +918,7 @@ class PrivateState:
 
     def __init__(self, parameters: ValidatedParameters, identity: Identity) -> None:
         limit = parameters.entity
-        self._parameters = parameters
+        self.parameters = parameters
         self.identity = identity
         self.counts = Counts()
         self.admission = None if limit is None else Admission(limit)
@@ -930,7 +932,7 @@ class PrivateState:
 
     def begin(self) -> None:
         """Begin with what is known before the first record: a plan, a start model or declared features."""
-        features = self._parameters.features
+        features = self.parameters.features
         if self.planned is not None:
             self._begin(*self.planned)
         elif features is not None:
@@ -942,13 +944,13 @@ class PrivateState:
 
     def _wait(self) -> UninitializedSession:
         """Wait for a record that names the features."""
-        settings = self._parameters.settings(None)
+        settings = self.parameters.settings(None)
         self.session = waiting = UninitializedSession(settings, self.identity, self._begin_with)
         return waiting
 
     def _begin(self, names: Sequence[Hashable], plan: Mapping[str, Any] | None = None) -> PrivateSession:
         """Fix the feature set, and with it the dimension and the noise; the numbers of a plan are taken."""
-        settings = self._parameters.settings(names, plan)
+        settings = self.parameters.settings(names, plan)
         session = PrivateSession(settings, names, self.identity, self.counts, self.admission, plan)
         if self._deferred is not None:
             session.state.defer_fits(self._deferred)
@@ -965,7 +967,7 @@ class PrivateState:
         """
         if self.planned is not None:
             return self._begin(*self.planned)
-        declared = self._parameters.bounds
+        declared = self.parameters.bounds
         present = set(names)
         lacking = [name for name in declared if name not in present]
         session = self._begin([*declared, *(name for name in names if name not in declared)])
@@ -983,8 +985,8 @@ class PrivateState:
 
         Names in `bounds` are part of it, too. Both are public, so no record decides about the set.
         """
-        features = self._parameters.features
-        return list(dict.fromkeys([*self._parameters.bounds, *start.names])) if features is None else features
+        features = self.parameters.features
+        return list(dict.fromkeys([*self.parameters.bounds, *start.names])) if features is None else features
 
     def begin_from(self, start: StartModel) -> None:
         """Begin with a model, before the first record.
@@ -1045,7 +1047,7 @@ class PrivateState:
 
     def renewed(self) -> PrivateState:
         """This state before its first record, and before a session: for a state or plan that is loaded."""
-        other = PrivateState(self._parameters, self.identity.renewed())
+        other = PrivateState(self.parameters, self.identity.renewed())
         other.start, other.planned, other._deferred = self.start, self.planned, self._deferred
         other.standing = copy.deepcopy(self.standing)
         return other
@@ -1053,7 +1055,7 @@ class PrivateState:
     def load_plan(self, saved: Mapping[str, Any]) -> None:
         """Begin under a plan; ValueError and the like if it cannot be of this learner."""
         names, numbers = list(saved["names"]), dict(saved["plan"])
-        features = self._parameters.features
+        features = self.parameters.features
         if len(set(names)) != len(names) or set(names) != set(names if features is None else features):
             raise ValueError("other features")
         self._begin(names, numbers)
@@ -1094,7 +1096,7 @@ class PrivateState:
         self._set_start(start)
         if saved["names"] is not None:
             self._load_session(saved)
-        elif self._parameters.features is None and start is None:
+        elif self.parameters.features is None and start is None:
             # Also where a plan says what the features will be: slots wait for the record that names them.
             self._wait().pending = int(saved["pending"])
         else:

@@ -105,7 +105,7 @@ class PrivateLearner(Learner):
             *(base.score_one, base.learn_one, base.take, base.take_or_raise),
         )
         identity = Identity(self.noise_key, self.seed, lambda: sorted(self._fingerprint().items()))
-        self._private = PrivateState(self._validate(), identity)
+        self._private = PrivateState(ValidatedParameters(self, self._task), identity)
         self._private.begin()
         horizon = self._private.session.settings.horizon
         warn_if_doubtful(float(self.epsilon), float(self.delta), horizon, stacklevel=3)
@@ -115,10 +115,6 @@ class PrivateLearner(Learner):
         """For River's checks: what a learner without defaults for its budget is made with."""
         required = any(field.name == "horizon" and field.default is MISSING for field in fields(cls))
         yield {"epsilon": 1.0, "delta": 1e-4, "horizon": 1000} if required else {}
-
-    def _validate(self) -> ValidatedParameters:
-        """The parameters, checked."""
-        return ValidatedParameters(self, self._task)
 
     def _fingerprint(self) -> dict[str, object]:
         """As in the base, without the key: a lane may get another one, and goes on."""
@@ -573,6 +569,23 @@ class PrivateLearner(Learner):
     def settings(self) -> Settings:
         """Validated settings of the guarantee, with the defaults filled in."""
         return self._private.session.settings
+
+    def settings_with(self, *, features: Sequence[Hashable], **changes: Any) -> Settings:
+        """The settings that a learner of these parameters would have with some changed; no plan is fitted.
+
+        Parameters
+        ----------
+        features
+            Names of the features.
+        changes
+            Further parameters, by name.
+
+        Raises
+        ------
+        ConfigError
+            If no guarantee can be given with them.
+        """
+        return self._private.parameters.replace(features=features, **changes).settings(features)
 
     @property
     def run(self) -> PrivateSession | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
@@ -214,6 +215,18 @@ class ValidatedParameters:
         self._loss = task.checked_loss(self._pairs.loss)
         self._mu = planned_mu(learner.epsilon, learner.delta)
         self._made: dict[tuple[Hashable, ...] | None, Settings] = {}
+
+    def replace(self, **changes: Any) -> ValidatedParameters:
+        """These parameters with some changed, checked again; the learner keeps its own.
+
+        Parameters
+        ----------
+        changes
+            By their names.
+        """
+        parameters = copy.copy(self._learner)
+        vars(parameters).update(changes)
+        return ValidatedParameters(parameters, self._task)
 
     def settings(self, names: Sequence[Hashable] | None, plan: Mapping[str, Any] | None = None) -> Settings:
         """The settings for these features, which are made once.
