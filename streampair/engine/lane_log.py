@@ -247,7 +247,7 @@ class LaneLog:
             self._known = known = RecoveredState.of([genesis])
             assert known is not None
             appends.append(self._append(self._chain.add(genesis)))
-        elif facts.registers and not known.attempts and self._registered(facts) is None:
+        elif facts.registers and not known.attempts and facts.read_register(self._key) is None:
             # The process that began the log died before it wrote the register. No attempt may precede that.
             appends.append(self._append())
         self._partitions = facts.partitions
@@ -565,9 +565,6 @@ class LaneLog:
             return LogAppend(frames, self._register(), None, positions=self._positions(None))
         positions = self._positions(known.source)
         return LogAppend(frames, self._register(), known.next_offset, positions=positions)
-
-    def _registered(self, facts: ExternalState) -> Register | None:
-        return None if facts.register is None else Register.read(self._key, facts.register)
 
     def _register(self) -> str:
         account = self._reservations

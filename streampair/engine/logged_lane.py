@@ -163,21 +163,27 @@ class LoggedLane(Lane):
         if snapshot is not None or (log.known is not None and log.known.saved is not None):
             log.check_content(b"" if snapshot is None else snapshot)
         appends, warnings = log.start(facts, report=self._summary())
-        known, private = log.known, self._model.private
+        self._recover(snapshot)
+        known = log.known
+        assert known is not None  # `log.start` begins a new one
+        if known.span_override is not None:
+            self._batch.next_offset = known.span_override.next_offset
+            self._since = self._since or (0 if known.tip is None else since_of(known.tip.privacy))
+        if known.tip is not None:
+            self._dates.load(known.tip.privacy)  # commits after the snapshot have dates of their own
+        log.restored()
+        if self._fits is not None:
+            self._fits.follow(known.models, self.next_offset or 0)
+        self._working = log.replay_until is None
+        return appends, warnings
+
+    def _recover(self, snapshot: bytes | None) -> None:
+        """Restore the snapshot; without one take the plan, which is fitted once, on whatever machine."""
+        known, private = self._log.known, self._model.private
         if snapshot is not None:
             self.restore(snapshot)
         elif private is not None and known is not None and known.plan is not None:
-            private.load_plan(known.plan)  # the plan is fitted once, on whatever machine
-        if log.known is not None and log.known.span_override is not None:
-            self._batch.next_offset = log.known.span_override.next_offset
-            tip = log.known.tip
-            self._since = self._since or (0 if tip is None else since_of(tip.privacy))
-        if log.known is not None and log.known.tip is not None:
-            self._dates.load(log.known.tip.privacy)  # commits after the snapshot have dates of their own
-        log.restored()
-        self._follow_models()
-        self._working = log.replay_until is None
-        return appends, warnings
+            private.load_plan(known.plan)
 
     def override(
         self, cause: Cause, facts: ExternalState, when: str, snapshot: bytes | None = None
@@ -195,11 +201,9 @@ class LoggedLane(Lane):
         """
         known, private = self._log.known, self._model.private
         report = None if known is None else (known.genesis if known.tip is None else known.tip).privacy
-        if known is not None and snapshot is not None:
+        if snapshot is not None:
             self._log.check_content(snapshot)
-            self.restore(snapshot)
-        elif private is not None and known is not None and known.plan is not None:
-            private.load_plan(known.plan)
+        self._recover(snapshot)
         tip_ledger = None if known is None or known.tip is None else known.tip.ledger
         accepted = self._log.override(cause, facts, when)
         if private is None or self._reservations is None or report is None:
@@ -242,14 +246,9 @@ class LoggedLane(Lane):
             )
         return self._log.begin_anew(facts, when)
 
-    def _follow_models(self) -> None:
-        known = self._log.known
-        if self._fits is not None and known is not None:
-            self._fits.follow(known.models, self.next_offset or 0)
-
     @property
     def source(self) -> Positions | None:
-        """Positions of a lane that reads a whole topic; None: it reads one partition."""
+        """Positions in the partitions; None: it takes the records of one."""
         return self._log.source
 
     @property

@@ -20,6 +20,7 @@ from streampair.engine.wal import (
     Digests,
     Entry,
     GenesisEntry,
+    LogKey,
     ModelEntry,
     OverrideEntry,
     Range,
@@ -258,6 +259,10 @@ class ExternalState:
     spans: Mapping[int, tuple[int, int]] | None = None
     offsets: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
+    def read_register(self, key: LogKey) -> Register | None:
+        """The register, verified; None: the group has none."""
+        return None if self.register is None else Register.read(key, self.register)
+
     def places(self, known: RecoveredState | None) -> list[_Place]:
         """Known state of each partition that the lane reads."""
         if self.spans is None:
@@ -363,7 +368,7 @@ def verify_log(
         log is gone or cut, so that a lane of any learner would score events again; without an account it has
         this further choice.
     """
-    register = None if facts.register is None else Register.read(chain.key, facts.register)
+    register = facts.read_register(chain.key)
     if known is None:
         if register is not None:
             refuse(
@@ -639,7 +644,7 @@ def override_start(
             fix=f"put the newest store back; if it is lost, {ANOTHER}",
         )
     problem = overridden_problem(known, chain, facts, cause, private=private, entity=entity)
-    register = None if facts.register is None else Register.read(chain.key, facts.register)
+    register = facts.read_register(chain.key)
     # A span skipped by an earlier override, with no commit since, stays skipped.
     from_snapshot = cause == "span" or known.span_override is not None
     ledger, charged = None, (0, 0)
@@ -695,7 +700,7 @@ def overridden_problem(
         if cause != "rollback":
             raise chain.damage
         found.append(chain.damage.problem)
-        if private and (facts.register is None or Register.read(chain.key, facts.register) is None):
+        if private and facts.read_register(chain.key) is None:
             raise PrivacyError(
                 f"{chain.damage.problem}; and the group has no register, so that nothing shows what was "
                 "released",

@@ -1,8 +1,8 @@
-"""Positions of a lane that reads a whole topic: its ordinals stand for records of several partitions.
+"""Positions of a lane in the partitions of its topic.
 
-A lane counts records by one number. Where it reads one partition, that is the offset. Where it reads a whole
-topic, it is the ordinal of the record in the order over all partitions. This module keeps which records the
-ordinals stand for: the position in each partition, and the ranges that were taken, which the log holds.
+A lane counts records by one number, their ordinal in the order over all partitions. This module keeps which
+records the ordinals stand for: the position in each partition, and the ranges that were taken, which the log
+holds. The records of one partition (`LaneId`) are counted by their offsets, and need none of this.
 """
 
 from __future__ import annotations
@@ -114,15 +114,16 @@ class Positions:
 
     def load(self, state: SourceState | None) -> None:
         """Go on where a log says."""
-        self._next = {} if state is None else {each.partition: each for each in state.positions}
-        self._due = {} if state is None else {each.partition: each for each in state.due}
-        self.labels = {} if state is None else {each.partition: each.next_offset for each in state.labels}
-        self.expired = 0 if state is None else state.expired
-        self._waits = [] if state is None else list(state.waits)
-        self.matched = {} if state is None else {each.partition: each for each in state.matched}
-        self._ahead = [] if state is None else list(state.ahead)
+        state = SourceState([], []) if state is None else state
+        self._next = {each.partition: each for each in state.positions}
+        self._due = {each.partition: each for each in state.due}
+        self.labels = {each.partition: each.next_offset for each in state.labels}
+        self.expired = state.expired
+        self._waits = list(state.waits)
+        self.matched = {each.partition: each for each in state.matched}
+        self._ahead = list(state.ahead)
         self._taken = []
-        self.producer_times = state is not None and state.producer_times
+        self.producer_times = state.producer_times
 
     @property
     def positions(self) -> Mapping[int, Position]:
@@ -182,13 +183,10 @@ class Positions:
                 if before is not None:
                     clock = max(before.clock, clock)
                 positions[each.partition] = Position(each.partition, each.end, clock)
-            last = self._taken[-1] if self._taken else None
-            same = last is not None and last.partition == each.partition and each.first >= last.end
-            same = same and last is not None and last.early == each.early
-            same = same and last is not None and (not each.early or each.first == last.end)
-            if last is not None and same and bool(last.labels) == bool(each.labels):
+            if self._taken and _continues(each, self._taken[-1]):
+                last = self._taken[-1]
                 count, labels = last.count + each.count, last.labels + each.labels
-                self._taken[-1] = Range(each.partition, last.first, each.end, count, labels, each.early)
+                self._taken[-1] = msgspec.structs.replace(last, end=each.end, count=count, labels=labels)
             else:
                 self._taken.append(each)
         self._ahead = after(self._ahead, records) if self._ahead else []
@@ -213,6 +211,13 @@ class Positions:
         )
 
 
+def _continues(each: Range, last: Range) -> bool:
+    """Whether a range goes on with records of the same partition and way as the one before it."""
+    if (each.partition, each.early, bool(each.labels)) != (last.partition, last.early, bool(last.labels)):
+        return False
+    return each.first == last.end if each.early else each.first >= last.end
+
+
 def after(ranges: Sequence[Range], records: Sequence[OrderedRecord]) -> list[Range]:
     """Subtract records, taken from their front, from ranges."""
     left, count = list(ranges), len(records)
@@ -220,9 +225,9 @@ def after(ranges: Sequence[Range], records: Sequence[OrderedRecord]) -> list[Ran
         if left[0].count <= count:
             count -= left.pop(0).count
         else:
-            end, part = records[-1].position + 1, left[0]
-            left[0] = Range(
-                part.partition, end, part.end, part.count - count, part.labels[count:], part.early
+            first, part = records[-1].position + 1, left[0]
+            left[0] = msgspec.structs.replace(
+                part, first=first, count=part.count - count, labels=part.labels[count:]
             )
             count = 0
     return left
