@@ -28,7 +28,6 @@ from streampair_connectors.kafka import Consumer, Partition
 from streampair_connectors.worker.sources import TopicSource
 from worker import BROKER, broker, create
 
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.source import Positions
 
 LARGE = 900_000
@@ -104,7 +103,7 @@ class Reader:
             source.begin(SimpleNamespace(logged_lane=logged, spans=spans, announced=[], store=store))  # type: ignore[arg-type]
             while len(self.places) < until:
                 most = draw.randrange(1, 2000) if self._disturbed else 1000
-                found: Any = (await source.poll(most, 0.2)).get(Partition(self._topic, WHOLE_TOPIC), [])
+                found = await source.poll(most, 0.2)
                 self._positions.took(found)
                 self.places += [(record.partition, record.position) for record in found]
                 if self._disturbed:

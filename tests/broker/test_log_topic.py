@@ -208,21 +208,21 @@ def test_a_log_is_read_to_its_end(apache_kafka: Cluster, unique: Unique) -> None
     topic, app = made(apache_kafka, unique), unique("app")
 
     async def body() -> None:
-        assert await topic.read(0) == []
+        assert await topic.read() == []
         async with writer(apache_kafka, topic, app) as write:
             (first,) = await write(Message(b"k", b"one"))
             second = await write(Message(None, b"two"), Message(b"k", b"three"))
         await settle(apache_kafka, app)
         whole = [(first, b"k", b"one"), (second[0], None, b"two"), (second[1], b"k", b"three")]
-        assert await topic.read(0) == whole
-        await topic.trim(0, second[0])
-        assert await topic.read(0) == whole[1:]
-        await topic.trim(0, second[1] + 1)  # only the marker is left
-        assert await topic.read(0) == []
+        assert await topic.read() == whole
+        await topic.trim(second[0])
+        assert await topic.read() == whole[1:]
+        await topic.trim(second[1] + 1)  # only the marker is left
+        assert await topic.read() == []
         async with writer(apache_kafka, topic, app) as write:
             (last,) = await write(Message(None, b"four"))
         await settle(apache_kafka, app)
-        assert await topic.read(0) == [(last, None, b"four")]
+        assert await topic.read() == [(last, None, b"four")]
 
     asyncio.run(body())
 
@@ -237,7 +237,7 @@ class Trimming(RecordReader):
     async def spans(self, partitions: Sequence[Partition]) -> dict[int, tuple[int, int]]:
         found = await super().spans(partitions)
         if self._left:
-            await self._topic.trim(0, self._left.pop(0))
+            await self._topic.trim(self._left.pop(0))
         return found
 
 
@@ -251,7 +251,7 @@ def test_a_log_that_its_owner_trims_meanwhile_is_read_again(apache_kafka: Cluste
         lookup = Trimming(apache_kafka, topic, offsets[1:3])
         try:
             reading = LogTopic(settings(apache_kafka), topic.name, lookup=lookup)
-            assert [value for _, _, value in await reading.read(0)] == [b"2", b"3"]
+            assert [value for _, _, value in await reading.read()] == [b"2", b"3"]
         finally:
             await lookup.stop()
 
@@ -272,16 +272,16 @@ def test_what_was_undone_or_is_under_way_is_not_read(apache_kafka: Cluster, uniq
             await old.send_and_wait(topic.name, b"undone", partition=0)
             await old.abort_transaction()
             await settle_offset(apache_kafka, topic, first + 4)
-            assert await topic.read(0) == [(first, None, b"one")]
+            assert await topic.read() == [(first, None, b"one")]
             await old.begin_transaction()
             await old.send_and_wait(topic.name, b"under way", partition=0)
-            assert await topic.read(0) == [(first, None, b"one")]
+            assert await topic.read() == [(first, None, b"one")]
             await settle(apache_kafka, app)  # another owner: it never will be
-            assert await topic.read(0) == [(first, None, b"one")]
+            assert await topic.read() == [(first, None, b"one")]
         async with writer(apache_kafka, topic, app) as write:
             (last,) = await write(Message(None, b"two"))
         await settle(apache_kafka, app)
-        assert await topic.read(0) == [(first, None, b"one"), (last, None, b"two")]
+        assert await topic.read() == [(first, None, b"one"), (last, None, b"two")]
 
     asyncio.run(body())
 
@@ -310,16 +310,16 @@ def test_large_states_come_back_as_they_were(apache_kafka: Cluster, unique: Uniq
             await write(Message(b"a", b"before"))
             await write(*(Message(b"state", state) for state in states), Message(b"b", b"after"))
         await settle(apache_kafka, app)
-        found = await topic.read(0)
+        found = await topic.read()
         assert [key for _, key, _ in found] == [b"a", b"state", b"state", b"state", b"b"]
         assert [value for _, _, value in found[1:4]] == states
         assert [offset for offset, *_ in found][:2] == [0, 2]
         # Deleted from the middle of a message on: that is found, whatever is left of it.
-        await topic.trim(0, found[2][0] + 3)
+        await topic.trim(found[2][0] + 3)
         with pytest.raises(UnusableLogError, match="is incomplete"):
-            await topic.read(0)
-        await topic.trim(0, found[3][0])
-        assert await topic.read(0) == found[3:]
+            await topic.read()
+        await topic.trim(found[3][0])
+        assert await topic.read() == found[3:]
 
     asyncio.run(body())
 
@@ -367,7 +367,7 @@ def test_a_broker_that_goes_away_is_no_empty_log(stoppable_kafka: Cluster, uniqu
         async with writer(stoppable_kafka, topic, app) as write:
             await write(*(Message(None, bytes(500_000)) for _ in range(20)))
         await settle(stoppable_kafka, app)
-        whole = await topic.read(0)
+        whole = await topic.read()
         assert len(whole) == 20
         first = asyncio.Event()
         reading = asyncio.create_task(read_again_and_again(topic, first))
@@ -375,11 +375,11 @@ def test_a_broker_that_goes_away_is_no_empty_log(stoppable_kafka: Cluster, uniqu
         await asyncio.to_thread(stoppable_kafka.kill)
         assert await reading == whole
         with pytest.raises(SourceError, match="no Kafka broker answers"):
-            await topic.read(0)
+            await topic.read()
         with pytest.raises(SourceError, match="no Kafka broker answers"):
-            await topic.trim(0, 1)
+            await topic.trim(1)
         await asyncio.to_thread(stoppable_kafka.start)
-        assert await topic.read(0) == whole
+        assert await topic.read() == whole
 
     async def read_again_and_again(
         topic: LogTopic, first: asyncio.Event
@@ -392,7 +392,7 @@ def test_a_broker_that_goes_away_is_no_empty_log(stoppable_kafka: Cluster, uniqu
         )
         try:
             while True:
-                found = await here.read(0)
+                found = await here.read()
                 assert last is None or found == last
                 last = found
                 first.set()

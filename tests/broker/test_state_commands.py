@@ -116,7 +116,7 @@ def copy_of(app: App) -> Any:
         shutil.copytree(app.state, copy)
         return copy
     config = load_config(app.path)
-    return asyncio.run(LogTopic(config.require_kafka(), config.log_topic).read(0))
+    return asyncio.run(LogTopic(config.require_kafka(), config.log_topic).read())
 
 
 async def delete(app: App, topic: str, before: int) -> None:
@@ -426,7 +426,7 @@ def lose(app: App, loss: str, older: Any) -> None:
         shutil.rmtree(app.state)
     elif loss == "trimmed":  # retention has passed over the last snapshot
         config = load_config(app.path)
-        offset = asyncio.run(LogTopic(config.require_kafka(), topic).read(0))[-1][0]
+        offset = asyncio.run(LogTopic(config.require_kafka(), topic).read())[-1][0]
         asyncio.run(delete(app, topic, offset + 1))
     elif loss == "snapshot" and app.store == "kafka":
         records = copy_of(app)

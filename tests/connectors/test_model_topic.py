@@ -71,7 +71,7 @@ class Topic:
     async def span(self, place: Partition, first: int, end: int) -> AsyncIterator[Sequence[Any]]:
         yield self.records[first:end]
 
-    async def trim(self, partition: int, before: int) -> None:
+    async def trim(self, before: int) -> None:
         self.start = max(self.start, before)
 
     def models(self) -> list[bytes]:
@@ -92,7 +92,7 @@ class TrimmedMeanwhile(Topic):
     async def span(self, place: Partition, first: int, end: int) -> AsyncIterator[Sequence[Any]]:
         yield self.records[first : first + 1]
         if self._before:
-            await self.trim(0, self._before.pop(0))
+            await self.trim(self._before.pop(0))
             raise SourceError("the broker refused to read", fix="-")
         yield self.records[first + 1 : end]
 

@@ -14,12 +14,11 @@ from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.sources import TopicSource
 
 from streampair.engine import OrderedRecord
-from streampair.engine.lane_id import WHOLE_TOPIC
 from streampair.engine.records import LABEL_LEARNED
 from streampair.engine.source import Positions
 from streampair.errors import SourceError
 
-PLACE, LANE = Partition("t", 0), Partition("t", WHOLE_TOPIC)
+PLACE = Partition("t", 0)
 
 
 def stored(offset: int) -> Any:

@@ -299,7 +299,7 @@ def log_frames(app: App) -> bytes:
     config = load_config(app.path)
     topic = LogTopic(config.require_kafka(), config.log_topic)
     seal = Seal(config.store.sealing_keys())
-    return asyncio.run(TopicLog.read(topic, 0, seal, context_of(config.lane_id))).frames
+    return asyncio.run(TopicLog.read(topic, seal, context_of(config.lane_id))).frames
 
 
 def sent_on_places(app: App) -> list[tuple[str, str]]:

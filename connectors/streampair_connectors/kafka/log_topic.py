@@ -311,7 +311,7 @@ _REQUIRED: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "unclea
 
 
 class LogTopic:
-    """A topic with one partition per lane, to which only the lanes' owners write.
+    """A topic of one partition, to which only the owner of the lane writes.
 
     Parameters
     ----------
@@ -321,11 +321,17 @@ class LogTopic:
         Of the topic.
     lookup
         Reads the topic; None: a new connection per call.
+
+    Attributes
+    ----------
+    place
+        Its partition.
     """
 
     def __init__(self, config: KafkaConfig, name: str, lookup: RecordReader | None = None) -> None:
         self._config = config
         self.name = name
+        self.place = Partition(name, 0)
         self._lookup = lookup
 
     async def ensure(self, *, replication_factor: int | None, strict: bool) -> int:
@@ -402,8 +408,8 @@ class LogTopic:
         finally:
             await stop_quietly(admin.close(), 2.0)
 
-    async def read(self, partition: int) -> list[tuple[int, bytes | None, bytes]]:
-        """Return offset, key and value of all committed records of a partition, in order.
+    async def read(self) -> list[tuple[int, bytes | None, bytes]]:
+        """Return offset, key and value of all committed records, in order.
 
         Call it after `TransactionalProducer.start`, when no transaction is in flight; an open one is not
         waited for. Messages that the producer has split (`split_messages`) are joined, and have the offset of
@@ -416,17 +422,16 @@ class LogTopic:
         UnusableLogError
             A part of a message is missing.
         """
-        place = Partition(self.name, partition)
         lookup = RecordReader(self._config) if self._lookup is None else self._lookup
         try:
-            found = await self._records(lookup, place)
+            found = await self._records(lookup)
         finally:
             if self._lookup is None:
                 await lookup.stop()
         return self._join_parts(found)
 
-    @staticmethod
-    async def _records(lookup: RecordReader, place: Partition) -> list[RecordLike]:
+    async def _records(self, lookup: RecordReader) -> list[RecordLike]:
+        place = self.place
         while True:
             found: list[RecordLike] = []
             first, end = (await lookup.spans([place]))[place.partition]
@@ -462,7 +467,7 @@ class LogTopic:
             fix=f"restore the topic: only streampair may delete its records. {OR_ANEW}",
         )
 
-    async def trim(self, partition: int, before: int) -> None:
+    async def trim(self, before: int) -> None:
         """Delete the records before an offset.
 
         Raises
@@ -473,7 +478,7 @@ class LogTopic:
         admin = AIOKafkaAdminClient(**client_options(self._config))
         try:
             await within(self._config, admin.start())
-            target = TopicPartition(*Partition(self.name, partition))
+            target = TopicPartition(*self.place)
             await within(self._config, admin.delete_records({target: RecordsToDelete(before_offset=before)}))
         finally:
             await stop_quietly(admin.close(), 2.0)

@@ -260,7 +260,7 @@ class OfflineTopic:
         if not await self._has_topic():
             return StoredLane(b"", lambda content: b"")
         try:
-            stored = await TopicLog.read(self._topic, 0, self._seal, context_of(self._config.lane_id))
+            stored = await TopicLog.read(self._topic, self._seal, context_of(self._config.lane_id))
         except UnusableLogError as error:
             return StoredLane(b"", lambda content: b"", error)
         return StoredLane(stored.frames, stored.snapshot, stored.damage)

@@ -10,9 +10,8 @@ frame of the log, or a piece of a snapshot:
 
 Records older than the last snapshot but one are deleted.
 
-A partition of the log topic belongs to the lane of its first frame; other lanes are refused. If two lanes
-start in an empty partition at once, each reads it again after its first transaction, and the second is
-refused.
+The log topic belongs to the lane of its first frame; other lanes are refused. If two lanes start in an empty
+topic at once, each reads it again after its first transaction, and the second is refused.
 """
 
 from __future__ import annotations
@@ -217,7 +216,7 @@ def _foreign(topic: str, key: bytes) -> ForeignLogError:
 
 
 class TopicLog:
-    """Content of a partition of the log topic.
+    """Content of the log topic.
 
     Attributes
     ----------
@@ -239,7 +238,7 @@ class TopicLog:
         self._pieces: dict[bytes, bytes] = {}
 
     @classmethod
-    async def read(cls, topic: LogTopic, partition: int, seal: Seal, context: bytes) -> TopicLog:
+    async def read(cls, topic: LogTopic, seal: Seal, context: bytes) -> TopicLog:
         """Read all committed messages, without fencing the owner.
 
         Raises
@@ -255,7 +254,7 @@ class TopicLog:
         frames: list[bytes] = []
         frame_key = _frame_key(context)
         first_piece: dict[bytes, int] = {}
-        for offset, key, value in await topic.read(partition):
+        for offset, key, value in await topic.read():
             if key is not None and key.startswith(_FRAME):
                 if key != frame_key:
                     if not frames:
@@ -272,9 +271,8 @@ class TopicLog:
                 break
         if stored._pieces and not frames and stored.damage is None:
             stored.damage = UnusableLogError(
-                f"partition {partition} of the log topic {topic.name!r} has {len(stored._pieces)} record(s), "
-                "and no entry of a log that this release reads: another release has written them, or the "
-                "entries are lost",
+                f"the log topic {topic.name!r} has {len(stored._pieces)} record(s), and no entry of a log "
+                "that this release reads: another release has written them, or the entries are lost",
                 fix=f"run the release that wrote them, or restore the topic. {OR_ANEW}",
             )
         stored.frames = b"".join(frames)
@@ -315,7 +313,7 @@ class TopicLog:
 
 
 class TopicLane:
-    """Store of one lane: a transactional producer and a partition of the log topic."""
+    """Store of the lane: a transactional producer and the log topic."""
 
     def __init__(
         self,
@@ -330,7 +328,7 @@ class TopicLane:
         self._config = config
         self._topic = topic
         self._seal = seal
-        self._log = Partition(topic.name, 0)
+        self._log = topic.place
         self._starts = starts
         self._on_close = on_close
         self._context = context_of(config.lane_id)
@@ -380,7 +378,7 @@ class TopicLane:
         return self._stored.frames
 
     async def _read(self) -> TopicLog:
-        return await TopicLog.read(self._topic, self._log.partition, self._seal, self._context)
+        return await TopicLog.read(self._topic, self._seal, self._context)
 
     async def snapshot(self, content: str) -> bytes:
         """Return a snapshot."""
@@ -485,7 +483,7 @@ class TopicLane:
             )
         else:
             stored = await self._transaction([(self._log, entries)], append)
-        await self._topic.trim(self._log.partition, stored[self._log][0])
+        await self._topic.trim(stored[self._log][0])
 
     def _log_messages(self, append: LogAppend) -> list[Message]:
         messages, key = [], _frame_key(self._context)
@@ -549,13 +547,12 @@ class TopicLane:
 
         async def trim(before: int) -> None:
             try:
-                await self._topic.trim(self._log.partition, before)
+                await self._topic.trim(before)
             except SourceError as error:
                 log.warning(
                     "log_not_trimmed",
                     app=self._config.app,
                     topic=self._log.topic,
-                    partition=self._log.partition,
                     detail=error.problem,
                     next_step=error.fix,
                 )

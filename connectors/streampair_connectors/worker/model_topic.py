@@ -393,7 +393,7 @@ class ModelPublisher:
                 # The next model may lie across, so it must not be the newest one.
                 self._old = self._count + 1, end
             if old is not None and count > old[0]:
-                await topic.trim(0, old[1])
+                await topic.trim(old[1])
         except SourceError as error:
             log.warning("models_not_trimmed", topic=topic.name, detail=error.problem, next_step=error.fix)
 

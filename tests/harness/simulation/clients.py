@@ -781,8 +781,8 @@ class SimulatedLogTopic(LogTopic):
     async def settings(self) -> dict[str, str]:
         return {}
 
-    async def trim(self, partition: int, before: int) -> None:
-        log = self._connection.broker.log(Partition(self.name, partition))
+    async def trim(self, before: int) -> None:
+        log = self._connection.broker.log(self.place)
         await self._connection.read(
             "a deletion", lambda: log.trim(before), self._config.connect_timeout.seconds
         )

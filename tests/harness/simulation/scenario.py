@@ -504,10 +504,10 @@ class Run:
             name = LOG
 
             @staticmethod
-            async def read(partition: int) -> list[tuple[int, bytes | None, bytes]]:
+            async def read() -> list[tuple[int, bytes | None, bytes]]:
                 return [(e.offset, e.key, e.value or b"") for e in log.everything if e.visible]
 
-        work = TopicLog.read(Whole, 0, seal_of(self.config), context_of(self.config.lane_id))  # type: ignore[arg-type]
+        work = TopicLog.read(Whole, seal_of(self.config), context_of(self.config.lane_id))  # type: ignore[arg-type]
         try:
             work.send(None)
         except StopIteration as done:
