@@ -41,7 +41,7 @@ STILL = {
     "Private AUC",
     "Values outside their bounds",
     *("Health", "Firing alerts", "Version", "Guarantee", "Delta", "Rebalances", "Null records"),
-    *("Restores and fences", "Time to open lanes", "Configuration changes", "Account since"),
+    *("Restores and fences", "Time to open the lane", "Configuration changes", "Account since"),
     *("Dead letters", "Forks", "Generation of the noise"),
     *("Labels are read again", "Events without an id", "Messages of the labels topic"),
     *("Age of the newest label, and what is usual", "Sample of scores that wait for labels"),

@@ -36,7 +36,7 @@ OUTCOMES = ("committed", "fenced", "unknown", "failed")
 """Outcomes of a lane's commit: `fenced` by another owner; `unknown` if no broker confirmed it."""
 
 STAGES = ("decode", "learn", "encode")
-"""Stages of a lane's time; `fetch` and `commit` are the worker's, for all of its lanes."""
+"""Stages of a lane's time; `fetch` and `commit` are the worker's."""
 
 LABEL_OUTCOMES = ("used", "repeated", "contradicting", "unused", "late", "unreadable")
 """Outcomes of messages of the labels topic."""
@@ -418,7 +418,7 @@ SERIES: tuple[MetricDefinition, ...] = (
         False,
         "Time by stage of the worker",
         "seconds",
-        "Time for all lanes by stage: fetch, of polls that returned records, with their wait; commit.",
+        "Time by stage: fetch, of polls that returned records, with their wait; commit.",
         ("app", "stage"),
     ),
     MetricDefinition(
@@ -434,9 +434,9 @@ SERIES: tuple[MetricDefinition, ...] = (
         "streampair_transactions_total",
         "counter",
         False,
-        "Commits of lanes",
+        "Commits of the lane",
         "commits",
-        "Commits of single lanes by outcome: committed, fenced by another owner, unknown, failed.",
+        "Commits by outcome: committed, fenced by another owner, unknown, failed.",
         ("app", "outcome"),
     ),
     MetricDefinition(
@@ -461,9 +461,9 @@ SERIES: tuple[MetricDefinition, ...] = (
         "streampair_opening_seconds",
         "gauge",
         False,
-        "Time to open lanes",
+        "Time to open the lane",
         "seconds",
-        "Time that opening lanes has taken so far, or took the last time: to read, verify and replay.",
+        "Time that opening the lane has taken so far, or took the last time: to read, verify and replay.",
         ("app",),
     ),
     MetricDefinition(
