@@ -710,7 +710,7 @@ async def missing_rights(config: Config) -> list[Missing]:
         if config.store.in_kafka:
             wanted[config.log_topic] = internal
     if config.store.in_kafka or parallel:
-        name = transactional_id(config.app, config.input.topic, 0)
+        name = transactional_id(*config.lane_id)
     if config.model_topic is not None:
         wanted[config.model_topic] = internal if learns else ("Read", "Describe")
     return await _missing_rights(config.require_kafka(), wanted, groups=groups, transactional_id=name)
