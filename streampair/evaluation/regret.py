@@ -66,8 +66,6 @@ class RegretEstimate:
         Labelled events covered.
     exact
         Whether every pair was kept.
-    penalty
-        Name of the penalty: always ``"full_history"``, H20 Eq. 3.
     """
 
     total: float
@@ -77,7 +75,6 @@ class RegretEstimate:
     pair_loss: float
     n: int
     exact: bool
-    penalty: str = "full_history"
 
     @property
     def average_stderr(self) -> float:
@@ -139,7 +136,7 @@ class _Steps(NamedTuple):
 
 
 class Regret:
-    """Online estimate of the regret of a pairwise learner, with the full-history penalty.
+    """Online estimate of the regret of a pairwise learner, with the full-history penalty (H20 Eq. 3).
 
     The margin of a pair is ``(y - y') (s - s')`` in its labels and scores, of two classes with y = 1 and -1.
     With a loss of errors (`losses.MinimumErrorEntropy`) its argument is ``(y - y') - (s - s')``, and pairs of

@@ -430,7 +430,6 @@ def test_gauges() -> None:
     assert 0.5 < gauges.auc <= 1.0
     assert gauges.regret is not None
     assert gauges.regret.exact
-    assert gauges.regret.penalty == "full_history"
     norm = math.sqrt(sum(w * w for w in driver.lane.learner.weights.values()))
     assert gauges.weight_norm == pytest.approx(norm)
     assert gauges.buffer_records == 16
