@@ -337,7 +337,7 @@ async def worker(
         config = parse_config(table, base=base)
         made = Worker(config)
         task = asyncio.create_task(made.run())
-        while not made.lanes and not task.done():  # noqa: ASYNC110  # there is no event to wait for
+        while made.lane is None and not task.done():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.001)
         start = time.perf_counter()
         while not task.done():
