@@ -283,7 +283,12 @@ class Regret:
 
     def enters(self, y: Any) -> bool:
         """Whether the next event, if it has this label, enters the sample."""
-        return self._left(self._stratum(y)) <= 0
+        # Asked of each event of a foreign model, as `commit` is: two calls that take a part of a microsecond.
+        if self.unusable is not None or self.n_seen < self.exact:
+            return self.unusable is None
+        stratum = self._stratum(y)
+        steps, records = self._steps[stratum], self._records[stratum]
+        return steps.next <= steps.count or records.next <= records.count
 
     def prepare(self, x: Features, y: Any, scorer: Callable[[Any], float]) -> Array | None:
         """Score the records that the next event is paired with, before it is learned; changes nothing.
@@ -305,7 +310,9 @@ class Regret:
         """Count an event after it was learned, with its score and what `prepare` returned."""
         stratum = self._stratum(y)
         if prepared is None:
-            self._count([int(stratum == each) for each in self._strata])
+            self._records[stratum].count += 1
+            self._steps[stratum].count += self.n_seen >= self.exact
+            self.n_seen += 1
         elif self.n_seen < self.exact:
             self._take_first(x, y, score, prepared)
         else:
@@ -341,7 +348,7 @@ class Regret:
         step.sample.margins[step.place] = float(margin)
 
     def _stratum(self, y: Any) -> int:
-        return 1 if len(self._strata) == 2 and y else 0
+        return 1 if y and len(self._strata) == 2 else 0
 
     def _number(self, y: Any) -> float:
         return (1.0 if y else -1.0) if self._label is None else float(self._label(y))
