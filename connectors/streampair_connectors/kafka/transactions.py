@@ -461,9 +461,6 @@ class TransactionalProducer:
 
             def keep(future: asyncio.Future[Any], count: int, target: Partition = target) -> None:
                 sent.append(_Sent(target, future, count))
-                future.add_done_callback(
-                    _retrieve
-                )  # the first failure is raised, others are of the same cause
 
             await submit(producer, target, parts, keep)
         if sent:
@@ -556,14 +553,8 @@ async def _discard(producer: AIOKafkaProducer) -> None:
     manager = getattr(producer, "_txn_manager", None)
     end = getattr(manager, "_transaction_waiter", None)
     if isinstance(end, asyncio.Future):
-        end.add_done_callback(_retrieve)
+        end.add_done_callback(lambda f: f.cancelled() or f.exception())
     await stop_producer(producer, 1.0)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Note that the exception of a future was seen, so that asyncio does not log it."""
-    if not future.cancelled():
-        future.exception()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
