@@ -310,9 +310,7 @@ class Regret:
         """Count an event after it was learned, with its score and what `prepare` returned."""
         stratum = self._stratum(y)
         if prepared is None:
-            self._records[stratum].count += 1
-            self._steps[stratum].count += self.n_seen >= self.exact
-            self.n_seen += 1
+            self._count_one(stratum)
         elif self.n_seen < self.exact:
             self._take_first(x, y, score, prepared)
         else:
@@ -366,20 +364,24 @@ class Regret:
         return apart - (score - found) if self._of_errors else apart * (score - found)
 
     def _left(self, stratum: int) -> int:
-        """Number of the next events of a stratum of which none enters the sample."""
+        """Number of the next events of a stratum, behind the exact part, of which none enters the sample."""
         if self.unusable is not None:
             return FOR_EVER
-        if self.n_seen < self.exact:
-            return 0
         steps, records = self._steps[stratum], self._records[stratum]
         return min(steps.next - steps.count, records.next - records.count)
 
     def _count(self, numbers: Sequence[int]) -> None:
-        """Count events, by stratum."""
+        """Count events behind the exact part, by stratum."""
         for number, steps, records in zip(numbers, self._steps, self._records, strict=True):
             records.count += number
-            steps.count += number if self.n_seen >= self.exact else 0
+            steps.count += number
         self.n_seen += sum(numbers)
+
+    def _count_one(self, stratum: int) -> None:
+        """Count an event; those of the exact part are no steps."""
+        self._records[stratum].count += 1
+        self._steps[stratum].count += self.n_seen >= self.exact
+        self.n_seen += 1
 
     def _partners(self, y: Any) -> list[Kept]:
         """The records that the next event makes pairs with, if it has this label."""
@@ -405,7 +407,7 @@ class Regret:
             records = self._records[stratum]
             if records.next == records.count:
                 records.put(records.next, n, self._random)
-        self._count([int(stratum == each) for each in self._strata])
+        self._count_one(stratum)
 
     def _take(
         self, strata: bytes, labels: Sequence[Any], record: Callable[[int], Row]

@@ -75,7 +75,7 @@ class Session:
     stop
         Set when the worker is to stop.
     takeovers
-        Members with the name of this one, of a worker with a fixed name.
+        Counts takeovers of the group instance id; None: the member is dynamic.
     differences
         How often the counts of records differed in earlier sessions; at the second time the worker stops.
     host, cluster
