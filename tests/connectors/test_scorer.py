@@ -302,11 +302,17 @@ async def until(condition: Callable[[], bool], *tasks: asyncio.Task[None]) -> No
             await asyncio.sleep(0)
 
 
-async def frozen_scorer(group: Group) -> tuple[ScoringWorker, Client, asyncio.Task[None]]:
-    """The only member of the group: it has begun all partitions, and its client returns nothing."""
-    made, client = await scorer_in(group, "a")
+async def only_scorer(group: Group, *arguments: Any, **options: Any) -> tuple[ScoringWorker, Client]:
+    """A scorer that is the only member of its group, and has all partitions."""
+    made, client = await scorer_in(group, "a", *arguments, **options)
     group.members = [client]
     await group.rebalance()
+    return made, client
+
+
+async def frozen_scorer(group: Group) -> tuple[ScoringWorker, Client, asyncio.Task[None]]:
+    """The only member of the group: it has begun all partitions, and its client returns nothing."""
+    made, client = await only_scorer(group)
     client.frozen.clear()
     task = asyncio.create_task(work(made))
     await until(lambda: len(made._queues) == PARTITIONS, task)
@@ -343,7 +349,7 @@ async def test_each_event_has_one_score_in_every_order(world: Callable[..., Grou
             await group.rebalance()
         elif act < 0.6 and len(group.members) > 1 and client in group.members:
             # Its session expires; it goes on by itself for a while, then its client forgets the
-            # membership, then it is told so and joins again.
+            # membership, then it gets the error and joins again.
             if coin.random() < 0.5:
                 client.frozen.clear()
             group.members.remove(client)
@@ -400,9 +406,7 @@ async def test_what_waits_is_dropped_when_partitions_are_revoked(world: Callable
 async def test_what_is_polled_while_partitions_move_is_dropped(world: Callable[..., Group]) -> None:
     """They are revoked and assigned again between a poll and the work on what it has found."""
     group = world(10)
-    made, client = await scorer_in(group, "a")
-    group.members = [client]
-    await group.rebalance()
+    made, client = await only_scorer(group)
     poll, moved = client.poll, []
 
     async def slow(most: int | None, seconds: float) -> dict[Partition, Span]:
@@ -423,9 +427,7 @@ async def test_what_is_polled_while_partitions_move_is_dropped(world: Callable[.
 
 async def test_a_client_that_goes_on_elsewhere_is_sought_again(world: Callable[..., Group]) -> None:
     group = world(10)
-    made, client = await scorer_in(group, "a")
-    group.members = [client]
-    await group.rebalance()
+    made, client = await only_scorer(group)
     poll, passed = client.poll, []
 
     async def elsewhere(most: int | None, seconds: float) -> dict[Partition, Span]:
@@ -446,9 +448,7 @@ async def test_a_client_that_goes_on_elsewhere_is_sought_again(world: Callable[.
 
 async def test_events_that_are_gone_are_passed_over(world: Callable[..., Group]) -> None:
     group = world(10)
-    made, client = await scorer_in(group, "a")
-    group.members = [client]
-    await group.rebalance()
+    made, client = await only_scorer(group)
     await begin(made)
     made._assigned = None
     client.positions[0] = 6
@@ -467,9 +467,7 @@ async def test_a_partition_that_was_paused_is_read_after_a_restart_of_the_produc
     group = world(3000)
     left = ["before"]
     Producer.losses = staticmethod(lambda: left.pop() if left else None)
-    made, client = await scorer_in(group, "a")
-    group.members = [client]
-    await group.rebalance()
+    made, _ = await only_scorer(group)
     task = asyncio.create_task(work(made))
     await until(lambda: len(group.scores) == 3000 * PARTITIONS, task)
     made.stop()
@@ -489,9 +487,7 @@ def test_tombstones_count_for_the_buffer() -> None:
 async def test_scorers_begin_where_the_lane_has_ended_or_at_the_start(world: Callable[..., Group]) -> None:
     group = world(50)
     group.offsets[2] = Committed(45, "of a tool")
-    made, client = await scorer_in(group, "a", published(10**6, p0=40, p1=3), starts={1: 10, 3: 48})
-    group.members = [client]
-    await group.rebalance()
+    made, _ = await only_scorer(group, published(10**6, p0=40, p1=3), starts={1: 10, 3: 48})
     await begin(made)
     # What the group has now names its owner, before anything is scored.
     assert group.offsets == {
@@ -535,9 +531,7 @@ async def test_a_scorer_waits_for_a_model_in_a_backlog_and_not_at_the_end(
     world: Callable[..., Group],
 ) -> None:
     group = world(5000)
-    made, client = await scorer_in(group, "a", published(0, {}))
-    group.members = [client]
-    await group.rebalance()
+    made, _ = await only_scorer(group, published(0, {}))
     task = asyncio.create_task(work(made))
     # 1,000 may be scored by the model of nothing, and one batch of as many beyond.
     await until(lambda: len(group.scores) > 1000, task)
