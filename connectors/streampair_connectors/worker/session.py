@@ -3,9 +3,9 @@
 An event goes this way: `Source.poll` reads it, `LoggedLane.process` scores and learns it, `Outputs.send`
 hands its score to the store, and `Checkpoint.run` makes all of it durable.
 
-The consumer calls `_on_assigned` and `_on_revoked` during rebalances. They and the loop share the lane, which
-changes under `_lock` only. Each change of the assignment begins another epoch: records that were polled in an
-earlier one are dropped, and read again by whoever owns the lane now.
+The consumer calls `_on_assigned` and `_on_revoked` during rebalances. They and the loop share the lane, so
+both take `_lock`. A change of the assignment begins another epoch: records that were polled in an earlier one
+are dropped, and whoever owns the lane now reads them again.
 """
 
 from __future__ import annotations
