@@ -4,14 +4,16 @@
     ranking         the same for real-valued relevance
     metric          learners of distances, for the steps that follow in a pipeline
     models          models as files: export a fitted learner, save, load, score
+    history         a private model from sums over a table of any size, on any engine
     offline         learners of a whole table, with scikit-learn's interface (the extra `offline`)
+    sklearn         online learners with scikit-learn's interface (the extra `offline`)
     losses          pair losses and the constants that privacy needs of them
     buffers         which past records a new one is paired with
     schedules       sizes of the steps of gradient descent
     preprocessing   scaling, random features and hashing that are safe in front of a private learner
     evaluation      rolling AUC and regret
     privacy         accounting, plans, reports and audits
-    plots           regret, privacy and AUC of a recorded run, with matplotlib
+    plots           ROC, calibration, weights, regret and more from any loop, with matplotlib
     errors          every error that this package raises
 
 Examples
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         auc,
         buffers,
         evaluation,
+        history,
         losses,
         metric,
         models,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
         privacy,
         ranking,
         schedules,
+        sklearn,
     )
 
 __version__ = _version("streampair")
@@ -52,6 +56,7 @@ __all__ = [
     "auc",
     "buffers",
     "evaluation",
+    "history",
     "losses",
     "metric",
     "models",
@@ -61,6 +66,7 @@ __all__ = [
     "privacy",
     "ranking",
     "schedules",
+    "sklearn",
 ]
 
 

@@ -3,6 +3,7 @@
     StreampairError
     |-- ConfigError       the configuration or a constructor argument is wrong (also a ValueError)
     |-- RecordError       one event cannot be used (also a ValueError); `stage` says where it failed
+    |   |-- NoScoreError        it is good, and the model has learned too little to score it
     |   `-- TombstoneError      it says that something was deleted: there is nothing to score
     |-- LaneStoppedError       a lane stopped itself: a bad event under on_bad="fail", or too many bad events
     |-- PrivacyError      a guarantee cannot be given as asked
@@ -25,6 +26,7 @@ __all__ = [
     "ConfigError",
     "FencedError",
     "LaneStoppedError",
+    "NoScoreError",
     "PrivacyError",
     "PrivacyWarning",
     "RecordError",
@@ -93,6 +95,10 @@ class RecordError(StreampairError, ValueError):
     ) -> None:
         super().__init__(problem, fix=fix, retriable=retriable)
         self.stage = stage
+
+
+class NoScoreError(RecordError):
+    """An event is good, but its model has learned too little to score it. A lane learns it unscored."""
 
 
 class TombstoneError(RecordError):

@@ -102,6 +102,8 @@ class PairOGD(TransformerMixin, OnlinePairLearner):  # type: ignore[misc]  # see
     max_features: int = 256
     half_life: int | None = None
 
+    takes_text = takes_gaps = takes_nulls = False
+
     _rule = MetricRule()
 
 

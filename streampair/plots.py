@@ -1,9 +1,11 @@
-"""Plots of a recorded run: regret, privacy spend and AUC.
+"""Plots of learners and their scores, from any loop: each draws on matplotlib axes, and returns them.
 
-A run is a list of readings, each a dict of plain numbers by the name of the series, as `reading` makes them
-of the gauges of a lane. A file holds them as JSON lines, or it is one JSON object of lanes with their
-`history`, a list for each name. Regret and AUC are computed from raw data: do not publish them
-(docs/privacy 7).
+`roc`, `precision_recall`, `calibration` and `auc` take scores with their labels: lists, arrays and series, or
+the messages of a topic of scores. `weights` takes a learner. `regret`, `privacy` and `auc` take a recorded
+run: a list of readings, each a dict of plain numbers by the name of the series, as `reading` makes them of
+the gauges of a lane. A file holds them as JSON lines, or it is one JSON object of lanes with their `history`,
+a list for each name. Whatever is computed from raw data (all but `privacy`, and the `weights` of a private
+learner) is not to be published (docs/privacy 7).
 
 Needs matplotlib: ``pip install '.[plot]'``.
 """
@@ -12,20 +14,26 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from streampair.errors import ConfigError, SourceError
-from streampair.evaluation import AUCWindow
+from streampair.evaluation import AUCWindow, RegretEstimate, average_precision
+from streampair.records.features import is_missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["auc", "privacy", "reading", "regret"]
+__all__ = ["auc", "calibration", "precision_recall", "privacy", "reading", "regret", "roc", "weights"]
 
 Rows = str | PathLike[str] | Iterable[Mapping[str, Any]]
+Scores = str | PathLike[str] | Iterable[Any]
+Labels = Mapping[Any, bool] | Iterable[bool]
 
 
 def reading(gauges: Any) -> dict[str, Any]:
@@ -79,7 +87,7 @@ def reading(gauges: Any) -> dict[str, Any]:
     return out
 
 
-def regret(rows: Rows, ax: Axes | None = None) -> Axes:
+def regret(rows: Rows | Iterable[RegretEstimate], *, ax: Axes | None = None) -> Axes:
     """Plot the average regret over the number of events, with a band of one standard error.
 
     Both axes are logarithmic. A dashed line shows ``1 / sqrt(t)``, the rate of online gradient descent.
@@ -88,7 +96,7 @@ def regret(rows: Rows, ax: Axes | None = None) -> Axes:
     Parameters
     ----------
     rows
-        Readings, or the path of their file.
+        Readings, the path of their file, or what `evaluation.Regret.estimate` returned at several moments.
     ax
         Axes to draw on; None makes new ones.
 
@@ -103,7 +111,8 @@ def regret(rows: Rows, ax: Axes | None = None) -> Axes:
     SourceError
         If the file cannot be read.
     """
-    kept = [row for row in _read(rows) if (row.get("regret_average") or 0.0) > 0.0]
+    readings = rows if isinstance(rows, str | PathLike) else [_estimated(row) for row in rows]
+    kept = [row for row in _read(readings) if (row.get("regret_average") or 0.0) > 0.0]
     if not kept:
         raise _nothing("a regret above zero", "record a lane that estimates its regret")
     times = [row.get("regret_events", row["events"]) for row in kept]
@@ -128,7 +137,7 @@ def regret(rows: Rows, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def privacy(rows: Rows, ax: Axes | None = None) -> Axes:
+def privacy(rows: Rows, *, ax: Axes | None = None) -> Axes:
     """Plot the spent epsilon over the number of events, and its budget.
 
     If the guarantee is void or unvouched, the title says so. Parameters and errors are those of `regret`, for
@@ -155,10 +164,11 @@ def privacy(rows: Rows, ax: Axes | None = None) -> Axes:
 
 
 def auc(
-    rows: Rows,
-    labels: Mapping[Any, bool] | Sequence[bool] | None = None,
+    rows: Scores,
+    labels: Labels | None = None,
     *,
     window: int = 1000,
+    name: str = "AUC",
     ax: Axes | None = None,
 ) -> Axes:
     """Plot the AUC of the latest events over the number of events.
@@ -166,15 +176,13 @@ def auc(
     Parameters
     ----------
     rows
-        Readings, or the scores that `replay` writes (``offset``, ``id`` and ``score`` in each row), or the
-        path of a file of either.
+        Readings, or scores as of `roc`, each given before its event was learned.
     labels
-        For scores: whether each event has the label that ranks high, by its id or its offset (a list has
-        offsets 0, 1, ...). Events without a score or a label are left out.
+        As of `roc`; None: `rows` are readings.
     window
         For scores: number of latest events.
-    ax
-        As in `regret`.
+    name, ax
+        As of `roc`.
 
     Returns
     -------
@@ -187,47 +195,264 @@ def auc(
     SourceError
         If the file cannot be read.
     """
-    kept = _read(rows)
     if labels is None:
+        kept = _read(rows)
         if any("score" in row for row in kept):
             raise _nothing("a label", "give labels=: scores have none")
-        name = "prequential_auc"
-        points = [(row["events"], row[name]) for row in kept if row.get(name) is not None]
+        key = "prequential_auc"
+        points = [(row["events"], row[key]) for row in kept if row.get(key) is not None]
     else:
-        points = _prequential(kept, labels, window)
+        points = _prequential(*_scored(rows, labels), window)
     if not points:
         raise _nothing("an AUC", "record a lane that saw both labels")
     ax = _axes(ax, "events", "AUC" if labels is None else f"AUC of the latest {window:,}")
-    ax.plot(*zip(*points, strict=True), label="AUC")
-    ax.axhline(0.5, linestyle="--", color="grey", linewidth=1, label="chance")
-    ax.legend(frameon=False)
+    ax.plot(*zip(*points, strict=True), label=name)
+    _reference(ax, "chance", [0.0, points[-1][0]], [0.5, 0.5])
     return ax
 
 
+def roc(scores: Scores, labels: Labels, *, name: str = "", ax: Axes | None = None) -> Axes:
+    """Plot the ROC curve: the share of positives above each threshold over that of negatives.
+
+    Parameters
+    ----------
+    scores
+        Numbers, higher ranks higher: a list, an array or a series. Or messages of a topic of scores, as dicts
+        with ``score`` and ``offset`` or ``id``, as `replay` writes them, or the path of their file.
+    labels
+        Whether each event has the label that ranks high. For messages by their id, their (partition, offset)
+        or their offset; a list has offsets 0, 1, ..., whatever the ids are. What has no score or no label,
+        also NaN or NA, is left out.
+    name
+        Of the curve, in the legend.
+    ax
+        Axes to draw on; None makes new ones. Two learners on the same axes can be compared.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed, there are not both labels, or the scores have several columns.
+    SourceError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> from streampair import plots
+    >>> ax = plots.roc([0.9, 0.2, 0.4, 0.1], [True, False, True, False], name="mine")
+    >>> ax.get_lines()[0].get_label()
+    'mine: AUC 1.000'
+    """
+    found, positives = _steps_down(*_scored(scores, labels))
+    across = np.concatenate([[0.0], (found - positives) / (found - positives)[-1]])
+    up = np.concatenate([[0.0], positives / positives[-1]])
+    area = float(np.sum(np.diff(across) * (up[1:] + up[:-1]) / 2.0))
+    ax = _axes(ax, "share of negatives above the threshold", "share of positives above the threshold")
+    ax.plot(across, up, label=_named(name, f"AUC {area:.3f}"))
+    _reference(ax, "chance", [0.0, 1.0], [0.0, 1.0])
+    return ax
+
+
+def precision_recall(scores: Scores, labels: Labels, *, name: str = "", ax: Axes | None = None) -> Axes:
+    """Plot the precision, the share of positives among the events above a threshold, over the recall.
+
+    A dashed line is at the share of positives: the precision of chance. Parameters and errors are those of
+    `roc`.
+    """
+    values, truth = _scored(scores, labels)
+    found, positives = _steps_down(values, truth)
+    precision, recall = positives / found, positives / positives[-1]
+    area = average_precision(values, truth)
+    ax = _axes(ax, "recall", "precision")
+    steps = np.concatenate([[0.0], recall]), np.concatenate([precision[:1], precision])
+    ax.step(*steps, where="pre", label=_named(name, f"average precision {area:.3f}"))
+    share = float(truth.mean())
+    _reference(ax, f"positives: {share:.1%}", [0.0, 1.0], [share, share])
+    ax.set_ylim(0.0, 1.05)
+    return ax
+
+
+def calibration(
+    probabilities: Scores, labels: Labels, *, bins: int = 10, name: str = "", ax: Axes | None = None
+) -> Axes:
+    """Plot the share of positives over the predicted probability, in bins of equal width.
+
+    A point is at the mean probability of its bin; its bar is one standard error of the share. A learner whose
+    probabilities are right has its points on the diagonal.
+
+    Parameters
+    ----------
+    probabilities
+        Of the label that ranks high, as of `roc`. `probabilities_of` of a learner makes them of scores.
+    labels, name, ax
+        As of `roc`.
+    bins
+        Number of bins from 0 to 1; empty ones have no point.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed, nothing has a probability and a label, a probability is below 0 or
+        above 1, or `bins` is below 1.
+    SourceError
+        If the file cannot be read.
+    """
+    if bins < 1:
+        raise ConfigError(f"bins is {bins}", fix="give at least 1")
+    p, truth = _scored(probabilities, labels)
+    if not len(p):
+        raise _nothing("a probability with a label", "give probabilities, and their labels")
+    if p.min() < 0.0 or p.max() > 1.0:
+        raise ConfigError(
+            f"these are no probabilities: they reach from {p.min():.3g} to {p.max():.3g}",
+            fix="give those of predict_proba_one, or model.probabilities_of(scores)",
+        )
+    place = np.minimum((p * bins).astype(np.intp), bins - 1)
+    count = np.bincount(place, minlength=bins)
+    some = count > 0
+    mean = np.bincount(place, weights=p, minlength=bins)[some] / count[some]
+    share = np.bincount(place, weights=truth, minlength=bins)[some] / count[some]
+    error = np.sqrt(share * (1.0 - share) / count[some])
+    ax = _axes(ax, "predicted probability", "share of positives")
+    brier = float(np.mean((p - truth) ** 2))
+    ax.errorbar(mean, share, error, marker="o", capsize=2, label=_named(name, f"Brier score {brier:.3f}"))
+    _reference(ax, "calibrated", [0.0, 1.0], [0.0, 1.0])
+    return ax
+
+
+def weights(learner: Any, *, top: int = 20, ax: Axes | None = None) -> Axes:
+    """Plot the largest weights of a linear learner, in units of the features as it scales them.
+
+    A bar of error is the standard deviation of the noise in a weight, where the learner knows it: of private
+    learners by moments.
+
+    Parameters
+    ----------
+    learner
+        A fitted learner with `scaled_weights`.
+    top
+        The most weights that are drawn, by their absolute values.
+    ax
+        As of `roc`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ConfigError
+        If matplotlib is not installed, `top` is below 1, or the learner has no weights.
+    """
+    if top < 1:
+        raise ConfigError(f"top is {top}", fix="give at least 1")
+    found, kind = getattr(learner, "scaled_weights", None), type(learner).__name__
+    if found is None and hasattr(learner, "learner"):  # streampair.sklearn.Classifier
+        raise ConfigError(f"{kind} has no weights, its learner has", fix="fit it, and give its .learner_")
+    if found is None:
+        raise ConfigError(f"{kind} has no weights", fix="give a learner with scaled_weights")
+    if not found:
+        raise ConfigError(f"{kind} has learned nothing, so it has no weights", fix="learn some records first")
+    names = sorted(found, key=lambda name: abs(found[name]))[-top:]
+    noise = learner.weights_noise
+    error = None if noise is None else [noise[name] for name in names]
+    ax = _axes(ax, "weight of the scaled feature", "")
+    ax.barh([str(name) for name in names], [found[name] for name in names], xerr=error, capsize=2)
+    ax.axvline(0.0, color="grey", linewidth=1)
+    return ax
+
+
+def _estimated(row: Any) -> Mapping[str, Any]:
+    """A reading, also of an estimate of the regret."""
+    if not isinstance(row, RegretEstimate):
+        return {} if row is None else row  # an estimate needs some events
+    return {
+        "events": row.n,
+        "regret_average": row.average,
+        "regret_average_stderr": row.average_stderr,
+    }
+
+
+def _scored(scores: Scores, labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Scores and labels, (n,) each, of the events that have both."""
+    _check_one_column("scores", scores)
+    rows = _read(scores)
+    if not isinstance(labels, Mapping):
+        _check_one_column("labels", labels)
+        labels = list(labels)
+    if rows and not isinstance(rows[0], Mapping):
+        if isinstance(labels, Mapping) or len(labels) != len(rows):
+            raise ConfigError(
+                f"there are {len(rows)} scores and {len(labels)} labels", fix="give a list of one label each"
+            )
+        pairs: list[tuple[Any, Any]] = list(zip(rows, labels, strict=True))
+    else:
+        named = isinstance(labels, Mapping)
+        look = (labels if isinstance(labels, Mapping) else dict(enumerate(labels))).get
+        pairs = []
+        for row in rows:
+            names = (row.get("id"), (row.get("partition"), row.get("offset")), row.get("offset"))
+            found = map(look, names if named else names[-1:])
+            pairs.append((row.get("score"), next((y for y in found if y is not None), None)))
+    kept = [(s, y) for s, y in pairs if not (_is_gap(s) or _is_gap(y))]
+    wrong = next((y for _, y in kept if y not in (False, True)), None)
+    if wrong is not None:
+        raise ConfigError(f"a label is {wrong!r}", fix="give True where the label ranks high, and else False")
+    return np.array([s for s, _ in kept], dtype=np.float64), np.array([y for _, y in kept], dtype=np.bool_)
+
+
+def _is_gap(value: Any) -> bool:
+    return is_missing(value) or bool(value != value)
+
+
+def _check_one_column(what: str, values: Any) -> None:
+    """ConfigError if an array, a frame or a list of rows has several columns."""
+    shape = getattr(values, "shape", None)
+    if shape is None and isinstance(values, list | tuple) and values:
+        shape = (len(values), *np.shape(values[0])) if isinstance(values[0], Sequence | np.ndarray) else None
+    if shape is not None and len(shape) != 1:
+        raise ConfigError(
+            f"the {what} have shape {tuple(shape)}",
+            fix="give one for each event: of predict_proba the second column, [:, 1]",
+        )
+
+
+def _steps_down(
+    scores: NDArray[np.float64], labels: NDArray[np.bool_]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """How many events, and how many positives, have at least each of the scores, from the highest down."""
+    if not labels.any() or labels.all():
+        raise _nothing("both labels", "give scores of positives and of negatives, and their labels")
+    order = np.argsort(-scores, kind="stable")
+    ordered = scores[order]
+    # A difference of two equal infinite scores would be NaN.
+    last = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(scores) - 1)
+    return last + 1, np.cumsum(labels[order])[last]
+
+
 def _prequential(
-    rows: Sequence[Mapping[str, Any]], labels: Mapping[Any, bool] | Sequence[bool], window: int
+    scores: NDArray[np.float64], labels: NDArray[np.bool_], window: int
 ) -> list[tuple[int, float]]:
     """Return at most 200 points: number of events with a score and a label, and AUC of the latest."""
-    table: Mapping[Any, bool] = labels if isinstance(labels, Mapping) else dict(enumerate(labels))
-    look: Callable[[Hashable], bool | None] = table.get
-    usable = []
-    for row in rows:
-        label = look(row["id"]) if row.get("id") is not None else None
-        label = look(row.get("offset")) if label is None else label
-        if row.get("score") is not None and label is not None:
-            usable.append((bool(label), float(row["score"])))
     latest, out = AUCWindow(window), []
-    every = max(1, -(-len(usable) // 200))
-    for n, (label, score) in enumerate(usable, 1):
+    every = max(1, -(-len(scores) // 200))
+    for n, (label, score) in enumerate(zip(labels.tolist(), scores.tolist(), strict=True), 1):
         latest.add(label, score)
-        if n % every == 0 or n == len(usable):
+        if n % every == 0 or n == len(scores):
             value = latest.get()
             if value == value:
                 out.append((n, value))
     return out
 
 
-def _read(rows: Rows) -> list[Mapping[str, Any]]:
+def _read(rows: Scores) -> list[Any]:
     if not isinstance(rows, str | PathLike):
         return list(rows)
     path = Path(rows)
@@ -297,8 +522,21 @@ def _axes(ax: Axes | None, across: str, up: str) -> Axes:
     ax.set_xlabel(across)
     ax.set_ylabel(up)
     ax.grid(alpha=0.3)
+    ax.set_axisbelow(True)
     return ax
 
 
+def _named(name: str, figure: str) -> str:
+    return f"{name}: {figure}" if name else figure
+
+
+def _reference(ax: Axes, label: str, across: Sequence[float], up: Sequence[float]) -> None:
+    """A dashed line, once on axes that have several curves; and the legend, with this line at its end."""
+    if label not in ax.get_legend_handles_labels()[1]:
+        ax.plot(across, up, linestyle="--", color="grey", linewidth=1, label=label)
+    entries = sorted(zip(*ax.get_legend_handles_labels(), strict=True), key=lambda entry: entry[1] == label)
+    ax.legend(*zip(*entries, strict=True), frameon=False)
+
+
 def _nothing(what: str, fix: str) -> ConfigError:
-    return ConfigError(f"no reading of the run has {what}", fix=fix)
+    return ConfigError(f"the data lack {what}", fix=fix)

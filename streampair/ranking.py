@@ -14,11 +14,12 @@ from streampair.base import validation
 from streampair.base.forest import ForestLearner
 from streampair.base.learner import RegressorMixin
 from streampair.base.online import OGDRule, OnlinePairLearner
+from streampair.base.pair_moments import MomentsRule, learned_both
 from streampair.base.private import PrivateLearner
 from streampair.base.targets import RelevanceTarget
 from streampair.privacy.mechanism_options import MechanismOptions
 
-__all__ = ["Forest", "OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"]
+__all__ = ["Forest", "OnPairC", "OnPairStrC", "PairFTRL", "PairMoments", "PairOGD"]
 
 # Largest size of a relevance. Up to it no product in any kernel overflows, with the largest features, weights
 # and steps. If the slope of the loss grows with the margin, a gradient grows with the square of the
@@ -46,8 +47,12 @@ class PairOGD(RegressorMixin, OnlinePairLearner):
         A number c: step j (the j-th record that met a partner) has size ``c / sqrt(j)``. Or a schedule
         (`streampair.schedules`). None: the self-tuned
         ``sqrt(2) radius / sqrt(|g_1|^2 + ... + |g_j|^2)`` over the gradients so far.
+    scale
+        ``"running"``: features are scaled by their running mean and spread, as in `streampair.auc.PairOGD`.
+        None takes numbers as they are.
     radius
-        Radius R of the l2 ball that the weights are kept in, above 0 and at most 1e12.
+        Radius R of the l2 ball that the weights are kept in, above 0 and at most 1e12; in scaled units with
+        `scale`.
     l2
         Factor of the ridge term ``l2 / 2 |w|^2``, 0 or above and at most 1e12.
     average
@@ -60,7 +65,8 @@ class PairOGD(RegressorMixin, OnlinePairLearner):
     seed
         Seed of the reservoir's random draws; None takes one from the operating system. FIFO draws nothing.
     max_features
-        Largest number of feature names; a record that would exceed it raises RecordError.
+        Most feature names with a column of their own, from 1 to 2^22. Names beyond share
+        ``max_features // 4`` columns, as in `streampair.auc.PairOGD`.
     half_life
         Records after which the weight of a record has halved, as in `streampair.auc.PairOGD`; None: all weigh
         the same.
@@ -72,8 +78,8 @@ class PairOGD(RegressorMixin, OnlinePairLearner):
 
     Notes
     -----
-    See `auc.PairOGD` for which features are accepted. `predict_one` is the score without an intercept: only
-    differences of predictions are meaningful.
+    See `auc.PairOGD` for features, texts, missing values and scaling. `predict_one` is the score: only
+    differences of predictions are meaningful. Algorithm 2 of Yang et al. is ``scale=None``.
 
     The margin has the unit of the relevance: with grades from 0 to 100 and the hinge, the loss of a pair 50
     grades apart is 0 from a difference of scores of 1/50. A declared range gives every stream the same unit.
@@ -108,19 +114,77 @@ class PairOGD(RegressorMixin, OnlinePairLearner):
     buffer: buffers.Buffer | None = None
     learning_rate: float | schedules.Schedule | None = None
     _: KW_ONLY
+    scale: Literal["running"] | None = "running"
     radius: float = 1.0
     l2: float = 0.0
     average: bool | Literal["linear"] = True
     relevance: tuple[float, float] | None = None
     seed: int | None = None
-    max_features: int = 10_000
+    max_features: int = 1 << 20
     half_life: int | None = None
 
     _rule = OGDRule()
+    explain_one = OnlinePairLearner.linear_reasons
 
     def _make_task(self) -> RelevanceTarget:
         steep = isinstance(self.loss, losses.PairLoss) and math.isinf(self.loss.steepest)
         return RelevanceTarget(self.relevance, _MAX_RELEVANCE_SQUARED if steep else _MAX_RELEVANCE)
+
+
+@dataclass(eq=False, repr=False)
+class PairMoments(RegressorMixin, OnlinePairLearner):
+    """Least squares over all pairs by a real-valued relevance, in closed form; not private.
+
+    The algorithm of `streampair.auc.PairMoments` for relevances y: the mean of ``(y - y' - w.(x - x'))^2``
+    over all pairs, so differences of scores estimate those of relevances. In place of the gap of the class
+    means delta has the covariances of features and relevance, divided by the standard deviations of the
+    features.
+
+    Parameters
+    ----------
+    l2, half_life, max_features
+        As in `streampair.auc.PairMoments`.
+    relevance
+        Declared lowest and highest relevance, scaled to -1 and 1. A relevance outside is a RecordError. None
+        takes relevances as they are, of a size up to 1e50.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    See `auc.PairMoments` for time, memory and sums of learners, and `auc.PairOGD` for features, texts,
+    missing values and scaling. Least squares are sensitive to outliers of the relevance.
+
+    Examples
+    --------
+    >>> import random
+    >>> from streampair import ranking
+    >>> rng = random.Random(0)
+    >>> model = ranking.PairMoments(l2=1e-3)
+    >>> for _ in range(2000):
+    ...     x = {"price": rng.random(), "stars": rng.random()}
+    ...     model.learn_one(x, 0.7 * x["stars"] - 0.5 * x["price"])
+    >>> {name: round(weight, 1) for name, weight in model.weights.items()}
+    {'price': -0.5, 'stars': 0.7}
+    """
+
+    l2: float = 0.1
+    half_life: int | None = 1000
+    _: KW_ONLY
+    relevance: tuple[float, float] | None = None
+    max_features: int = 256
+
+    scale = "running"
+    average = False
+    _rule = MomentsRule()
+    explain_one = OnlinePairLearner.linear_reasons
+    __add__ = learned_both
+
+    def _make_task(self) -> RelevanceTarget:
+        return RelevanceTarget(self.relevance, _MAX_RELEVANCE)
 
 
 @dataclass(eq=False, repr=False)

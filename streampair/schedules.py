@@ -76,20 +76,24 @@ class _RateSchedule(Schedule):
 
 @dataclass(frozen=True)
 class AdaGrad(_RateSchedule):
-    """A step size for each weight: ``rate / sqrt(g_1^2 + ... + g_j^2)``, over its own gradients so far.
+    """A step size for each weight: ``rate / sqrt(start + g_1^2 + ... + g_j^2)``, over its gradients so far.
 
-    No feature has a scale that steps depend on: the first step of a weight has the size `rate`, whatever the
-    unit of its feature. The last iterate is published, projected onto the l2 ball of the learner's radius.
+    With ``start=0`` no feature has a scale that steps depend on: the first step of a weight has the size
+    `rate`, whatever the unit of its feature. The last iterate is published, projected onto the l2 ball of the
+    learner's radius, if it has one.
 
     Parameters
     ----------
     rate
-        Size of the first step of a weight, above 0 and at most 1e12. `auc.PairOGD` takes 1/8 by default.
+        Size of the first step of a weight, above 0 and at most 1e12.
+    start
+        What the sums of squares begin at, 0 or above and at most 1e12. With features of order 1, 1 keeps the
+        first steps of a rare feature small.
 
     Raises
     ------
     ConfigError
-        If the rate is out of range.
+        If a parameter is out of range.
 
     Notes
     -----
@@ -109,6 +113,13 @@ class AdaGrad(_RateSchedule):
     """
 
     code = state.ADAGRAD
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole = isinstance(self.start, int | float) and not isinstance(self.start, bool)
+        if not whole or not 0.0 <= self.start <= 1e12:
+            raise ConfigError(f"start is {self.start!r}", fix="give a number from 0 to 1e12")
 
     def sizes(self, first: int, count: int) -> Floats:
         """ConfigError: the sizes follow from the gradients."""

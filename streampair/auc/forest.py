@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from streampair import losses
 from streampair.base.boosted import BoostedTrees, Ring, length_of
 from streampair.base.forest import (
-    Explanation,
     ForestLearner,
     ForestRows,
     check_whole,
@@ -23,7 +22,7 @@ from streampair.base.forest import (
     restore,
     restore_block,
 )
-from streampair.base.learner import ClassifierMixin, MulticlassClassifierMixin
+from streampair.base.learner import ClassifierMixin, Explanation, MulticlassClassifierMixin
 from streampair.errors import RecordError
 from streampair.kernels import forest, numerics
 from streampair.records import features
@@ -213,10 +212,10 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
 
     Notes
     -----
-    Labels are texts, numbers, or True and False; labels that are equal are one class. Features are as in
-    `Forest`. Memory: as of `Forest`, and 1.3 MB for each class beyond the first, with texts 0.26 MB more.
-    Time grows with the number of classes, except for the descent of the random trees, which all classes
-    share.
+    Labels are texts, numbers, or True and False; labels of equal meaning, as 1 and "1", are one class, which
+    is reported as its first label. Features are as in `Forest`. Memory: as of `Forest`, and 1.3 MB for each
+    class beyond the first, with texts 0.26 MB more. Time grows with the number of classes, except for the
+    descent of the random trees, which all classes share.
 
     Probabilities are the logistic functions of the scores of all classes, divided by their sum. Before the
     first label there are none, and the prediction is None.
@@ -303,7 +302,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
             self._others = self._room(old, 1)
             self._others[:-1] = old
             forest.forest_begin(self._others[-1])
-        self._numbers[label] = len(self._classes)
+        self._numbers[features.label(label, several=True)] = len(self._classes)
         self._classes.append(label)
 
     def _class(self, y: Any, further: Mapping[int, Any]) -> tuple[Any, int]:
@@ -315,22 +314,24 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
             If it is unknown, no label, or one too many.
         """
         label = y.item() if isinstance(y, np.generic) else y
-        if label is None or (isinstance(label, float) and label != label):
+        meaning = features.label(label, several=True)
+        if meaning is None or (isinstance(meaning, float) and meaning != meaning):
             raise RecordError(
                 f"the label is {features.short(y)}, so its class is unknown",
                 fix="learn the record when its label is there, or leave it out",
                 stage="label",
             )
-        if not isinstance(label, _LABELS):
+        if not isinstance(meaning, _LABELS) or meaning in (math.inf, -math.inf):
             raise RecordError(
-                f"the label is neither text nor a number: {features.short(y)}",
+                f"the label is neither text nor a finite number: {features.short(y)}",
                 fix="give the class as text, a number or True and False",
                 stage="label",
             )
-        if label in self._numbers:
-            return label, self._numbers[label]
+        label = meaning if isinstance(label, bytes) else label
+        if meaning in self._numbers:
+            return label, self._numbers[meaning]
         for number, other in further.items():
-            if label == other:
+            if meaning == features.label(other, several=True):
                 return label, number
         number = len(self._classes) + len(further)
         if number >= self.max_classes:
@@ -427,7 +428,7 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
     @property
     def _positive_number(self) -> int | None:
         """Number of the class `positive`, if it is known."""
-        return self._numbers.get(self.positive)
+        return self._numbers.get(features.label(self.positive, several=True))
 
     def scores_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
         """Scores of all known classes: the log-odds of each against all others.
@@ -468,7 +469,8 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
         scores = self._scores(x)
         if not len(scores):
             return Explanation(0.0, {})
-        number = int(np.argmax(scores)) if label is None else self._numbers.get(label, -1)
+        meaning = features.label(label, several=True)
+        number = int(np.argmax(scores)) if label is None else self._numbers.get(meaning, -1)
         if number < 0:
             raise RecordError(
                 f"no record had the label {features.short(label)}",
@@ -594,7 +596,9 @@ class MulticlassForest(MulticlassClassifierMixin, ForestLearner):
             raise ValueError("classes that are no list, or too many")
         if any(not isinstance(y, _LABELS) or y != y for y in classes):
             raise ValueError("a class that is no label")
-        if len(set(classes)) != len(classes) or len(others) != max(len(classes) - 1, 0):
+        if len({features.label(y, several=True) for y in classes}) != len(classes) or len(others) != max(
+            len(classes) - 1, 0
+        ):
             raise ValueError("classes that occur twice, or without what they have learned")
         fresh = self.clone()
         restore(fresh, saved)

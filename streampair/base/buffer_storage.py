@@ -13,15 +13,17 @@ from streampair import buffers
 from streampair.errors import RecordError
 from streampair.kernels import buffers as buffers_kernels
 from streampair.kernels import history as history_kernels
+from streampair.kernels import pair_moments, vectors
 from streampair.kernels import state as layout
-from streampair.kernels import vectors
 
 __all__ = [
+    "BlockMoments",
     "BufferStorage",
     "ChunkedBuffer",
     "ClassMeans",
+    "FewRows",
+    "FewRowsByClass",
     "LeastSquares",
-    "PerClassBuffer",
     "RecordBlocks",
     "RowBuffer",
 ]
@@ -186,6 +188,10 @@ class BufferStorage(abc.ABC):
     def widen(self) -> None:  # noqa: B027
         """Records to come may have more features, for which the region has room."""
 
+    def lengthen(self, features: int) -> bool:
+        """Plan rows for records of so many features; whether the region must be moved to have them."""
+        return False
+
     @abc.abstractmethod
     def export(self, region: Array, header: Array) -> dict[str, Any]:
         """The records, as arrays of exactly the features in use."""
@@ -233,7 +239,103 @@ class RowBuffer(BufferStorage):
         self._table(region, d, d)[: len(rows)] = rows
 
 
-class PerClassBuffer(RowBuffer):
+class FewRows(BufferStorage):
+    """A bounded table of records, each by the places of its features and their values: see `kernels.state`.
+
+    Rows have room for as many features as the longest record so far.
+    """
+
+    def __init__(self, policy: buffers.Buffer) -> None:
+        self.size = policy.size
+        self.code = policy.code
+        self.room = 0
+
+    def attach(self, state: Array) -> None:
+        state[layout.ROOM] = self.room
+
+    def lengthen(self, features: int) -> bool:
+        if features <= self.room:
+            return False
+        self.room = max(features, 2 * self.room)
+        return True
+
+    def cells(self, cap: int) -> int:
+        return self.size * (2 + 2 * self.room)
+
+    def table(self, region: Array) -> Array:
+        """The rows, (size, 2 + 2 room)."""
+        return region.reshape(self.size, -1)
+
+    def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        before, after = self.table(old), self.table(new)
+        room, wider = (before.shape[1] - 2) // 2, (after.shape[1] - 2) // 2
+        after[:, : 2 + room] = before[:, : 2 + room]
+        after[:, 2 + wider : 2 + wider + room] = before[:, 2 + room :]
+
+    def _used(self, region: Array, header: Array) -> Array:
+        """The rows in use."""
+        return self.table(region)[: int(header[layout.FILLED])]
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        rows, room = self._used(region, header), int(header[layout.ROOM])
+        counts = rows[:, 1].astype(np.int64)
+        kept = np.arange(room) < counts[:, None]
+        return {
+            "labels": rows[:, 0].copy(),
+            "counts": counts,
+            "places": rows[:, 2 : 2 + room][kept].astype(np.int64),
+            "values": rows[:, 2 + room :][kept],
+        }
+
+    def _expected(self, header: Array) -> int:
+        """Number of rows in use after so many records."""
+        records = int(header[layout.RECORDS])
+        if self.code == buffers_kernels.RESERVOIR_REPLACE:
+            return min(records, 1) * self.size
+        return min(records, self.size)
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        filled = int(header[layout.FILLED])
+        if filled != self._expected(header) or header[layout.NEXT] not in range(self.size):
+            raise ValueError("counters that do not fit each other")
+        labels, values = (np.asarray(saved[name], dtype=np.float64) for name in ("labels", "values"))
+        counts, places = (np.asarray(saved[name]) for name in ("counts", "places"))
+        if counts.dtype != np.int64 or places.dtype != np.int64 or labels.shape != (filled,):
+            raise ValueError("rows of another type")
+        if counts.shape != (filled,) or (counts < 1).any() or values.shape != (int(counts.sum()),):
+            raise ValueError("rows of another shape")
+        if places.shape != values.shape or ((places < 0) | (places >= d)).any():
+            raise ValueError("features out of range")
+        starts = np.cumsum(counts)[:-1]
+        if any((np.diff(part) <= 0).any() for part in np.split(places, starts)):
+            raise ValueError("features that are not in order")
+        if not np.isfinite(labels).all() or np.isinf(values).any():
+            raise ValueError("numbers that are not finite")
+        self._check_labels(labels, header)
+        self.lengthen(int(counts.max(initial=0)))
+        return {"labels": labels, "counts": counts, "places": places, "values": values}
+
+    def _check_labels(self, labels: Array, header: Array) -> None:
+        """ValueError for labels that cannot be in these rows."""
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        counts = kept["counts"]
+        rows = self.table(region)
+        room = (rows.shape[1] - 2) // 2
+        ends = np.cumsum(counts)
+        for i, row in enumerate(self._order(kept["labels"])):
+            part = slice(int(ends[i] - counts[i]), int(ends[i]))
+            places, values = kept["places"][part], kept["values"][part]
+            rows[row, :2] = kept["labels"][i], counts[i] + 0.5 * np.isnan(values).any()
+            rows[row, 2 : 2 + len(places)] = places
+            rows[row, 2 + room : 2 + room + len(values)] = values
+
+    def _order(self, labels: Array) -> list[int]:
+        """In which row each record is."""
+        return list(range(len(labels)))
+
+
+class FewRowsByClass(FewRows):
     """Two such tables, that of the negatives first."""
 
     def __init__(self, policy: buffers.Buffer) -> None:
@@ -246,27 +348,23 @@ class PerClassBuffer(RowBuffer):
         positives = int(header[layout.POSITIVES])
         return min(int(header[layout.RECORDS]) - positives, self.each), min(positives, self.each)
 
-    def export(self, region: Array, header: Array) -> dict[str, Any]:
-        table = self._table(region, int(header[layout.CAP]), int(header[layout.D]))
-        negatives, positives = self._counts(header)
-        return {"rows": np.concatenate((table[:negatives], table[self.each : self.each + positives]))}
+    def _used(self, region: Array, header: Array) -> Array:
+        table, (negatives, positives) = self.table(region), self._counts(header)
+        return np.concatenate((table[:negatives], table[self.each : self.each + positives]))
 
-    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
-        if header[layout.POSITIVES] > header[layout.RECORDS]:
+    def _expected(self, header: Array) -> int:
+        if header[layout.POSITIVES] > header[layout.RECORDS] or header[layout.NEXT] != 0.0:
             raise ValueError("counters that do not fit each other")
-        negatives, positives = self._counts(header)
-        if int(header[layout.FILLED]) != negatives + positives or header[layout.NEXT] != 0.0:
-            raise ValueError("counters that do not fit each other")
-        rows = _rows(saved, (negatives + positives, 1 + d))
-        if (rows[:negatives, 0] != -1.0).any() or (rows[negatives:, 0] != 1.0).any():
+        return sum(self._counts(header))
+
+    def _check_labels(self, labels: Array, header: Array) -> None:
+        negatives = self._counts(header)[0]
+        if (labels[:negatives] != -1.0).any() or (labels[negatives:] != 1.0).any():
             raise ValueError("records of another class")
-        return {"rows": rows}
 
-    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
-        rows, table = kept["rows"], self._table(region, d, d)
-        negatives = int((rows[:, 0] < 0.0).sum())
-        table[:negatives] = rows[:negatives]
-        table[self.each : self.each + len(rows) - negatives] = rows[negatives:]
+    def _order(self, labels: Array) -> list[int]:
+        negatives = int((labels < 0.0).sum())
+        return [i if i < negatives else self.each + i - negatives for i in range(len(labels))]
 
 
 class ChunkedBuffer(BufferStorage):
@@ -380,7 +478,7 @@ class LeastSquares(BufferStorage):
         matrices = region[n * (1 + cap) :].reshape(n, cap, cap)
         return {
             "counts": region[:n],
-            "means": region[n : n * (1 + cap)].reshape(n, cap)[:, :d],
+            "first_moments": region[n : n * (1 + cap)].reshape(n, cap)[:, :d],
             "moments": matrices[:, :d, :d],
         }
 
@@ -395,12 +493,18 @@ class LeastSquares(BufferStorage):
         return {name: view.copy() for name, view in views.items()}
 
     def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
-        kept = {name: np.asarray(saved[name], dtype=np.float64) for name in ("counts", "means", "moments")}
+        kept = {
+            name: np.asarray(saved[name], dtype=np.float64) for name in ("counts", "first_moments", "moments")
+        }
         n, records = self.parts, header[layout.RECORDS]
         counts = kept["counts"]
         if not all(np.isfinite(array).all() for array in kept.values()):
             raise ValueError("numbers that are not finite")
-        if counts.shape != (n,) or kept["means"].shape != (n, d) or kept["moments"].shape != (n, d, d):
+        if (
+            counts.shape != (n,)
+            or kept["first_moments"].shape != (n, d)
+            or kept["moments"].shape != (n, d, d)
+        ):
             raise ValueError("moments of another shape")
         of_records = counts[0] if self.code == buffers_kernels.MOMENTS_REAL else counts.sum()
         if (
@@ -427,18 +531,83 @@ class ClassMeans(BufferStorage):
         new.reshape(2, new_cap)[:, :d] = old.reshape(2, old_cap)[:, :d]
 
     def export(self, region: Array, header: Array) -> dict[str, Any]:
-        return {"means": region.reshape(2, int(header[layout.CAP]))[:, : int(header[layout.D])].copy()}
+        return {"class_means": region.reshape(2, int(header[layout.CAP]))[:, : int(header[layout.D])].copy()}
 
     def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
-        means = np.asarray(saved["means"], dtype=np.float64)
+        means = np.asarray(saved["class_means"], dtype=np.float64)
         if means.shape != (2, d) or not np.isfinite(means).all():
             raise ValueError("means of another shape, or not finite")
         if header[layout.POSITIVES] > header[layout.RECORDS] or header[layout.FILLED] or header[layout.NEXT]:
             raise ValueError("counters that do not fit each other")
-        return {"means": means}
+        return {"class_means": means}
 
     def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
-        region.reshape(2, d)[:] = kept["means"]
+        region.reshape(2, d)[:] = kept["class_means"]
+
+
+class BlockMoments(BufferStorage):
+    """Centred moments of features and labels, and the records that are not in them yet.
+
+    Parameters
+    ----------
+    real
+        Whether labels are real-valued, rather than +1 and -1.
+    """
+
+    def __init__(self, real: bool) -> None:
+        self.code = buffers_kernels.MOMENTS_REAL if real else buffers_kernels.MOMENTS
+
+    def attach(self, state: Array) -> None:
+        state[layout.POLICY] = self.code
+
+    def cells(self, cap: int) -> int:
+        return self._triangle(cap) + cap * (cap + 1) // 2
+
+    @staticmethod
+    def _triangle(cap: int) -> int:
+        """Where in the region the triangle begins."""
+        return pair_moments.SCALARS + 2 * cap + pair_moments.BLOCK * (1 + cap)
+
+    def views(self, region: Array, cap: int, d: int) -> dict[str, Array]:
+        """Counts, means and covariances with the label (2, d), rows and lower triangle, as views."""
+        start, rows, end = pair_moments.SCALARS, pair_moments.SCALARS + 2 * cap, self._triangle(cap)
+        return {
+            "counts": region[:start],
+            "first_moments": region[start:rows].reshape(2, cap)[:, :d],
+            "rows": region[rows:end].reshape(pair_moments.BLOCK, 1 + cap)[:, : 1 + d],
+            "moments": region[end : end + d * (d + 1) // 2],
+        }
+
+    def move(self, old: Array, old_cap: int, new: Array, new_cap: int, d: int) -> None:
+        # A new feature was 0 in every record: its mean and its moments are 0.
+        views = self.views(new, new_cap, d)
+        for name, values in self.views(old, old_cap, d).items():
+            views[name][:] = values
+
+    def export(self, region: Array, header: Array) -> dict[str, Any]:
+        views = self.views(region, int(header[layout.CAP]), int(header[layout.D]))
+        views["rows"] = views["rows"][: int(header[layout.FILLED])]
+        return {name: view.copy() for name, view in views.items()}
+
+    def check(self, saved: Mapping[str, Any], header: Array, d: int) -> dict[str, Any]:
+        filled = int(header[layout.FILLED])
+        if filled not in range(pair_moments.BLOCK) or filled > header[layout.RECORDS] or header[layout.NEXT]:
+            raise ValueError("counters that do not fit each other")
+        kept = {"rows": _rows(saved, (filled, 1 + d))}
+        for name, view in self.views(np.zeros(self.cells(d)), d, d).items():
+            if name != "rows":
+                kept[name] = np.asarray(saved[name], dtype=np.float64)
+                if kept[name].shape != view.shape or not np.isfinite(kept[name]).all():
+                    raise ValueError("moments of another shape, or not finite")
+        squares = kept["moments"][np.cumsum(np.arange(1, d + 1)) - 1]
+        others = np.delete(kept["counts"], pair_moments.LABEL)
+        if (squares < 0.0).any() or (others < 0.0).any():
+            raise ValueError("counts, or sums of squares, below 0")
+        return kept
+
+    def fill(self, region: Array, kept: Mapping[str, Any], d: int) -> None:
+        for name, view in self.views(region, d, d).items():
+            view[: len(kept[name])] = kept[name]
 
 
 def _rows(saved: Mapping[str, Any], shape: tuple[int, int]) -> Array:

@@ -7,7 +7,7 @@ import secrets
 import struct
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from streampair.base.boosted import (
     length_of,
     whole_numbers,
 )
-from streampair.base.learner import Columns, Learner
+from streampair.base.learner import Columns, Explanation, Learner
 from streampair.base.mini_batch import encode_labels, low_label, refuse_rows, score_error
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import boosted_trees, forest, numerics, platt, vectors
@@ -31,7 +31,6 @@ from streampair.records import features as _features
 
 __all__ = [
     "ExplainedForestRows",
-    "Explanation",
     "ForestLearner",
     "ForestRows",
     "Reasons",
@@ -420,21 +419,6 @@ _MOST_NODES = 32_767
 _WATCHED, _NUMBERS = 100, 20
 
 
-class Explanation(NamedTuple):
-    """Additive explanation of a score: baseline and contributions add up to it, up to rounding.
-
-    Attributes
-    ----------
-    baseline
-        The mean prediction of the trees at their roots.
-    features
-        Contribution of each known feature: its linear terms, and the changes of mean at its splits.
-    """
-
-    baseline: float
-    features: dict[Any, float]
-
-
 class ForestLearner(Learner):
     """Base of the online forests: random trees with leaf weights fitted online."""
 
@@ -557,7 +541,7 @@ class ForestLearner(Learner):
         coded = {*self._coded, *((later if name in later else index)[name] for name in coded_names)}
         if not new and len(coded) == len(self._coded):
             return
-        self._check_count(len(new))
+        self._columns.check_room(len(new), self.max_features)
         capacity = int(self._state[forest.FOREST_CAP])
         if names > capacity:
             # Doubling keeps the copying linear in the number of names; the first record is taken as it is.
@@ -570,15 +554,6 @@ class ForestLearner(Learner):
         self._widen(list(later))
         if self._pairs is not None:
             pairs_widened(self, d)
-
-    def _check_count(self, new: int) -> None:
-        names = self._columns.count + new
-        if names > self.max_features:
-            raise RecordError(
-                f"the record has new feature names, and with them there would be {names}, "
-                f"more than max_features={self.max_features}",
-                fix="hash or select the features first, or raise max_features",
-            )
 
     def _move(self, capacity: int, coded: tuple[int, ...], names: int) -> None:
         """Copy into a state of another size, with room for more columns, for texts, or for fewer records."""
@@ -860,7 +835,7 @@ class ForestLearner(Learner):
                 for j in places:
                     if mask[:, j].any():
                         first.setdefault(int(mask[:, j].argmax()), ([], []))[kind].append(columns[j])
-            self._check_count(sum(len(names) for names, _ in first.values()))
+            self._columns.check_room(sum(len(names) for names, _ in first.values()), self.max_features)
             for start in sorted(first):
                 if start > begin:
                     yield slice(begin, start)

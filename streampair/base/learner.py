@@ -18,7 +18,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache, partial
 from operator import itemgetter
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClassifierMixin",
     "Columns",
+    "Explanation",
     "Learner",
     "MulticlassClassifierMixin",
     "RegressorMixin",
@@ -121,6 +122,22 @@ def _check_known(cls: type, names: Iterable[str]) -> None:
             )
 
 
+class Explanation(NamedTuple):
+    """Additive explanation of a score: baseline and contributions add up to it, up to rounding.
+
+    Attributes
+    ----------
+    baseline
+        Of a forest the mean prediction of the trees at their roots; of a linear learner 0.
+    features
+        Of a forest the contribution of each known feature: its linear terms, and the changes of mean at its
+        splits. Of a linear learner weights times scaled values, where they are not 0.
+    """
+
+    baseline: float
+    features: dict[Any, float]
+
+
 class Learner(base.Estimator):
     """Base of all pair learners: learns records in order, one by one or the rows of a frame.
 
@@ -134,6 +151,8 @@ class Learner(base.Estimator):
     takes_text: ClassVar[bool] = False
     #: Whether records with missing features are scored and learned like others.
     takes_gaps: ClassVar[bool] = False
+    #: Whether None is a missing value, other than a feature that a record does not have.
+    takes_nulls: ClassVar[bool] = False
 
     #: Whether predictions may show a label that a record brought, and nobody declared.
     _learns_labels: ClassVar[bool] = True
@@ -203,6 +222,14 @@ class Learner(base.Estimator):
     @abc.abstractmethod
     def design_many(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Design vectors of several records, shape (n, d)."""
+
+    def comparator_design(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """What the weights of the comparator of a regret multiply, (n, d), up to a constant for each column.
+
+        Its ball has the radius `comparator_radius`. These are the design vectors, of a learner that scales
+        features in units of their spreads.
+        """
+        return self.design_many(xs)
 
     @abc.abstractmethod
     def _design_rows(self, columns: list[Hashable], rows: Array) -> Array:
@@ -290,6 +317,30 @@ class Learner(base.Estimator):
         """The number of a label in the margin of a pair; NaN if it cannot be used."""
         return self._task.label_or_null(y)
 
+    @property
+    def _reads_records(self) -> bool:
+        """Whether rows with texts are taken as records, cell by cell."""
+        return False
+
+    def _learn_records(self, xs: Sequence[Mapping[Any, Any]], labels: Array, scored: bool) -> Array | None:
+        """Learn the rows of a frame that has texts; scores of each before it, if `scored`."""
+        raise NotImplementedError
+
+    def _score_records(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """Scores (n,) of the rows of a frame that has texts."""
+        raise NotImplementedError
+
+    def _table(self, X: Any, *, strict: bool = True) -> FeatureTable:
+        """The rows of a frame or an array."""
+        names, records = self.feature_names, self._reads_records
+        table = FeatureTable(X, strict=strict, names=names, read=self._read_cell, records=records)
+        table.check_names(self._names_of_arrays())
+        return table
+
+    def _names_of_arrays(self) -> Sequence[Hashable]:
+        """The features that columns of arrays may be."""
+        return self.feature_names
+
     def _labels(self, y: NDArray[Any] | list[Any]) -> Array:
         """Label numbers, as the kernels take them."""
         return self._task.labels(y)
@@ -329,8 +380,7 @@ class Learner(base.Estimator):
         self, X: Any, y: Any, take: Callable[[list[Hashable], Array, Array], _R]
     ) -> tuple[FeatureTable, _R | None]:
         """Check rows and labels, and pass them to `take`; without rows the result is None."""
-        table = FeatureTable(X, strict=self._strict_frames, names=self.feature_names, read=self._read_cell)
-        table.check_names(self.feature_names)
+        table = self._table(X, strict=self._strict_frames)
         values, name = label_values(y)
         if len(table) != len(values):
             raise RecordError(
@@ -339,8 +389,11 @@ class Learner(base.Estimator):
                 stage="label",
             )
         self._check_types(table, y, values)
-        labels, taken = self._labels(values), None
-        if len(labels):
+        labels = self._labels(values)
+        taken: Any = None
+        if len(labels) and table.records is not None:
+            taken = self._learn_records(table.records, labels, take == self._score_learn_rows)
+        elif len(labels):
             try:
                 taken = take(table.columns, table.rows, labels)
             except RecordError:  # names the first cell of a row, in what order its frame has
@@ -370,6 +423,11 @@ class Learner(base.Estimator):
     def weights(self) -> dict[Any, float]:
         """Published weights by feature name."""
         return dict(zip(self.feature_names, self.weights_vector.tolist(), strict=True))
+
+    @property
+    def scaled_weights(self) -> dict[Any, float]:
+        """`weights` in units of the features as the learner scales them, which can be compared."""
+        return self.weights
 
     @property
     def weights_noise(self) -> dict[Any, float] | None:
@@ -403,8 +461,9 @@ class Learner(base.Estimator):
         """Score of a record under the published weights: higher ranks higher."""
 
     def _table_scores(self, X: Any) -> tuple[FeatureTable, Array]:
-        table = FeatureTable(X, names=self.feature_names, read=self._read_cell)
-        table.check_names(self.feature_names)
+        table = self._table(X)
+        if table.records is not None:
+            return table, self._score_records(table.records)
         try:
             return table, self._score_rows(table.columns, table.rows)
         except RecordError:  # names the first cell of a row, in what order its frame has
@@ -619,11 +678,31 @@ class Columns:
             self.take = features.getter(self.names)
             self.expected = self.count
 
+    def check_room(self, new: int, most: int) -> None:
+        """Refuse `new` further names if there would be more than `most`, the `max_features` of a learner.
+
+        Raises
+        ------
+        RecordError
+        """
+        names = self.count + new
+        if names > most:
+            raise RecordError(
+                f"the record has new feature names, and with them there would be {names}, "
+                f"more than max_features={most}",
+                fix="hash or select the features first, or raise max_features",
+            )
+
+    def scratch(self, count: int) -> Array:
+        """`gathered`, with room for so many places and values."""
+        if len(self.gathered) < 2 * count:
+            self.gathered = np.empty(4 * count)
+        return self.gathered
+
     def gather(self, values: Mapping[Any, Any]) -> bool:
         """Gather places and values of a record; False if a name is unknown or a value is no number."""
         count, index = len(values), self.index
-        if len(self.gathered) < 2 * count:
-            self.gathered = np.empty(4 * count)
+        self.scratch(count)
         try:
             # The quickest way from names to places.
             places = itemgetter(*values)(index) if count > 1 else [index[name] for name in values]
@@ -635,8 +714,11 @@ class Columns:
     def scatter(self, values: Mapping[Any, Any]) -> bool:
         """Write a record; False, with nothing written, if a name is unknown or a value is no number."""
         gathered = self.gather(values)
-        if gathered:
-            sparse.scatter(self.gathered, len(values), self._missing, self.record)
+        count = len(values)
+        if gathered and count == self.count:  # all: no kernel is to be compiled for that
+            self.record[self.gathered[:count].view(np.int64)] = self.gathered[count : 2 * count]
+        elif gathered:
+            sparse.scatter(self.gathered, count, self._missing, self.record)
         return gathered
 
 
@@ -684,7 +766,7 @@ def _score_learn_many(self: Learner, X: Any, y: Any) -> Any:
     >>> from streampair import auc
     >>> X = np.array([[1.0], [0.0], [1.0], [0.5], [1.0]])
     >>> auc.PairOGD().score_learn_many(X, np.array([True, False, True, False, True])).round(2)
-    array([0.  , 0.  , 0.12, 0.09, 0.22])
+    array([ 0.  ,  0.  ,  0.06, -0.03,  0.08])
     """
     table, scores = self._with_rows(X, y, self._score_learn_rows)
     return table.series(np.empty(0) if scores is None else scores, None)

@@ -167,6 +167,10 @@ class PreparedBatch:
                 self.admitted = [*(self.admitted or ()), *admitted]
 
 
+def _no_weights() -> Array:
+    raise AssertionError("a streaming batch scores other records as it learns")
+
+
 _UNLEARNED = np.array([np.nan])
 
 
@@ -180,7 +184,9 @@ class StreamingBatch(PreparedBatch):
     learn
         Learns rows in order, except those with label NaN; its third argument receives the score
         of each row before it. Returns 0, or another number if nothing has changed.
-    weights, vectors, refused
+    vectors
+        Maps k usable records to rows (k, d).
+    refused
         As of `PreparedBatch`.
     """
 
@@ -189,14 +195,13 @@ class StreamingBatch(PreparedBatch):
         rows: Array,
         labels: Array,
         learn: Callable[[Array, Array, Array], int],
-        weights: Callable[[], Array],
         vectors: Callable[[Sequence[Mapping[Any, Any]]], Array],
         refused: Mapping[int, RecordError],
     ) -> None:
         def part(part: slice, scores: Array) -> None:
             learn(rows[part], labels[part], scores)
 
-        super().__init__(len(rows), part, weights, vectors, refused)
+        super().__init__(len(rows), part, _no_weights, vectors, refused)
         self._all, self._labels, self._learn_all = rows, labels, learn
 
     def take(self, stops: Sequence[int] = (), others: Sequence[Mapping[Any, Any]] = ()) -> list[float]:
@@ -210,12 +215,8 @@ class StreamingBatch(PreparedBatch):
             rows += self._all[part], vectors[i : i + 1]
             labels += self._labels[part], _UNLEARNED
         scores = np.empty(self._count + len(stops))
-        try:
-            failed = self._learn_all(np.concatenate(rows), np.concatenate(labels[:-1]), scores) != 0
-        except RecordError:  # no room for the interleaved rows: take the slow path
-            failed = True
-        if failed:
-            return super().take(stops, others)
+        if self._learn_all(np.concatenate(rows), np.concatenate(labels[:-1]), scores) != 0:
+            raise AssertionError("checked rows were refused")
         values: list[float] = scores.tolist()
         # From the end, so that earlier indices stay valid.
         other_scores = [values.pop(stops[i] + i) for i in range(len(stops) - 1, -1, -1)]

@@ -37,6 +37,8 @@ class StartModel:
         Of the standardisation of scaled values, (k,) each; None: there is none.
     cap
         Bound of standardised values; infinity: none.
+    centre
+        What is taken from raw values before the weights multiply them, (k,); None: nothing.
     link
         From a score to a probability; None: it gives no probabilities.
     account
@@ -51,6 +53,7 @@ class StartModel:
     cap: float
     link: Link | None
     account: StartAccount
+    centre: Array | None = None
 
     def _scaling(self) -> Array | None:
         """Scale, shift, mean and factor, (4, k); None: weights multiply raw values."""
@@ -77,7 +80,11 @@ class StartModel:
         """The vectors of a learner's records that `weights_of` multiplies."""
         scaling = self._scaling()
         if scaling is None:
-            return StartVectors(None)
+            if self.centre is None:
+                return StartVectors(None)
+            centre = np.zeros(len(names))
+            centre[self._places(names)] = self.centre
+            return StartVectors(None, centre=centre)
         out = np.zeros((4, len(names)))
         out[:, self._places(names)] = scaling
         return StartVectors(out, self.mean is not None, self.cap)
@@ -123,6 +130,7 @@ class StartModel:
             if self.mean is None or self.factor is None
             else np.array([self.mean, self.factor]),
             "cap": None if self.cap == math.inf else self.cap,
+            **({} if self.centre is None else {"centre": self.centre.copy()}),
             "link": None if self.link is None else [self.link.slope, self.link.offset],
             "account": [account.model, account.mu, account.kind, account.public_before],
         }
@@ -131,8 +139,10 @@ class StartModel:
     def from_state(cls, saved: Mapping[str, Any]) -> StartModel:
         """What `to_state` gave; ValueError and the like if it cannot be that."""
         names, bounds, moments = saved["names"], saved["bounds"], saved["moments"]
-        shape = (len(names),)
+        shape, centre = (len(names),), saved.get("centre")
         if saved["weights"].shape != shape or (moments is not None and moments.shape != (2, *shape)):
+            raise ValueError("a start model of another shape")
+        if centre is not None and centre.shape != shape:
             raise ValueError("a start model of another shape")
         model, mu, kind, public = saved["account"]
         if (mu is not None and not 0.0 <= mu < math.inf) or kind not in ("holds", "unvouched"):
@@ -148,6 +158,7 @@ class StartModel:
             cap=math.inf if saved["cap"] is None else float(saved["cap"]),
             link=None if saved["link"] is None else Link(*map(float, saved["link"])),
             account=StartAccount(str(model), None if mu is None else float(mu), kind, bool(public)),
+            centre=None if centre is None else centre.copy(),
         )
 
     def same(self, other: StartModel | None) -> bool:
@@ -155,7 +166,7 @@ class StartModel:
         if other is None:
             return False
         ours, theirs = self.to_state(), other.to_state()
-        return all(
+        return ours.keys() == theirs.keys() and all(
             np.array_equal(ours[name], theirs[name])
             if isinstance(ours[name], np.ndarray)
             else type(ours[name]) is type(theirs[name]) and ours[name] == theirs[name]

@@ -188,7 +188,8 @@ class BinaryTarget(Target):
         if isinstance(y, np.ndarray) and y.dtype.kind in "biu" and _is_whole(self._high):
             high = y == self._high
             if self._low is None:
-                usable = y.dtype.kind != "b"  # a truth value is no opposite of 2
+                # A truth value is no opposite of 2, and 2 none of "yes".
+                usable = (y.dtype.kind == "b") == isinstance(self._high, bool | np.bool_)
             else:
                 usable = _is_whole(self._low) and bool((high | (y == self._low)).all())
             if usable:
@@ -202,6 +203,7 @@ class OneClassTarget(BinaryTarget):
     def __init__(self, positive: Any) -> None:
         super().__init__(positive)
         self.negative, self._low, self.low = None, None, _NO_LABEL
+        self._high = features.label(positive, several=True)
 
     def label(self, y: Any) -> float:
         """+1 for the label that ranks high, -1 for any other.
@@ -212,7 +214,9 @@ class OneClassTarget(BinaryTarget):
             If the label is unknown or no label.
         """
         if isinstance(y, str | bytes | int | float | np.generic) and y == y:
-            return 1.0 if features.label(y) == self._high else -1.0
+            found = features.label(y, several=True)
+            if found == found:
+                return 1.0 if found == self._high else -1.0
         return self._two.sign(y)
 
 
@@ -269,7 +273,7 @@ class RelevanceTarget(Target):
             If it is unknown (None or NaN), no number, or out of range.
         """
         try:
-            value = y if type(y) is float else features.number(y)
+            value = y if type(y) is float else features.as_number(features.label(y))
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         low, high = self._low, self._high
@@ -331,15 +335,15 @@ def class_number(y: Any) -> float:
     Raises
     ------
     TypeError, ValueError
-        If the label is unknown, or neither text nor a number.
+        If the label is unknown, or neither text nor a finite number.
     """
-    y = features.label(y)
+    y = features.label(y, several=True)
     if isinstance(y, str):
         text = f"s{y}"
     else:
         number = features.as_number(y)  # None and NaN are none
-        if number != number:
-            raise ValueError("NaN")
+        if not math.isfinite(number):
+            raise ValueError("NaN or infinite")
         text = f"n{_whole(y, number)}" if number.is_integer() else f"n{number!r}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return float(int.from_bytes(digest, "big") >> 11)
@@ -413,7 +417,8 @@ class ClassTarget(Target):
                 stage="label",
             )
         try:
-            unknown = y is None or bool(y != y)
+            found = features.label(y, several=True)
+            unknown = found is None or bool(found != found)
         except (TypeError, ValueError):
             unknown = False
         if unknown:
@@ -423,7 +428,7 @@ class ClassTarget(Target):
                 stage="label",
             )
         raise RecordError(
-            f"the label is neither text nor a number: {features.short(y)}",
+            f"the label is neither text nor a finite number: {features.short(y)}",
             fix="give the class as text, a number or True and False",
             stage="label",
         )

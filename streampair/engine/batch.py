@@ -338,7 +338,7 @@ class RecordProcessor:
             return None
         # The partners of the regret's steps are scored in between, each before its event is learned.
         stops = [place for place, _ in steps]
-        partners = [step.partner.row for _, step in steps]
+        partners = [step.other.row for _, step in steps]
         reasons: list[Any] | None = None
         if explained is None:
             scores = ready.take(stops, partners)
@@ -385,7 +385,7 @@ class RecordProcessor:
         if regret is None:
             return []
         labels = _select(batch.truth if regret.two_classes else batch.ys, labelled)
-        steps = regret.draw(labels, lambda index: batch.record(labelled[index]))
+        steps = regret.draw(labels, lambda indices: batch.records([labelled[index] for index in indices]))
         return None if steps is None else [(labelled[index], step) for index, step in steps]
 
     def _refuse_each(

@@ -9,8 +9,11 @@ A record that cannot be decoded keeps its place, so that a private learner gives
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streampair.engine.pipeline import PipelineAdapter
 from streampair.engine.protocols import ManyDecoder
@@ -52,12 +55,11 @@ class DecodedBatch(NamedTuple):
     nulls: list[int]
     refused: dict[int, tuple[Exception, str]]
 
-    def record(self, place: int) -> tuple[Collection[Any], Iterable[Any]]:
-        """Names and values of a record, after the steps in front of the learner."""
+    def records(self, places: list[int]) -> list[Any] | tuple[list[str], NDArray[np.float64]]:
+        """Records after the steps in front of the learner: dicts, or names and an array of values (k, d)."""
         if self.table is not None:
-            return self.table.names, self.table.values[place].tolist()
-        x = self.xs[place]
-        return x, x.values()
+            return self.table.names, self.table.values.take(places, axis=0)
+        return [self.xs[place] for place in places]
 
 
 class BatchDecoder:

@@ -7,7 +7,7 @@ River can have it: it learns one record after the other, and has no loss, no des
 >>> from streampair.engine.foreign import ForeignLearner
 >>> learner = ForeignLearner(linear_model.LogisticRegression(), positive=True)
 >>> learner.learn_one({"a": 1.0}, True)
->>> learner.score_one({"a": 1.0}) > 0.5, list(learner.weights), learner.prepare_many
+>>> learner.score_one({"a": 1.0}) > 0.5, list(learner.scaled_weights), learner.prepare_many
 (True, ['a'], None)
 """
 
@@ -22,7 +22,7 @@ from river import base
 from streampair.engine.protocols import Scorer, SerializableStep
 from streampair.errors import ConfigError, RecordError
 
-__all__ = ["ForeignLearner", "finite", "finite_score"]
+__all__ = ["ForeignLearner", "finite_score"]
 
 
 class ForeignLearner:
@@ -51,11 +51,11 @@ class ForeignLearner:
     """
 
     two_classes = True
-    takes_text = False
+    takes_text = takes_nulls = False
     pair_form = None
     pair_loss = None
     comparator_radius = 1.0
-    design_many = None
+    comparator_design = None
     weights_noise = None
     buffer_records = None
     prepare_many = None
@@ -71,7 +71,7 @@ class ForeignLearner:
         self.learn_one: Callable[[Any, Any], object] = learn if takes_label else lambda x, y: learn(x)
 
     @property
-    def weights(self) -> Mapping[Any, float] | None:
+    def scaled_weights(self) -> Mapping[Any, float] | None:
         """The estimator's weights, if it has a table of them."""
         weights = getattr(self._estimator, "weights", None)
         return weights if isinstance(weights, Mapping) else None
@@ -139,25 +139,3 @@ def finite_score(value: Any, learner: object) -> float:
             stage="learn",
         )
     return number
-
-
-def finite(x: dict[str, Any]) -> dict[str, Any]:
-    """The record, if it has no NaN and no infinity: a foreign model would learn them, and then give NaN.
-
-    Raises
-    ------
-    RecordError
-    """
-    try:
-        total = sum(x.values())
-        if total - total == 0.0:  # finite, so every value is
-            return x
-    except (TypeError, OverflowError):
-        pass  # text, None or a huge integer: the model may know what to do with it
-    for name, value in x.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise RecordError(
-                f"the feature {name!r} is {value}",
-                fix="send a finite number, or leave the feature out",
-            )
-    return x

@@ -246,6 +246,11 @@ class Lane:
         return self._model.whole
 
     @property
+    def pickled(self) -> tuple[str, ...]:
+        """Names of the steps that only pickle can save; parallel scorers take none of them."""
+        return tuple(self._model.pickled)
+
+    @property
     def probabilities(self) -> Callable[[Any], Any] | None:
         """Function from scores (n,) to the model's current probabilities; None: it gives none."""
         return self._model.probabilities
@@ -343,7 +348,8 @@ class Lane:
         LaneGauges
         """
         learner, private = self._model.lane_learner, self._model.private
-        quality, weights = self._monitor.quality(self._model.probabilities), learner.weights
+        quality, weights = self._monitor.quality(self._model.probabilities), learner.scaled_weights
+        noise = learner.weights_noise
         return LaneGauges(
             events=dict(self._outcomes.events),
             dead_letters=dict(self._outcomes.stages),
@@ -356,7 +362,8 @@ class Lane:
             next_offset=self.next_offset,
             privacy=self.privacy,
             quality=quality,
-            weights=largest_weights(weights, learner.weights_noise, _WEIGHTS),
+            weights=largest_weights(weights, noise, _WEIGHTS),
+            weight_noise=weight_norm(noise),  # the squares of standard deviations add up to that of the norm
             since=self._since / 1000.0 if self._since else None,
             release_dates=tuple(self._dates.releases),
             fork_dates=tuple(self._dates.forks),
@@ -532,7 +539,7 @@ class Lane:
             raise ConfigError(
                 f"only pickle can save {steps}, and allow_pickle is off",
                 fix="set allow_pickle = true and store.key_file (of a Lane: saving=); streampair's own "
-                "learners need neither",
+                "learners, and the steps that docs/learners.md lists under Pipelines, need neither",
             )
         if not saving.signing_keys:
             raise ConfigError(

@@ -86,7 +86,7 @@ class Monitor:
         if regret is None:
             return None
         if solve or (solve is None and regret.due):
-            self._estimate = regret.estimate(learner.design_many)
+            self._estimate = regret.estimate(learner.comparator_design)
         return self._estimate
 
     def quality(self, probabilities: Callable[[Any], Any] | None = None) -> Quality | None:
@@ -118,4 +118,5 @@ def _regret_of(learner: LaneLearner, config: RegretConfig) -> Regret:
         seed=config.seed,
     )
     regret.trusting = isinstance(learner, SerializableStep) and not learner.takes_text
+    regret.indicators = learner.takes_nulls
     return regret

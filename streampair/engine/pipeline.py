@@ -5,8 +5,8 @@ A lane holds any River estimator or pipeline. Three kinds of step matter here:
 
 - *stateless*: a function of one record. Nothing to copy, nothing to save, safe in front of a private learner;
 - *own*: an estimator of streampair. Raises `RecordError` before any change, saves itself as plain values;
-- *foreign*: everything else. May fail half-way through a change, so it is rolled back from a copy; can
-  only be saved by pickle.
+- *foreign*: everything else. May fail half-way through a change, so it is rolled back from a copy. Those in
+  the table `streampair.steps` are saved as plain values, all others by pickle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from river import base, compose
 
-from streampair.engine.foreign import ForeignLearner, finite, finite_score
+from streampair.engine.foreign import ForeignLearner, finite_score
 from streampair.engine.protocols import (
     ClassLearner,
     ExplainingLearner,
@@ -42,6 +42,7 @@ from streampair.privacy.pipeline_check import (
     walk,
 )
 from streampair.privacy.provenance import Origin
+from streampair.steps import first_input, in_fixed_order, kind_of, load_step, save_step, transformer
 
 __all__ = ["PipelineAdapter", "check_explains", "largest_parts"]
 
@@ -104,10 +105,10 @@ class PipelineAdapter:
             trusted = check_pipeline(model, trust_preprocessing=trust_preprocessing, one_by_one=True)
             self.untrusted = next(iter(trusted), None)
         leaves = [(path, step) for path, step, _, _ in self._leaves()]
+        for step in self.steps.values():
+            in_fixed_order(step)
         #: Steps that only pickle can save.
-        self.pickled = [
-            path for path, step in leaves if not is_stateless(step) and not isinstance(step, SerializableStep)
-        ]
+        self.pickled = [path for path, step in leaves if _saved_as(step) == "pickle"]
         #: Whether a step in front of the learner learns from the stream.
         self.front_learns = any(not is_stateless(step) for path, step in leaves[:-1])
         self._learner_foreign = not isinstance(self.learner, SerializableStep)
@@ -165,14 +166,12 @@ class PipelineAdapter:
         """Build the functions of the hot loop; again after every exchange of a step."""
         learner = self.learner = self.steps[self._last]
         front = [step for name, step in self.steps.items() if name != self._last]
-        self.transform: Callable[[Any], Any] | None = _transformer(front)
-        if self.private is not None and self.transform is not None and not all(map(is_total, front)):
-            self.transform = _costing_one_record(self.transform)
+        self.transform: Callable[[Any], Any] | None = self._transformer()
         #: Function from an event's record to what `score_event` takes: all that can be done before others are
         #: learned. None: the record itself.
         self.features = None if self.front_learns else self.transform
         if self.fragile:
-            self.features = _finite_first(self.features)
+            self.features = _after(first_input(self.steps.values()), self.features)
         #: Whether scoring and learning is `score` and `learn`, of what `features` gives.
         self.plain = self.private is None and not self.front_learns and not self.several
         self._score_method = "score_one"
@@ -190,6 +189,23 @@ class PipelineAdapter:
         self.explain_rows = learner.explain_rows if explains else None
         self._front = front
         self._takes_time = any(map(takes_time, front))
+
+    def _transformer(self) -> Callable[[Any], Any] | None:
+        """Function of the steps that transform; None: there are none."""
+        front = {
+            name: step
+            for name, step in self.steps.items()
+            if name != self._last and not isinstance(step, base.AnomalyFilter)
+        }
+        if not front:
+            return None
+        if self.private is None:
+            return transformer(front)
+        if len(front) == 1:
+            (transform,) = (step.transform_one for step in front.values())
+        else:
+            transform = _in_turn([step.transform_one for step in front.values()])
+        return transform if all(map(is_total, front.values())) else _costing_one_record(transform)
 
     def reasons(self, z: Any) -> list[tuple[str, float]] | None:
         """The largest contributions to the score of a transformed record; None: none are requested."""
@@ -325,12 +341,13 @@ class PipelineAdapter:
         entries: list[dict[str, object]] = []
         for path, step, _, _ in self._leaves():
             entry: dict[str, object] = {"path": path, "class": class_name(step)}
-            if is_stateless(step):
-                entry["kind"] = "none"
-            elif isinstance(step, SerializableStep):
-                entry |= {"kind": "state", "state": step.to_state()}
-            else:
-                entry |= {"kind": "pickle", "data": _dumps(step, path)}
+            entry["kind"] = kind = _saved_as(step)
+            if kind == "state":
+                entry["state"] = step.to_state()
+            elif kind == "step":
+                entry["state"] = save_step(step)
+            elif kind == "pickle":
+                entry["data"] = _dumps(step, path)
             entries.append(entry)
         return entries
 
@@ -358,9 +375,7 @@ class PipelineAdapter:
                 fix="restore with the model that wrote it, or start the new model under another app name",
             )
         for entry, (path, step, _, _) in zip(entries, leaves, strict=True):
-            kind = (
-                "none" if is_stateless(step) else "state" if isinstance(step, SerializableStep) else "pickle"
-            )
+            kind = _saved_as(step)
             if entry["kind"] != kind:
                 raise SnapshotError(
                     f"the step {path} was saved as {entry['kind']!r}, this release reads {kind!r}",
@@ -372,16 +387,7 @@ class PipelineAdapter:
                     fix="give the lane allow_pickle=True and the signing key of the snapshot",
                 )
         for entry, (path, step, holder, key) in zip(entries, leaves, strict=True):
-            if entry["kind"] == "state":
-                step.load_state(entry["state"])
-            elif entry["kind"] == "pickle":
-                try:
-                    holder[key] = pickle.loads(entry["data"])  # noqa: S301  (signed, checked by the caller)
-                except Exception as error:
-                    raise SnapshotError(
-                        f"the step {path} cannot be unpickled ({type(error).__name__}: {error})",
-                        fix="restore with the versions of Python and River that wrote it",
-                    ) from error
+            _load_entry(entry, path, step, holder, key)
         for step in self.steps.values():
             _forget_plans(step)
         self._saved = {}
@@ -408,6 +414,39 @@ class PipelineAdapter:
         yield from walk(self.steps)
 
 
+def _saved_as(step: object) -> str:
+    """How a step is saved: by itself (`"state"`), by the table (`"step"`), by pickle, or not at all."""
+    if is_stateless(step):
+        return "none"
+    if isinstance(step, SerializableStep):
+        return "state"
+    return "pickle" if kind_of(step) is None else "step"
+
+
+def _load_entry(
+    entry: Mapping[str, Any], path: str, step: Any, holder: MutableMapping[str, Any], key: str
+) -> None:
+    """Restore one step; a pickle is vouched for."""
+    if entry["kind"] == "state":
+        step.load_state(entry["state"])
+    elif entry["kind"] == "step":
+        try:
+            load_step(step, entry["state"])
+        except ValueError as error:
+            raise SnapshotError(
+                f"the state of the step {path} cannot be restored: {error}",
+                fix="restore with the model that wrote it, or start the new model under another app name",
+            ) from None
+    elif entry["kind"] == "pickle":
+        try:
+            holder[key] = pickle.loads(entry["data"])  # noqa: S301  (signed, checked by the caller)
+        except Exception as error:
+            raise SnapshotError(
+                f"the step {path} cannot be unpickled ({type(error).__name__}: {error})",
+                fix="restore with the versions of Python and River that wrote it",
+            ) from error
+
+
 def check_explains(learner: object) -> None:
     """Refuse a learner that has no `explain_one`.
 
@@ -424,7 +463,7 @@ def check_explains(learner: object) -> None:
     if not hasattr(learner, "explain_one"):
         raise ConfigError(
             f"{type(learner).__name__} does not explain its scores",
-            fix="use an auc.Forest, auc.MulticlassForest or ranking.Forest, or leave explain out",
+            fix="use a forest or a linear learner without privacy, or leave explain out",
         )
 
 
@@ -490,25 +529,21 @@ def _forget_plans(step: Any) -> None:
             _forget_plans(inner)
 
 
-def _transformer(front: list[Any]) -> Callable[[Any], Any] | None:
-    methods = [step.transform_one for step in front if not isinstance(step, base.AnomalyFilter)]
-    if not methods:
-        return None
-    if len(methods) == 1:
-        return methods[0]  # type: ignore[no-any-return]
+def _after(
+    first: Callable[[Any], Any] | None, features: Callable[[Any], Any] | None
+) -> Callable[[Any], Any] | None:
+    if first is None or features is None:
+        return first or features
+    return lambda x: features(first(x))
 
+
+def _in_turn(methods: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     def transform(x: Any) -> Any:
         for method in methods:
             x = method(x)
         return x
 
     return transform
-
-
-def _finite_first(features: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    if features is None:
-        return finite
-    return lambda x: features(finite(x))
 
 
 def _costing_one_record(transform: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -10,7 +10,7 @@ The engine imports no learner, and uses nothing of one that is not named here.
 - `PrivateModel`: a `Scorer` that takes every record as a slot, and keeps a privacy account.
 
     learner = estimator if isinstance(estimator, LaneLearner) else ForeignLearner(estimator, positive=True)
-    learner.weights, learner.two_classes
+    learner.scaled_weights, learner.two_classes
 
 There are two tests of privacy. The engine uses ``isinstance(x, PrivateModel)``: can a lane keep the account
 of this learner? For the steps of a pipeline, `streampair.privacy.pipeline_check.is_private` takes every
@@ -123,6 +123,8 @@ class LaneLearner(Protocol):
         Whether it ranks one label above the others, so that its regret is over pairs of the two.
     takes_text
         Whether it accepts text features, so that its records need not be numeric.
+    takes_nulls
+        Whether texts are indicators to it, and None a missing value.
     pair_form
         Form of the margin of a pair, as `streampair.losses` names it; None if it has none.
     pair_loss
@@ -131,10 +133,11 @@ class LaneLearner(Protocol):
         Radius of the ball that its weights are projected onto.
     label_number
         Function from a label to its number in the margin of a pair; NaN for an unusable label.
-    design_many
-        Function from records to the design matrix that its weights multiply; None if it has none.
-    weights
-        Its weights by the name of their feature, or of the two of a metric; None if it has no such table.
+    comparator_design
+        Function from records to the matrix that the weights of a comparator multiply; None if it has none.
+    scaled_weights
+        Its weights by the name of their feature, or of the two of a metric, in units of the features as it
+        scales them; None if it has no such table.
     weights_noise
         Standard deviation of the noise in each weight; None if it is not known.
     buffer_records
@@ -166,6 +169,9 @@ class LaneLearner(Protocol):
     def takes_text(self) -> bool: ...
 
     @property
+    def takes_nulls(self) -> bool: ...
+
+    @property
     def pair_form(self) -> str | None: ...
 
     @property
@@ -178,10 +184,10 @@ class LaneLearner(Protocol):
     def label_number(self) -> Callable[[Any], float]: ...
 
     @property
-    def design_many(self) -> Callable[[Sequence[Any]], Any] | None: ...
+    def comparator_design(self) -> Callable[[Sequence[Any]], Any] | None: ...
 
     @property
-    def weights(self) -> Mapping[Any, float] | None: ...
+    def scaled_weights(self) -> Mapping[Any, float] | None: ...
 
     @property
     def weights_noise(self) -> Mapping[Any, float] | None: ...

@@ -375,7 +375,9 @@ class LaneGauges:
     regret
         The latest estimate, or None. Its `n` says how many events it covers.
     weight_norm
-        L2 norm of the learner's weights; None if it has no table of weights.
+        L2 norm of the learner's weights, of the features as it scales them; None if it has no table of them.
+    weight_noise
+        Root mean square of the L2 norm of the noise in these weights; None where it is not known.
     buffer_records
         Records in the learner's buffer; None if it has none.
     null_slots
@@ -420,6 +422,7 @@ class LaneGauges:
     generation: int | None = None
     quality: Quality | None = None
     weights: tuple[tuple[str, float, float | None], ...] = ()
+    weight_noise: float | None = None
     since: float | None = None
     release_dates: tuple[tuple[int, int, float, int | None, int], ...] = ()
     fork_dates: tuple[tuple[int, int], ...] = ()

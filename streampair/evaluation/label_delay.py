@@ -147,7 +147,7 @@ def delayed_progressive_val_score(
     >>> evaluation.delayed_progressive_val_score(
     ...     payments, chargebacks, auc.PairOGD(), evaluation.RollingAUC(300), after=50, absent=False
     ... )
-    RollingAUC: 98.19%
+    RollingAUC: 98.47%
     """
     if not metric.works_with(model):
         raise ConfigError(

@@ -10,18 +10,17 @@ It is estimated from a sample of pairs:
 3. When the estimate is asked for, `comparator` finds the best fixed weights for these pairs; with them come
    the loss of both and the standard error.
 
-A reservoir knows the number of the event that enters next. So a batch of which nobody enters costs two
-comparisons (`Regret._take`), and another one only what its events cost that do enter: `_keep` makes a record
-of an event, and `_enter` lets it into the reservoirs. An event that comes alone is a batch of one.
+The reservoirs know which numbers enter next, so a batch costs what its events cost that do enter: `_keep`
+makes a record of an event, and `_pair` a step. An event that comes alone is a batch of one.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import random
+import operator
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,14 +30,17 @@ from numpy.typing import NDArray
 from streampair import losses
 from streampair.errors import ConfigError, SnapshotError
 from streampair.evaluation.comparator import Pairs, QuadraticPairs, minimise
-from streampair.evaluation.reservoirs import FOR_EVER, Ids, SkipReservoir, StepReservoir
+from streampair.evaluation.reservoirs import SkipReservoir, StepReservoir
+from streampair.records.features import indicator
 
 __all__ = ["Kept", "Regret", "RegretEstimate", "Step", "plain_design"]
 
 Array = NDArray[np.float64]
 Features = Mapping[Any, Any]
-#: The names of a record's features, and their values.
-Row = tuple[Collection[Any], Iterable[Any]]
+#: Records as dicts, or the names of their features and an array (k, d).
+Records = list[Any] | tuple[Sequence[Any], Array]
+#: An event of a batch that enters: its index, its stratum, whether as a step, and the reservoir's entry.
+_Entering = tuple[int, int, bool, tuple[Any, ...]]
 
 #: Types of feature names that a snapshot can hold.
 _NAMES = frozenset({str, int})
@@ -84,11 +86,12 @@ class RegretEstimate:
 
 @dataclass(slots=True, eq=False)
 class Kept:
-    """A record of the sample: the number of its label, and its features by sorted name.
+    """A record of the sample: its number in the stream, that of its label, and its features by sorted name.
 
     The values are packed as a snapshot has them: `struct` with a ``d`` for each.
     """
 
+    id: int
     label: float
     names: tuple[Any, ...]
     values: bytes
@@ -101,38 +104,55 @@ class Kept:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """An event that entered the sample as a step, and has a partner.
+    """An event that entered the sample as a step.
 
     Attributes
     ----------
-    sample, place
-        Where it is.
-    label
-        The number of its label.
+    number, rank
+        As a `StepReservoir` drew them.
+    record
+        The event.
     partner
-        The record whose score, before the event is learned, is compared with that of the event.
+        The record whose score, before the event is learned, is compared with that of the event; None: there
+        was none to draw.
+    weight
+        Of the pair.
+    margin
+        Of the pair, before the event was learned.
     """
 
-    sample: StepReservoir
-    place: int
-    label: float
-    partner: Kept
+    number: int
+    rank: float
+    record: Kept
+    partner: Kept | None
+    weight: float
+    margin: float = 0.0
+
+    @property
+    def other(self) -> Kept:
+        """The partner of a step that has one."""
+        assert self.partner is not None
+        return self.partner
 
 
-class _Steps(NamedTuple):
+class _Pairs(NamedTuple):
     """The steps in the sample that have a partner, as arrays (m,).
 
-    `scale` is the number of steps that each represents, and is in `weight`. `record` and `partner` are ids.
-    `counts` has for each stratum the steps in the sample, with a partner or not, and all steps.
+    `scale` is the number of steps that each represents, and is in `weight`. `counts` has for each stratum the
+    steps in the sample, with a partner or not, and all steps.
     """
 
     counts: list[tuple[int, int]]
-    stratum: Ids
+    steps: list[Step]
+    stratum: Array
     scale: Array
     weight: Array
     margin: Array
-    record: Ids
-    partner: Ids
+
+    @property
+    def records(self) -> list[Kept]:
+        """The events, and then their partners."""
+        return [step.record for step in self.steps] + [step.other for step in self.steps]
 
 
 class Regret:
@@ -149,7 +169,8 @@ class Regret:
     loss
         Pair loss with ``value(margins)`` and ``slope(margins)``; None is the hinge.
     radius
-        Radius of the ball of comparators; of matrices the largest Frobenius norm.
+        Radius of the ball of comparators, in the units of the designs that `estimate` gets; of matrices the
+        largest Frobenius norm.
     label
         From a label to its number as the learner takes it, NaN for one that cannot be used: its
         `label_number`. None: there are two classes, and a label says whether it is the positive one; the
@@ -160,7 +181,7 @@ class Regret:
     psd
         Whether the matrices have to be positive semi-definite.
     pairs
-        Number of sampled pairs. The standard error decreases with its square root; memory is 3 to 6
+        Number of sampled pairs. The standard error decreases with its square root; memory is at most 3
         records a pair.
     exact
         Number of first events of which all pairs are kept; up to there the estimate is exact.
@@ -178,6 +199,9 @@ class Regret:
         Labelled events observed.
     trusting
         Whether what is no number in a record is left out, as the learner passes over it.
+    indicators
+        Whether a text is kept as the feature ``name=text`` with the value 1, and what is missing as NaN: as
+        the linear learners read records.
     unusable
         Why there is no estimate; None while there is one.
 
@@ -186,6 +210,11 @@ class Regret:
     Features must be finite numbers. If one is not (such as a text for a forest), the comparator is undefined:
     the estimation ends, and `unusable` says why. It also ends with a record of more than 64 features for a
     metric.
+
+    A learner that scales features keeps its weights in a ball of scaled units, and its comparator lies in
+    that ball at the spreads of the moment of the estimate: `comparator_design`. The spreads of before were
+    others, and without a ball the learner may leave it, so that this regret can be negative. The theorems
+    are about learners without scaling.
 
     Examples
     --------
@@ -197,7 +226,7 @@ class Regret:
     >>> for x, y in datasets.Phishing():
     ...     regret.observe(x, y, model.score_one(x), model.score_one)
     ...     model.learn_one(x, y)
-    >>> estimate = regret.estimate(model.design_many)
+    >>> estimate = regret.estimate(model.comparator_design)
     >>> estimate.n, estimate.exact, estimate.pair_loss > estimate.comparator_loss
     (1250, False, True)
 
@@ -209,7 +238,7 @@ class Regret:
     >>> for x, y in datasets.Phishing():
     ...     regret.observe(x, y)
     ...     model.learn_one(x, y)
-    >>> regret.estimate(model.design_many).n
+    >>> regret.estimate(model.comparator_design).n
     1250
     """
 
@@ -225,14 +254,15 @@ class Regret:
         exact: int = 64,
         seed: int = 0,
     ) -> None:
-        if pairs < 16 or exact < 2 or not radius > 0.0 or not math.isfinite(radius):
+        if pairs < 16 or exact < 2 or not 0.0 < radius < math.inf or seed < 0:
             raise ConfigError(
-                f"Regret(radius={radius}, pairs={pairs}, exact={exact}) cannot work",
-                fix="give a positive radius, at least 16 pairs and an exact part of at least 2 events",
+                f"Regret(radius={radius}, pairs={pairs}, exact={exact}, seed={seed}) cannot work",
+                fix="give a positive radius, at least 16 pairs, an exact part of at least 2 events and a "
+                "seed of at least 0",
             )
         self.loss = losses.Hinge() if loss is None else loss
         self.radius, self.pairs, self.exact, self.seed = float(radius), pairs, exact, seed
-        self.trusting = False
+        self.trusting = self.indicators = False
         self.unusable: str | None = None
         self.n_seen = 0
         self._label, self._quadratic, self._psd = label, quadratic, psd
@@ -242,19 +272,15 @@ class Regret:
         self._strata = range(2 if self.two_classes and quadratic is None else 1)
         self._empty()
         self._first_loss = 0.0
-        self._random = random.Random(seed)  # noqa: S311  (a sample, not a secret)
-        # For the partner of the next step, so that it is known before the event is learned.
-        self._uniform = self._random.random()
         self._warm = np.zeros(0)
         self._solve_at = 2
 
     def _empty(self) -> None:
         """Make an empty sample."""
-        size = self.pairs // len(self._strata)
-        self._steps = [StepReservoir(size, self.exact) for _ in self._strata]
-        self._records = [SkipReservoir(size) for _ in self._strata]
-        #: By id, ascending; others than the sample consists of leave now and then.
-        self._kept: dict[int, Kept] = {}
+        size, n = self.pairs // len(self._strata), len(self._strata)
+        self._first: list[Kept] = []  # the records of the exact part
+        self._records = [SkipReservoir(size, self.seed, c) for c in self._strata]
+        self._steps = [StepReservoir(size, self.seed, n + c, self.exact) for c in self._strata]
 
     # ---- observing -------------------------------------------------------------------------------------
 
@@ -288,7 +314,7 @@ class Regret:
             return self.unusable is None
         stratum = self._stratum(y)
         steps, records = self._steps[stratum], self._records[stratum]
-        return steps.next <= steps.count or records.next <= records.count
+        return bool(steps.ahead[0][0] <= steps.count or records.ahead[0][0] <= records.count)
 
     def prepare(self, x: Features, y: Any, scorer: Callable[[Any], float]) -> Array | None:
         """Score the records that the next event is paired with, before it is learned; changes nothing.
@@ -309,24 +335,29 @@ class Regret:
     def commit(self, x: Features, y: Any, score: float, prepared: Array | None) -> None:
         """Count an event after it was learned, with its score and what `prepare` returned."""
         stratum = self._stratum(y)
-        if prepared is None:
-            self._count_one(stratum)
+        if prepared is None:  # it does not enter
+            self._records[stratum].count += 1
+            self._steps[stratum].count += 1
+            self.n_seen += 1
         elif self.n_seen < self.exact:
             self._take_first(x, y, score, prepared)
         else:
-            for _, step in self._take(bytes((stratum,)), [y], lambda _: (x, x.values())):
+            for _, step in self._take(bytes((stratum,)), [y], lambda _: [x]):
                 if len(prepared):
                     self.record_score(step, score, float(prepared[0]))
 
-    def draw(self, labels: Sequence[Any], record: Callable[[int], Row]) -> list[tuple[int, Step]] | None:
+    def draw(
+        self, labels: Sequence[Any], records: Callable[[list[int]], Records]
+    ) -> list[tuple[int, Step]] | None:
         """Count a batch that is learned at once, and keep those of its events that enter the sample.
 
         Parameters
         ----------
         labels
             Of the events; of two classes they may be bytes, 1 for the positive one and else 0.
-        record
-            From an index in the batch to the record there, as the learner sees it: names and values.
+        records
+            From indices in the batch to the records there, as the learner sees them: dicts, or the names and
+            an array (k, d) of the values.
 
         Returns
         -------
@@ -336,14 +367,13 @@ class Regret:
         """
         if self.n_seen < self.exact or self._quadratic is not None:
             return None
-        return self._take(bytes(labels) if len(self._strata) == 2 else bytes(len(labels)), labels, record)
+        return self._take(bytes(labels) if len(self._strata) == 2 else bytes(len(labels)), labels, records)
 
     def record_score(self, step: Step, score: float, partner_score: float) -> None:
         """Record the margin of a drawn step: its score, and its partner's before the event was learned."""
-        # Also where there is none: an earlier step of the batch may have had the same place.
-        label, other = step.label, step.partner.label
-        margin = self._margins(label, other, score, partner_score) if self._paired(label, other) else 0.0
-        step.sample.margins[step.place] = float(margin)
+        label, other = step.record.label, step.other.label
+        if self._paired(label, other):
+            step.margin = float(self._margins(label, other, score, partner_score))
 
     def _stratum(self, y: Any) -> int:
         return 1 if y and len(self._strata) == 2 else 0
@@ -363,120 +393,125 @@ class Regret:
         apart = label - others
         return apart - (score - found) if self._of_errors else apart * (score - found)
 
-    def _left(self, stratum: int) -> int:
-        """Number of the next events of a stratum, behind the exact part, of which none enters the sample."""
-        if self.unusable is not None:
-            return FOR_EVER
-        steps, records = self._steps[stratum], self._records[stratum]
-        return min(steps.next - steps.count, records.next - records.count)
-
-    def _count(self, numbers: Sequence[int]) -> None:
-        """Count events behind the exact part, by stratum."""
-        for number, steps, records in zip(numbers, self._steps, self._records, strict=True):
-            records.count += number
-            steps.count += number
-        self.n_seen += sum(numbers)
-
-    def _count_one(self, stratum: int) -> None:
-        """Count an event; those of the exact part are no steps."""
-        self._records[stratum].count += 1
-        self._steps[stratum].count += self.n_seen >= self.exact
-        self.n_seen += 1
-
     def _partners(self, y: Any) -> list[Kept]:
         """The records that the next event makes pairs with, if it has this label."""
-        label, others = self._number(y), [*self._kept.values()]
+        label, stratum, others = self._number(y), self._stratum(y), self._first
         if self.n_seen >= self.exact:
-            steps, past = self._steps[self._stratum(y)], self._records[-1 - self._stratum(y)]
-            partner = self._partner(past, past.count) if steps.next == steps.count else -1
-            others = [] if partner < 0 else [self._kept[partner]]
+            number, _, _, chance = self._steps[stratum].ahead[0]
+            partner = self._partner(stratum, chance) if number == self._steps[stratum].count else None
+            others = [] if partner is None else [partner]
         return [other for other in others if self._paired(label, other.label)]
 
-    def _partner(self, past: SkipReservoir, count: int) -> int:
-        """The record that the next step is paired with, after `count` records of its stratum; -1: none."""
-        return past.ids[int(self._uniform * min(count, len(past.ids)))] if count else -1
+    def _partner(self, stratum: int, chance: float) -> Kept | None:
+        """The record that the next step of a stratum is paired with, by a random number in (0, 1]."""
+        past = self._records[-1 - stratum].items
+        return past[math.ceil(chance * len(past)) - 1] if past else None
 
     def _take_first(self, x: Features, y: Any, score: float, prepared: Array) -> None:
         """Count an event of the exact part, and keep it."""
         n, stratum, label = self.n_seen, self._stratum(y), self._number(y)
         others = np.array([other.label for other in self._partners(y)])
-        if self._keep(n, label, x, x.values()):
+        self.n_seen += 1
+        for kept in self._keep([n], [label], [x]) or ():
             if len(others):
                 margins = self._margins(label, others, score, prepared)
                 self._first_loss += float(np.sum(self.loss.value(margins))) / n
-            records = self._records[stratum]
-            if records.next == records.count:
-                records.put(records.next, n, self._random)
-        self._count_one(stratum)
+            self._first.append(kept)
+            for _, place in self._records[stratum].advance(1):
+                self._records[stratum].put(place, kept)
 
     def _take(
-        self, strata: bytes, labels: Sequence[Any], record: Callable[[int], Row]
+        self, strata: bytes, labels: Sequence[Any], records: Callable[[list[int]], Records]
     ) -> list[tuple[int, Step]]:
         """Count a batch of events by strata, and keep those that enter; see `draw`."""
-        n, end, ones = self.n_seen, len(strata), strata.count(1)
-        drawn, counts = list[tuple[int, Step]](), [end - ones, ones][: len(self._strata)]
-        if counts[0] > self._left(0) or ones > self._left(-1):
-            if len(self._kept) > 2 * (3 * self.pairs + self.exact):
-                self._kept = {id: self._kept[id] for id in self._used().tolist()}
-            # The events of each stratum: their indices, and where these begin.
-            order, begin = np.frombuffer(strata, np.uint8).argsort(kind="stable"), (0, counts[0])
-            # The next one of each stratum that enters: its number there in the batch, and its index.
-            following = [self._left(c) for c in self._strata]
-            coming = [order.item(begin[c] + k) if k < counts[c] else end for c, k in enumerate(following)]
-            while (index := min(coming)) < end and self.unusable is None:
-                c, label = strata[index], self._number(labels[index])
-                if self._keep(n + index, label, *record(index)):
-                    step = self._enter(c, n + index, label, following[c], index - following[c])
-                    if step is not None:
-                        drawn.append((index, step))
-                following[c] = k = self._left(c)
-                coming[c] = order.item(begin[c] + k) if k < counts[c] else end
-        self._count(counts)
-        return [] if self.unusable is not None else drawn
+        n, ones = self.n_seen, strata.count(1)
+        self.n_seen += len(strata)
+        if self.unusable is not None:
+            return []
+        entering = self._entering(strata, (len(strata) - ones, ones))
+        if not entering:
+            return []
+        indices = [*dict.fromkeys([index for index, *_ in entering])]
+        numbers = [self._number(labels[index]) for index in indices]
+        kept = self._keep([n + index for index in indices], numbers, records(indices))
+        if kept is None:
+            return []
+        events, drawn = dict(zip(indices, kept, strict=True)), list[tuple[int, Step]]()
+        for index, c, is_step, entry in entering:
+            if is_step:
+                step = self._step(c, events[index], *entry)
+                self._steps[c].put(entry[1], step)
+                if step.partner is not None:
+                    drawn.append((index, step))
+            else:
+                self._records[c].put(entry[1], events[index])
+        return drawn
 
-    def _enter(self, stratum: int, id: int, label: float, before: int, others: int) -> Step | None:
-        """Let an event into the reservoirs where it is due; the step, if it is one and has a partner.
+    def _entering(self, strata: bytes, counts: Sequence[int]) -> list[_Entering]:
+        """Count a batch of events; those that enter, in order, and as a step before it is a record."""
+        begin, found, places = 0, list[tuple[int, bool, tuple[Any, ...]]](), list[int]()
+        for c, steps, records in zip(self._strata, self._steps, self._records, strict=True):
+            for is_step, reservoir in ((True, steps), (False, records)):
+                first = begin - reservoir.count
+                for entry in reservoir.advance(counts[c]):
+                    found.append((c, is_step, entry))
+                    places.append(first + entry[0])
+            begin = counts[0]
+        if not found:
+            return []
+        # Of the events of each stratum, one after the other, their indices in the batch.
+        indices = np.frombuffer(strata, np.uint8).argsort(kind="stable")
+        pairs = zip(indices[places].tolist(), found, strict=True)
+        return sorted([(index, *each) for index, each in pairs], key=operator.itemgetter(0))
 
-        `before` events of its stratum and `others` came before it in the batch, which are not counted yet.
-        """
-        steps, records, past = self._steps[stratum], self._records[stratum], self._records[-1 - stratum]
-        is_step, partner, other, weight = steps.next == steps.count + before, -1, None, 0.0
-        if is_step:
-            count = past.count + (before if past is records else others)
-            partner = self._partner(past, count)
-            other = self._kept.get(partner)
-            if other is not None and self._paired(label, other.label):
-                # Of two classes, it was drawn for those of the events before that are of the other one.
-                weight = 1.0 if past is records else count / id
-        if records.next == records.count + before:
-            records.put(records.next, id, self._random)
-        if not is_step:
-            return None
-        place = steps.put(steps.next, id, self._random, partner, weight)
-        self._uniform = self._random.random()
-        return None if other is None else Step(steps, place, label, other)
+    def _step(self, stratum: int, event: Kept, number: int, place: int, rank: float, chance: float) -> Step:
+        """An event as a step, with a partner among the records before it if there is one."""
+        partner, weight = self._partner(stratum, chance), 0.0
+        if partner is not None and self._paired(event.label, partner.label):
+            # Of two classes, it stands for those of the events before that are of the other one.
+            before = number + self._records[stratum].count - self._steps[stratum].count
+            weight = 1.0 if len(self._strata) == 1 else (event.id - before) / event.id
+        return Step(number, rank, event, partner, weight)
 
-    def _keep(self, id: int, label: float, names: Collection[Any], values: Iterable[Any]) -> bool:
-        """Add a record; False: it cannot be used, and the estimation has ended."""
-        (ordered, order, plain), numbers = _in_order(tuple(names)), list(values)
+    def _keep(self, ids: list[int], labels: list[float], records: Records) -> list[Kept] | None:
+        """Records as they are kept; None: one of them cannot be used, and the estimation has ended."""
+        if isinstance(records, tuple):
+            names, table = records
+            ordered, order, plain = _in_order(tuple(names))
+            if plain and math.isfinite(table.sum()):
+                values, size = (table[:, order] if order else table).tobytes(), 8 * len(names)
+                begins = range(0, len(values), size)
+                return [
+                    Kept(id, label, ordered, values[begin : begin + size])
+                    for id, label, begin in zip(ids, labels, begins, strict=True)
+                ]
+            records = [dict(zip(names, row, strict=True)) for row in table.tolist()]
+        kept = [self._keep_one(*each) for each in zip(ids, labels, records, strict=True)]
+        return None if self.unusable is not None else kept
+
+    def _keep_one(self, id: int, label: float, x: Features) -> Kept:
+        numbers = [*x.values()]
+        (ordered, order, plain) = _in_order(tuple(x))
         if not plain or {*map(type, numbers)} != {float} or not math.isfinite(sum(numbers)):
-            row = dict(zip(names, map(self._value, names, numbers), strict=True))
+            if self.indicators:
+                x = {indicator(n, v) if isinstance(v, str) else n: v for n, v in x.items()}
+            x = {name: self._value(name, value) for name, value in x.items()}
             if self.trusting:
-                row = {name: value for name, value in row.items() if math.isfinite(value)}
-            (ordered, order, _), numbers = _in_order(tuple(row)), list(row.values())
-            if not all(map(math.isfinite, numbers)):
+                x = {name: value for name, value in x.items() if math.isfinite(value)}
+            (ordered, order, _), numbers = _in_order(tuple(x)), [*x.values()]
+            if not all(map(math.isfinite, numbers)) and not self.indicators:
                 self._end("a feature of the stream is not a finite number")
-                return False
         if self._quadratic is not None and len(numbers) > _MOST_FEATURES:
             self._end(f"a metric of more than {_MOST_FEATURES} features takes too long to be compared with")
-            return False
         numbers = [numbers[i] for i in order] if order else numbers
-        self._kept[id] = Kept(label, ordered, struct.pack(f"{len(numbers)}d", *numbers))
-        return True
+        return Kept(id, label, ordered, struct.pack(f"{len(numbers)}d", *numbers))
 
     def _value(self, name: Any, value: Any) -> float:
         """A feature as a number; NaN: it is none."""
-        known = self.trusting or (type(name) in _NAMES and not isinstance(value, str | bytes))
+        if self.indicators and isinstance(value, str):
+            return 1.0
+        plain = type(name) in _NAMES and not isinstance(value, str | bytes)
+        known = self.trusting or self.indicators or plain
         try:
             return float(value) if known else math.nan
         except (TypeError, ValueError, OverflowError):
@@ -500,8 +535,8 @@ class Regret:
         Parameters
         ----------
         design_many
-            Function from a list of records to the (n, d) matrix that the learner's weights multiply. None:
-            the features in sorted order, with 0 for a missing one.
+            Function from a list of records to the (n, d) matrix that the weights of a comparator multiply:
+            the learner's `comparator_design`. None: the features in sorted order, with 0 for a missing one.
 
         Returns
         -------
@@ -531,22 +566,22 @@ class Regret:
         exact = n <= self.exact
         return RegretEstimate(total, total / steps, stderr, comparator / steps, learner / steps, n, exact)
 
-    def _sampled(self) -> _Steps:
-        """The steps that the sample holds now."""
-        parts, counts = [], []
-        for stratum, steps in enumerate(self._steps):
-            scale, partners = steps.stand_for(), np.array(steps.partners)
-            counts.append((int(np.count_nonzero(scale)), steps.count))
-            use = (partners >= 0) & (scale > 0.0)
-            columns = (scale, scale * np.array(steps.weights), np.array(steps.margins), np.array(steps.ids))
-            parts.append([np.full(len(scale), stratum)[use], *(each[use] for each in (*columns, partners))])
-        return _Steps(counts, *map(np.concatenate, zip(*parts, strict=True)))
+    def _sampled(self) -> _Pairs:
+        """The pairs that the sample holds now."""
+        counts, steps, columns = [], list[Step](), []
+        for stratum, reservoir in enumerate(self._steps):
+            scale = reservoir.stand_for()
+            counts.append((int(np.count_nonzero(scale)), reservoir.count))
+            for step, stands in zip(reservoir.items, scale.tolist(), strict=True):
+                if step.partner is not None and stands > 0.0:
+                    steps.append(step)
+                    columns.append((stratum, stands, stands * step.weight, step.margin))
+        return _Pairs(counts, steps, *np.array(columns).reshape(-1, 4).T)
 
-    def _pairs(self, later: _Steps, design: Callable[[list[Any]], Any]) -> tuple[Pairs, Array]:
+    def _pairs(self, later: _Pairs, design: Callable[[list[Any]], Any]) -> tuple[Pairs, Array]:
         """Pairs of the first events, then those of the later steps; and the weights of the former."""
-        first, m = min(self.n_seen, self.exact), len(later.record)
-        ids = np.concatenate([np.arange(first), later.record, later.partner])
-        kept = [self._kept[id] for id in ids.tolist()]
+        first, m = len(self._first), len(later.steps)
+        kept = [*self._first, *later.records]
         # One call: the columns of the plain design depend on the rows it is given.
         x = np.asarray(design([each.row for each in kept]), dtype=np.float64)
         labels = np.array([each.label for each in kept], dtype=np.float64)
@@ -587,24 +622,28 @@ class Regret:
         state: dict[str, object] = {"params": self.params(), "unusable": self.unusable}
         if self.unusable is not None:
             return {**state, "seen": self.n_seen}
-        ids = self._used()
+        every = {each.id: each for each in self._in_use()}
         return {
             **state,
-            "kept": {"ids": ids, **_pack([self._kept[id] for id in ids.tolist()])},
-            "steps": [each.to_state() for each in self._steps],
-            "records": [each.to_state() for each in self._records],
-            "random": np.array(self._random.getstate()[1], dtype=np.uint64),
-            "uniform": self._uniform,
+            "kept": _pack([*every.values()]),
+            "first": len(self._first),
+            "steps": [{**each.to_state(), **_columns(each.items)} for each in self._steps],
+            "records": [{**each.to_state(), "ids": _ids(each.items)} for each in self._records],
             "first_loss": self._first_loss,
             "warm": self._warm.copy(),
             "solve_at": self._solve_at,
         }
 
-    def _used(self) -> Ids:
-        """Ids of the records that the sample consists of, ascending."""
-        ids = [np.array(each.ids) for each in (*self._steps, *self._records)]
-        used = np.concatenate([*ids, *(np.array(steps.partners) for steps in self._steps)])
-        return np.unique(np.concatenate([np.arange(min(self.n_seen, self.exact)), used[used >= 0]]))
+    def _in_use(self) -> Iterator[Kept]:
+        """The records that the sample consists of, some of them repeatedly."""
+        yield from self._first
+        for records in self._records:
+            yield from records.items
+        for steps in self._steps:
+            for step in steps.items:
+                yield step.record
+                if step.partner is not None:
+                    yield step.partner
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore `to_state` of an object with the same parameters.
@@ -631,17 +670,15 @@ class Regret:
             self.n_seen = int(state["seen"])
             self._end(state["unusable"])
             return
-        self._kept = _unpack(state["kept"])
-        for part, reservoirs in (("steps", self._steps), ("records", self._records)):
-            for reservoir, saved in zip(reservoirs, state[part], strict=True):
-                reservoir.load_state(saved)
+        kept = _unpack(state["kept"])
+        self._first = [kept[id] for id in range(int(state["first"]))]
+        for records, saved in zip(self._records, state["records"], strict=True):
+            records.load_state(saved, [kept[id] for id in saved["ids"].tolist()])
+        for steps, saved in zip(self._steps, state["steps"], strict=True):
+            steps.load_state(saved, _steps(saved, kept))
         self.n_seen = sum(records.count for records in self._records)
-        if self._used().tolist() != [*self._kept]:
+        if [*{each.id: each for each in self._in_use()}] != [*kept]:
             raise ValueError("other records than the sample consists of")
-        self._random.setstate((3, tuple(state["random"].tolist()), None))
-        self._uniform = float(state["uniform"])
-        if not 0.0 <= self._uniform < 1.0:
-            raise ValueError(f"a random number of {self._uniform}")
         self._first_loss, self._solve_at = float(state["first_loss"]), int(state["solve_at"])
         self._warm, self.unusable = state["warm"].copy(), None
 
@@ -655,7 +692,7 @@ def plain_design(rows: list[Any]) -> Array:
     return out
 
 
-def _variance(later: _Steps, terms: Array) -> float:
+def _variance(later: _Pairs, terms: Array) -> float:
     """Variance of the sum of weight * terms: stratified by label, robust to pairs that share a record."""
     residual, spare = later.weight * terms, 1.0
     for stratum, (n, steps) in enumerate(later.counts):
@@ -664,7 +701,7 @@ def _variance(later: _Steps, terms: Array) -> float:
             # Steps without a partner are terms of 0 in this stratum's mean.
             residual[here] -= later.scale[here] * (residual[here].sum() / steps)
             spare = max(spare, n / (n - 1))
-    _, place = np.unique(np.concatenate([later.record, later.partner]), return_inverse=True)
+    _, place = np.unique([each.id for each in later.records], return_inverse=True)
     by_record = np.bincount(place, weights=np.concatenate([residual, residual]))
     alone = float(residual @ residual)
     # Every pair is counted under both of its records, so its own square once too often.
@@ -693,6 +730,32 @@ def _in_order(names: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int] | None
     return tuple(names[i] for i in order), None if order == sorted(order) else order, plain
 
 
+def _ids(records: Sequence[Kept]) -> NDArray[np.int64]:
+    return np.array([each.id for each in records], dtype=np.int64)
+
+
+def _columns(steps: list[Step]) -> dict[str, object]:
+    """Steps as arrays, by place; the id of a partner is -1 where there is none."""
+    partners = [-1 if each.partner is None else each.partner.id for each in steps]
+    return {
+        "order": np.array([each.number for each in steps], dtype=np.int64),
+        "ids": _ids([each.record for each in steps]),
+        "partners": np.array(partners, dtype=np.int64),
+        "ranks": np.array([each.rank for each in steps]),
+        "weights": np.array([each.weight for each in steps]),
+        "margins": np.array([each.margin for each in steps]),
+    }
+
+
+def _steps(saved: Mapping[str, Any], kept: Mapping[int, Kept]) -> list[Step]:
+    """The steps of `_columns`."""
+    columns = (saved[name].tolist() for name in ("order", "ranks", "ids", "partners", "weights", "margins"))
+    return [
+        Step(number, rank, kept[id], None if partner < 0 else kept[partner], weight, margin)
+        for number, rank, id, partner, weight, margin in zip(*columns, strict=True)
+    ]
+
+
 def _pack(records: Sequence[Kept]) -> dict[str, object]:
     """Records as arrays: the lists of names that occur, which of them each record has, and all values."""
     names: dict[tuple[Any, ...], int] = {}
@@ -703,6 +766,7 @@ def _pack(records: Sequence[Kept]) -> dict[str, object]:
             number = names.setdefault(before, len(names))
         which.append(number)
     return {
+        "ids": _ids(records),
         "names": [list(each) for each in names],
         "which": np.array(which, dtype=np.int32),
         "labels": np.array([each.label for each in records]),
@@ -715,7 +779,7 @@ def _unpack(state: Mapping[str, Any]) -> dict[int, Kept]:
     names, values, begin, out = dict(enumerate(map(tuple, state["names"]))), state["values"].tobytes(), 0, {}
     for id, label, which in zip(*(state[part].tolist() for part in ("ids", "labels", "which")), strict=True):
         end = begin + 8 * len(names[which])
-        out[id] = Kept(label, names[which], values[begin:end])
+        out[id] = Kept(id, label, names[which], values[begin:end])
         begin = end
     if begin != len(values):
         raise ValueError(f"{len(values) // 8} values, not {begin // 8}")

@@ -104,12 +104,22 @@ def _checked(cache: Any) -> Any:
     return cache
 
 
-def _read_only_cache(function: Callable[..., Any]) -> Any:
-    """A cache in the `__pycache__` of a function's file, whether or not it can be written."""
+COMPILED = os.path.join(os.path.dirname(__file__), "compiled")
+"""Where a wheel has kernels that were compiled for any processor of its architecture: see `make wheel`."""
+
+
+def _read_only_cache(function: Callable[..., Any], folder: str | None = None) -> Any:
+    """A cache in the `__pycache__` of a function's file, whether or not it can be written.
+
+    With a folder, what is there for any processor.
+    """
     numbas: Any = caching
     try:
 
         class Locator(numbas.InTreeCacheLocator):  # type: ignore[misc]
+            def get_cache_path(self) -> Any:
+                return folder or super().get_cache_path()
+
             def ensure_cache_path(self) -> None:
                 """Nothing is written."""
 
@@ -118,6 +128,10 @@ def _read_only_cache(function: Callable[..., Any]) -> Any:
 
         class ReadOnlyCache(numbas.FunctionCache):  # type: ignore[misc]
             _impl_class = Implementation
+
+            def _index_key(self, sig: Any, codegen: Any) -> Any:
+                signature, (triple, *this), code = super()._index_key(sig, codegen)
+                return signature, (triple, *(("generic", "") if folder else this)), code
 
         cache = ReadOnlyCache(function)
         assert cache._cache_file._source_stamp
@@ -135,7 +149,8 @@ class FolderCache:
     kernel's import.
 
     What is not in the folder that numba writes is looked for in the one beside the source, where an image or
-    an administrator may have compiled it: numba alone does not read a folder that it cannot write.
+    an administrator may have compiled it: numba alone does not read a folder that it cannot write. Last comes
+    what a wheel brings, which another version of Python or numba, or another architecture, does not find.
 
     A file that is damaged, or cannot be read or written, is no error: the kernel is compiled, and a damaged
     file is replaced.
@@ -149,7 +164,7 @@ class FolderCache:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._made: Any = None
-        self._read_only: Any = None
+        self._read_only: list[Any] | None = None
 
     @property
     def _writable(self) -> Any:
@@ -169,10 +184,12 @@ class FolderCache:
             return caching.NullCache()
 
     @property
-    def _installed(self) -> Any:
-        """The folder beside the source, to be read."""
+    def _installed(self) -> list[Any]:
+        """The folders to be read only: the one beside the source, and that of a wheel."""
         if self._read_only is None:
-            self._read_only = _read_only_cache(self.function)
+            self._read_only = [_read_only_cache(self.function)]
+            if os.path.isdir(COMPILED):
+                self._read_only.append(_read_only_cache(self.function, COMPILED))
         return self._read_only
 
     @property
@@ -187,9 +204,9 @@ class FolderCache:
             found = self._writable.load_overload(signature, context)
         except Exception as error:
             _complain(error)
-        if found is None:
+        for cache in self._installed if found is None else ():
             try:
-                found = self._installed.load_overload(signature, context)
+                found = found or cache.load_overload(signature, context)
             except OSError:  # it cannot be read
                 pass
             except Exception as error:
@@ -212,11 +229,21 @@ class FolderCache:
         self._writable.flush()
 
 
+#: The numba whose compiler `_dispatch` changes. Another one compiles kernels as it does, more slowly.
+_CHANGED = "0.68."
+
+_dispatcher: Any = numba.njit(nogil=True)
+if numba.__version__.startswith(_CHANGED):
+    from streampair.kernels._dispatch import Dispatcher
+
+    _dispatcher = Dispatcher
+
+
 def kernel(function: F) -> F:
     """Compile a function when it is first called, without the interpreter's lock, and keep it on disk."""
     if DISABLED:
         return function
-    dispatcher: Any = numba.njit(nogil=True)(function)
+    dispatcher: Any = _dispatcher(function)
     if hasattr(dispatcher, "_cache"):
         dispatcher._cache = FolderCache(function)
     else:

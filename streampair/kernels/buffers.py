@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.numerics import uniform
-from streampair.kernels.state import FILLED, NEXT, POLICY, POSITIVES, RECORDS, SEED, SIZE
+from streampair.kernels.state import CAP, FILLED, NEXT, POLICY, POSITIVES, RECORDS, SEED, SIZE
+from streampair.kernels.vectors import view
 
 # One table for all learners; the private ones use the first two and FULL.
 FIFO = 0
@@ -32,11 +33,27 @@ def row_to_replace(policy: int, seed: int, t: int, size: int, coin: int) -> int:
 
 
 @kernel
-def _ogd_store(s: Array, x: Array, y: float, row: int, cap: int, rows: int) -> None:
-    at = rows + row * (1 + cap)
+def _store(s: Array, places: Array, values: Array, y: float, at: int, room: int) -> None:
+    """Write a record into the row at `at`: see `state`. Without places its features are the first ones."""
     s[at] = y
-    for i in range(x.shape[0]):
-        s[at + 1 + i] = x[i]
+    count = values.shape[0]
+    if room == 0:
+        row = view(s, at + 1, count)
+        for i in range(count):
+            row[i] = values[i]
+        return
+    theirs, row = view(s, at + 2, count), view(s, at + 2 + room, count)
+    gaps = 0
+    for j in range(count):
+        gaps |= 0 if values[j] == values[j] else 1
+        row[j] = values[j]
+    if places.shape[0] > 0:
+        for j in range(count):
+            theirs[j] = places[j]
+    elif s[at + 1] != count:  # else it held a record of all features, too
+        for j in range(count):
+            theirs[j] = j
+    s[at + 1] = count + 0.5 if gaps else count
 
 
 @kernel
@@ -64,13 +81,18 @@ def _replaced(u: float, size: int, t: int) -> int:
 
 
 @kernel
-def ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
-    """Let record t = s[RECORDS] (counted from 1) into the buffer at `rows`, as its policy says."""
+def ogd_buffer(s: Array, places: Array, values: Array, y: float, rows: int, room: int) -> None:
+    """Let record t = s[RECORDS] (counted from 1) into the buffer at `rows`, as its policy says.
+
+    With `room` 0 it is a table of whole records, (1 + cap) cells each; else each row has room for so many
+    features.
+    """
+    stride = 2 + 2 * room if room > 0 else 1 + int(s[CAP])
     size = int(s[SIZE])
     policy = int(s[POLICY])
     if policy == FIFO:
         row = int(s[NEXT])
-        _ogd_store(s, x, y, row, cap, rows)
+        _store(s, places, values, y, rows + row * stride, room)
         s[NEXT] = 0.0 if row + 1 == size else row + 1.0
         if s[FILLED] < size:
             s[FILLED] += 1.0
@@ -80,7 +102,7 @@ def ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
     if policy == RESERVOIR:
         row = row_to_replace(RESERVOIR, seed, t, size, 0)
         if row >= 0:
-            _ogd_store(s, x, y, row, cap, rows)
+            _store(s, places, values, y, rows + row * stride, room)
         s[FILLED] = float(min(t, size))
         return
     if policy == CLASSES:
@@ -92,7 +114,7 @@ def ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
             seen = int(s[POSITIVES])
         row = row_to_replace(RESERVOIR, seed, seen, size, 1 if y > 0.0 else 0)
         if row >= 0:
-            _ogd_store(s, x, y, first + row, cap, rows)
+            _store(s, places, values, y, rows + (first + row) * stride, room)
         if seen <= size:
             s[FILLED] += 1.0
         return
@@ -106,7 +128,7 @@ def ogd_buffer(s: Array, x: Array, y: float, cap: int, rows: int) -> None:
         # A coin for each row; or, given how many coins fall so, which ones.
         odds = left / (size - row) if t > size else 1.0 / t
         if uniform(seed, t, row) < odds:
-            _ogd_store(s, x, y, row, cap, rows)
+            _store(s, places, values, y, rows + row * stride, room)
             left -= 1
 
 

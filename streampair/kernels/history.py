@@ -17,16 +17,20 @@ from numpy.typing import NDArray
 
 from streampair.kernels._jit import DISABLED, Array, kernel
 from streampair.kernels.losses import loss_of_errors, pair_slope
-from streampair.kernels.ogd import link_record, ogd_move, published_score
+from streampair.kernels.ogd import first_large, link_record, move, published_score, ridge
+from streampair.kernels.scaling import (
+    GRADIENT,
+    WEIGHTS,
+    column,
+    effects,
+    observe_row,
+)
 from streampair.kernels.state import (
     BLOCKS,
-    CAP,
     FILLED,
     HEADER,
-    L2,
     LOSS,
     NO_ROOM,
-    RADIUS,
     RECORDS,
     SINGLE,
     SIZE,
@@ -34,7 +38,7 @@ from streampair.kernels.state import (
     WIDTH,
     D,
 )
-from streampair.kernels.vectors import MAX_ABS, TILE, dot, first_beyond, project_ball, unusable_row, view
+from streampair.kernels.vectors import MAX_ABS, TILE, dot, first_beyond, unusable_row, view
 
 MAX_SINGLE = 3.4028234663852886e38  # largest float32
 
@@ -225,26 +229,22 @@ def history_table(s: Array) -> NDArray[np.int64]:
 @kernel
 def _history_step(s: Array, x: Array, y: float) -> None:
     """One record of OGD: step on the pairs with all records of the past, then into the blocks."""
-    d = int(s[D])
-    cap = int(s[CAP])
     past = int(s[RECORDS])
     table = history_table(s)
     single = s[SINGLE] > 0.0
     s[RECORDS] = s[FILLED] = past + 1.0
+    kept = observe_row(s, x)
+    if single:
+        # As it will be stored, so that equal records cancel exactly.
+        for i in range(kept.shape[0]):
+            kept[i] = np.float64(np.float32(kept[i]))
     if past > 0:
-        at = HEADER + cap
-        g = view(s, at, d)
-        w = view(s, at + cap, d)
-        for i in range(d):
-            g[i] = 0.0
-        history_gradient(w, x, y, table, past, single, int(s[LOSS]), s[WIDTH], g)
-        for i in range(d):
-            g[i] = s[L2] * w[i] + g[i] / past
-        previous = view(s, at + 2 * cap, d)
-        averaged = view(s, at + 3 * cap, d)
-        ogd_move(s, g, w, previous, averaged)
-        project_ball(w, s[RADIUS])
-    history_store(x, y, table, past, single)
+        g = column(s, GRADIENT)
+        history_gradient(effects(s, WEIGHTS), kept, y, table, past, single, int(s[LOSS]), s[WIDTH], g)
+        for i in range(g.shape[0]):
+            g[i] = ridge(s, i) + g[i] / past
+        move(s, y, g, -1)
+    history_store(kept, y, table, past, single)
 
 
 @kernel
@@ -252,18 +252,20 @@ def history_learn(s: Array, y: float) -> int:
     """Learn the packed record with label y. Returns 0; or, with nothing changed, 1 + the unusable column, or
     NO_ROOM.
     """
-    x = s[HEADER : HEADER + int(s[D])]
+    x = view(s, HEADER, int(s[D]))
     code: int = admit(s, x, MAX_ABS)
     if code == 0:
         link_record(s, x, y)
-        _history_step(s, as_stored(s, x), y)
+        _history_step(s, x, y)
     return code
 
 
 @kernel
 def history_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
     """`ogd_learn_many` over the full history. Returns, with nothing changed, NO_ROOM too."""
-    code: int = admit_many(s, rows, MAX_ABS)
+    code: int = first_large(rows, MAX_SINGLE if s[SINGLE] > 0.0 else MAX_ABS)
+    if code == 0 and s[RECORDS] + rows.shape[0] > s[SIZE]:
+        code = NO_ROOM
     if code == 0:
         d = int(s[D])
         flat = rows.reshape(rows.size)
@@ -273,5 +275,5 @@ def history_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> i
                 scores[r] = published_score(s, x)
             if labels[r] == labels[r]:
                 link_record(s, x, labels[r])
-                _history_step(s, as_stored(s, x), labels[r])
+                _history_step(s, x, labels[r])
     return code

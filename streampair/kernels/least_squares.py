@@ -17,9 +17,17 @@ from __future__ import annotations
 
 from streampair.kernels._jit import Array, kernel
 from streampair.kernels.buffers import MOMENTS_REAL
-from streampair.kernels.ogd import link_record, ogd_move, published_score
-from streampair.kernels.state import CAP, FILLED, HEADER, L2, POLICY, RADIUS, RECORDS, D
-from streampair.kernels.vectors import dot, first_unusable, project_ball, view
+from streampair.kernels.ogd import first_large, link_record, move, published_score, ridge
+from streampair.kernels.scaling import (
+    GRADIENT,
+    VECTORS,
+    WEIGHTS,
+    column,
+    effects,
+    observe_row,
+)
+from streampair.kernels.state import CAP, FILLED, HEADER, POLICY, RECORDS, D
+from streampair.kernels.vectors import MAX_ABS, dot, first_unusable, view
 
 
 @kernel
@@ -153,32 +161,24 @@ def _moments_real_add(s: Array, at: int, x: Array, y: float) -> None:
 @kernel
 def _moments_step(s: Array, x: Array, y: float) -> None:
     """One record: step on the pairs with all records of the past, then into their moments."""
-    d = int(s[D])
-    cap = int(s[CAP])
     before = s[RECORDS]
     s[RECORDS] = s[FILLED] = before + 1.0
     real = int(s[POLICY]) == MOMENTS_REAL
-    region = HEADER + 5 * cap
+    region = HEADER + VECTORS * int(s[CAP])
+    kept = observe_row(s, x)
     if before > 0.0:
-        at = HEADER + cap
-        g = view(s, at, d)
-        w = view(s, at + cap, d)
-        for i in range(d):
-            g[i] = 0.0
+        g = column(s, GRADIENT)
         if real:
-            _moments_real(s, region, x, y, w, g)
+            _moments_real(s, region, kept, y, effects(s, WEIGHTS), g)
         else:
-            _moments_class(s, region, x, y, w, g)
-        for i in range(d):
-            g[i] = g[i] / before + s[L2] * w[i]
-        previous = view(s, at + 2 * cap, d)
-        averaged = view(s, at + 3 * cap, d)
-        ogd_move(s, g, w, previous, averaged)
-        project_ball(w, s[RADIUS])
+            _moments_class(s, region, kept, y, effects(s, WEIGHTS), g)
+        for i in range(g.shape[0]):
+            g[i] = g[i] / before + ridge(s, i)
+        move(s, y, g, -1)
     if real:
-        _moments_real_add(s, region, x, y)
+        _moments_real_add(s, region, kept, y)
     else:
-        _moments_class_add(s, region, x, y)
+        _moments_class_add(s, region, kept, y)
 
 
 @kernel
@@ -197,11 +197,10 @@ def moments_learn(s: Array, y: float) -> int:
 @kernel
 def moments_learn_many(s: Array, rows: Array, labels: Array, scores: Array) -> int:
     """`ogd_learn_many` for least squares over the full history."""
+    bad: int = first_large(rows, MAX_ABS)
+    if bad > 0:
+        return bad
     d = int(s[D])
-    for r in range(rows.shape[0]):
-        bad = first_unusable(rows[r])
-        if bad >= 0:
-            return r * d + bad + 1
     flat = rows.reshape(rows.size)
     for r in range(rows.shape[0]):
         x = view(flat, r * d, d)

@@ -96,7 +96,7 @@ def _metric_step(s: Array, x: Array, y: float) -> None:
             _metric_pair(flat, u, 1.0 if s[place] == y else -1.0, cap, code, filled, g)
             place += 1 + cap
         _metric_move(s)
-    ogd_buffer(s, x, y, cap, rows)
+    ogd_buffer(s, view(s, 0, 0), x, y, rows, 0)
 
 
 @kernel

@@ -8,8 +8,13 @@ than a step with nine features. Layout, with room for `cap` features::
     gradient[cap]: scratch
     w[cap]       iterate w_{j-1};  previous[cap]  w_{j-2};  averaged[cap]
                  ADAGRAD: previous[cap] has the sums of squared gradients, averaged[cap] is not used
-    rows[size][1 + cap]  buffer: sign, then features; CLASSES has two such tables, that of the negatives
-                         first; FULL has none: its rows are in the blocks of `history`
+    COLUMNS[cap] statistics of each feature, of linear learners: see `scaling`
+    buffer       what the learner keeps of past records
+
+The buffer of a linear learner has rows of ``2 + 2 ROOM`` cells: label, number of features (and a half, if
+there are gaps among them), their places in ascending order, their values, NaN for a gap. CLASSES has two such
+tables, that of the negatives first. FULL has none: its rows are in the blocks of `history`. A metric has rows
+of ``1 + cap`` cells: label, then all features.
 
 Counters, and addresses, are exact up to 2**53 as floats.
 """
@@ -44,13 +49,19 @@ SPREAD = 24  # their standard deviation
 OFFSET = 25  # log-odds at the centre
 SLOPE = 26  # what they rise by in a standard deviation
 KEEP = 27  # what is kept of the running sums from one record to the next; 0: all, for ever
-FEW = 28  # FIFO(1): how many features the partner has, if the gradient's place still holds them; else 0
+SCALE = 28  # whether features are scaled by their running statistics
 SCHEDULE = 29  # how steps of size RATE shrink: one of the four below
-HEADER = 32
+ROOM = 30  # features that a row of the buffer has room for
+CENTRED = 31  # features with a centre other than 0, whose places are listed
+ALIKE = 32  # whether all records so far had all features, which are dense numbers: COUNT is then not kept
+START = 33  # ADAGRAD: what the sums of squares begin at
+BEFORE = 34  # records of a model that was begun with, which the statistics of the features count
+HEADER = 36
 
 INVERSE_SQRT = 0  # step j has size RATE / sqrt(j)
 CONSTANT = 1  # RATE
 INVERSE_TIME = 2  # RATE / (j + 1)
 ADAGRAD = 3  # RATE / sqrt(sum of its squared gradients), for each weight
+SAMPLED = 4  # RATE, times the records of the other class for each one in its sample (OAM)
 
 NO_ROOM = -1  # what a kernel returns, with nothing changed, if the blocks of FULL are full

@@ -188,20 +188,28 @@ def eigen(a: Array, values: Array) -> None:
 
 
 @kernel
-def positive_definite(w: Array) -> bool:
-    """Whether the symmetric matrix (d, d) is certainly positive definite: its Cholesky factor exists."""
-    d = w.shape[0]
-    factor = np.empty((d, d))
-    for i in range(d):
+def cholesky(w: Array, factor: Array) -> bool:
+    """Write the lower Cholesky factor of the symmetric matrix (d, d), of which the lower triangle is read.
+
+    `factor` may be w. False if the matrix is not certainly positive definite.
+    """
+    for i in range(w.shape[0]):
         for j in range(i + 1):
-            left = w[i, j] - dot(factor[i, :j], factor[j, :j])
+            entry = w[i, j]
+            left = entry - dot(factor[i, :j], factor[j, :j])
             if i == j:
-                if not left > 1e-12 * w[i, i]:
+                if not left > 1e-12 * entry:
                     return False
                 factor[i, i] = math.sqrt(left)
             else:
                 factor[i, j] = left / factor[j, j]
     return True
+
+
+@kernel
+def positive_definite(w: Array) -> bool:
+    """Whether the symmetric matrix (d, d) is certainly positive definite: its Cholesky factor exists."""
+    return cholesky(w, np.empty(w.shape))
 
 
 @kernel

@@ -21,8 +21,8 @@ MAX_ABS_METRIC = 1e30  # the gradient of a metric is quadratic in the features
 MAX_FINITE = float(np.finfo(np.float64).max)
 
 
-def _sum_in_lanes(typing_context: Any, a: Any, b: Any) -> Any:
-    """`dot`, with the four sums in the lanes of one vector.
+def _sum_in_lanes(typing_context: Any, *factors: Any) -> Any:
+    """`dot` of two arrays, `dot_difference` of three, with the four sums in the lanes of one vector.
 
     Written in LLVM's own terms, because numba makes vectors of sums only if it may reorder them. Each lane
     rounds as the sum alone would, on every processor, whatever the width of its registers.
@@ -49,7 +49,10 @@ def _sum_in_lanes(typing_context: Any, a: Any, b: Any) -> Any:
             return builder.fpext(value, kind) if single[which] else value
 
         def add(total: Any, i: Any, kind: Any) -> None:
-            product = builder.fmul(load(0, i, kind), load(1, i, kind))
+            other = load(1, i, kind)
+            if len(factors) == 3:
+                other = builder.fsub(other, load(2, i, kind))
+            product = builder.fmul(load(0, i, kind), other)
             builder.store(builder.fadd(builder.load(total), product), total)
 
         zero, one, four = (ir.Constant(n.type, value) for value in (0, 1, 4))
@@ -65,10 +68,19 @@ def _sum_in_lanes(typing_context: Any, a: Any, b: Any) -> Any:
         left = builder.fadd(builder.load(first), parts[1])
         return builder.fadd(left, builder.fadd(parts[2], parts[3]))
 
-    return types.float64(a, b), codegen
+    return types.float64(*factors), codegen
 
 
-_in_lanes: Any = intrinsic(_sum_in_lanes)
+def _of_two(typing_context: Any, a: Any, b: Any) -> Any:
+    return _sum_in_lanes(typing_context, a, b)
+
+
+def _of_three(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    return _sum_in_lanes(typing_context, a, b, c)
+
+
+_in_lanes: Any = intrinsic(_of_two)
+_differences_in_lanes: Any = intrinsic(_of_three)
 
 
 if DISABLED:
@@ -81,12 +93,21 @@ if DISABLED:
             sums[i % 4 if i < whole else 0] += float(a[i]) * float(b[i])
         return (sums[0] + sums[1]) + (sums[2] + sums[3])
 
+    def dot_difference(w: Array, a: Array, b: Array) -> float:
+        """`dot` of w with a less b."""
+        return dot(w, a - b)
+
 else:
 
     @kernel
     def dot(a: Array, b: Array) -> float:
         """Inner product in one fixed order: four interleaved sums, and what is left over to the first."""
         return _in_lanes(a, b)  # type: ignore[no-any-return]
+
+    @kernel
+    def dot_difference(w: Array, a: Array, b: Array) -> float:
+        """`dot` of w with a less b."""
+        return _differences_in_lanes(w, a, b)  # type: ignore[no-any-return]
 
 
 def _view_at(typing_context: Any, array: Any, start: Any, length: Any) -> Any:

@@ -8,6 +8,7 @@ and public facts, never records, sums or noise.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib.metadata import version as _version
 from pathlib import Path
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.auc import MulticlassForest
-from streampair.base.forest import Explanation, Reasons
+from streampair.base.forest import Reasons
+from streampair.base.learner import Explanation
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.models.exporting import document_of
 from streampair.models.format import (
@@ -29,10 +31,12 @@ from streampair.models.format import (
     classes_of,
     decode,
     encode,
+    fields_of,
     plain_metadata,
 )
-from streampair.models.onnx_export import inputs_of, onnx_of
-from streampair.models.scoring import ForestScorer, probabilities, scorer_of
+from streampair.models.onnx_export import front_graph, inputs_of, onnx_of
+from streampair.models.onnx_steps import FrontGraph
+from streampair.models.scoring import ForestScorer, OnlineScorer, each, front_of, probabilities, scorer_of
 from streampair.models.starting import begin_from
 from streampair.records.frames import FeatureTable
 
@@ -78,6 +82,7 @@ class Model:
         self._document = document
         self.metadata: dict[str, Any] = document.metadata
         self._scorer = scorer_of(document)
+        self._front = front_of(document)
         self._labels: Labels | None = getattr(document, "labels", None)
         self._curve: Curve | None = getattr(document, "probability", None)
         learner = self._scorer.learner if isinstance(self._scorer, ForestScorer) else None
@@ -100,8 +105,49 @@ class Model:
 
     @property
     def features(self) -> tuple[Any, ...]:
-        """Names of the features, in the order of the weights."""
-        return self._document.features
+        """Names of the fields of a record that the model reads; without steps in the order of the weights.
+
+        Fields that have only had texts are the last. Empty if steps read whatever a record has.
+        """
+        if self._front is None:
+            return fields_of(self._document)
+        return tuple(self._front.reads(fields_of(self._document)) or ())
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Names of the steps in front of the learner, in order.
+
+        Examples
+        --------
+        >>> from river import preprocessing
+        >>> from streampair import auc, models
+        >>> pipeline = preprocessing.StandardScaler() | auc.PairOGD()
+        >>> for a, y in [(1.0, True), (0.0, False)] * 10:
+        ...     pipeline.learn_one({"a": a}, y)
+        >>> model = models.export(pipeline)
+        >>> model.steps, model.score_one({"a": 0.7}) == pipeline.score_one({"a": 0.7})
+        (('StandardScaler',), True)
+        """
+        return () if self._front is None else tuple(self._front.steps)
+
+    @property
+    def takes_gaps(self) -> bool:
+        """Whether the learner, or a step, is made for records with missing values."""
+        return self._scorer.takes_gaps or (self._front is not None and self._front.gaps)
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether the learner, or a step, is made for texts."""
+        return self._scorer.takes_text or (self._front is not None and self._front.texts)
+
+    @functools.cached_property
+    def _graph(self) -> FrontGraph | None:
+        """What is in front of the learner in the graph of the model."""
+        return front_graph(self._document, self._front)
+
+    def _prepared(self, x: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """What the learner gets of a record."""
+        return x if self._front is None else self._front.transform_one(x)
 
     @property
     def slots(self) -> int:
@@ -140,9 +186,10 @@ class Model:
         Raises
         ------
         RecordError
-            If a feature cannot be used.
+            If a feature cannot be used; `NoScoreError` if steps in front of the learner have learned too
+            little to make numbers of it.
         """
-        return self._scorer.score_one(x)
+        return self._scorer.score_one(self._prepared(x))
 
     def score_many(self, X: Any) -> Any:
         """Scores (n,) of several records.
@@ -173,7 +220,14 @@ class Model:
         True
         """
         if isinstance(X, list | tuple):
-            return self._scorer.score_records(X)
+            return self._scorer.score_records(X if self._front is None else each(self._prepared, X))
+        if self._front is not None:
+            table = FeatureTable.of_cells(X)
+            table.check_names(self.features)
+            records = each(self._prepared, table.records or [])
+            return table.series(self._scorer.score_records(records), None)
+        if isinstance(self._scorer, OnlineScorer):
+            return self._scorer.learner.score_many(X)
         table = FeatureTable(X, names=self.features, read=self._scorer.read_cell)
         table.check_names(self.features)
         try:
@@ -190,7 +244,8 @@ class Model:
         columns
             Names of the columns, in any order; those that the model does not know are checked and ignored.
         rows
-            Numbers, as doubles in C order. NaN is a missing feature of a forest, else a `RecordError`.
+            Numbers, as doubles in C order. NaN is a missing value; of a metric or a private learner it is a
+            `RecordError`.
 
         Raises
         ------
@@ -204,6 +259,8 @@ class Model:
         >>> models.export(auc.PairOGD()).score_rows(["a", "b"], np.zeros((2, 2)))
         array([0., 0.])
         """
+        if self._front is not None:
+            return self._scorer.score_records(each(self._prepared, _records(columns, rows)))
         return self._scorer.score_rows(list(columns), np.require(rows, np.float64, ["C", "A", "W"]))
 
     def predict_proba_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
@@ -217,7 +274,7 @@ class Model:
             If the learner is no classifier.
         """
         if self._multiclass is not None:
-            return self._multiclass.predict_proba_one(x)
+            return self._multiclass.predict_proba_one(self._prepared(x))
         if self._labels is None or self._curve is None:
             raise ConfigError(f"{self.class_name} gives no probabilities", fix="use score_one")
         p = float(probabilities(self._curve, np.array([self.score_one(x)]))[0])
@@ -235,7 +292,7 @@ class Model:
             If the learner predicts nothing: a metric compares records.
         """
         if self._multiclass is not None:
-            return self._multiclass.predict_one(x)
+            return self._multiclass.predict_one(self._prepared(x))
         if self._labels is not None:
             p = self.predict_proba_one(x)[self._labels.positive]
             return self._labels.positive if p > 0.5 else self._labels.negative
@@ -247,6 +304,8 @@ class Model:
 
     def explain_one(self, x: Mapping[Any, Any]) -> Explanation:
         """Contribution of each feature to the score of a record, as the learner's `explain_one` gives it.
+
+        Behind other steps the features are those that the learner gets.
 
         Raises
         ------
@@ -264,12 +323,12 @@ class Model:
         >>> models.export(learner).explain_one({"a": 1.0}) == learner.explain_one({"a": 1.0})
         True
         """
-        if not isinstance(self._scorer, ForestScorer):
+        if not isinstance(self._scorer, ForestScorer | OnlineScorer):
             raise ConfigError(
                 f"a model of {self.class_name} gives no reasons",
-                fix="use an auc.Forest, auc.MulticlassForest or ranking.Forest",
+                fix="use a forest or a linear learner without privacy",
             )
-        return self._scorer.learner.explain_one(x)
+        return self._scorer.learner.explain_one(self._prepared(x))
 
     @property
     def explain_rows(self) -> Callable[[Sequence[Hashable], Array, int], tuple[list[float], Reasons]] | None:
@@ -288,7 +347,9 @@ class Model:
         >>> reasons[0] == [("a", learner.explain_one({"a": 1.0}).features["a"])]
         True
         """
-        return self._scorer.learner.explain_rows if isinstance(self._scorer, ForestScorer) else None
+        if self._front is not None or not isinstance(self._scorer, ForestScorer):
+            return None
+        return self._scorer.learner.explain_rows
 
     def to_online(self, learner: Any, records: int | None = None, *, public: bool = False) -> Any:
         """Let a new learner begin with this model (warm start).
@@ -299,8 +360,9 @@ class Model:
         ----------
         learner
             A new `auc.PairOGD`, with the labels of the model; or `ranking.PairOGD` for a model of
-            relevances. It may have another loss, buffer or step size. Or a private linear learner:
-            `auc.PairFTRL`, `OnPairStrC`, `OnPairC`, and those of `ranking`.
+            relevances. It may have another loss, buffer or step size. A model with steps needs a new pipeline
+            of the same steps and such a learner. Or a private linear learner: `auc.PairFTRL`, `OnPairStrC`,
+            `OnPairC`, and those of `ranking`.
         records
             As of `PairOGD.begin_at`: how many records the model counts for. None: as many as it has learned.
             For a private learner None: its releases show how much the model is worth.
@@ -350,6 +412,14 @@ class Model:
         return learner
 
 
+def _records(names: Sequence[Hashable], rows: Array) -> list[dict[Any, Any]]:
+    """Rows as records; NaN is None."""
+    return [
+        {name: None if cell != cell else cell for name, cell in zip(names, row, strict=True)}
+        for row in rows.tolist()
+    ]
+
+
 def export(
     learner: Any,
     slots: int | None = None,
@@ -362,7 +432,8 @@ def export(
     Parameters
     ----------
     learner
-        A learner of `streampair.auc`, `streampair.ranking` or `streampair.metric`.
+        A learner of `streampair.auc`, `streampair.ranking` or `streampair.metric`; or a pipeline that ends
+        in one, of the steps that docs/learners.md lists under Pipelines.
     slots
         Number of records by then, unusable ones included. None: what the learner has counted.
     time
@@ -374,8 +445,8 @@ def export(
     Raises
     ------
     ConfigError
-        If it is no such learner, a subclass with methods of its own, or has names or labels that JSON cannot
-        hold.
+        If it is no such learner, has other steps in front of it, is a subclass with methods of its own, or
+        has names or labels that JSON cannot hold.
 
     Notes
     -----
@@ -528,7 +599,7 @@ def onnx_inputs(model: Model, records: Sequence[Mapping[Any, Any]]) -> dict[str,
     ([[2.0, nan], [nan, nan]], [[False], [True]])
     """
     model.score_many(list(records))
-    return inputs_of(model._document, records, model._scorer.read_cell)
+    return inputs_of(model._document, model._graph, records, model._scorer.read_cell)
 
 
 def save(model: Any, path: str | Path) -> None:

@@ -12,15 +12,17 @@ from river import compose
 from streampair.auc import MulticlassForest
 from streampair.base.forest import ForestLearner
 from streampair.base.learner import ClassifierMixin, Learner, RegressorMixin, TransformerMixin
-from streampair.base.online import OnlinePairLearner
+from streampair.base.online import LinearColumns, OnlinePairLearner
 from streampair.base.private import PrivateLearner
 from streampair.base.start_model import StartModel
 from streampair.base.targets import RelevanceTarget
-from streampair.errors import ConfigError
+from streampair.errors import ConfigError, PrivacyError
 from streampair.kernels import platt
 from streampair.kernels import state as layout
+from streampair.kernels.scaling import BEGUN, DENSE
 from streampair.models.forest import forest_parts
 from streampair.models.format import (
+    RUNNING,
     Classes,
     Curve,
     Document,
@@ -32,12 +34,15 @@ from streampair.models.format import (
     Promise,
     RandomForestModel,
     Relevance,
+    Running,
     Scaling,
+    StepForm,
     plain_label,
     plain_names,
 )
-from streampair.privacy.pipeline_check import class_name
+from streampair.privacy.pipeline_check import check_pipeline, class_name, is_private
 from streampair.records.random_trees import RandomTreeDesign
+from streampair.steps import freeze
 
 __all__ = ["document_of", "scaling_of"]
 
@@ -54,13 +59,14 @@ _METHODS = (
 
 
 def document_of(learner: Any, slots: int | None, time: int | None, metadata: dict[str, Any]) -> Document:
-    """The model of a learner at this moment.
+    """The model of a learner, or of a pipeline that ends in one, at this moment.
 
     Raises
     ------
     ConfigError
         If it cannot be exported.
     """
+    steps, learner = _steps_and_learner(learner)
     _check_exportable(learner)
     common: dict[str, Any] = {
         "class_name": class_name(learner).removeprefix("streampair."),
@@ -70,6 +76,8 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
         "privacy": _promise_of(learner),
         "metadata": metadata,
     }
+    if steps:
+        common["steps"] = steps
     run = learner.run if isinstance(learner, PrivateLearner) else None
     start = None if run is None else run.scoring_start
     scaling = scaling_of(learner) if isinstance(learner, PrivateLearner) else None
@@ -88,15 +96,38 @@ def document_of(learner: Any, slots: int | None, time: int | None, metadata: dic
         "scaling": scaling,
         "weights": tuple(learner.weights_vector.tolist()),
     }
+    if isinstance(learner, OnlinePairLearner):
+        linear |= _columns(learner.linear_columns())
     if start is not None:  # the model is still that which it began with
         linear |= {
             "features": plain_names(start.names),
             "weights": tuple(start.weights.tolist()),
             "scaling": _start_scaling(start),
         }
+        if start.centre is not None:
+            linear["running"] = _centred(start.centre)
     if run is not None and isinstance(run.design, RandomTreeDesign):
         return RandomForestModel(**linear, **_tree_parts(run.design, run.weights))
     return LinearModel(**linear)
+
+
+def _columns(columns: LinearColumns) -> dict[str, Any]:
+    """Weights and columns of a learner without privacy."""
+    parts: dict[str, Any] = {"weights": tuple(columns.weights.tolist())}
+    if columns.statistics:
+        arrays = {field: EncodedArray.floats(columns.statistics[name]) for field, name in RUNNING.items()}
+        kinds = EncodedArray.integers(columns.statistics["kinds"])
+        parts["running"] = Running(records=columns.seen, kinds=kinds, **arrays)
+    if columns.fixed is not None and columns.fixed.any():
+        parts["indicators"] = tuple(np.flatnonzero(columns.fixed).tolist())
+    return parts | ({"shared": columns.shared} if columns.shared else {})
+
+
+def _centred(centre: NDArray[np.float64]) -> Running:
+    """Statistics of raw features of which the centres alone are known."""
+    zeros, kinds = EncodedArray.floats(np.zeros(len(centre))), np.full(len(centre), DENSE | BEGUN)
+    units, means = EncodedArray.floats(np.ones(len(centre))), EncodedArray.floats(centre)
+    return Running(0, means, zeros, units, zeros, zeros, zeros, EncodedArray.integers(kinds))
 
 
 def _tree_parts(design: RandomTreeDesign, weights: NDArray[np.float64]) -> dict[str, Any]:
@@ -115,19 +146,30 @@ def _other_targets(learner: ForestLearner) -> dict[str, Any]:
     """Classes or relevance of a forest."""
     classes = relevance = None
     if isinstance(learner, MulticlassForest):
-        classes = Classes(tuple(map(plain_label, learner.classes)), plain_label(learner.positive))
+        # The class that `positive` means, as it is reported: models compare classes as they are written.
+        number = learner._positive_number
+        positive = learner.positive if number is None else learner.classes[number]
+        classes = Classes(tuple(map(plain_label, learner.classes)), plain_label(positive))
     elif isinstance(learner, RegressorMixin):
         assert isinstance(learner._task, RelevanceTarget)
         relevance = Relevance(*learner._task.middle_and_half)
     return {"classes": classes, "relevance": relevance}
 
 
+def _steps_and_learner(model: Any) -> tuple[tuple[StepForm, ...], Any]:
+    """The steps of a pipeline as a file holds them, none of another model; and its learner."""
+    if not isinstance(model, compose.Pipeline):
+        return (), model
+    *front, (_, learner) = model.steps.items()
+    if is_private(learner):
+        try:
+            check_pipeline(model, one_by_one=True)
+        except PrivacyError as error:
+            raise ConfigError(f"the pipeline cannot be exported: {error.problem}", fix=error.fix) from None
+    return tuple(StepForm.of(freeze(name, step)) for name, step in front), learner
+
+
 def _check_exportable(learner: Any) -> None:
-    if isinstance(learner, compose.Pipeline):
-        raise ConfigError(
-            "a pipeline cannot be exported, since a model file has no place for its other steps",
-            fix="export its last step, and give the model what the steps before it return",
-        )
     if not isinstance(learner, OnlinePairLearner | ForestLearner | PrivateLearner):
         raise ConfigError(
             f"a {type(learner).__name__} cannot be exported",

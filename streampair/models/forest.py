@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +19,12 @@ from streampair.records import features
 __all__ = ["forest_of", "forest_parts"]
 
 Array = NDArray[np.float64]
+
+
+# Values of a feature, all equal, from which on one stands for its presence.
+_UNVARIED = forest._UNVARIED
+# Of a restored forest: more than _UNVARIED, and a power of 2, so that the spread of the labels is exact.
+_RECORDS = 8.0
 
 
 def _cuts(nodes: int) -> tuple[int, int, int]:
@@ -54,6 +61,7 @@ def forest_parts(learner: ForestLearner) -> dict[str, Any]:
     columns, sections = columns_of(state), sections_of(state)
     counts, squares = columns["counts"], columns["squares"]
     variance = np.divide(squares, counts, out=np.zeros_like(squares), where=counts > 0.0)
+    some = (counts >= _UNVARIED) & (counts < state[forest.FOREST_RECORDS]) & (squares <= 0.0)
     sizes = sections["used"].astype(np.int64)
     cells = sections["nodes"].reshape(trees, nodes, 2)[_used(sizes, nodes)]
     links = np.ascontiguousarray(cells).view(np.int32).reshape(-1, 4)
@@ -77,6 +85,7 @@ def forest_parts(learner: ForestLearner) -> dict[str, Any]:
         "buckets": tuple(buckets.tolist()),
         "mean": EncodedArray.floats(columns["means"]),
         "variance": EncodedArray.floats(variance),
+        "present": tuple(np.flatnonzero(some).tolist()) if some.any() else msgspec.UNSET,
         "cuts": _cuts(nodes),
         "splits": Splits(
             sizes=EncodedArray.integers(sizes),
@@ -179,21 +188,16 @@ def forest_of(document: ForestModel) -> ForestLearner:
     learner = _new(document, trees, nodes)
     header = learner._header()
     if document.label_mean is not None:
-        header[forest.FOREST_MEAN], header[forest.FOREST_SPREAD] = (
-            document.label_mean,
-            document.label_variance,
-        )
-        header[forest.FOREST_RECORDS] = 1.0  # of which the spread is the variance
+        assert document.label_variance is not None
+        header[forest.FOREST_MEAN] = document.label_mean
+        header[forest.FOREST_SPREAD] = _RECORDS * document.label_variance
+    header[forest.FOREST_RECORDS] = _RECORDS
     learner._allocate(document.features, header, capacity=d, coded=document.text_features)
     for label in () if document.classes is None else document.classes.labels:
         assert isinstance(learner, auc.MulticlassForest)
         learner._admit(label)
     columns, sections = columns_of(learner._state), sections_of(learner._state)
-    columns["counts"][:] = 1.0
-    columns["means"][:] = document.mean.numbers("mean", d)
-    columns["squares"][:] = document.variance.numbers("variance", d)
-    if (columns["squares"] < 0.0).any():
-        raise ValueError("a variance is below 0")
+    _restore_moments(columns, document)
     sections["used"][:] = sizes
     sections["nodes"].view(np.int64)[:] = _nodes_of(splits, sizes, nodes, d).ravel()
     stack = experts.stack.numbers("stack", blocks, forest.STACKED)
@@ -215,6 +219,20 @@ def forest_of(document: ForestModel) -> ForestLearner:
             view[_used(sizes, view.shape[1])] = part[i]
     _restore_boosted(learner, document)
     return learner
+
+
+def _restore_moments(columns: Any, document: ForestModel) -> None:
+    """Fill counts, means and variances of the features."""
+    d = len(document.features)
+    columns["counts"][:] = 1.0
+    columns["means"][:] = document.mean.numbers("mean", d)
+    columns["squares"][:] = document.variance.numbers("variance", d)
+    if (columns["squares"] < 0.0).any():
+        raise ValueError("a variance is below 0")
+    present = list(document.present or ())
+    if columns["squares"][present].any():
+        raise ValueError("a feature that stands for its presence has a variance")
+    columns["counts"][present] = _UNVARIED
 
 
 def _size_of(document: ForestModel) -> int:

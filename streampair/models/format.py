@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streampair.errors import ConfigError, SnapshotError
+from streampair.steps import Parts
 
 __all__ = [
     "FORMAT",
@@ -31,12 +32,16 @@ __all__ = [
     "Promise",
     "RandomForestModel",
     "Relevance",
+    "Running",
     "Scaling",
     "Splits",
+    "StepForm",
     "check_version",
     "classes_of",
     "decode",
     "encode",
+    "fields_of",
+    "is_online",
     "plain_label",
     "plain_metadata",
     "plain_names",
@@ -184,6 +189,48 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cap: float | None
 
 
+class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a learner without privacy scales the features: by their running statistics.
+
+    A feature x counts as ``(x - centre) unit``; the centre is the mean of a dense feature, else 0.
+
+    Attributes
+    ----------
+    records
+        Number of records that the statistics count.
+    means, variances, units
+        Of each feature, (features,).
+    values_set, times_given
+        In how many records it had a value, and how often it was given, as a value or a gap, (features,).
+    cuts
+        How many of the values were too far from the centre, and learned as nearer ones, (features,).
+    kinds
+        Of each feature, added up: 1 dense, 2 scaled by its spread, 4 an indicator, 8 begun by its weight,
+        (features,).
+    """
+
+    records: int
+    means: EncodedArray
+    variances: EncodedArray
+    units: EncodedArray
+    values_set: EncodedArray
+    times_given: EncodedArray
+    cuts: EncodedArray
+    kinds: EncodedArray
+
+    def statistics(self, d: int) -> dict[str, NDArray[np.float64]]:
+        """The arrays by name, (d,) each; ValueError if one cannot be."""
+        found = {name: getattr(self, field).numbers(field, d) for field, name in RUNNING.items()}
+        if any((values < 0.0).any() for name, values in found.items() if name != "means"):
+            raise ValueError("a statistic of the features is below 0")
+        kinds = self.kinds.whole("kinds", d)
+        if not ((kinds >= 0) & (kinds < MOST_KINDS)).all():
+            raise ValueError("a feature is of an unknown kind")
+        if not 0 <= self.records < 2**53:
+            raise ValueError("records is out of range")
+        return found | {"kinds": kinds.astype(np.float64)}
+
+
 class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Privacy guarantee and spending of a private learner, as in `PrivacyReport`.
 
@@ -209,6 +256,55 @@ class Promise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     horizon: int | None
 
 
+class StepForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"class_name": "class"}):
+    """A step in front of the learner.
+
+    Attributes
+    ----------
+    name
+        Of the step in its pipeline.
+    class_name
+        A class of `streampair.steps.KINDS`, such as `"river.preprocessing.StandardScaler"`. A file can name
+        no other.
+    settings
+        Its parameters, as the table has them.
+    lists, arrays
+        What it has learned: names and values, and numbers, perhaps infinite or NaN.
+    steps
+        The steps inside it.
+    """
+
+    name: str
+    class_name: str
+    settings: dict[str, Any]
+    lists: dict[str, tuple[str | bool | int | float | None, ...]]
+    arrays: dict[str, EncodedArray]
+    steps: tuple[StepForm, ...]
+
+    @classmethod
+    def of(cls, parts: Parts) -> StepForm:
+        """The form of a step that was taken apart."""
+        return cls(
+            parts.name,
+            parts.kind,
+            dict(parts.settings),
+            {name: tuple(values) for name, values in parts.lists.items()},
+            {name: EncodedArray.floats(values) for name, values in parts.arrays.items()},
+            tuple(map(cls.of, parts.steps)),
+        )
+
+    def parts(self) -> Parts:
+        """The step taken apart; ValueError if an array is damaged."""
+        arrays = {}
+        for name, values in self.arrays.items():
+            if len(values.shape) != 1:
+                raise ValueError(f"{name} has another shape")
+            arrays[name] = values.array(name, "<f8", *values.shape)
+        lists = {name: list(values) for name, values in self.lists.items()}
+        inner = tuple(step.parts() for step in self.steps)
+        return Parts(self.name, self.class_name, self.settings, lists, arrays, inner)
+
+
 class Document(
     msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="kind", rename={"class_name": "class"}
 ):
@@ -222,6 +318,8 @@ class Document(
         The learner's class, such as `"auc.PairOGD"`: information only, scores follow from the kind.
     features
         Names, in the order of the weights.
+    steps
+        The steps that make these features of a record, in order; a file without steps has no such field.
     slots
         Number of records by then, unusable ones included.
     time
@@ -236,6 +334,7 @@ class Document(
     version: Literal[1] = VERSION
     class_name: str
     features: tuple[Name, ...]
+    steps: tuple[StepForm, ...] | msgspec.UnsetType = msgspec.UNSET
     slots: int
     time: int | None
     privacy: Promise | None
@@ -257,15 +356,27 @@ class LinearModel(Document, tag="linear", kw_only=True):
     labels, probability
         Of a classifier, else None.
     scaling
-        None: weights multiply the raw values, and a missing value is 0.
+        Of a private learner, else None.
+    running
+        Of a learner without privacy that scales the features, and of a private one that still scores by such
+        a model; a file of another one has no such field. With neither weights multiply the raw values.
     weights
-        One a feature.
+        One a feature, of scaled features.
+    indicators
+        Numbers of the features that are indicators, ascending: ``name=value`` of a text, and ``name=`` of a
+        missing value. A file without them has no such field.
+    shared
+        How many of the features, the last, are columns that all other names share. A file without them has
+        no such field.
     """
 
     labels: Labels | None
     probability: Curve | None
     scaling: Scaling | None
+    running: Running | msgspec.UnsetType = msgspec.UNSET
     weights: Numbers
+    indicators: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    shared: int | msgspec.UnsetType = msgspec.UNSET
 
     def check(self) -> None:
         """Raise ValueError if the parts do not fit together."""
@@ -273,6 +384,19 @@ class LinearModel(Document, tag="linear", kw_only=True):
         d = len(self.features)
         _check_length("weights", self.weights, d)
         _check_scaling(self.scaling, d)
+        indicators = self.indicators or ()
+        if list(indicators) != sorted(set(indicators)) or not all(0 <= i < d for i in indicators):
+            raise ValueError("indicators are out of range, or not in order")
+        if not all(isinstance(self.features[i], str) for i in indicators):
+            raise ValueError("an indicator is no text")
+        if self.shared and not 0 < self.shared < d:
+            raise ValueError("shared is out of range")
+        if self.scaling is not None and (self.running or indicators or self.shared):
+            raise ValueError("a private learner has no columns of its own")
+        if self.running:
+            kinds = self.running.statistics(d)["kinds"].astype(np.int64)
+            if np.flatnonzero(kinds & INDICATOR).tolist() != list(indicators):
+                raise ValueError("indicators are not those of the kinds")
         _check_classifier(self.labels, self.probability)
 
 
@@ -452,6 +576,9 @@ class ForestModel(Document, tag="forest", kw_only=True):
         Numbers of the buckets of texts that have weights, ascending.
     mean, variance
         Of each feature, (features,).
+    present
+        Numbers of the features whose values have all been equal while other records had none: a value stands
+        for its presence, ``z = 1``. A file without such features has no such field.
     cuts
         An expert descends to nodes of numbers below its cut.
     splits
@@ -472,6 +599,7 @@ class ForestModel(Document, tag="forest", kw_only=True):
     buckets: tuple[int, ...]
     mean: EncodedArray
     variance: EncodedArray
+    present: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     cuts: tuple[int, int, int]
     splits: Splits
     experts: Experts
@@ -492,6 +620,7 @@ class ForestModel(Document, tag="forest", kw_only=True):
         for name, values, most in (
             ("text_features", self.text_features, len(self.features)),
             ("buckets", self.buckets, MOST_BUCKETS),
+            ("present", self.present or (), len(self.features)),
         ):
             if list(values) != sorted(set(values)) or not all(0 <= value < most for value in values):
                 raise ValueError(f"{name} are out of range, or not in order")
@@ -504,8 +633,35 @@ class ForestModel(Document, tag="forest", kw_only=True):
 
 KnownModel = LinearModel | MetricModel | ForestModel | RandomForestModel
 
+#: Statistics of a learner's state by the fields of `Running`.
+RUNNING = {
+    **{name: name for name in ("means", "variances", "units", "values_set", "cuts")},
+    "times_given": "given",
+}
+INDICATOR = 4
+MOST_KINDS = 16
 MOST_HASHES = 8
 MOST_BUCKETS = 4096
+
+
+def is_online(document: Document) -> bool:
+    """Whether it is the model of a linear learner without privacy."""
+    return type(document) is LinearModel and document.scaling is None and document.privacy is None
+
+
+def fields_of(document: Document) -> tuple[Name, ...]:
+    """Names of the fields of a record that the learner reads, without those of shared columns.
+
+    A text is the indicator ``name=value`` of its field, and a missing value ``name=``. The name of a field
+    ends at the first ``=``.
+    """
+    if not isinstance(document, LinearModel):
+        return document.features
+    indicators, count = set(document.indicators or ()), len(document.features) - (document.shared or 0)
+    fields = [name for i, name in enumerate(document.features[:count]) if i not in indicators]
+    texts = [str(document.features[i]).partition("=")[0] for i in sorted(indicators) if i < count]
+    known = {str(name) for name in fields}
+    return (*fields, *(name for name in dict.fromkeys(texts) if name not in known))
 
 
 def classes_of(document: Document) -> tuple[Any, ...]:

@@ -28,8 +28,12 @@ from streampair.models.format import (
     Scaling,
     check_version,
     classes_of,
+    is_online,
 )
+from streampair.models.onnx_steps import FEATURES, STRINGS, FrontGraph, Recorder
+from streampair.models.scoring import front_of, raw_weights
 from streampair.records.features import hashes
+from streampair.steps import FrozenSteps
 
 if TYPE_CHECKING:
     import onnx
@@ -42,13 +46,13 @@ __all__ = [
     "Graph",
     "add_forest",
     "facts_of",
+    "front_graph",
     "inputs_of",
     "load_onnx",
     "onnx_of",
 ]
 
 
-FEATURES: Final = "features"
 TEXTS: Final = "texts"
 SCORE: Final = "score"
 PROBABILITIES: Final = "probabilities"
@@ -79,6 +83,8 @@ class Graph:
 
     def __init__(self) -> None:
         self._onnx = load_onnx()
+        #: The features of the learner: an input, or what the steps in front of it return.
+        self.features = FEATURES
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
@@ -91,7 +97,7 @@ class Graph:
     def op(self, kind: str, *inputs: str | NDArray[Any], name: str | None = None, **attributes: Any) -> str:
         """Add a node with one output, and return the output's name."""
         output = f"{kind.lower()}_{len(self.nodes)}" if name is None else name
-        domain = "ai.onnx.ml" if kind.startswith("Tree") else ""
+        domain = "ai.onnx.ml" if kind.startswith(("Tree", "Label")) else ""
         names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         self.nodes.append(self._onnx.helper.make_node(kind, names, [output], domain=domain, **attributes))
         return output
@@ -153,13 +159,17 @@ def add_forest(graph: Graph, document: ForestModel) -> None:
     experts = document.experts
     stack = experts.stack.numbers("stack", blocks, forest.STACKED)
     mean, variance = document.mean.numbers("mean", d), document.variance.numbers("variance", d)
-    linear = experts.linear.numbers("linear", blocks, d, forest.EXPERTS) * (variance > 0.0)[:, None]
-    z = graph.op("Sub", FEATURES, mean)
+    present = np.isin(np.arange(d), list(document.present or ()))
+    used = present | (variance > 0.0)
+    linear = experts.linear.numbers("linear", blocks, d, forest.EXPERTS) * used[:, None]
+    z = graph.op("Sub", graph.features, mean)
     z = graph.clip(graph.op("Div", z, np.sqrt(np.where(variance > 0.0, variance, 1.0))), 4.0)
-    z = graph.op("Where", graph.op("IsNaN", FEATURES), np.array(0.0), z)
+    if present.any():
+        z = graph.op("Where", present, np.array(1.0), z)
+    z = graph.op("Where", graph.op("IsNaN", graph.features), np.array(0.0), z)
     # The linear parts of all experts at once: their weights, times those of the stack.
     scores = graph.op("MatMul", z, np.einsum("bdk,bk->db", linear, stack[:, : forest.EXPERTS]))
-    values = FEATURES
+    values = graph.features
     if document.text_features:
         table = experts.texts.numbers("texts", blocks, len(document.buckets), forest.EXPERTS)
         weights = np.einsum("btk,bk->tb", table, stack[:, : forest.EXPERTS])
@@ -210,7 +220,7 @@ def _with_texts(graph: Graph, document: ForestModel) -> str:
     columns[coded] = np.arange(len(coded))
     padded = graph.op("Pad", TEXTS, np.array([0, 0, 0, 1]), np.array(0))
     texts = graph.op("Gather", padded, columns, axis=1)
-    return graph.op("Where", graph.op("Equal", texts, np.array(0)), FEATURES, np.array(math.inf))
+    return graph.op("Where", graph.op("Equal", texts, np.array(0)), graph.features, np.array(math.inf))
 
 
 def _hashed(graph: Graph, seeds: str, counters: NDArray[np.int64], lane: int) -> str:
@@ -276,7 +286,9 @@ def _boosted_scores(graph: Graph, document: ForestModel) -> str:
         {(-1 - int(c), int(v)) for c, v in zip(columns[columns < 0], sets[columns < 0], strict=True)}
     )
     place_of = {pair: d + place for place, pair in enumerate(pairs)}
-    rows = graph.op("Concat", FEATURES, _sets(graph, document, pairs), axis=1) if pairs else FEATURES
+    rows = (
+        graph.op("Concat", graph.features, _sets(graph, document, pairs), axis=1) if pairs else graph.features
+    )
     scores = []
     for block in range(blocks):
         nodes = _no_nodes()
@@ -331,7 +343,7 @@ def _sets(graph: Graph, document: ForestModel, pairs: Sequence[tuple[int, int]])
         text: str | NDArray[np.int64] = np.zeros((1, 1), dtype=np.int64)
         if feature in places:
             text = graph.op("Gather", TEXTS, np.array([places[feature]]), axis=1)
-        number = graph.op("Gather", FEATURES, np.array([feature]), axis=1)
+        number = graph.op("Gather", graph.features, np.array([feature]), axis=1)
         no_text = graph.op("Equal", text, np.array(0))
         is_text = graph.op("Equal", text, np.where(hashes[mine] > 0.0, hashes[mine], -1.0).astype(np.int64))
         is_number = graph.op("And", graph.op("Equal", number, numbers[mine]), hashes[mine] == 0.0)
@@ -466,6 +478,16 @@ _MISSING_SEED = 22448
 def _check(document: Document) -> None:
     """Refuse what has no graph."""
     name = document.class_name
+    if document.steps and getattr(document, "text_features", ()):
+        raise ConfigError(
+            f"this {name} has learned texts that its steps let pass, and such a graph has no place for them",
+            fix="encode texts, as by river.preprocessing.OneHotEncoder, or save the model as .json",
+        )
+    if getattr(document, "shared", 0):
+        raise ConfigError(
+            f"this {name} has more names than max_features, and such a graph has no columns for the others",
+            fix="learn with a larger max_features, or save the model as .json",
+        )
     if not document.features:
         raise ConfigError(
             f"this {name} knows no features yet, so it has no ONNX graph",
@@ -501,10 +523,17 @@ def onnx_of(document: Document, version: str) -> onnx.ModelProto:
     graph, package = Graph(), load_onnx()
     _check(document)
     helper, kinds = package.helper, package.TensorProto
-    inputs = [helper.make_tensor_value_info(FEATURES, kinds.DOUBLE, ["n", len(document.features)])]
-    coded = getattr(document, "text_features", ())
-    if coded:
-        inputs.append(helper.make_tensor_value_info(TEXTS, kinds.INT64, ["n", len(coded)]))
+    widths = {FEATURES: len(document.features), TEXTS: len(getattr(document, "text_features", ()))}
+    if document.steps or is_online(document):
+        front = FrontGraph(document, front_of(document), graph)
+        graph.features = front.features
+        widths = {FEATURES: len(front.numbers), STRINGS: len(front.strings)}
+    types = {FEATURES: kinds.DOUBLE, TEXTS: kinds.INT64, STRINGS: kinds.STRING}
+    inputs = [
+        helper.make_tensor_value_info(name, types[name], ["n", width])
+        for name, width in widths.items()
+        if width
+    ]
     outputs = [helper.make_tensor_value_info(SCORE, kinds.DOUBLE, ["n"])]
     labels = classes_of(document)
     if labels:
@@ -512,7 +541,7 @@ def onnx_of(document: Document, version: str) -> onnx.ModelProto:
     if isinstance(document, ForestModel):
         add_forest(graph, document)
     else:
-        missing = graph.op("IsNaN", FEATURES)
+        missing = graph.op("IsNaN", graph.features)
         if isinstance(document, MetricModel):
             assert document.root is not None
             mapped = graph.op(
@@ -541,7 +570,9 @@ def _whole(text: str) -> int | str:
 class _Facts(msgspec.Struct, rename={"class_name": "class"}):
     class_name: str
     kind: str
+    steps: list[str]
     features: list[Name]
+    strings: list[Name]
     classes: list[Label]
     slots: int
     time: int | None
@@ -584,8 +615,19 @@ def facts_of(data: bytes) -> dict[str, Any]:
     return plain
 
 
+def front_graph(document: Document, front: FrozenSteps | None) -> FrontGraph | None:
+    """What is in front of the learner in the graph of a model with these steps, without the graph.
+
+    None: nothing is, so its inputs are the features of the learner.
+    """
+    return FrontGraph(document, front, Recorder()) if document.steps or is_online(document) else None
+
+
 def inputs_of(
-    document: Document, records: Sequence[Mapping[Any, Any]], read: Callable[[Any], float]
+    document: Document,
+    front: FrontGraph | None,
+    records: Sequence[Mapping[Any, Any]],
+    read: Callable[[Any], float],
 ) -> dict[str, NDArray[Any]]:
     """Inputs of the graph by name.
 
@@ -593,6 +635,8 @@ def inputs_of(
     ----------
     document
         The fields of the model.
+    front
+        What is in front of the learner, as `front_graph` returns it.
     records
         Records that the model scores.
     read
@@ -601,8 +645,10 @@ def inputs_of(
     Raises
     ------
     RecordError
-        If there is a text where the model has learned none.
+        If there is a text where the model has learned none, or several categories in one field.
     """
+    if front is not None:
+        return front.inputs(records)
     values = np.full((len(records), len(document.features)), math.nan)
     for i, x in enumerate(records):
         for j, name in enumerate(document.features):
@@ -623,12 +669,19 @@ def inputs_of(
 
 def _facts(document: Document) -> dict[str, str]:
     """What is no part of the graph: JSON by name."""
+    names: dict[str, Sequence[Name]] = {"features": document.features, "strings": ()}
+    if (front := front_graph(document, front_of(document))) is not None:
+        names = {
+            "features": [field.name for field in front.numbers],
+            "strings": [field.name for field in front.strings],
+        }
     facts = {
         "format": FORMAT,
         "version": VERSION,
         "class": document.class_name,
         "kind": type(document).__struct_config__.tag,
-        "features": document.features,
+        "steps": [step.name for step in document.steps or ()],
+        **names,
         "text_features": [document.features[j] for j in getattr(document, "text_features", ())],
         "classes": classes_of(document),
         "slots": document.slots,
@@ -645,9 +698,9 @@ def _facts(document: Document) -> dict[str, str]:
 def _vectors(graph: Graph, missing: str, scaling: Scaling | None) -> tuple[str, str]:
     """Vectors (n, d) of the records; and their values as they are after step 2 of the scaling."""
     if scaling is None:
-        return graph.op("Where", missing, np.array(0.0), FEATURES), FEATURES
+        return graph.op("Where", missing, np.array(0.0), graph.features), graph.features
     low, high = np.array(scaling.bounds).T
-    values = graph.op("Sub", graph.op("Mul", FEATURES, np.array(2.0)), high)
+    values = graph.op("Sub", graph.op("Mul", graph.features, np.array(2.0)), high)
     values = graph.op("Div", graph.op("Sub", values, low), high - low)
     if scaling.mean is not None and scaling.factor is not None:
         values = graph.op("Sub", graph.clip(values, 1.0), np.array(scaling.mean))
@@ -660,8 +713,12 @@ def _vectors(graph: Graph, missing: str, scaling: Scaling | None) -> tuple[str, 
 
 
 def _linear(graph: Graph, missing: str, document: LinearModel) -> None:
-    vectors, values = _vectors(graph, missing, document.scaling)
-    score = graph.op("MatMul", vectors, np.array(document.weights))
+    vectors, values, weights = graph.features, graph.features, raw_weights(document)[0]
+    if not is_online(document):
+        vectors, values = _vectors(graph, missing, document.scaling)
+        if document.running:
+            vectors = graph.op("Sub", vectors, raw_weights(document)[1])
+    score = graph.op("MatMul", vectors, weights)
     if isinstance(document, RandomForestModel):
         assert document.scaling is not None
         if document.scaling.mean is not None:
@@ -688,7 +745,7 @@ def _places(graph: Graph, missing: str, values: str, cap: float, sizes: Sequence
         norm = graph.op("Sqrt", graph.op("Add", graph.op("Mul", z, z), np.array(0.98)))
         half = graph.op("Div", graph.op("Mul", z, np.array(0.5)), norm)
         parts.append(graph.op("Add", half, np.array(0.5)))
-    known = graph.op("Where", missing, np.array(0.0), FEATURES)
+    known = graph.op("Where", missing, np.array(0.0), graph.features)
     for field, size in enumerate(sizes):
         if size > 1:
             cells = graph.op("Gather", known, starts[field] + np.arange(size), axis=1)

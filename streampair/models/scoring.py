@@ -5,15 +5,18 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from streampair.auc.linear import PairOGD
 from streampair.base.forest import ForestLearner
 from streampair.base.learner import Columns
-from streampair.errors import RecordError
-from streampair.kernels import metric, numerics, vectors
+from streampair.base.online import LinearColumns
+from streampair.errors import ConfigError, RecordError
+from streampair.kernels import metric, numerics, scaling, vectors
 from streampair.models.forest import forest_of
 from streampair.models.format import (
     Curve,
@@ -23,12 +26,25 @@ from streampair.models.format import (
     MetricModel,
     RandomForestModel,
     Scaling,
+    is_online,
 )
 from streampair.records import features
 from streampair.records.features import Design, check_finite, check_scored
 from streampair.records.random_trees import RandomTreeDesign
+from streampair.steps import FrozenSteps
 
-__all__ = ["ForestScorer", "ModelScorer", "design_of", "probabilities", "scorer_of"]
+__all__ = [
+    "ForestScorer",
+    "ModelScorer",
+    "OnlineScorer",
+    "columns_of",
+    "design_of",
+    "each",
+    "front_of",
+    "probabilities",
+    "raw_weights",
+    "scorer_of",
+]
 
 Array = NDArray[np.float64]
 
@@ -55,12 +71,13 @@ def design_of(
 
 
 class _RawVectors:
-    """Records of a learner without privacy: raw values, 0 for what is missing."""
+    """Records as raw values less their centres, of which what is missing counts as 0."""
 
     read_cell = staticmethod(features.as_number)
 
-    def __init__(self, names: Sequence[Hashable], limit: float) -> None:
+    def __init__(self, names: Sequence[Hashable], limit: float, centre: Array | None = None) -> None:
         self._limit = limit
+        self._centre = np.zeros(len(names)) if centre is None else centre
         self._columns = Columns()
         self._columns.add(names, np.empty(len(names)), 0)
 
@@ -76,16 +93,18 @@ class _RawVectors:
                 except Exception:  # a name that is missing, or a value that struct refuses
                     return self._checked(x)
                 if vectors.first_beyond(columns.record, self._limit) < 0:
-                    return columns.record
+                    return columns.record - self._centre
         return self._checked(x)
 
     def _checked(self, x: Mapping[Any, Any]) -> Array:
         values = features.read_record(x, self._limit)
-        return np.array([values.get(name, 0.0) for name in self._columns.names], dtype=np.float64)
+        row = np.array([values.get(name, 0.0) for name in self._columns.names], dtype=np.float64)
+        return row - self._centre
 
     def many(self, xs: Sequence[Mapping[Any, Any]]) -> Array | None:
         """Vectors (n, d) of records that have exactly the features; None if one has not."""
-        return features.packed(self._columns.names, xs, self._limit)
+        rows = features.packed(self._columns.names, xs, self._limit)
+        return None if rows is None else rows - self._centre
 
     def rows(self, columns: list[Hashable], rows: Array) -> Array:
         """Vectors (n, d) of the raw rows (n, columns) of a frame."""
@@ -93,7 +112,7 @@ class _RawVectors:
         if bad:
             i, j = divmod(bad - 1, rows.shape[1])
             raise features.unusable_value(columns[j], float(rows[i, j]), row=i, limit=self._limit)
-        return self._columns.arrange(columns, rows)
+        return self._columns.arrange(columns, rows) - self._centre
 
     @staticmethod
     def scores(weights: Array, rows: Array) -> Array:
@@ -178,6 +197,20 @@ def _vectors_of(document: Document, scaling: Scaling | None, limit: float) -> _V
     return _ScaledVectors(design_of(document.features, scaling)) if document.features else _NoVectors()
 
 
+_R = TypeVar("_R")
+
+
+def each(function: Callable[[Mapping[Any, Any]], _R], xs: Sequence[Mapping[Any, Any]]) -> list[_R]:
+    """What a function returns for records; an error names the first that cannot be used."""
+    out = []
+    for i, x in enumerate(xs):
+        try:
+            out.append(function(x))
+        except RecordError as error:
+            raise RecordError(f"in record {i}, {error.problem}", fix=error.fix, stage=error.stage) from None
+    return out
+
+
 class ModelScorer(abc.ABC):
     """Scores records by one kind of model.
 
@@ -185,7 +218,14 @@ class ModelScorer(abc.ABC):
     ----------
     read_cell
         Gives the number in a cell of an object column; raises if there is none.
+
+    Attributes
+    ----------
+    takes_text, takes_gaps
+        Whether a text is a feature like any other, and whether records may have missing values.
     """
+
+    takes_text = takes_gaps = False
 
     def __init__(self, read_cell: Callable[[Any], float]) -> None:
         self.read_cell = read_cell
@@ -200,15 +240,7 @@ class ModelScorer(abc.ABC):
 
     def score_records(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         """Scores (n,) of records; an error names the first that cannot be used."""
-        out = np.empty(len(xs))
-        for i, x in enumerate(xs):
-            try:
-                out[i] = self.score_one(x)
-            except RecordError as error:
-                raise RecordError(
-                    f"in record {i}, {error.problem}", fix=error.fix, stage=error.stage
-                ) from None
-        return out
+        return np.array(each(self.score_one, xs), dtype=np.float64)
 
 
 class _LinearScorer(ModelScorer):
@@ -225,6 +257,73 @@ class _LinearScorer(ModelScorer):
     def score_records(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
         rows = self._vectors.many(xs)
         return super().score_records(xs) if rows is None else self._vectors.scores(self._weights, rows)
+
+
+class OnlineScorer(ModelScorer):
+    """Scores records by a linear learner without privacy that never learns.
+
+    Parameters
+    ----------
+    learner
+        The learner.
+    """
+
+    takes_text = takes_gaps = True
+
+    def __init__(self, learner: PairOGD) -> None:
+        super().__init__(learner._read_cell)
+        self.learner = learner
+
+    def score_one(self, x: Mapping[Any, Any]) -> float:
+        """Score of a record."""
+        return self.learner.score_one(x)
+
+    def score_rows(self, columns: list[Hashable], rows: Array) -> Array:
+        """Scores (n,) of raw rows (n, columns); NaN is a gap."""
+        return self.learner._score_rows(columns, rows)
+
+    def score_records(self, xs: Sequence[Mapping[Any, Any]]) -> Array:
+        """Scores (n,) of records."""
+        names = list(self.learner.feature_names)
+        rows = features.packed(names, xs, vectors.MAX_ABS)
+        return super().score_records(xs) if rows is None else self.score_rows(names, rows)
+
+
+def columns_of(document: LinearModel) -> LinearColumns:
+    """The columns of a learner without privacy."""
+    d = len(document.features)
+    running = document.running or None
+    fixed = np.zeros(d, dtype=bool)
+    fixed[list(document.indicators or ())] = True
+    return LinearColumns(
+        document.features,
+        np.array(document.weights, dtype=np.float64),
+        fixed=fixed,
+        shared=document.shared or 0,
+        statistics={} if running is None else running.statistics(d),
+        seen=0 if running is None else running.records,
+    )
+
+
+def raw_weights(document: LinearModel) -> tuple[Array, Array]:
+    """What raw values less their centres are multiplied by, and the centres, (d,) each."""
+    weights = np.array(document.weights, dtype=np.float64)
+    if not document.running:
+        return weights, np.zeros(len(weights))
+    found = document.running.statistics(len(weights))
+    dense = (found["kinds"].astype(np.int64) & scaling.DENSE) > 0
+    return weights * found["units"], np.where(dense, found["means"], 0.0)
+
+
+def _online_scorer(document: LinearModel) -> OnlineScorer:
+    columns = columns_of(document)
+    count = len(columns.names) - columns.shared
+    try:
+        learner = PairOGD(max_features=max(count, 1), scale="running" if columns.statistics else None)
+    except ConfigError:
+        raise ValueError("there are more features than a learner can have") from None
+    learner.set_columns(columns)
+    return OnlineScorer(learner)
 
 
 class _MetricScorer(ModelScorer):
@@ -263,6 +362,7 @@ class ForestScorer(ModelScorer):
     def __init__(self, learner: ForestLearner) -> None:
         super().__init__(learner._read_cell)
         self.learner = learner
+        self.takes_text, self.takes_gaps = learner.takes_text, learner.takes_gaps
 
     def score_one(self, x: Mapping[Any, Any]) -> float:
         """Score of a record."""
@@ -302,6 +402,19 @@ def _random_forest_scorer(document: RandomForestModel) -> ModelScorer:
     return _LinearScorer(_ScaledVectors(design), weights)
 
 
+def front_of(document: Document) -> FrozenSteps | None:
+    """The steps in front of the learner; None: there are none.
+
+    Raises
+    ------
+    ValueError
+        If they are not those of the table, or what they have learned is damaged.
+    """
+    if isinstance(document.steps, msgspec.UnsetType):
+        return None
+    return FrozenSteps([step.parts() for step in document.steps])
+
+
 def scorer_of(document: Document) -> ModelScorer:
     """What scores by a model, of any kind.
 
@@ -314,9 +427,14 @@ def scorer_of(document: Document) -> ModelScorer:
         return ForestScorer(forest_of(document))
     if isinstance(document, RandomForestModel):
         return _random_forest_scorer(document)
+    if is_online(document):
+        assert isinstance(document, LinearModel)
+        return _online_scorer(document)
     if isinstance(document, LinearModel):
-        made = _vectors_of(document, document.scaling, vectors.MAX_ABS)
-        return _LinearScorer(made, np.array(document.weights, dtype=np.float64))
+        weights, centre = raw_weights(document)
+        if document.scaling is None:  # a private learner that still scores by the model it began with
+            return _LinearScorer(_RawVectors(document.features, vectors.MAX_ABS, centre), weights)
+        return _LinearScorer(_vectors_of(document, document.scaling, vectors.MAX_ABS), weights)
     assert isinstance(document, MetricModel)
     made = _vectors_of(document, document.scaling, vectors.MAX_ABS_METRIC)
     return _MetricScorer(made, None if document.root is None else np.array(document.root))

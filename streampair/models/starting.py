@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from river import compose
 
 from streampair.auc import PrivateForest
 from streampair.base.forest import ForestLearner
@@ -17,9 +18,11 @@ from streampair.errors import ConfigError
 from streampair.kernels import platt
 from streampair.kernels import state as layout
 from streampair.models.format import Curve, Document, Labels, LinearModel
+from streampair.models.scoring import columns_of, raw_weights
 from streampair.privacy.mechanisms.base import Link
 from streampair.privacy.mechanisms.output_perturbation import OutputPerturbation
 from streampair.privacy.report import DECLARED_PUBLIC, StartAccount
+from streampair.steps import check_same, load_parts
 
 __all__ = ["begin_from"]
 
@@ -32,7 +35,8 @@ def begin_from(document: Document, learner: Any, records: int | None, public: bo
     document
         The model.
     learner
-        A new `auc.PairOGD` or `ranking.PairOGD`, or a private linear learner.
+        A new `auc.PairOGD` or `ranking.PairOGD`, a new pipeline that ends in one, or a private linear
+        learner.
     records, public
         As of `Model.to_online`.
 
@@ -41,6 +45,35 @@ def begin_from(document: Document, learner: Any, records: int | None, public: bo
     ConfigError
         If this learner cannot begin with this model. Then it is as it was.
     """
+    if isinstance(learner, compose.Pipeline):
+        _begin_pipeline(document, learner, records, public)
+    elif document.steps:
+        names = ", ".join(step.name for step in document.steps)
+        raise ConfigError(
+            f"the model stands behind the steps {names}: its weights are those of what they return",
+            fix="begin with the same steps in front of the learner",
+        )
+    else:
+        _begin_learner(document, learner, records, public)
+
+
+def _begin_pipeline(document: Document, pipeline: Any, records: int | None, public: bool) -> None:
+    """Let steps go on from where those of the model were, and the learner behind them begin."""
+    *front, (_, learner) = pipeline.steps.items()
+    if isinstance(learner, PrivateLearner):
+        raise ConfigError(
+            f"a {type(learner).__name__} is private, and does not begin with a model behind other steps",
+            fix="leave the steps out, or begin without the model",
+        )
+    parts = [step.parts() for step in document.steps or ()]
+    check_same(dict(front), parts)
+    _begin_learner(document, learner, records, public)
+    for (_, step), part in zip(front, parts, strict=True):
+        load_parts(step, part)
+
+
+def _begin_learner(document: Document, learner: Any, records: int | None, public: bool) -> None:
+    """Let a learner begin with a model, whatever its steps are."""
     _check_learner(learner)
     name, private = type(learner).__name__, isinstance(learner, PrivateLearner)
     if type(document) is not LinearModel:  # not isinstance: the model of a private forest is one, too
@@ -65,8 +98,7 @@ def begin_from(document: Document, learner: Any, records: int | None, public: bo
             fix="give the model of a learner that is not private",
         )
     _check_fit(document, learner)
-    weights = dict(zip(document.features, document.weights, strict=True))
-    learner.begin_at(weights, document.slots if records is None else records)
+    learner.begin_with(columns_of(document), document.slots if records is None else records)
     if document.labels is not None and document.probability is not None:
         if learner._task.negative is None:
             learner._learn_label(document.labels.negative)
@@ -99,7 +131,14 @@ def _begin_private(document: LinearModel, learner: PrivateLearner, records: int 
             fix="leave records out",
         )
     _check_fit(document, learner)
+    if document.shared:
+        raise ConfigError(
+            f"the model ({document.class_name}) has columns that many names share, and the features of a "
+            f"{name} are declared",
+            fix="give a model of fewer names",
+        )
     scaling, curve = document.scaling, document.probability
+    weights, centre = raw_weights(document)
     link = None
     if curve is not None:
         # With a spread of 0 all records have had one score.
@@ -109,13 +148,14 @@ def _begin_private(document: LinearModel, learner: PrivateLearner, records: int 
     learner._begin_from(
         StartModel(
             names=document.features,
-            weights=np.array(document.weights),
+            weights=weights,
             bounds=None if scaling is None else scaling.bounds,
             mean=None if moments[0] is None else np.array(moments[0]),
             factor=None if moments[1] is None else np.array(moments[1]),
             cap=math.inf if scaling is None or scaling.cap is None else scaling.cap,
             link=link,
             account=_account_of(document, learner, public),
+            centre=centre if document.running else None,
         )
     )
 

@@ -41,6 +41,8 @@ __all__ = [
     "getter",
     "hashes",
     "in_order",
+    "indicator",
+    "is_missing",
     "is_wide",
     "label",
     "number",
@@ -48,6 +50,7 @@ __all__ = [
     "packed_each",
     "read_record",
     "real",
+    "spelled",
     "unusable_value",
     "which",
 ]
@@ -125,6 +128,32 @@ def code_bits(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
     return hashes | _QUIET
 
 
+def indicator(name: Hashable, text: str) -> str:
+    """The name of the feature that says that another one is this text.
+
+    A text of more than 100 characters counts by its digest: names are kept as long as the learner. So does
+    one with half of a surrogate pair, which no file of a model can have.
+
+    Examples
+    --------
+    >>> from streampair.records.features import indicator
+    >>> indicator("country", "NL"), len(indicator("note", "x" * 1_000_000))
+    ('country=NL', 38)
+    """
+    if len(text) > _LONG or not _is_utf8(text):
+        text = "#" + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{name}={text}"
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def code_or_number(cell: Any) -> float:
     """`as_code` of a text, and `as_number` of anything else."""
     return as_code(cell) if isinstance(cell, str) else as_number(cell)
@@ -160,6 +189,9 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?\d{1,4000}", re.ASCII)
 _SPECIAL = re.compile(r"[+-]?(?:inf|infinity|nan)", re.ASCII | re.IGNORECASE)
 _FLAGS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+_BOOLEANS = {"true": True, "false": False}
+_ANSWERS = {**_BOOLEANS, "yes": True, "no": False}
+_BLANKS = " \t\r\n\f\v"
 
 
 def number(cell: Any) -> float:
@@ -199,20 +231,56 @@ def is_wide(cell: Any) -> bool:
     return found is not None and abs(found) >= EXACT
 
 
-def label(y: Any) -> Any:
-    """Convert a label for comparison: a text of a number or a boolean is that number or boolean.
+def spelled(value: Any) -> Any:
+    """The number or boolean that a text spells, as pandas and polars read CSV; other values as given.
 
     Examples
     --------
     >>> from streampair.records import features
-    >>> features.label("1"), features.label("True"), features.label("fraud"), features.label(0.5)
-    (1, True, 'fraud', 0.5)
+    >>> [features.spelled(value) for value in ("1", "+1.50e1", "True", "debit", 0.5)]
+    [1, 15.0, True, 'debit', 0.5]
     """
-    if not isinstance(y, str | bytes):
-        return y
-    text = _text(y)
+    if not isinstance(value, str | bytes):
+        return value
+    text = _text(value)
     found = _of_text(text)
     return text if found is None else found
+
+
+def label(y: Any, *, several: bool = False) -> Any:
+    """The meaning of a label: the one rule of learners, metrics, decoders and configurations.
+
+    A text that spells a number means that number, and one that spells a boolean that boolean: true and false,
+    yes and no, in upper or lower case. Blanks around it do not count. Any other text is a class. Labels of
+    equal meaning are one label, so that 1, 1.0, True, "1" and "yes" are one. The text of NaN means NaN, which
+    is an unknown label.
+
+    Parameters
+    ----------
+    y
+        A label.
+    several
+        Whether there may be more than two classes, of which yes and no are texts as any other: NO is a
+        country as well.
+
+    Returns
+    -------
+    object
+        A number, a boolean or a text; anything else as given.
+
+    Examples
+    --------
+    >>> from streampair.records import features
+    >>> [features.label(y) for y in ("1", "True", "no", " fraud ", 0.5)]
+    [1, True, False, 'fraud', 0.5]
+    >>> features.label("NO", several=True)
+    'NO'
+    """
+    found = spelled(y)
+    if not isinstance(found, str):
+        return found
+    text = found.strip(_BLANKS)
+    return (_BOOLEANS if several else _ANSWERS).get(text.lower(), text)
 
 
 def _kind(label: Any) -> str | None:
@@ -233,10 +301,37 @@ def _opposite(label: Any) -> Any:
     return not label if _kind(label) == "a boolean" else 1 - label
 
 
+#: Labels that are known to come together, the one that ranks high first.
+_KNOWN_PAIRS = [
+    *(("y", "n"), ("t", "f"), ("positive", "negative"), ("pos", "neg")),
+    *((True, False), (1, 0), (1, -1), (2, 1)),
+]
+_UNSEEN = "..."
+_LONGEST_LABEL = 60
+
+
+def _pair_of(y: Any) -> tuple[Any, Any]:
+    """Two labels one of which is y, the one that probably ranks high first."""
+    key = y.lower() if isinstance(y, str) else y
+    for high, low in _KNOWN_PAIRS:
+        if any(_kind(each) == _kind(key) and each == key for each in (high, low)):
+            return _cased(high, y), _cased(low, y)
+    if _kind(y) == "text":
+        return y, _UNSEEN
+    return (y, 0) if y > 0 else (0, y)
+
+
+def _cased(word: Any, like: Any) -> Any:
+    """A text in upper case, or capitalised, where another one is."""
+    if not isinstance(word, str):
+        return word
+    return word.upper() if like.isupper() else word.capitalize() if like.istitle() else word
+
+
 class TwoLabels:
     """The positive and the negative label of a binary task.
 
-    Labels are compared by `==` after the conversion of `label`, so 1, 1.0, True and "1" are equal.
+    Labels are compared by their meaning (`label`), so 1, 1.0, True, "1" and "yes" are equal.
 
     Parameters
     ----------
@@ -258,15 +353,15 @@ class TwoLabels:
     negative
         The label that ranks low; None: all other labels of the type of `positive`.
     high, low
-        Both after conversion.
+        What both mean.
 
     Examples
     --------
     >>> from streampair.records.features import TwoLabels
     >>> TwoLabels(True).negative, TwoLabels(1).negative, TwoLabels("fraud").negative
     (False, 0, None)
-    >>> TwoLabels(True).sign(0.0), TwoLabels("fraud").sign("fine")
-    (-1.0, -1.0)
+    >>> TwoLabels(True).sign(0.0), TwoLabels(True).sign("Yes"), TwoLabels("fraud").sign("fine")
+    (-1.0, 1.0, -1.0)
     """
 
     def __init__(self, positive: Any, negative: Any = None) -> None:
@@ -283,7 +378,12 @@ class TwoLabels:
                     fix="give text, a number, True or False",
                 )
         if negative is not None and low == high:
-            raise ConfigError(f"positive and negative are both {positive!r}", fix="give two different labels")
+            raise ConfigError(
+                f"positive and negative are both {positive!r}"
+                if positive == negative
+                else f"positive={positive!r} and negative={negative!r} are the same label",
+                fix="give two different labels",
+            )
         self.positive = positive
         # The negative label of "1" is not 0: predictions have the stream's labels.
         self.negative = _opposite(positive) if negative is None else negative
@@ -318,11 +418,36 @@ class TwoLabels:
         if high or low:
             return 1.0 if high else -1.0
         raise RecordError(
-            f"the label is {short(value)}, and {self._named()}",
-            fix="name the label that ranks high as positive=, and the other one as negative=, "
-            "for example positive='yes', negative='no'",
-            stage="label",
+            f"the label is {short(value)}, and {self._named()}", fix=self._fix(value), stage="label"
         )
+
+    def declared(self, y: Any) -> Any:
+        """The label of the two that y is, as it was declared; None: a negative one that was not.
+
+        Raises
+        ------
+        RecordError
+            As of `sign`.
+        """
+        return self.positive if self.sign(y) > 0.0 else self.negative
+
+    def pair_with(self, y: Any) -> tuple[Any, Any] | None:
+        """The two labels to declare where y is one, the positive one first; None: y can be none.
+
+        Examples
+        --------
+        >>> TwoLabels(True).pair_with("N"), TwoLabels("fraud", "ok").pair_with("legit")
+        (('Y', 'N'), ('fraud', 'legit'))
+        """
+        y = label(y.item() if isinstance(y, np.generic) else y, several=True)
+        if _kind(y) is None or (isinstance(y, str) and not 0 < len(y) <= _LONGEST_LABEL):
+            return None
+        if not isinstance(y, str) and not abs(y) < np.inf:
+            return None
+        declared = isinstance(self.positive, str) or self.negative != _opposite(self.positive)
+        if declared and _kind(y) == _kind(self.positive):
+            return self.positive, y
+        return _pair_of(y)
 
     def _is_low(self, y: Any) -> bool:
         return _kind(y) == _kind(self.high) if self.low is None else bool(y == self.low)
@@ -332,6 +457,13 @@ class TwoLabels:
         if self.negative is None:
             return f"positive={self.positive!r} is {_kind(self.high)}"
         return f"there are only positive={self.positive!r} and negative={self.negative!r}"
+
+    def _fix(self, y: Any) -> str:
+        """The constructor arguments with which y is a label."""
+        pair = self.pair_with(y)
+        if pair is None:
+            return "give text, a number, True or False as label"
+        return f"name both labels: positive={pair[0]!r}, negative={pair[1]!r}; or the other way round"
 
 
 def are_rounded(values: NDArray[Any] | list[Any]) -> bool:
@@ -352,7 +484,7 @@ def _of_text(text: str) -> float | int | bool | None:
 
 @functools.lru_cache(maxsize=4096)
 def _read(text: str) -> float | int | bool | None:
-    text = text.strip(" \t\r\n\f\v")
+    text = text.strip(_BLANKS)
     if text in _FLAGS:
         return _FLAGS[text]
     if _WHOLE.fullmatch(text):
@@ -422,6 +554,11 @@ def as_number(value: object) -> float:
     except struct.error as error:
         raise TypeError(str(error)) from None
     return number
+
+
+def is_missing(cell: object) -> bool:
+    """Whether a cell is None, NumPy's masked, pandas.NA or NaT; does not import pandas."""
+    return cell is None or cell is np.ma.masked or type(cell).__name__ in ("NAType", "NaTType")
 
 
 def copied(x: Any) -> dict[Any, Any]:
@@ -601,7 +738,7 @@ class Categories:
 
     __slots__ = ("_read", "columns", "places")
 
-    def __init__(self, values: Mapping[Any, Sequence[Any]], read: Callable[[Any], Any] = label) -> None:
+    def __init__(self, values: Mapping[Any, Sequence[Any]], read: Callable[[Any], Any] = spelled) -> None:
         self._read = read
         if not isinstance(values, Mapping) or not values:
             raise ConfigError(
@@ -703,10 +840,19 @@ class StartVectors:
         Whether mean and factor are used.
     cap
         Bound of standardised values.
+    centre
+        Without `scaling`: what is taken from the raw values, (d,).
     """
 
-    def __init__(self, scaling: Array | None, standardised: bool = False, cap: float = math.inf) -> None:
+    def __init__(
+        self,
+        scaling: Array | None,
+        standardised: bool = False,
+        cap: float = math.inf,
+        centre: Array | None = None,
+    ) -> None:
         self.scaling = scaling
+        self.centre = centre
         self.standardised = standardised
         self.cap = cap
 
@@ -718,6 +864,8 @@ class StartVectors:
         finite = np.abs(raw) <= vectors.MAX_FINITE
         usable[:] = finite.all(axis=1)
         np.clip(np.where(finite, raw, 0.0), -vectors.MAX_ABS, vectors.MAX_ABS, out=ready)
+        if self.centre is not None:
+            ready -= self.centre
 
 
 class Design:

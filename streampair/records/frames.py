@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,7 +17,16 @@ from streampair.errors import RecordError
 from streampair.kernels.vectors import rows_of_columns
 from streampair.records import features
 
-__all__ = ["FeatureTable", "label_type", "label_values", "matrix_like", "open_frame", "unreadable_columns"]
+__all__ = [
+    "FeatureTable",
+    "is_numeric",
+    "label_type",
+    "label_values",
+    "matrix_like",
+    "open_frame",
+    "unreadable_columns",
+    "with_rows",
+]
 
 Array = NDArray[np.float64]
 
@@ -44,6 +54,8 @@ class FeatureTable:
         Order of the columns, used if these are their names.
     read
         Function that converts a cell of a column that is not numeric to a number, or raises.
+    records
+        Whether rows are taken as records where a column is not numeric.
 
     Attributes
     ----------
@@ -51,9 +63,12 @@ class FeatureTable:
         Names of the columns.
     rows
         Their values, float64, C order, shape (n, columns).
+    records
+        Where a column is not numeric and `records` was asked for: the rows by name, None for a missing cell,
+        in place of `rows`, which has no columns. Else None.
     """
 
-    __slots__ = ("_frame", "_order", "columns", "rows")
+    __slots__ = ("_frame", "_order", "columns", "records", "rows")
 
     _frame: _Frame | None
     _order: NDArray[np.intp] | None
@@ -67,26 +82,26 @@ class FeatureTable:
         strict: bool = True,
         names: Sequence[Hashable] = (),
         read: Callable[[Any], float] = features.as_number,
+        records: bool = False,
     ) -> None:
+        self.records: list[dict[Hashable, Any]] | None = None
         if isinstance(X, np.ndarray):
-            if isinstance(X, np.ma.MaskedArray):
-                X = _unmasked(X)
-            if X.ndim != 2:
-                raise RecordError(
-                    f"the array of records has shape {X.shape}", fix="give records by features: shape (n, d)"
-                )
+            X = _matrix(X)
             self._frame = None
             self.columns = list(range(X.shape[1]))
-            rows = X
-            if X.dtype.kind not in "biuf":
-                rows = np.full(X.shape, features.UNREADABLE)
-                if strict or X.dtype.kind in _READABLE_KINDS:
-                    for j, column in enumerate(X.T):
-                        rows[:, j] = _numbers(j, column.tolist(), strict=strict, read=read)
+            if X.dtype.kind not in "biuf" and records:
+                self._take_records([column.tolist() for column in X.T], len(X))
+                return
+            rows = X if X.dtype.kind in "biuf" else _read_array(X, strict=strict, read=read)
         else:
             self._frame = _frame_of(X)
             self.columns = self._frame.columns
             numbers = self._frame.numbers()
+            if numbers is None and records:
+                frame = open_frame(X)
+                _check_readable(frame)
+                self._take_records([frame[:, j].to_list() for j in range(len(self.columns))], len(frame))
+                return
             rows = _read_cells(open_frame(X), strict=strict, read=read) if numbers is None else numbers
         if not self.columns:
             raise RecordError("there are no columns", fix="give at least one feature")
@@ -97,6 +112,30 @@ class FeatureTable:
         else:
             self.columns = list(names)
             self.rows = _ordered(np.asarray(rows, dtype=np.float64), self._order)
+
+    @classmethod
+    def of_cells(cls, X: Any) -> FeatureTable:
+        """A table that has `records` for columns of any type: cells as they are, None for a gap or NaN."""
+        table = cls.__new__(cls)
+        if isinstance(X, np.ndarray):
+            X = _matrix(X)
+            table._frame = None
+            table.columns = list(range(X.shape[1]))
+            table._take_records([column.tolist() for column in X.T], len(X))
+        else:
+            table._frame = _frame_of(X)
+            table.columns = table._frame.columns
+            frame = open_frame(X)
+            table._take_records([frame[:, j].to_list() for j in range(len(table.columns))], len(frame))
+        return table
+
+    def _take_records(self, cells: list[list[Any]], count: int) -> None:
+        """Keep the rows of these columns as records."""
+        if not self.columns:
+            raise RecordError("there are no columns", fix="give at least one feature")
+        self._order, self.rows = None, np.empty((count, 0))
+        plain = [[None if _is_gap(cell) else cell for cell in column] for column in cells]
+        self.records = [dict(zip(self.columns, row, strict=True)) for row in zip(*plain, strict=True)]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -155,10 +194,62 @@ class FeatureTable:
         return self._frame.matrix(values, columns)
 
 
+def _is_gap(cell: object) -> bool:
+    return features.is_missing(cell) or (isinstance(cell, float) and cell != cell)
+
+
+def is_numeric(X: Any) -> bool:
+    """Whether all columns of a frame or an array have a type of numbers."""
+    return X.dtype.kind in "biuf" if isinstance(X, np.ndarray) else _frame_of(X).is_numeric()
+
+
+def with_rows(X: Any, change: Callable[[dict[Hashable, Any]], Mapping[Hashable, Any]]) -> Any:
+    """Return a frame or an array with each row changed; a cell that is the same stays as it is.
+
+    Parameters
+    ----------
+    X
+        Data frame, or array of shape (n, d).
+    change
+        Function from a row by name, None for a missing cell, to the same names with other cells.
+    """
+    table = FeatureTable.of_cells(X)
+    rows = table.records or []
+    changed = [change(row) for row in rows]
+    cells: dict[int, list[Any]] = {}
+    for j, name in enumerate(table.columns):
+        if table._frame is None or any(a[name] is not b[name] for a, b in zip(rows, changed, strict=True)):
+            cells[j] = [row[name] for row in changed]
+    if table._frame is not None:
+        return table._frame.replaced(cells)
+    columns = [_plain_cells(column) for column in cells.values()]
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.column_stack(columns)
+    out = np.empty(X.shape, dtype=object)
+    for i, row in enumerate(changed):
+        for j, name in enumerate(table.columns):
+            out[i, j] = row[name]
+    return out
+
+
+def _plain_cells(cells: list[Any]) -> Array | list[Any]:
+    """Return cells as an array of numbers, missing ones as NaN; or, if others are among them, as they are."""
+    if all(cell is None or isinstance(cell, int | float) for cell in cells):
+        with contextlib.suppress(OverflowError):
+            return np.array(cells, dtype=np.float64)
+    return cells
+
+
 class _Frame(Protocol):
     """Interface of a data frame for `FeatureTable`; results are of the same library with the same index."""
 
     columns: list[Hashable]
+
+    def is_numeric(self) -> bool:
+        """Whether all columns have a type of numbers."""
+
+    def replaced(self, cells: Mapping[int, list[Any]]) -> Any:
+        """Return the frame with other cells in some of its columns, by their place."""
 
     def numbers(self) -> NDArray[Any] | None:
         """Return all cells as numbers, missing ones as NaN; None if a column is not numeric."""
@@ -180,13 +271,23 @@ class _Narwhals:
         self._like = open_frame(X)
         self.columns: list[Hashable] = list(self._like.columns)
 
+    def is_numeric(self) -> bool:
+        if self._like.implementation.is_pandas_like():
+            return all(t.kind in "biuf" for t in set(self._like.to_native().dtypes))
+        return not _other_columns(self._like)
+
     def numbers(self) -> NDArray[Any] | None:
-        like = self._like
-        if like.implementation.is_pandas_like():
-            numeric = all(t.kind in "biuf" for t in set(like.to_native().dtypes))
-        else:
-            numeric = not _other_columns(like)
-        return utils.dataframe.to_numpy(like) if numeric else None
+        return utils.dataframe.to_numpy(self._like) if self.is_numeric() else None
+
+    def replaced(self, cells: Mapping[int, list[Any]]) -> Any:
+        series = [self._like[:, j] for j in range(len(self.columns))]
+        for j, column in cells.items():
+            made = _plain_cells(column)
+            if not isinstance(made, np.ndarray) and any(isinstance(cell, int | float) for cell in column):
+                # Such a library has no column of numbers and texts.
+                made = [cell if isinstance(cell, int | float) else None for cell in column]
+            series[j] = nw.new_series(series[j].name, made, backend=self._like.implementation)
+        return self._like.with_columns(*series).to_native()
 
     def series(self, values: NDArray[Any], name: Any) -> Any:
         return utils.dataframe.to_native_series(values, name=name, like=self._like)
@@ -206,10 +307,21 @@ class _Pandas:
         self.columns: list[Hashable] = X.columns.tolist()
         _check_unique(self.columns)
 
+    def is_numeric(self) -> bool:
+        return all(t.kind in "biuf" for t in set(self._X.dtypes.tolist()))
+
     def numbers(self) -> NDArray[Any] | None:
-        if not all(t.kind in "biuf" for t in set(self._X.dtypes.tolist())):
+        if not self.is_numeric():
             return None
         out: NDArray[Any] = self._X.to_numpy(dtype=np.float64, na_value=np.nan)
+        return out
+
+    def replaced(self, cells: Mapping[int, list[Any]]) -> Any:
+        out = self._X.copy(deep=False)
+        for j, column in cells.items():
+            made = _plain_cells(column)
+            kind = np.float64 if isinstance(made, np.ndarray) else object
+            out.isetitem(j, self._library.Series(made, index=out.index, dtype=kind))
         return out
 
     def series(self, values: NDArray[Any], name: Any) -> Any:
@@ -230,16 +342,27 @@ class _Polars:
         self._X, self._library = X, library
         self.columns: list[Hashable] = X.columns
 
-    def numbers(self) -> NDArray[Any] | None:
+    def is_numeric(self) -> bool:
         boolean = self._library.Boolean
         # Each class of types once; numeric types have no parameters.
         types: set[Any] = set(map(type, self._X.dtypes))
         if not all(t.is_float() or t.is_integer() or t is boolean for t in types):
-            return None
-        if any("128" in t.__name__ for t in types):
+            return False
+        return not any("128" in t.__name__ for t in types)
+
+    def numbers(self) -> NDArray[Any] | None:
+        if not self.is_numeric():
             return None
         out: NDArray[Any] = self._X.to_numpy()
         return out
+
+    def replaced(self, cells: Mapping[int, list[Any]]) -> Any:
+        names, series, anything = self.columns, self._library.Series, self._library.Object
+        made = {j: _plain_cells(column) for j, column in cells.items()}
+        return self._X.with_columns(
+            series(names[j], column, dtype=None if isinstance(column, np.ndarray) else anything)
+            for j, column in made.items()
+        )
 
     def series(self, values: NDArray[Any], name: Any) -> Any:
         return self._library.Series(name, values)
@@ -259,6 +382,17 @@ def _frame_of(X: Any) -> _Frame:
     if (polars := get_polars()) is not None and isinstance(X, polars.DataFrame):
         return _Polars(X, polars)
     return _Narwhals(X)
+
+
+def _matrix(X: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of records without a mask; RecordError if it has not two dimensions."""
+    if isinstance(X, np.ma.MaskedArray):
+        X = _unmasked(X)
+    if X.ndim != 2:
+        raise RecordError(
+            f"the array of records has shape {X.shape}", fix="give records by features: shape (n, d)"
+        )
+    return X
 
 
 def _unmasked(values: np.ma.MaskedArray[Any, Any]) -> NDArray[Any]:
@@ -425,6 +559,17 @@ def unreadable_columns(frame: nw.DataFrame[Any]) -> list[str]:
     ]
 
 
+def _check_readable(frame: nw.DataFrame[Any]) -> None:
+    """RecordError for a column whose cells are neither numbers, texts nor booleans."""
+    unreadable = unreadable_columns(frame)
+    if unreadable:
+        dtype = frame[:, frame.columns.index(unreadable[0])].dtype
+        raise RecordError(
+            f"the column {unreadable[0]!r} has the type {dtype}, which is neither a number nor a text",
+            fix="turn it into numbers or texts first",
+        )
+
+
 def _read_cells(frame: nw.DataFrame[Any], *, strict: bool, read: Callable[[Any], float]) -> Array:
     """Convert a frame to numbers; columns that are not numeric are read cell by cell."""
     other = set(_other_columns(frame))
@@ -444,6 +589,15 @@ def _read_cells(frame: nw.DataFrame[Any], *, strict: bool, read: Callable[[Any],
     return rows
 
 
+def _read_array(X: NDArray[Any], *, strict: bool, read: Callable[[Any], float]) -> Array:
+    """Convert an array of objects or texts to numbers, cell by cell."""
+    rows = np.full(X.shape, features.UNREADABLE)
+    if strict or X.dtype.kind in _READABLE_KINDS:
+        for j, column in enumerate(X.T):
+            rows[:, j] = _numbers(j, column.tolist(), strict=strict, read=read)
+    return rows
+
+
 def _numbers(
     name: Hashable, cells: Sequence[Any], *, strict: bool, read: Callable[[Any], float]
 ) -> list[float]:
@@ -451,7 +605,7 @@ def _numbers(
     out = []
     for i, cell in enumerate(cells):
         try:
-            out.append(np.nan if _is_missing(cell) else read(cell))
+            out.append(np.nan if features.is_missing(cell) else read(cell))
         except Exception:  # a value may raise anything
             if strict:
                 row = _culprit(cells, i)
@@ -464,8 +618,3 @@ def _culprit(cells: Sequence[Any], first: int) -> int:
     """Index of the cell that made a column text: the first text that is not a number."""
     texts = (i for i in range(first, len(cells)) if isinstance(cells[i], str))
     return next((i for i in texts if features.real(cells[i]) is None), first)
-
-
-def _is_missing(cell: object) -> bool:
-    """Whether a cell is None, NumPy's masked, pandas.NA or NaT; does not import pandas."""
-    return cell is None or cell is np.ma.masked or type(cell).__name__ in ("NAType", "NaTType")

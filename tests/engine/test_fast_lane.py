@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -232,9 +233,11 @@ def test_batches_are_taken_at_once(regret: bool) -> None:
 @pytest.mark.parametrize("tables", [False, True])
 @pytest.mark.parametrize("name", ["auc.PairOGD-0", "moments", "gradients", "entities", "entities and output"])
 def test_a_batch_is_never_cut_by_what_its_records_hold(name: str, tables: bool) -> None:
-    """Of records that bring the known features, or none of them."""
+    """Of records that bring the known features, or none of them; a gap of a linear learner does cut it."""
     model = PRIVATE[name](noise_key=bytes(range(32))) if name in PRIVATE else MODELS[name]()
     rows = [row for row in events(model, 700, 3) if row is None or row[0].keys() == NAMES]
+    if getattr(model, "takes_nulls", False):
+        rows = [row for row in rows if row is None or not any(map(math.isnan, row[0].values()))]
     rows = [row for row in rows if row and type(row[1]) is bool][:100] + rows  # first, the names
     lane = lane_of(model, rows, name in MODELS, tables)
     lane.process([Record(i, b"v", b"k") for i in range(100)])

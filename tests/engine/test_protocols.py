@@ -44,8 +44,8 @@ def test_the_adapter_gives_a_lane_all_that_it_asks() -> None:
     learner = ForeignLearner(linear_model.LogisticRegression(), positive=True)
     assert missing(learner, LaneLearner) == []
     learner.learn_one({"a": 1.0}, True)
-    assert list(learner.weights or ()) == ["a"]
-    assert ForeignLearner(dummy.PriorClassifier(), positive=True).weights is None
+    assert list(learner.scaled_weights or ()) == ["a"]
+    assert ForeignLearner(dummy.PriorClassifier(), positive=True).scaled_weights is None
 
 
 @pytest.mark.parametrize("name", ["charge", "mark_restarted", "bind_noise", "take_or_raise", "to_state"])

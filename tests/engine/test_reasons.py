@@ -9,7 +9,7 @@ import pytest
 from harness import lanes
 from river import compose, preprocessing
 
-from streampair import auc, losses
+from streampair import auc, losses, metric
 from streampair.engine.testing import Driver
 from streampair.errors import ConfigError
 
@@ -51,7 +51,22 @@ def test_reasons_change_no_score_and_no_model(make: Any) -> None:
 
 def test_a_learner_without_reasons_is_refused() -> None:
     with pytest.raises(ConfigError, match="PairOGD does not explain its scores"):
-        Driver(lanes.pair_ogd, explain=1, **lanes.OPTIONS)
+        Driver(lambda: metric.PairOGD(seed=1), explain=1, **lanes.OPTIONS)
+
+
+def test_reasons_of_a_linear_learner_are_weights_times_scaled_values() -> None:
+    model, wanted = auc.PairOGD(seed=1), []
+    rows = gaps_and_texts()
+    for x, y in rows:
+        x = {name: None if value == math.inf else value for name, value in x.items()}  # as JSON has it
+        found = model.explain_one(x)
+        assert model.score_one(x) == pytest.approx(sum(found.features.values()), abs=1e-9)
+        wanted.append(largest(found.features, 2))
+        if y is not None:
+            model.learn_one(x, y)
+    output = Driver(lambda: auc.PairOGD(seed=1), explain=2, **lanes.OPTIONS).feed(rows)
+    assert [scored.reasons for scored in output.scores] == wanted
+    assert any("=" in name for reasons in wanted for name, _ in reasons)
 
 
 def gaps_and_texts() -> list[Any]:

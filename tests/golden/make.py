@@ -26,18 +26,24 @@ BEFORE, AFTER = 70, 20
 
 MODELS: dict[str, Callable[[], Any]] = {
     "auc.PairOGD": lambda: auc.PairOGD(seed=1),
-    "auc.PairOGD-reservoir": lambda: auc.PairOGD(losses.Logistic(), buffers.Reservoir(8), l2=0.1, seed=1),
-    "auc.PairOGD-classes": lambda: auc.PairOGD(losses.Square(), buffers.ClassReservoir(4), None, seed=1),
-    "auc.PairOGD-history": lambda: auc.PairOGD(
-        losses.Logistic(), buffers.FullHistory("float32"), None, seed=1
+    "auc.PairOGD-unscaled": lambda: auc.PairOGD(seed=1, scale=None),
+    "auc.PairOGD-reservoir": lambda: auc.PairOGD(
+        losses.Logistic(), buffers.Reservoir(8), l2=0.1, seed=1, scale=None
     ),
-    "auc.PairOGD-moments": lambda: auc.PairOGD(losses.Square(), buffers.FullHistory(), seed=1),
+    "auc.PairOGD-classes": lambda: auc.PairOGD(
+        losses.Square(), buffers.ClassReservoir(4), None, seed=1, scale=None
+    ),
+    "auc.PairOGD-history": lambda: auc.PairOGD(
+        losses.Logistic(), buffers.FullHistory("float32"), None, seed=1, scale=None
+    ),
+    "auc.PairOGD-moments": lambda: auc.PairOGD(losses.Square(), buffers.FullHistory(), seed=1, scale=None),
     "auc.Forest": lambda: auc.Forest(3, 15, seed=1),
     "auc.PrivateForest": lambda: auc.PrivateForest(
         20.0, 1e-4, 85, warmup=20, trees=3, depth=2, features=NAMES, noise_key=KEY
     ),
-    "auc.OAM": lambda: auc.OAM(size=4, seed=1),
-    "auc.SPAUC": lambda: auc.SPAUC(l2=0.1),
+    "auc.OAM": lambda: auc.OAM(size=4, seed=1, scale=None),
+    "auc.SPAUC": lambda: auc.SPAUC(l2=0.1, scale=None),
+    "auc.PairMoments": lambda: auc.PairMoments(half_life=20),
     "auc.PairFTRL-moments": lambda: auc.PairFTRL(horizon=120, noise_key=KEY),
     "auc.PairFTRL-prefix": lambda: auc.PairFTRL(warmup=80, noise_key=KEY),
     "auc.PairFTRL-blt": lambda: auc.PairFTRL(warmup=0, features=NAMES, noise_key=KEY),
@@ -52,8 +58,9 @@ MODELS: dict[str, Callable[[], Any]] = {
         1.0, 1e-4, 200, buffer=buffers.Reservoir(8), warmup=20, forks=1, window=10, noise_key=KEY
     ),
     "ranking.PairOGD": lambda: ranking.PairOGD(
-        losses.MinimumErrorEntropy(0.5), relevance=(-1.0, 1.0), seed=1
+        losses.MinimumErrorEntropy(0.5), relevance=(-1.0, 1.0), seed=1, scale=None
     ),
+    "ranking.PairMoments": lambda: ranking.PairMoments(half_life=None),
     "ranking.PairFTRL": lambda: ranking.PairFTRL(warmup=20, noise_key=KEY),
     "ranking.OnPairC": lambda: ranking.OnPairC(1.0, 1e-4, 200, noise_key=KEY),
     "metric.PairOGD": lambda: metric.PairOGD(seed=1),

@@ -21,6 +21,9 @@ CATEGORIES = [f"country={text}" for text in TEXTS]
 
 MODELS: dict[str, Callable[[], Any]] = {
     **{name: new for name, new in make.MODELS.items() if name != "pipeline"},
+    "auc.PairOGD-texts": lambda: auc.PairOGD(seed=1),
+    "auc.PairOGD-shared-texts": lambda: auc.PairOGD(seed=1, max_features=3),
+    "ranking.PairOGD-texts": lambda: ranking.PairOGD(seed=1),
     "auc.Forest-texts": lambda: auc.Forest(9, 15, seed=1),
     "auc.MulticlassForest-texts": lambda: auc.MulticlassForest(9, 15, positive="high", seed=1),
     "ranking.Forest-texts": lambda: ranking.Forest(9, 15, relevance=(0, 4), seed=1),
@@ -38,6 +41,8 @@ def stream(name: str) -> list[tuple[dict[str, Any], Any]]:
         label = y
         if name.endswith("-texts"):
             x = {"a": x["a"], "text": text} if i % 5 else {"text": text, "b": x["b"]}
+            if "PairOGD" in name and i % 7 == 0:
+                x |= {"a": None, "b": 1e9 + i}
         elif name.endswith("-categories"):
             x = {"a": x["a"], **{name: float(name.endswith(text)) for name in CATEGORIES}}
             label = text == TEXTS[0]

@@ -86,16 +86,18 @@ from naive.numerics import (
     two_thirds,
     uniform,
 )
-from naive.ogd import PairOGD, probability, score
+from naive.ogd import PairOGD, first_large, probability, score, score_rows
 from naive.online_auc import OAM, SPAUC, spauc_gradient
 from naive.pair_graph import components, contrastive_sum, graph_pieces
+from naive.pair_moments import PairMoments, merge_rows, solve
 from naive.pairs import metric_risk_gradient, pair_descent, pair_sums, pair_sums_logistic, risk_gradient
 from naive.platt import Link, probabilities
 from naive.random import blt_variances, fourier, laplace_integers, normals_from_seed
 from naive.rolling_auc import Window
 from naive.sampling import Draw, Thinning, Uniform
+from naive.scaling import Column, Columns, restore, weigh_all
 from naive.sensitivity import fifo_influence, moves, pairs, worst
-from naive.sparse import SparsePairOGD, probability_few, scatter, score_few
+from naive.sparse import scatter
 from naive.symmetric import (
     eigenvalues,
     matrix,
@@ -126,6 +128,8 @@ __all__ = [
     "Boosted",
     "Buffer",
     "Classes",
+    "Column",
+    "Columns",
     "Draw",
     "Forest",
     "FullHistory",
@@ -135,9 +139,9 @@ __all__ = [
     "Pair",
     "PairForest",
     "PairMetric",
+    "PairMoments",
     "PairOGD",
     "Places",
-    "SparsePairOGD",
     "Text",
     "Thinning",
     "Uniform",
@@ -177,6 +181,7 @@ __all__ = [
     "exp_negative",
     "fifo_influence",
     "first_beyond",
+    "first_large",
     "first_unusable",
     "forest_cut",
     "fourier",
@@ -200,6 +205,7 @@ __all__ = [
     "map_rows",
     "matrix",
     "mean_gradient",
+    "merge_rows",
     "metric_pair",
     "metric_risk_gradient",
     "moment_sums",
@@ -221,11 +227,11 @@ __all__ = [
     "prepared",
     "probabilities",
     "probability",
-    "probability_few",
     "project_ball",
     "project_psd",
     "psd_root",
     "released",
+    "restore",
     "ridge_solution",
     "ring_places",
     "ring_rows",
@@ -238,8 +244,8 @@ __all__ = [
     "scatter",
     "score",
     "score_and_cells",
-    "score_few",
     "score_many",
+    "score_rows",
     "score_sums",
     "second_moment_slot",
     "second_moment_sums",
@@ -248,6 +254,7 @@ __all__ = [
     "sin_cos",
     "sin_octant",
     "slope",
+    "solve",
     "spauc_gradient",
     "table",
     "toeplitz_noise",
@@ -255,5 +262,6 @@ __all__ = [
     "uniform",
     "unusable_row",
     "vector",
+    "weigh_all",
     "worst",
 ]

@@ -36,5 +36,7 @@ def history_store(records: list[Any], x: list[float], y: float) -> list[Any]:
 class FullHistory(PairOGD):
     """Descent on the pairs with every record of the past."""
 
-    def __init__(self, d: int, loss: str, radius: float, l2: float, width: float = 0.0) -> None:
-        super().__init__(d, loss, "full", 1, None, radius, l2, width=width)
+    def __init__(
+        self, d: int, loss: str, radius: float, l2: float, width: float = 0.0, **options: Any
+    ) -> None:
+        super().__init__(d, loss, "full", 1, options.pop("rate", None), radius, l2, width=width, **options)

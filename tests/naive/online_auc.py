@@ -3,39 +3,48 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping, Sequence
 
 from naive.buffers import Buffer
-from naive.ogd import PairOGD
+from naive.ogd import Linear
+from naive.scaling import Columns, Record
 from naive.vectors import dot, project_ball
 
 
-class OAM:
+class OAM(Linear):
     """Zhao et al. 2011, Algorithms 1, 2 and 4, with margins 2 y w.(x - x'), on the ball."""
 
-    def __init__(self, d: int, c: float, size: int, radius: float, seed: int) -> None:
+    def __init__(
+        self,
+        d: int,
+        c: float,
+        size: int,
+        radius: float,
+        seed: int,
+        *,
+        scale: bool = False,
+        fixed: Collection[int] = (),
+    ) -> None:
+        super().__init__(d, Columns(scale, fixed=fixed))
         self.c, self.size, self.radius = c, size, radius
         self.buffer = Buffer("classes", size, seed)
-        self.iterates = [[0.0] * d, [0.0] * d]
         self.nearest_kink = math.inf
 
-    def learn(self, x: list[float], y: float) -> None:
-        w = self.iterates[-1]
+    def learn(self, x: Sequence[float] | Mapping[int, float], y: float) -> None:
+        record = self.observe(x)
         if self.buffer.t:
+            w, z = self.last, self.standard(record)
             others = len(self.buffer.classes[y < 0])
             weight = self.c * max(1.0, others / self.size)
             step = list(w)
-            for (x2, _), _ in self.buffer.partners(y):
-                u = [a - b for a, b in zip(x, x2, strict=True)]
+            for (kept, _), _ in self.buffer.partners(y):
+                u = [a - b for a, b in zip(z, self.standard(kept), strict=True)]
                 margin = 2.0 * y * dot(w, u)
                 self.nearest_kink = min(self.nearest_kink, abs(margin - 1.0))
                 if margin < 1.0:
                     step = [a + 2.0 * y * weight * b for a, b in zip(step, u, strict=True)]
             self.iterates.append(project_ball(step, self.radius))
-        self.buffer.append((x, y))
-
-    @property
-    def last(self) -> list[float]:
-        return self.iterates[-1]
+        self.buffer.append((record, y))
 
     @property
     def average(self) -> list[float]:
@@ -56,34 +65,41 @@ def spauc_gradient(
     return [first * a + second * b for a, b in zip(around, apart, strict=True)]
 
 
-class SPAUC:
+class SPAUC(Linear):
     """Lei and Ying 2021, Algorithm 1, with everything that is estimated computed from scratch."""
 
-    def __init__(self, d: int, learning_rate: float | None, radius: float, l2: float) -> None:
+    def __init__(
+        self,
+        d: int,
+        learning_rate: float | None,
+        radius: float,
+        l2: float,
+        *,
+        scale: bool = False,
+        fixed: Collection[int] = (),
+    ) -> None:
+        super().__init__(d, Columns(scale, fixed=fixed))
         self.learning_rate, self.radius, self.l2 = learning_rate, radius, l2
-        self.records: list[tuple[list[float], float]] = []
-        self.iterates = [[0.0] * d, [0.0] * d]
+        self.records: list[tuple[Record, float]] = []  # a gap is what the centre was
         self.etas: list[float] = []
         self.squares = 0.0
         self.least_gradient = math.inf
 
-    def learn(self, x: list[float], y: float) -> None:
-        self.records.append((x, y))
+    def mean(self, sign: float) -> list[float]:
+        """The mean record of a class, scaled."""
+        rows = [r for r, y in self.records if y == sign]
+        raw = {i: math.fsum(r.get(i, 0.0) for r in rows) / max(len(rows), 1) for i in range(self.d)}
+        return self.standard(raw)
+
+    def learn(self, x: Sequence[float] | Mapping[int, float], y: float) -> None:
+        record = self.columns.without_gaps(self.observe(x))
+        self.records.append((record, y))
         t = len(self.records)
         if t == 1:
             return
-        w = self.iterates[-1]
-        means = []
-        for sign in (1.0, -1.0):
-            same_class = [r for r, y2 in self.records if y2 == sign]
-            means.append(
-                [
-                    math.fsum(r[i] for r in same_class) / len(same_class) if same_class else 0.0
-                    for i in range(len(x))
-                ]
-            )
+        w = self.last
         p = sum(y2 > 0 for _, y2 in self.records) / t
-        g = spauc_gradient(w, x, y, p, *means)
+        g = spauc_gradient(w, self.standard(record), y, p, self.mean(1.0), self.mean(-1.0))
         norm = math.sqrt(dot(g, g))
         if norm:
             self.least_gradient = min(self.least_gradient, norm)
@@ -95,6 +111,3 @@ class SPAUC:
         self.etas.append(eta)
         step = [(a - eta * b) / (1.0 + eta * self.l2) for a, b in zip(w, g, strict=True)]
         self.iterates.append(project_ball(step, self.radius))
-
-    last = PairOGD.last
-    average, keep, linear = PairOGD.average, PairOGD.keep, PairOGD.linear

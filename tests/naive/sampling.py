@@ -1,141 +1,132 @@
-"""Reference of the sample that a regret is estimated from: an item at a time, by Python's random numbers."""
+"""Reference of the sample that a regret is estimated from: an item at a time, by the same random numbers."""
 
 from __future__ import annotations
 
-import heapq
 import math
-import random
-from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streampair.evaluation.reservoirs import StepReservoir
+from streampair.evaluation.reservoirs import BLOCK
 
-Array = NDArray[np.float64]
+
+def uniform(seed: int, key: int, block: int, columns: int, rows: int) -> list[list[float]]:
+    """The random numbers of a block in (0, 1], by row."""
+    source = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(key, block)))
+    flat = np.random.Generator(source).random(columns * rows) + 2.0**-53
+    return [[float(flat[column * rows + row]) for column in range(columns)] for row in range(rows)]
+
+
+def nth(chance: float, size: int) -> int:
+    """A place of so many, by a number in (0, 1]."""
+    return min(place for place in range(size) if chance * size <= place + 1)
 
 
 class Uniform:
-    """A uniform sample of `size` items without replacement; says beforehand which item enters next."""
+    """A uniform sample of `size` items without replacement; which are in it, by place, as `put` says."""
 
-    __slots__ = ("count", "hit", "log_w", "size")
-
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, seed: int, key: int) -> None:
+        self.size, self.seed, self.key = size, seed, key
+        self.items: list[int] = []
         self.count = 0  # items so far
-        self.hit = 0  # the number of the next item that enters
+        self.block = 0
+        self.rows: list[list[float]] = []
+        self.hit, self.place = -1, -1
         self.log_w = 0.0
 
-    def take(self, uniform: Callable[[], float]) -> int:
-        """Let the item number `hit` in; where to put it."""
-        slot = self.count if self.count < self.size else int(uniform() * self.size)
+    def put(self, item: int) -> bool:
+        """Count an item, and let it in if it is due."""
+        number = self.count
         self.count += 1
-        if self.count < self.size:
-            self.hit = self.count
+        if number < self.size:
+            self.items.append(item)
+        elif number == self.hit:
+            self.items[self.place] = item
         else:
-            # 1 - u: never 0.
-            self.log_w += math.log(1.0 - uniform()) / self.size
-            skip = math.log(1.0 - uniform()) / log_one_minus_exp(min(self.log_w, -1e-18))
-            self.hit = self.count + int(min(skip, 2.0**62))
-        return slot
+            return False
+        if self.count >= self.size:
+            self._skip()
+        return True
+
+    def _skip(self) -> None:
+        """Draw the number of the next item that enters, and its place (Algorithm L)."""
+        if not self.rows:
+            self.block += 1
+            self.rows = uniform(self.seed, self.key, self.block, 3, BLOCK)
+        largest, skipped, place = self.rows.pop(0)
+        self.log_w += math.log(largest) / self.size
+        self.hit = self.count + math.floor(math.log(skipped) / math.log(-math.expm1(self.log_w)))
+        self.place = nth(place, self.size)
 
 
 class Thinning:
     """A sample of `size` items and one more, item j with odds v_j = 2 (sqrt(c + j + 1) - sqrt(c + j)).
 
-    Item j has the rank Exp(v_j); kept are the smallest ranks. Given the largest rank kept, tau, the others
-    are in the sample as if each had been let in alone, with probability 1 - exp(-v_j tau).
+    Item j has the rank Exp(v_j); kept are the smallest ranks.
     """
 
-    __slots__ = ("_heap", "count", "hit", "order", "rank", "shift", "size")
-
-    def __init__(self, size: int, shift: int) -> None:
-        self.size = size + 1
-        self.shift = shift
+    def __init__(self, size: int, seed: int, key: int, shift: int) -> None:
+        self.size, self.seed, self.key, self.shift = size + 1, seed, key, shift
         self.count = 0  # items so far
-        self.hit = 0  # the number of the next item that enters
-        self.rank = [math.inf] * self.size
-        self.order = [-1] * self.size
-        self._heap: list[tuple[float, int]] = []  # (-rank, slot): the largest rank first
+        self.ranks: list[float] = []
+        self.order: list[int] = []
+        self.block = 0
+        self.rows = uniform(seed, key, 0, 2, size + 1)
+        self.points: list[float] = []
 
-    def take(self, uniform: Callable[[], float]) -> int:
-        """Let the item number `hit` in; where to put it."""
-        position = self.shift + self.count
-        odds = 2.0 / (math.sqrt(position + 1.0) + math.sqrt(position))
-        if self.count < self.size:
-            slot = self.count
-            rank = -math.log(1.0 - uniform()) / odds
-            heapq.heappush(self._heap, (-rank, slot))
-        else:
-            tau, slot = -self._heap[0][0], self._heap[0][1]
-            # The rank of an item that enters is known to be below the largest.
-            rank = -math.log1p(uniform() * math.expm1(-odds * tau)) / odds
-            heapq.heapreplace(self._heap, (-rank, slot))
-        self.rank[slot] = rank
-        self.order[slot] = self.count
+    def put(self) -> tuple[int, float] | None:
+        """Count an item; if it enters, its place and the number for its partner."""
+        number, low, high = self.count, *(math.sqrt(self.shift + self.count + i) for i in (0, 1))
+        odds = 2.0 * (high - low)
         self.count += 1
-        if self.count < self.size:
-            self.hit = self.count
-        else:
-            # The odds add up to a square root, so the item at which their sum times tau passes an
-            # exponential variable has a closed form.
-            root = math.sqrt(position + 1.0) + 0.5 * math.log(1.0 - uniform()) / self._heap[0][0]
-            self.hit = max(self.count, math.ceil(min(root * root, 2.0**62)) - self.shift - 1)
-        return slot
+        if number < self.size:
+            rank, chance = self.rows.pop(0)
+            self.ranks.append(-math.log(rank) / odds)
+            self.order.append(number)
+            return number, chance
+        if not self.points:
+            self._more(low)
+        points = sum(point <= high for point in self.points)
+        self.points = self.points[points:]
+        if not points:
+            return None  # its rank is above that which was the largest when the block was drawn
+        _, rank, chance = self.rows.pop(0)
+        rank = -math.log1p(rank * math.expm1(-odds * self.largest)) / odds
+        if rank > max(self.ranks):
+            return None
+        place = self.ranks.index(max(self.ranks))
+        self.ranks[place], self.order[place] = rank, number
+        return place, chance
 
-    def scale(self) -> Array:
-        """What each place stands for."""
-        ours = StepReservoir(self.size - 1, self.shift)
-        counters = {"count": self.count, "next": self.hit, "log_w": 0.0}
-        columns = {"ids": self.order, "order": self.order, "ranks": self.rank}
-        ours.load_state({**ours.to_state(), **counters, **columns})
-        return ours.stand_for()
-
-
-def log_one_minus_exp(a: float) -> float:
-    """log(1 - e^a) for a < 0, without cancellation at either end."""
-    return math.log(-math.expm1(a)) if a > -0.7 else math.log1p(-math.exp(a))
+    def _more(self, root: float) -> None:
+        """Points of a Poisson process along the sum of the odds, as dense as the largest rank."""
+        self.block += 1
+        self.largest = max(self.ranks)
+        self.rows = uniform(self.seed, self.key, self.block, 3, BLOCK)
+        for exponential, _, _ in self.rows:
+            root -= 0.5 * math.log(exponential) / self.largest
+            self.points.append(root)
 
 
 class Draw:
     """What enters, event by event: in strata, of which each has steps and records."""
 
-    def __init__(self, strata: int, steps: int, records: int, exact: int, seed: int) -> None:
+    def __init__(self, strata: int, size: int, exact: int, seed: int) -> None:
         self.exact = exact
-        self.steps = [Thinning(steps, exact) for _ in range(strata)]
-        self.records = [Uniform(records) for _ in range(strata)]
+        self.records = [Uniform(size, seed, c) for c in range(strata)]
+        self.steps = [Thinning(size, seed, strata + c, exact) for c in range(strata)]
+        #: By place: number of the event and of its partner, and the weight of the pair.
+        self.pairs: list[dict[int, tuple[int, int | None, float]]] = [{} for _ in range(strata)]
         self.seen = [0] * strata
-        self.random = random.Random(seed)
-        self.next = self.random.random()
 
-    def event(self, c: int) -> tuple[int, int, int, float] | None:
-        """Place among records, among steps, of the partner, and its weight; None if it does not enter."""
-        strata, seen = len(self.seen), sum(self.seen)
-        steps, past = self.steps[c], self.records[c]
-        other = c if strata == 1 else 1 - c
-        record, step, partner, weight = -1, -1, -1, 0.0
-        is_record = past.count == past.hit
-        is_step = seen >= self.exact and steps.count == steps.hit
-        if is_step:
-            filled = min(self.records[other].count, past.size)
-            if filled:
-                partner = int(self.next * filled) + other * past.size
-                weight = 1.0 if strata == 1 else self.seen[other] / seen
-        if is_record:
-            record = past.take(self.random.random) + c * past.size
-        else:
-            past.count += 1
-        if is_step:
-            step = steps.take(self.random.random) + c * steps.size
-            self.next = self.random.random()
-        elif seen >= self.exact:
-            steps.count += 1
+    def event(self, c: int) -> bool:
+        """Count an event of a stratum; whether it enters."""
+        number, other = sum(self.seen), len(self.seen) - 1 - c
+        entry = self.steps[c].put() if number >= self.exact else None
+        if entry is not None:
+            past = self.records[other].items
+            partner = past[nth(entry[1], len(past))] if past else None
+            weight = 0.0 if partner is None else 1.0 if len(self.seen) == 1 else self.seen[other] / number
+            self.pairs[c][entry[0]] = number, partner, weight
+        entered = self.records[c].put(number)
         self.seen[c] += 1
-        return (record, step, partner, weight) if is_record or is_step else None
-
-    def left(self) -> list[int]:
-        """Of how many next events of each stratum none enters."""
-        if sum(self.seen) < self.exact:
-            return [0] * len(self.seen)
-        pairs = zip(self.steps, self.records, strict=True)
-        return [min(s.hit - s.count, r.hit - r.count) for s, r in pairs]
+        return entered or entry is not None

@@ -212,7 +212,7 @@ def test_a_cell_by_hand() -> None:
             features.number(word)
     assert [features.real(x) for x in ("nan", "inf", "1e400", "9" * 400, None, [], 10**400)] == [None] * 7
     assert [features.label(y) for y in ("1", "1.0", "True", "yes", b"no", 0.5, None)] == [
-        *(1, 1.0, True, "yes", "no", 0.5, None)
+        *(1, 1.0, True, True, False, 0.5, None)
     ]
     assert features.label(str(2**60 + 1)) == 2**60 + 1
 

@@ -360,6 +360,19 @@ def test_a_copy_goes_on_with_the_same_bits(name: str, slots: int, released: mode
         assert len(scores) == 1
 
 
+def test_a_state_has_the_centres_of_scaled_features_alone(raw: models.Model) -> None:
+    plain = model_of(taught(auc.PairOGD(seed=1, scale=None), 150, seed=7))
+    for model, centred in ((raw, True), (plain, False)):
+        learner = taught(begun("moments", model), 30, seed=5)
+        state = learner.to_state()
+        assert ("centre" in learner._private.start.to_state()) == centred
+        fresh = LEARNERS["moments"]()
+        fresh.load_state(state)
+        assert fresh._private.start.same(learner._private.start)
+        assert [fresh.score_one(x) for x in probes()] == [learner.score_one(x) for x in probes()]
+    assert not begun("moments", raw)._private.start.same(begun("moments", plain)._private.start)
+
+
 def _without_seed(name: str) -> dict[str, Any]:
     made = LEARNERS[name]()
     names = ("epsilon", "delta", "horizon", "l2", "releases", "mechanism")

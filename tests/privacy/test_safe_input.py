@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from river import base, compose
 from river import preprocessing as rivers
 
-from streampair import auc, privacy
+from streampair import auc, metric, privacy
 from streampair.errors import ConfigError, RecordError
 from streampair.preprocessing import Bounds, Guarded, Hashing, OneHot, RandomFourier, UnitBall
 from streampair.privacy import check_pipeline, pipeline_check, pipeline_report
 from streampair.privacy.mechanisms.second_moments import second_moments_diameter
+from streampair.records.features import number
 from streampair.records.frames import FeatureTable
 
 NAMES = ["a", "b", "c"]
@@ -123,7 +124,8 @@ def test_the_property_catches_steps_that_are_not() -> None:
 
 
 def rows_of(frame: Any) -> list[list[Any]]:
-    return np.asarray(frame.to_numpy(), dtype=np.float64).tolist()
+    """As a private learner reads them."""
+    return FeatureTable(frame, strict=False, read=number).rows.tolist()
 
 
 @pytest.mark.parametrize("step", [s for s in STEPS if isinstance(s, base.MiniBatchTransformer)])
@@ -168,7 +170,7 @@ def test_masked_cells_are_null() -> None:
     assert np.isnan(learner.score_learn_many(X, y)).tolist() == [False, True, False]
     assert (learner.slots, learner.null_slots) == (6, 2)
     with pytest.raises(RecordError, match="feature 1 in row 1 is NaN"):
-        auc.PairOGD().learn_many(X, y)
+        metric.PairOGD().learn_many(X, y)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +287,18 @@ def test_one_hot_of_a_frame_is_that_of_its_rows(make: Any, rows: list[Any]) -> N
             {"amount": math.nan if amount is None else amount, "country": country}
         )
         np.testing.assert_array_equal(row, list(expected.values()))
+
+
+@pytest.mark.parametrize("library", [pd, pl])
+def test_one_hot_passes_texts_and_booleans_of_other_fields(library: Any) -> None:
+    rows = [{"k": "ab"[t % 2], "t": "xyz"[t % 3], "b": t % 5 == 0, "v": t} for t in range(60)]
+    frame = library.DataFrame(rows)
+    one, many = (OneHot({"k": ["a", "b"]}) | auc.PairOGD() for _ in range(2))
+    for t, row in enumerate(rows):
+        one.learn_one(row, t % 3 == 0)
+    many.learn_many(frame, library.Series([t % 3 == 0 for t in range(60)]))
+    assert one["PairOGD"].weights == many["PairOGD"].weights
+    assert {"t=x", "b", "v", "k=a"} <= set(one["PairOGD"].weights)
 
 
 def test_one_hot_keeps_an_index_and_takes_columns_of_any_type() -> None:

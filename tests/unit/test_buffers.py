@@ -52,7 +52,7 @@ def _kept(buffer: buffers.Buffer, n: int, seed: int) -> list[int]:
     model = auc.PairOGD(buffer=buffer, seed=seed)
     for t in range(1, n + 1):
         model.learn_one({"t": t}, True)
-    return model.to_state()["rows"][:, 1].astype(int).tolist()
+    return model.to_state()["values"].astype(int).tolist()
 
 
 def test_fifo_keeps_the_last() -> None:
@@ -92,10 +92,11 @@ def test_class_reservoirs_sample_each_class() -> None:
         model = auc.PairOGD(buffer=buffers.ClassReservoir(size), seed=seed)
         for t in range(1, n + 1):
             model.learn_one({"t": t}, t % 5 == 0)
-        rows = model.to_state()["rows"]
-        assert rows[:, 0].tolist() == [-1.0] * size + [1.0] * size
-        assert all((t % 5 == 0) == (label > 0) for label, t in rows)
-        for t in rows[:, 1].astype(int):
+        state = model.to_state()
+        labels, times = state["labels"], state["values"].astype(int)
+        assert labels.tolist() == [-1.0] * size + [1.0] * size
+        assert ((times % 5 == 0) == (labels > 0)).all()
+        for t in times:
             counts[t - 1] += 1
     positive = np.arange(1, n + 1) % 5 == 0
     for chosen, past in ((positive, 6), (~positive, 24)):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive import Thinning, Uniform
 from numpy.typing import NDArray
 from river import datasets, evaluate, linear_model, metrics
 from scipy.optimize import minimize as scipy_minimize
@@ -226,59 +225,6 @@ def test_a_damaged_auc_is_refused() -> None:
         RollingAUC().load_state(state | {"labels": np.zeros(1, bool), "scores": np.array([math.nan])})
 
 
-# ---- samples -------------------------------------------------------------------------------------------
-
-
-def inclusion(make: Any, n: int, runs: int) -> Array:
-    """How often each of n items is in the sample."""
-    seen = np.zeros(n)
-    for run in range(runs):
-        rng = np.random.default_rng(run)
-        sample = make()
-        slots: dict[int, int] = {}
-        while sample.hit < n:
-            sample.count = item = sample.hit
-            slots[sample.take(rng.random)] = item
-        sample.count = n
-        kept = np.array(list(slots.values()))
-        weights = sample.scale() if isinstance(sample, Thinning) else np.full(len(kept), n / len(kept))
-        for slot, item in slots.items():
-            seen[item] += weights[slot if isinstance(sample, Thinning) else 0]
-    return seen / runs
-
-
-@pytest.mark.parametrize("make", [lambda: Uniform(20), lambda: Thinning(20, 5)])
-def test_every_item_is_represented_once_on_average(make: Any) -> None:
-    """Also those that skip sampling steps over. With 4000 runs the standard error of each is below 0.06."""
-    mean = inclusion(make, 100, 4000)
-    assert np.abs(mean - 1.0).max() < 0.3
-    for part in np.split(mean, 5):
-        assert abs(part.mean() - 1.0) < 0.05
-
-
-def test_a_uniform_sample_that_is_off_by_one_is_noticed() -> None:
-    class Late(Uniform):
-        def take(self, uniform: Any) -> int:
-            slot = super().take(uniform)
-            self.hit += self.count > self.size  # skips one too many
-            return slot
-
-    mean = inclusion(lambda: Late(20), 100, 1000)
-    assert any(abs(part.mean() - 1.0) > 0.05 for part in np.split(mean, 5))
-
-
-def test_thinning_favours_the_early() -> None:
-    early = []
-    for run in range(50):
-        rng = np.random.default_rng(run)
-        sample = Thinning(50, 5)
-        while sample.hit < 5000:
-            sample.count = sample.hit
-            sample.take(rng.random)
-        early.append(sum(order < 500 for order in sample.order))
-    assert 12 < np.mean(early) < 20  # sqrt(500 / 5000) of 50; a uniform sample would have 5
-
-
 # ---- the comparator ------------------------------------------------------------------------------------
 
 
@@ -435,25 +381,16 @@ def test_a_learner_that_loses_rarely_but_much_needs_a_larger_sample() -> None:
 class Latest(Regret):
     """Mutant: the partner is always the record that came last, so all that drifted away goes unseen."""
 
-    def prepare(self, x: Any, y: bool, scorer: Any) -> Any:
-        known = [record for record in self._records[not y].ids if record >= 0]
-        if known:
-            self._uniform = (known.index(max(known)) + 0.5) / len(known)
-        return super().prepare(x, y, scorer)
+    def _partner(self, stratum: int, chance: float) -> Any:
+        return max(self._records[-1 - stratum].items, key=lambda kept: kept.id, default=None)
 
 
 class Unweighted(Regret):
     """Mutant: forgets that the sample thins out with time."""
 
-    def estimate(self, design_many: Any = None) -> RegretEstimate | None:
-        true = StepReservoir.stand_for
-
-        def even(self: StepReservoir) -> Array:
-            with mock.patch.object(self, "_shift", 10**9):
-                return true(self)
-
-        with mock.patch.object(StepReservoir, "stand_for", even):
-            return super().estimate(design_many)
+    def _sampled(self) -> Any:
+        with mock.patch.object(StepReservoir, "_odds", lambda self, numbers: np.full(len(numbers), 1e-3)):
+            return super()._sampled()
 
 
 class Overconfident(Regret):
@@ -472,12 +409,21 @@ def test_mutants_are_noticed() -> None:
     drift = Stream(700, 2, 0.5, losses.Hinge(), 5.0, seed=5)
     assert share_within(drift, 40, factor=3.0) >= 0.95
     assert share_within(drift, 40, Latest, factor=3.0) < 0.9
-    early = Stream(900, 20, 0.5, losses.Hinge(), 30.0, seed=3)
-    true, broken = (
-        np.mean([early.estimate(s, k).pair_loss for s in range(30)]) for k in (Regret, Unweighted)
+    # The steps 16 to 99 of a stream, as a sample of all its steps represents them.
+    truth = sum(np.count_nonzero(drift.y[:t] != drift.y[t]) / t for t in range(16, 100))
+    right, wrong = (
+        np.mean([early_weight(drift, kind, seed) for seed in range(40)]) for kind in (Regret, Unweighted)
     )
-    truth = early.learner / 899
-    assert abs(true - truth) < abs(broken - truth)
+    assert abs(right - truth) < 0.1 * truth
+    assert abs(wrong - truth) > 0.3 * truth
+
+
+def early_weight(stream: Stream, kind: type[Regret], seed: int) -> float:
+    """The weight of the sampled steps before event 100."""
+    regret = kind(pairs=128, exact=16, seed=seed)
+    stream.observe(regret)
+    pairs = regret._sampled()
+    return sum(w for w, step in zip(pairs.weight.tolist(), pairs.steps, strict=True) if step.record.id < 100)
 
 
 @pytest.mark.parametrize("cut", [0, 5, 16, 17, 60, 200, 399])
@@ -515,20 +461,20 @@ def test_records_of_many_different_features(names: int, cut: int) -> None:
         observe(regret, cut, 400)
     assert repr(again.to_state()) == repr(whole.to_state())
     assert again.estimate() == whole.estimate()
-    kept = whole._sampled()
-    ids = {*kept.record.tolist(), *kept.partner.tolist()}
-    assert all(whole._kept[id].row == rows[id] for id in ids)
+    assert all(kept.row == rows[kept.id] for kept in whole._in_use())
 
 
 @pytest.mark.parametrize(
     ("part", "name", "value"),
     [
-        *(("uniform", None, 1.0), ("random", None, np.full(625, 999, np.uint64)), ("steps", None, [])),
-        *(("kept", None, {}), ("kept", "values", np.zeros(1)), ("kept", "which", np.full(40, 7))),
-        *(("steps", name, value) for name, value in [("count", -1), ("next", -1), ("next", 1 << 80)]),
+        *(("steps", None, []), ("kept", None, {}), ("first", None, 5), ("first", None, 3)),
+        *(("kept", "values", np.zeros(1)), ("kept", "which", np.full(40, 7))),
+        *(("steps", name, -1) for name in ("count", "blocks", "last")),
         *(("steps", name, np.zeros(3)) for name in ("ids", "ranks", "order", "margins", "weights")),
-        *(("steps", "ids", np.full(17, -1)), ("steps", "partners", np.full(17, 10**6))),
+        *(("steps", name, np.full(17, -1)) for name in ("ids", "numbers", "places", "next_ranks", "chances")),
+        *(("steps", "partners", np.full(17, 10**6)), ("steps", "ranks", np.full(17, math.inf))),
         *(("records", "log_w", math.nan), ("records", "count", 3), ("records", "ids", np.full(16, -1))),
+        *(("records", "places", np.full(256, 16)), ("records", "numbers", np.arange(256, 0, -1))),
     ],
 )
 def test_a_damaged_sample_is_refused(part: str, name: str | None, value: Any) -> None:
@@ -565,16 +511,17 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[Regret], width: in
     one, drawing = (kind(pairs=32, exact=16, seed=4) for kind in (Regret, kind))
     stream.observe(one)
     labels = stream.y.tolist()
-    assert drawing.draw(labels[:16], lambda index: ([], [])) is None
+    assert drawing.draw(labels[:16], lambda indices: []) is None
     stream.observe(drawing, 0, 16)
     nobody = 0
     for start in range(16, 500, width):
         batch = form(labels[start : start + width])
-        drawn = drawing.draw(batch, lambda index, start=start: (stream.names, stream.x[start + index]))
+        rows = stream.x[start:]
+        drawn = drawing.draw(batch, lambda indices, rows=rows: (stream.names, rows[indices]))
         assert drawn is not None
         for index, step in drawn:
             w = stream.weights[start + index]
-            partner = np.array([step.partner.row[name] for name in stream.names])
+            partner = np.array([step.other.row[name] for name in stream.names])
             drawing.record_score(step, float(stream.x[start + index] @ w), float(partner @ w))
         nobody += not drawn
     assert (nobody > 20) == (width == 3)
@@ -635,7 +582,7 @@ def test_memory_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"pairs": 8}, {"exact": 1}, {"radius": 0.0}, {"radius": math.inf}, {"radius": math.nan}]
+    "options", [{"pairs": 8}, {"exact": 1}, *({"radius": r} for r in (0.0, math.inf, math.nan)), {"seed": -1}]
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
@@ -650,6 +597,53 @@ def test_a_snapshot_of_other_settings_is_refused() -> None:
         Regret().load_state(state | {"warm": None})
 
 
+def test_the_comparator_of_a_learner_that_scales_is_in_scaled_units() -> None:
+    """Neither the unit nor the offset of a column changes the regret. By raw designs it would."""
+    rng = np.random.default_rng(3)
+    y = rng.random(400) < 0.4
+    X = rng.normal(size=(400, 3)) + 0.5 * y[:, None]
+    totals, raw = [], []
+    for unit, offset in ((1.0, 0.0), (1e-3, 5.0), (1e4, -3e5)):
+        model = auc.PairOGD(seed=1)
+        regret = Regret(model.pair_loss, model.comparator_radius, pairs=64, exact=16, seed=1)
+        for row, label in zip((unit * X + offset).tolist(), y.tolist(), strict=True):
+            x = dict(zip("abc", row, strict=True))
+            regret.observe(x, label, model.score_one(x), model.score_one)
+            model.learn_one(x, label)
+        totals.append(regret.estimate(model.comparator_design).total)
+        raw.append(regret.estimate(model.design_many).total)
+    assert totals[1:] == pytest.approx(totals[:1] * 2, rel=1e-4, abs=1e-3)
+    assert abs(raw[1] - raw[0]) > 1.0
+
+
+def test_texts_are_indicators_and_gaps_are_kept() -> None:
+    """Of a learner that takes them, one by one, in batches, and in a snapshot."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random(90) < 0.4).tolist()
+    rows = [
+        {"kind": "ab"[y], "a": None if i % 7 == 0 else float(rng.normal()), "flag": bool(i % 2)}
+        for i, y in enumerate(labels)
+    ]
+    model = auc.PairOGD(seed=1)
+    regret, alone = (Regret(model.pair_loss, 2.0, pairs=32, exact=4, seed=1) for _ in range(2))
+    regret.indicators = alone.indicators = True
+    for i, (row, label) in enumerate(zip(rows, labels, strict=True)):
+        alone.observe(row, label, model.score_one(row), model.score_one)
+        if i < 30:
+            regret.observe(row, label, model.score_one(row), model.score_one)
+        model.learn_one(row, label)
+    assert regret.draw(labels[30:], lambda indices: [rows[30 + index] for index in indices]) is not None
+    assert repr(regret._first) == repr(alone._first)
+    assert [each.names for each in alone._first] == [("a", "flag", f"kind={'ab'[y]}") for y in labels[:4]]
+    assert math.isnan(alone._first[0].row["a"])
+    again = Regret(model.pair_loss, 2.0, pairs=32, exact=4, seed=1)
+    again.load_state(alone.to_state())
+    estimate = alone.estimate(model.comparator_design)
+    assert estimate is not None
+    assert repr(again.estimate(model.comparator_design)) == repr(estimate)
+    assert all(map(math.isfinite, (estimate.total, estimate.comparator_loss, estimate.stderr)))
+
+
 def test_what_a_learner_of_ours_passes_over_is_left_out() -> None:
     """Such as the text that names an entity: one by one, in batches, and in a snapshot."""
     rows = [{"who": "x", "a": i / 60} for i in range(60)]
@@ -660,10 +654,10 @@ def test_what_a_learner_of_ours_passes_over_is_left_out() -> None:
         alone.observe({"a": row["a"]}, label, row["a"], lambda x: x["a"])
     for row, label in zip(rows[:30], labels, strict=False):
         regret.observe(row, label, row["a"], lambda x: x["a"])
-    drawn = regret.draw(labels[30:], lambda index: (rows[30 + index], rows[30 + index].values()))
+    drawn = regret.draw(labels[30:], lambda indices: [rows[30 + index] for index in indices])
     assert drawn is not None
     for index, step in drawn:
-        regret.record_score(step, rows[30 + index]["a"], step.partner.row["a"])
+        regret.record_score(step, rows[30 + index]["a"], step.other.row["a"])
     assert repr(regret.to_state()) == repr(alone.to_state())
     again = Regret(pairs=32, exact=4, seed=1)
     again.load_state(regret.to_state())

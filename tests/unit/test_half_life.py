@@ -25,9 +25,11 @@ def learn(*learners: Any) -> None:
 
 @pytest.mark.parametrize("learning_rate", [None, 0.2])
 def test_old_records_fade_as_in_the_reference(learning_rate: float | None) -> None:
-    model = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), learning_rate, radius=2.0, half_life=7)
+    model = auc.PairOGD(
+        losses.Logistic(), buffers.FIFO(3), learning_rate, scale=None, radius=2.0, half_life=7
+    )
     reference = naive.PairOGD(2, "Logistic", "fifo", 3, learning_rate, 2.0, keep=0.5 ** (1 / 7))
-    never = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), learning_rate, radius=2.0)
+    never = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), learning_rate, scale=None, radius=2.0)
     learn(model, never, reference)
     assert np.allclose(model.weights_vector, reference.average, rtol=1e-8)
     assert not np.allclose(never.weights_vector, reference.average, rtol=1e-2)
@@ -35,8 +37,8 @@ def test_old_records_fade_as_in_the_reference(learning_rate: float | None) -> No
 
 def test_the_squares_of_each_weight_fade_as_in_the_reference() -> None:
     steps = schedules.AdaGrad(0.2)
-    model = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), steps, half_life=7)
-    never = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), steps)
+    model = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), steps, scale=None, half_life=7)
+    never = auc.PairOGD(losses.Logistic(), buffers.FIFO(3), steps, scale=None)
     reference = naive.PairOGD(2, "Logistic", "fifo", 3, 0.2, keep=0.5 ** (1 / 7), schedule="adagrad")
     learn(model, never, reference)
     assert np.allclose(model.weights_vector, reference.last, rtol=1e-8)
@@ -46,7 +48,7 @@ def test_the_squares_of_each_weight_fade_as_in_the_reference() -> None:
 @pytest.mark.parametrize("learning_rate", [None, schedules.AdaGrad(0.125)])
 def test_a_long_silence_does_not_outweigh_what_follows(learning_rate: Any) -> None:
     """Records of one class have no gradient: the sums fade to nothing, and what comes then counts."""
-    model = auc.PairOGD(losses.Logistic(), learning_rate=learning_rate, radius=1.0, half_life=2)
+    model = auc.PairOGD(losses.Logistic(), learning_rate=learning_rate, scale=None, radius=1.0, half_life=2)
     for i in range(10):
         model.learn_one({"a": float(i % 2)}, i % 2 == 1)
     assert model.score_one({"a": 1.0}) > 0.0

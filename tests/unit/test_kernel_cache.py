@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -77,6 +78,80 @@ def scratch(tmp_path: Path) -> Path:
     return folder
 
 
+CALLS = """from scratch._jit import kernel
+
+
+@kernel
+def low(x: float, k: int) -> float:
+    if x > 3.0:
+        raise ValueError("too large", x)
+    return k * x
+
+
+@kernel
+def middle(x: float) -> float:
+    return low(x, 1) + low(x, 2)
+
+
+@kernel
+def top(x: float) -> float:
+    return middle(x) + low(x, 3)
+"""
+RUN_CALLS = """import json, os, sys
+from numba.core import event
+
+class Compiled(event.Listener):
+    def on_start(self, started):
+        if started.data["dispatcher"].py_func.__module__ == "scratch.calls":
+            names.append(started.data["dispatcher"].py_func.__name__)
+    def on_end(self, ended):
+        pass
+
+names = []
+event.register("numba:compile", Compiled())
+from scratch import _jit, calls
+if TARGET:
+    _jit._dispatcher = __import__("numba").njit(nogil=True)
+    exec(open(calls.__file__).read(), vars(calls))
+result = calls.top(1.0)
+try:
+    calls.top(4.0)
+except ValueError as error:
+    result = [result, *error.args]
+print(json.dumps([result, names]))
+"""
+
+
+def calls(scratch: Path, *, numbas_own: bool = False) -> list[Any]:
+    """Result and error of a kernel that calls others in a new process, and what that has compiled."""
+    (scratch / "calls.py").write_text(CALLS)
+    ended = programs.run(f"TARGET = {numbas_own}\n{RUN_CALLS}", scratch.parent)
+    assert ended.code == 0, ended.errors
+    return json.loads(ended.printed)  # type: ignore[no-any-return]
+
+
+def test_a_kernel_that_others_call_is_compiled_once(scratch: Path) -> None:
+    """With any constant; and what it raises is found by a process that compiles nothing."""
+    result = [6.0, "too large", 4.0]
+    assert calls(scratch) == [result, ["top", "middle", "low"]]
+    assert calls(scratch) == [result, []]
+    kept = [path.name for path in (scratch / "__pycache__").glob("*.nbc")]
+    assert len(kept) == 1
+    assert kept[0].startswith("calls.top-")
+
+
+def test_numba_alone_would_compile_it_for_each_constant(scratch: Path) -> None:
+    """The mutant."""
+    result, compiled = calls(scratch, numbas_own=True)
+    assert result == [6.0, "too large", 4.0]
+    assert compiled == ["top", "middle", "low", "low", "low"]
+
+
+def test_the_numba_of_these_tests_is_the_one_whose_compiler_is_changed() -> None:
+    """Before `_jit` names a newer numba, the two tests above and the golden files say whether it may."""
+    assert numba.__version__.startswith(_jit._CHANGED)
+
+
 def test_a_changed_callee_in_another_file_is_seen_by_the_next_process(scratch: Path) -> None:
     assert run(scratch.parent) == [20.0, 1, 0]
     assert run(scratch.parent) == [20.0, 0, 1]
@@ -95,6 +170,38 @@ def test_what_an_image_has_compiled_is_found_from_a_folder_of_ones_own(scratch: 
     (scratch / "callee.py").write_text(CALLEE.format(step="2.0"))  # it is stale there, too
     assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **settings}) == [30.0, 1, 0]
     assert tell(RUN, {"PYTHONPATH": str(scratch.parent), **settings}) == [30.0, 0, 1]
+
+
+@pytest.fixture
+def shipped(scratch: Path) -> Path:
+    """The index of a kernel that a wheel brings: compiled for any processor, and beside no source."""
+    environment = {"PYTHONPATH": str(scratch.parent), "NUMBA_CPU_NAME": "generic"}
+    assert tell(RUN, environment) == [20.0, 1, 0]
+    (scratch / "compiled").mkdir()
+    for file in [*(scratch / "__pycache__").glob("*.nb[ic]")]:
+        file.rename(scratch / "compiled" / file.name)
+    (index,) = (scratch / "compiled").glob("*.nbi")
+    return index
+
+
+def test_what_a_wheel_brings_is_found_for_any_processor(scratch: Path, shipped: Path) -> None:
+    """Until a file of the package changes."""
+    assert run(scratch.parent) == [20.0, 0, 1]
+    (scratch / "callee.py").write_text(CALLEE.format(step="2.0"))
+    assert run(scratch.parent) == [30.0, 1, 0]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_a_wheel_brings_for_another_numba_is_not_run(
+    scratch: Path, shipped: Path, damaged: bool
+) -> None:
+    content = shipped.read_bytes()[:-32]
+    other = content.replace(numba.__version__.encode(), b"9" * len(numba.__version__))
+    assert other != content
+    shipped.write_bytes(other + (b"" if damaged else hashlib.sha256(other).digest()))
+    result, errors = said(scratch.parent)
+    assert result == [20.0, 1, 0]
+    assert (f"{shipped.name} is damaged" in errors) == damaged
 
 
 def test_where_nothing_can_be_written_each_process_compiles(scratch: Path) -> None:
@@ -207,7 +314,7 @@ def test_an_unknown_numba_is_named_and_caches_nothing(where: str, monkeypatch: p
             assert compiled(2.0) == 4.0
         assert compiled.stats.cache_path is None
     else:
-        monkeypatch.setattr(numba, "njit", lambda **options: lambda function: function)  # no `_cache`
+        monkeypatch.setattr(_jit, "_dispatcher", lambda function: function)  # no `_cache`
         with pytest.warns(RuntimeWarning, match=f"numba {numba.__version__} keeps its cache"):
             assert _jit.kernel(twice)(2.0) == 4.0
 

@@ -9,7 +9,7 @@ import ast
 import importlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from harness.every_loss import EVERY, MARGIN, name_of
 from naive import label_table, random_trees
 
 from streampair import losses
-from streampair.kernels import Kernel, buffers, dp_steps, numerics, pair_graph, sparse
+from streampair.kernels import Kernel, buffers, dp_steps, numerics, pair_graph, pair_moments, scaling
 from streampair.kernels import boosted_trees as boosted_kernels
 from streampair.kernels import forest as forest_kernels
 from streampair.kernels import label_table as label_kernels
@@ -191,6 +191,10 @@ CASES = {
         lambda rng: (
             rng.choice([0.5, 1e10, 1e31, math.nan, math.inf], (4, 3), p=[0.5, 0.4, 0.04, 0.03, 0.03]), 1e30
         ),
+    ),
+    "first_large": Case(
+        naive.first_large,
+        lambda rng: (rng.choice([0.5, 1e29, -1e31, math.nan], (4, 3), p=[0.5, 0.4, 0.04, 0.06]), 1e30),
     ),
     "score_many": Case(
         naive.score_many, lambda rng: (rng.normal(size=4), rng.normal(size=(3, 4))), 1e-13, floats(3)
@@ -424,12 +428,30 @@ def row_to_replace(kernel: Any, rng: Rng) -> None:
 
 
 def flat(d: int, policy: int, size: int, room: int, *, cells: int = 0, **header: float) -> np.ndarray:
-    """An empty learner's state, for d features and with `room` for its buffer."""
-    cells = cells or d
+    """An empty metric learner's state, for d features, weights of `cells`, and with `room` for its buffer."""
     s = np.zeros(state_kernels.HEADER + d + 4 * cells + room)
+    return with_scalars(s, d, policy, size, header)
+
+
+def with_scalars(s: np.ndarray, d: int, policy: int, size: int, header: Mapping[str, float]) -> np.ndarray:
     fixed = {"D": d, "CAP": d, "SIZE": size, "POLICY": policy, "RADIUS": 2.0, "L2": 0.01, "SEED": 5}
     for name, value in {**fixed, **header}.items():
         s[getattr(state_kernels, name)] = value
+    return s
+
+
+def linear(d: int, policy: int, size: int, cells: int = -1, **header: float) -> np.ndarray:
+    """An empty state of a linear learner, whose columns are there from the first record on.
+
+    Its buffer has `cells`; or rows with room for d features, of each class for CLASSES.
+    """
+    if cells < 0:
+        cells = size * (2 + 2 * d) * (2 if policy == buffers.CLASSES else 1)
+        header = {"ROOM": d, **header}
+    s = np.zeros(state_kernels.HEADER + scaling.VECTORS * d + cells)
+    with_scalars(s, d, policy, size, header)
+    scaling._column(s, scaling.UNIT)[:] = 1.0
+    scaling._column(s, scaling.KIND)[:] = scaling.DENSE
     return s
 
 
@@ -441,99 +463,241 @@ def all_past(s: np.ndarray, d: int, room: int) -> tuple[np.ndarray, ...]:
     return table, rows, labels
 
 
-def learn(
-    kernel: Any, s: np.ndarray, reference: Any, data: list[tuple[np.ndarray, float]], cells: int = 0
-) -> None:
-    """Both learn: the kernel one packed record at a time, or all rows at once; then the weights are compared.
+Records = list[tuple[dict[int, float], float]]
+
+
+def records(rng: Rng, d: int, labels: Any = (1.0, -1.0), count: int = 14) -> Records:
+    """Records that have all features."""
+    return [(dict(enumerate(rng.normal(size=d).tolist())), float(rng.choice(labels))) for _ in range(count)]
+
+
+#: Of `of_each_kind`.
+MIXED, INDICATOR = 7, 6
+
+
+def of_each_kind(rng: Rng, labels: Any = (1.0, -1.0), count: int = 80) -> Records:
+    """Records with features of each kind: with an offset, of 0 and 1 for long, of 0 and 1 for ever, with gaps
+    and values that are far out, given at first and then hardly, never given at first, an indicator.
+    """
+    out: Records = []
+    for t in range(count):
+        x = {0: 1000.0 + rng.normal(), 1: float(rng.integers(0, 2 if t < 12 else 4))}
+        if rng.random() < 0.7:
+            x[2] = float(rng.random() < 0.5)
+        x[3] = math.nan if rng.random() < 0.2 else 1e9 if t in (45, 70) else 5.0 * rng.normal()
+        if rng.random() < (0.9 if t < 20 else 0.1):
+            x[4] = rng.normal() - 3.0
+        if t > 9 and rng.random() < 0.6:
+            x[5] = rng.normal() ** 2
+        if rng.random() < 0.2:
+            x[INDICATOR] = 1.0
+        places = rng.permutation(sorted(x)).tolist()
+        out.append(({i: x[i] for i in places}, float(rng.choice(labels))))
+    return out
+
+
+def packed_row(x: Mapping[int, float], d: int) -> np.ndarray:
+    """A record as a row: what it lacks has bits of its own."""
+    row = np.full(d, scaling.ABSENT_BITS, dtype=np.int64).view(np.float64)
+    row[list(x)] = list(x.values())
+    return row
+
+
+def as_given(values: Mapping[int, float]) -> tuple[np.ndarray, int]:
+    """Places, as the bits of integers, and values; and how many."""
+    places = np.array(list(values), dtype=np.int64).view(np.float64)
+    return np.concatenate((places, list(values.values()), [7.0])), len(values)
+
+
+def teach(kernel: Any, s: np.ndarray, x: Mapping[int, float], y: float) -> None:
+    """One record by a kernel for one or for many, in whichever form that takes."""
+    d = int(s[state_kernels.D])
+    if kernel.__name__.endswith("few"):
+        assert kernel(s, *as_given(x), any(map(math.isnan, x.values())), y) == 0
+    elif kernel.__name__.endswith("many"):
+        assert kernel(s, packed_row(x, d)[None], np.array([y]), np.empty(0)) == 0
+    elif len(x) < d or any(map(math.isnan, x.values())):
+        other = KERNELS[
+            f"{kernel.__name__}_few" if kernel.__name__ == "ogd_learn" else f"{kernel.__name__}_many"
+        ]
+        teach(other, s, x, y)
+    else:
+        s[state_kernels.HEADER : state_kernels.HEADER + d] = packed_row(x, d)
+        refused = kernel(s, y)
+        if kernel.__name__ == "ogd_learn" and refused < 0:  # rows of the buffer lack features
+            refused = KERNELS["ogd_learn_few"](s, np.empty(0), -1, False, y)
+        assert refused == 0
+
+
+def learn(kernel: Any, s: np.ndarray, reference: Any, data: Records) -> None:
+    """Both learn: the kernel one record at a time, or all rows at once; then the weights are compared.
 
     `kernel` itself takes the last call alone: if it is bent, the state must not be used again.
     """
-    d = int(s[state_kernels.D])
-    scores = np.zeros(0 if kernel.__name__.startswith("metric") else len(data))
-    if len(scores) and kernel.__name__.endswith("many"):  # a record without a label is scored, not learned
+    d, many = int(s[state_kernels.D]), kernel.__name__.endswith("many")
+    metric = kernel.__name__.startswith("metric")
+    scores = np.zeros(0)
+    if many and not metric:  # a record without a label is scored, not learned
         data = [*data[:5], (data[3][0], math.nan), *data[5:]]
         scores = np.zeros(len(data))
-    if kernel.__name__.endswith("many"):
-        assert kernel(s, np.array([x for x, _ in data]), np.array([y for _, y in data]), scores) == 0
+    if many:
+        rows = np.array([packed_row(x, d) for x, _ in data])
+        assert kernel(s, rows, np.array([y for _, y in data]), scores) == 0
     else:
-        for i, (x, y) in enumerate(data):
-            s[state_kernels.HEADER : state_kernels.HEADER + d] = x
-            assert (kernel if i == len(data) - 1 else KERNELS[kernel.__name__])(s, y) == 0
+        for x, y in data[:-1]:
+            teach(KERNELS[kernel.__name__], s, x, y)
+        teach(kernel, s, *data[-1])
     for i, (x, y) in enumerate(data):
-        if kernel.__name__.endswith("many") and len(scores):
-            published = reference.average if s[state_kernels.AVERAGE] else reference.last
-            close(scores[i], float(np.dot(published, x)), 1e-8)  # before it is learned
+        if len(scores):  # before it is learned
+            close(scores[i], reference.score(x, average=s[state_kernels.AVERAGE] > 0.0), 1e-8)
         if y == y:
-            reference.learn(x.tolist(), y)
-    cells = cells or d
-    weights = s[state_kernels.HEADER + d : state_kernels.HEADER + d + 4 * cells].reshape(4, cells)
-    close(weights[1], np.ravel(reference.last), 1e-8)
-    close(weights[3], np.ravel(reference.average), 1e-8)
+            reference.learn([x[j] for j in range(d)] if metric else x, y)
+    if metric:
+        cells = len(np.ravel(reference.last))
+        vectors = s[state_kernels.HEADER + d : state_kernels.HEADER + d + 4 * cells].reshape(4, cells)[1:]
+    else:
+        vectors = [scaling._column(s, scaling.WEIGHTS + i) for i in range(3)]
+        check_columns(s, reference)
+    close(vectors[0], np.ravel(reference.last), 1e-8)
+    if s[state_kernels.SCHEDULE] != state_kernels.ADAGRAD:
+        close(vectors[2], np.ravel(reference.average), 1e-8)
 
 
-def records(rng: Rng, d: int, labels: Any = (1.0, -1.0)) -> list[tuple[np.ndarray, float]]:
-    return [(rng.normal(size=d), float(rng.choice(labels))) for _ in range(14)]
+def check_columns(s: np.ndarray, reference: Any) -> None:
+    """Compare centres, units and kinds."""
+    columns, d = reference.columns, reference.d
+    close(scaling._column(s, scaling.CENTRE), [columns.centre(i) for i in range(d)], 1e-9)
+    close(scaling._column(s, scaling.UNIT), [columns.unit(i) for i in range(d)], 1e-8)
+    kinds = scaling._column(s, scaling.KIND)
+    for i, known in columns.by_place.items():
+        wanted = (
+            scaling.DENSE * (known.dense and not known.fixed)
+            + scaling.SCALED * known.scaled
+            + scaling.FIXED * known.fixed
+            + scaling.BEGUN * known.begun
+        )
+        assert kinds[i] == wanted
 
 
-@against(naive.PairOGD, "ogd_learn", "ogd_learn_many")
+def every_kind(
+    kernel: Any,
+    rng: Rng,
+    state: Callable[..., np.ndarray],
+    reference: Callable[..., Any],
+    labels: Any = (1.0, -1.0),
+) -> None:
+    """Whole records without scale and with it; then records of each kind of column, both ways."""
+    learn(kernel, state(3), reference(3), records(rng, 3, labels))
+    if kernel.__name__ != "ogd_learn_few":
+        learn(kernel, state(3, SCALE=1), reference(3, scale=True), records(rng, 3, labels, 70))
+    for scale in (False, True):
+        s, data = state(MIXED, SCALE=scale), of_each_kind(rng, labels)
+        if scale:
+            scaling._column(s, scaling.KIND)[INDICATOR] = scaling.FIXED
+        learn(kernel, s, reference(MIXED, scale=scale, fixed=(INDICATOR,)), data)
+
+
+BUFFERS = {
+    buffers.FIFO: "fifo",
+    buffers.RESERVOIR: "reservoir",
+    buffers.CLASSES: "classes",
+    buffers.RESERVOIR_REPLACE: "replace",
+}
+SHRINKS = {
+    state_kernels.INVERSE_SQRT: "sqrt",
+    state_kernels.CONSTANT: "constant",
+    state_kernels.INVERSE_TIME: "time",
+    state_kernels.ADAGRAD: "adagrad",
+}
+
+
+class Setting(NamedTuple):
+    """Parameters of a learner."""
+
+    loss: losses.PairLoss = losses.Logistic()
+    policy: int = buffers.FIFO
+    size: int = 4
+    rate: float | None = None
+    schedule: int = state_kernels.INVERSE_SQRT
+    keep: float = 1.0
+    radius: float = 2.0
+    l2: float = 0.01
+    average: int = 1
+    start: float = 0.0
+
+    def state(self, d: int, **header: float) -> np.ndarray:
+        scalars = {
+            "LOSS": self.loss.code,
+            "WIDTH": self.loss.width,
+            "RATE": self.rate or 0.0,
+            "SCHEDULE": self.schedule,
+            "KEEP": self.keep % 1.0,
+            "RADIUS": self.radius,
+            "L2": self.l2,
+            "AVERAGE": self.average,
+            "START": self.start,
+        }
+        return linear(d, self.policy, self.size, **scalars, **header)
+
+    def reference(self, d: int, **scaled: Any) -> naive.PairOGD:
+        parts = name_of(self.loss), BUFFERS[self.policy], self.size, self.rate, self.radius, self.l2, 5
+        steps = self.loss.width, self.keep, SHRINKS[self.schedule], self.average == 2
+        return naive.PairOGD(d, *parts, *steps, first=self.start, **scaled)
+
+
+ADAGRAD = Setting(rate=0.3, schedule=state_kernels.ADAGRAD, average=0, start=1.0, l2=0.0, radius=math.inf)
+SETTINGS = [
+    *(Setting(policy=policy) for policy in BUFFERS),
+    *(Setting(losses.Square(), policy, rate=0.02) for policy in BUFFERS),
+    *(ADAGRAD._replace(policy=policy) for policy in BUFFERS),
+    *(Setting(rate=0.3, schedule=code, average=1 + more) for code in list(SHRINKS)[:3] for more in (0, 1)),
+    *(Setting(rate=rate, keep=0.8) for rate in (None, 0.3)),
+    # With a ball and a ridge term, whose steps take all weights: 0.2 is less than a first step. Without a
+    # start a first gradient of rounding alone would be a whole step.
+    *(ADAGRAD._replace(keep=k, radius=r, l2=0.01, start=0.01) for k in (1.0, 0.8) for r in (0.2, 2.0)),
+    ADAGRAD._replace(keep=0.8),
+    *(ADAGRAD._replace(loss=loss) for loss in (*MARGIN, losses.MinimumErrorEntropy(2.0))),
+]
+
+
+@against(naive.PairOGD, "ogd_learn", "ogd_learn_few", "ogd_learn_many")
 def ogd(kernel: Any, rng: Rng) -> None:
-    policies = {
-        buffers.FIFO: "fifo",
-        buffers.RESERVOIR: "reservoir",
-        buffers.CLASSES: "classes",
-        buffers.RESERVOIR_REPLACE: "replace",
-    }
-    for code, name in policies.items():
-        s = flat(3, code, 4, 2 * 4 * 4, LOSS=losses_kernels.LOGISTIC)
-        learn(kernel, s, naive.PairOGD(3, "Logistic", name, 4, None, 2.0, 0.01, 5), records(rng, 3))
-    for rate in (None, 0.3):  # sums that fade
-        s = flat(3, buffers.FIFO, 4, 4 * 4, LOSS=losses_kernels.LOGISTIC, KEEP=0.8, RATE=rate or 0.0)
-        reference = naive.PairOGD(3, "Logistic", "fifo", 4, rate, 2.0, 0.01, 5, keep=0.8)
-        learn(kernel, s, reference, records(rng, 3))
-    shrinks = {
-        state_kernels.INVERSE_SQRT: "sqrt",
-        state_kernels.CONSTANT: "constant",
-        state_kernels.INVERSE_TIME: "time",
-    }
-    for (schedule, name), linear in itertools.product(shrinks.items(), (False, True)):
-        s = flat(
-            3,
-            buffers.FIFO,
-            4,
-            4 * 4,
-            LOSS=losses_kernels.LOGISTIC,
-            RATE=0.3,
-            SCHEDULE=schedule,
-            AVERAGE=1 + linear,
-        )
-        reference = naive.PairOGD(3, "Logistic", "fifo", 4, 0.3, 2.0, 0.01, 5, schedule=name, linear=linear)
-        learn(kernel, s, reference, records(rng, 3))
-    for keep, radius in itertools.product((1.0, 0.8), (0.2, 2.0)):  # 0.2 is less than a first step
-        s = flat(3, buffers.FIFO, 4, 4 * 4, LOSS=losses_kernels.LOGISTIC, RATE=0.3, RADIUS=radius)
-        s[[state_kernels.SCHEDULE, state_kernels.KEEP]] = state_kernels.ADAGRAD, keep % 1.0
-        reference = naive.PairOGD(
-            3, "Logistic", "fifo", 4, 0.3, radius, 0.01, 5, keep=keep, schedule="adagrad"
-        )
-        learn(kernel, s, reference, records(rng, 3))
+    for setting in SETTINGS:
+        every_kind(kernel, rng, setting.state, setting.reference)
 
 
 @against(naive.FullHistory, "history_learn", "history_learn_many")
 def history(kernel: Any, rng: Rng) -> None:
-    s = flat(3, buffers.FULL, 20, 0, LOSS=losses_kernels.LOGISTIC)
-    blocks = all_past(s, 3, 20)
-    learn(kernel, s, naive.FullHistory(3, "Logistic", 2.0, 0.01), records(rng, 3, (1.0, -1.0, 0.3)))
-    assert blocks[1].any()
+    alive = []  # what the states have addresses of
+
+    def state(d: int, **header: float) -> np.ndarray:
+        s = linear(d, buffers.FULL, 100, 0, LOSS=losses_kernels.LOGISTIC, AVERAGE=1, **header)
+        alive.append(all_past(s, d, 100))
+        return s
+
+    every_kind(
+        kernel,
+        rng,
+        state,
+        lambda d, **scaled: naive.FullHistory(d, "Logistic", 2.0, 0.01, **scaled),
+        (1.0, -1.0, 0.3),
+    )
+    assert all(rows.any() for _, rows, _ in alive)
 
 
 @against(naive.LeastSquares, "moments_learn", "moments_learn_many")
 def moments(kernel: Any, rng: Rng) -> None:
-    d = 3
-    for policy, room, labels in (
-        (buffers.MOMENTS, 2 + 2 * d + 2 * d * d, (1.0, -1.0)),
-        (buffers.MOMENTS_REAL, 3 + 3 * d + 3 * d * d, (0.9, -0.2, 0.4)),
+    for policy, parts, labels in (
+        (buffers.MOMENTS, 2, (1.0, -1.0)),
+        (buffers.MOMENTS_REAL, 3, (0.9, -0.2, 0.4)),
     ):
-        s = flat(d, policy, 0, room, LOSS=losses_kernels.SQUARE)
-        learn(kernel, s, naive.LeastSquares(d, 2.0, 0.01), records(rng, d, labels))
+
+        def state(d: int, policy: int = policy, parts: int = parts, **header: float) -> np.ndarray:
+            return linear(
+                d, policy, 0, parts * (1 + d + d * d), LOSS=losses_kernels.SQUARE, AVERAGE=1, **header
+            )
+
+        every_kind(kernel, rng, state, lambda d, **scaled: naive.LeastSquares(d, 2.0, 0.01, **scaled), labels)
 
 
 @against(naive.PairMetric, "metric_learn", "metric_learn_many")
@@ -541,7 +705,7 @@ def metric(kernel: Any, rng: Rng) -> None:
     for psd in (True, False):
         s = flat(2, buffers.RESERVOIR, 4, 4 * 3, cells=4, LOSS=losses_kernels.LOGISTIC, PSD=psd)
         reference = naive.PairMetric(2, "Logistic", "reservoir", 4, None, 2.0, 0.01, 5, psd)
-        learn(kernel, s, reference, records(rng, 2, (0.0, 1.0, 2.0)), 4)
+        learn(kernel, s, reference, records(rng, 2, (0.0, 1.0, 2.0)))
 
 
 @against(naive.PairMetric, "metric_history_learn", "metric_history_learn_many")
@@ -549,96 +713,187 @@ def metric_history(kernel: Any, rng: Rng) -> None:
     s = flat(2, buffers.FULL, 20, 0, cells=4, LOSS=losses_kernels.LOGISTIC, PSD=1)
     blocks = all_past(s, 2, 20)
     reference = naive.PairMetric(2, "Logistic", "full", 1, None, 2.0, 0.01, 5)
-    learn(kernel, s, reference, records(rng, 2, (0.0, 1.0)), 4)
+    learn(kernel, s, reference, records(rng, 2, (0.0, 1.0)))
     assert blocks[1].any()
 
 
-@against(naive.OAM, "online_auc_learn", "online_auc_learn_many")
-def online_auc(kernel: Any, rng: Rng) -> None:
-    data = records(rng, 3)
-    s = flat(3, buffers.CLASSES, 4, 2 * 4 * 4, RATE=0.3, L2=0)
-    learn(kernel, s, naive.OAM(3, 0.3, 4, 2.0, 5), data)
-    s = flat(3, buffers.FIFO, 0, 2 * 3)
-    learn(kernel, s, naive.SPAUC(3, None, 2.0, 0.01), data)
+def test_oam_against_the_reference() -> None:
+    """Its step is one of the kernels of `ogd`."""
+    names = "ogd_learn", "ogd_learn_few", "ogd_learn_many"
+    for name, seed, average in itertools.product(names, SEEDS, (0, 1)):
+
+        def state(d: int, average: int = average, **header: float) -> np.ndarray:
+            sampled = {"SCHEDULE": state_kernels.SAMPLED, "LOSS": losses_kernels.HINGE}
+            return linear(d, buffers.CLASSES, 4, RATE=0.03, L2=0, AVERAGE=average, **sampled, **header)
+
+        every_kind(
+            KERNELS[name],
+            np.random.default_rng(seed),
+            state,
+            lambda d, **scaled: naive.OAM(d, 0.03, 4, 2.0, 5, **scaled),
+        )
+
+
+@against(naive.SPAUC, "spauc_learn", "spauc_learn_many")
+def spauc(kernel: Any, rng: Rng) -> None:
+    for rate in (None, 0.3):
+
+        def state(d: int, rate: float | None = rate, **header: float) -> np.ndarray:
+            return linear(d, buffers.FIFO, 0, 2 * d, RATE=rate or 0.0, AVERAGE=1, **header)
+
+        every_kind(
+            kernel, rng, state, lambda d, rate=rate, **scaled: naive.SPAUC(d, rate, 2.0, 0.01, **scaled)
+        )
+
+
+def closed_form(d: int, keep: float = 1.0, real: bool = False, **header: float) -> np.ndarray:
+    """An empty state of `PairMoments`."""
+    policy = buffers.MOMENTS_REAL if real else buffers.MOMENTS
+    room = pair_moments.SCALARS + 2 * d + pair_moments.BLOCK * (1 + d) + d * (d + 1) // 2
+    return linear(d, policy, 1, room, KEEP=keep % 1.0, L2=0.03, **header)
+
+
+@against(naive.PairMoments, "pair_moments_learn", "pair_moments_learn_many")
+def closed_forms(kernel: Any, rng: Rng) -> None:
+    for keep, real in itertools.product((1.0, 0.95, 0.5), (False, True)):
+        every_kind(
+            kernel,
+            rng,
+            partial(closed_form, keep=keep, real=real),
+            lambda d, keep=keep, real=real, **scaled: naive.PairMoments(d, 0.03, keep, real=real, **scaled),
+            (0.0, 1.0, 2.5) if real else (1.0, -1.0),
+        )
+
+
+def region_of(s: np.ndarray) -> np.ndarray:
+    """What `PairMoments` keeps behind the columns."""
+    return s[state_kernels.HEADER + scaling.VECTORS * int(s[state_kernels.CAP]) :]
+
+
+def waiting(rng: Rng, keep: float) -> tuple[np.ndarray, list[list[float]]]:
+    """A state in which some records are in the moments and others wait; and all of them, label first."""
+    s = closed_form(3, keep)
+    s[state_kernels.HEADER + scaling.KIND * 3 :][:3] = scaling.DENSE
+    rows = [[y, *x.values()] for x, y in records(rng, 3, count=50)]
+    for y, *x in rows:
+        teach(KERNELS["pair_moments_learn"], s, dict(enumerate(x)), y)
+    assert 0 < s[state_kernels.FILLED] < len(rows)
+    return s, rows
+
+
+@against(naive.merge_rows)
+def merge_rows(kernel: Any, rng: Rng) -> None:
+    for keep in (1.0, 0.9):
+        s, rows = waiting(rng, keep)
+        kernel(s)
+        wanted, region, d = naive.merge_rows(rows, keep), region_of(s), 3
+        close(region[pair_moments.WEIGHT], wanted.weight)
+        close(region[pair_moments.SCALARS :][:d], wanted.means[:d])
+        close(region[pair_moments.SCALARS + d :][:d], wanted.products[:d, d])
+        close(region[[pair_moments.LABEL, pair_moments.LABELS]], (wanted.means[d], wanted.products[d, d]))
+        close(region[-d * (d + 1) // 2 :], wanted.products[np.tril_indices(d)])
+        assert s[state_kernels.FILLED] == 0.0
+
+
+@against(naive.solve)
+def solve(kernel: Any, rng: Rng) -> None:
+    for keep in (1.0, 0.9):
+        s, rows = waiting(rng, keep)
+        KERNELS["merge_rows"](s)
+        kernel(s)
+        wanted = naive.solve(naive.merge_rows(rows, keep), 0.03, real=False)
+        close(scaling._column(s, scaling.WEIGHTS), wanted)
+        assert not region_of(s)[[pair_moments.FRESH, pair_moments.SINCE]].any()
+
+
+def grown(rng: Rng, *, scale: bool) -> tuple[np.ndarray, naive.PairOGD, Records]:
+    """A state and its reference that have learned records of each kind; and further records."""
+    s, reference = (
+        Setting().state(MIXED, SCALE=scale),
+        Setting().reference(MIXED, scale=scale, fixed=(INDICATOR,)),
+    )
+    if scale:
+        scaling._column(s, scaling.KIND)[INDICATOR] = scaling.FIXED
+    data = of_each_kind(rng)
+    for x, y in data[:60]:
+        teach(KERNELS["ogd_learn_few"], s, x, y)
+        reference.learn(x, y)
+    return s, reference, data[60:]
+
+
+def link_of(s: np.ndarray, rng: Rng) -> list[float]:
+    link = rng.uniform(0.2, 2.0, 4)
+    s[[state_kernels.CENTRE, state_kernels.SPREAD, state_kernels.OFFSET, state_kernels.SLOPE]] = link
+    return link.tolist()
 
 
 @against(naive.score)
 def ogd_score(kernel: Any, rng: Rng) -> None:
-    x, w = rng.normal(size=(2, 3))
-    close(kernel(published(x, w)), naive.score(w.tolist(), x.tolist()), 1e-13)
+    for scale in (False, True):
+        s, reference, _ = grown(rng, scale=scale)
+        x = rng.normal(size=MIXED)
+        s[state_kernels.HEADER : state_kernels.HEADER + MIXED] = x
+        close(kernel(s), naive.score(reference, x.tolist()))
+        s[state_kernels.HEADER] = 2e50
+        assert math.isnan(KERNELS["ogd_score"](s))
 
 
 @against(naive.probability)
 def ogd_proba(kernel: Any, rng: Rng) -> None:
-    x, w = rng.normal(size=(2, 3))
-    s, link = published(x, w), rng.uniform(0.2, 2.0, 4)
-    s[[state_kernels.CENTRE, state_kernels.SPREAD, state_kernels.OFFSET, state_kernels.SLOPE]] = link
-    close(kernel(s), naive.probability(w.tolist(), x.tolist(), link.tolist()), 1e-13)
+    for scale in (False, True):
+        s, reference, _ = grown(rng, scale=scale)
+        x, link = rng.normal(size=MIXED), link_of(s, rng)
+        s[state_kernels.HEADER : state_kernels.HEADER + MIXED] = x
+        close(kernel(s), naive.probability(reference, x.tolist(), link))
 
 
-def few(rng: Rng, d: int) -> dict[int, float]:
-    """A record that has some of d features, in any order."""
-    return {int(i): float(rng.normal()) for i in rng.permutation(d)[: rng.integers(1, 6)]}
+@against(naive.score)
+def ogd_score_few(kernel: Any, rng: Rng) -> None:
+    for scale in (False, True):
+        s, reference, data = grown(rng, scale=scale)
+        for x, _ in data:
+            close(kernel(s, *as_given(x), True), naive.score(reference, x))
+        for bad in ({1: 2e50}, {1: math.nan}):
+            assert math.isnan(KERNELS["ogd_score_few"](s, *as_given(bad), False))
 
 
-def as_given(values: dict[int, float]) -> tuple[np.ndarray, int]:
-    """Places, as the bits of integers, and values; and how many."""
-    places = np.array(list(values), dtype=np.int64).view(np.float64)
-    return np.concatenate((places, list(values.values()), [7.0])), len(values)
+@against(naive.score_rows)
+def ogd_score_many(kernel: Any, rng: Rng) -> None:
+    for scale in (False, True):
+        s, reference, data = grown(rng, scale=scale)
+        rows = [x for x, _ in data]
+        out = np.empty(len(rows))
+        assert kernel(s, np.array([packed_row(x, MIXED) for x in rows]), out) == 0
+        close(out, naive.score_rows(reference, rows))
 
 
-@against(naive.score_few)
-def sparse_score(kernel: Any, rng: Rng) -> None:
-    w, x = rng.normal(size=3), {2: float(rng.normal()), 0: float(rng.normal())}
-    close(kernel(published(np.zeros(3), w), *as_given(x)), naive.score_few(w.tolist(), x), 1e-13)
-    assert math.isnan(sparse.sparse_score(published(np.zeros(3), w), *as_given({1: 2e50})))
+@against(naive.weigh_all)
+def weigh_all(kernel: Any, rng: Rng) -> None:
+    s, reference, _ = grown(rng, scale=True)
+    scaling._column(s, scaling.EFFECT)[:] = 0.0
+    kernel(s)
+    units = [reference.columns.unit(i) for i in range(MIXED)]
+    close(scaling._column(s, scaling.EFFECT), naive.weigh_all(reference.last, units))
 
 
-@against(naive.probability_few)
-def sparse_proba(kernel: Any, rng: Rng) -> None:
-    w, x = rng.normal(size=3), {1: float(rng.normal()), 0: float(rng.normal())}
-    s, link = published(np.zeros(3), w), rng.uniform(0.2, 2.0, 4)
-    s[[state_kernels.CENTRE, state_kernels.SPREAD, state_kernels.OFFSET, state_kernels.SLOPE]] = link
-    close(kernel(s, *as_given(x)), naive.probability_few(w.tolist(), x, link.tolist()), 1e-13)
-
-
-@against(naive.SparsePairOGD)
-def sparse_learn(kernel: Any, rng: Rng) -> None:
-    d = 37  # two blocks of places, and some more
-    for code, name, adagrad in (
-        (losses_kernels.LOGISTIC, "Logistic", False),
-        (losses_kernels.HINGE, "Hinge", False),
-        (losses_kernels.HINGE, "Hinge", True),
-    ):
-        s = flat(d, buffers.FIFO, 1, 1 + d, LOSS=code, L2=0.0)
-        reference = naive.SparsePairOGD(d, name, "fifo", 1, None, 2.0, 0.0, 5)
-        if adagrad:
-            s[[state_kernels.SCHEDULE, state_kernels.RATE]] = state_kernels.ADAGRAD, 0.3
-            reference = naive.SparsePairOGD(d, name, "fifo", 1, 0.3, 2.0, 0.0, 5, schedule="adagrad")
-        for i in range(14):
-            x, y = few(rng, d), float(rng.choice((1.0, -1.0)))
-            reference.learn_few(x, y)
-            assert (kernel if i == 13 else sparse.sparse_learn)(s, *as_given(x), y) == 0
-        weights = s[state_kernels.HEADER + d : state_kernels.HEADER + 5 * d].reshape(4, d)
-        close(weights[1], reference.last, 1e-8)
-        close(weights[3], reference.average, 1e-8)
-        row = s[state_kernels.HEADER + 5 * d :]
-        assert row.tolist() == [y, *naive.scatter(x, 0.0, d)]
-
-
-def published(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """A state with a packed record and averaged weights."""
-    s = flat(3, buffers.FIFO, 1, 4, AVERAGE=1)
-    (
-        s[state_kernels.HEADER : state_kernels.HEADER + 3],
-        s[state_kernels.HEADER + 12 : state_kernels.HEADER + 15],
-    ) = x, w
-    return s
+@against(naive.restore)
+def restore(kernel: Any, rng: Rng) -> None:
+    s, reference, _ = grown(rng, scale=True)
+    for vector in (scaling.CENTRE, scaling.EFFECT, scaling.LISTED):
+        scaling._column(s, vector)[:] = 0.0
+    s[state_kernels.CENTRED] = 0.0
+    kernel(s)
+    centres, centred = naive.restore(reference.columns.by_place, MIXED)
+    close(scaling._column(s, scaling.CENTRE), centres)
+    assert scaling._column(s, scaling.LISTED)[: int(s[state_kernels.CENTRED])].tolist() == centred
+    units = [reference.columns.unit(i) for i in range(MIXED)]
+    close(scaling._column(s, scaling.EFFECT), naive.weigh_all(reference.last, units))
 
 
 @against(naive.history_gradient)
 def history_gradient(kernel: Any, rng: Rng) -> None:
-    s, past = flat(3, buffers.FULL, 9, 0), records(rng, 3)[:9]
+    s = flat(3, buffers.FULL, 9, 0)
+    past = [(np.array(list(x.values())), y) for x, y in records(rng, 3)[:9]]
     table, rows, labels = all_past(s, 3, 9)
     rows[:], labels[:, 0] = [x for x, _ in past], [y for _, y in past]
     w, x = rng.normal(size=(2, 3))
@@ -652,8 +907,9 @@ def history_store(kernel: Any, rng: Rng) -> None:
     table, rows, labels = all_past(flat(3, buffers.FULL, 9, 0), 3, 9)
     kept: list[Any] = []
     for t, (x, y) in enumerate(records(rng, 3)[:9]):
-        kernel(x, y, table, t, False)
-        kept = naive.history_store(kept, x.tolist(), y)
+        row = list(x.values())
+        kernel(np.array(row), y, table, t, False)
+        kept = naive.history_store(kept, row, y)
     assert [(x.tolist(), y) for x, y in zip(rows, labels[:, 0], strict=True)] == kept
 
 

@@ -253,17 +253,17 @@ def test_a_batch_that_is_drawn_first_as_one_by_one(kind: type[Regret]) -> None:
     stream = stream_of("ranking")
     one, drawing = stream.make(4, kind, pairs=32), stream.make(4, kind, pairs=32)
     stream.observe(one)
-    assert drawing.draw(stream.y[:16], lambda index: ([], [])) is None
+    assert drawing.draw(stream.y[:16], lambda indices: []) is None
     stream.observe(drawing, 0, 16)
     for start in range(16, stream.n, 37):
         rows = stream.dicts[start:]
         drawn = drawing.draw(
-            stream.y[start : start + 37], lambda index, rows=rows: (rows[index], rows[index].values())
+            stream.y[start : start + 37], lambda indices, rows=rows: [rows[index] for index in indices]
         )
         assert drawn is not None
         for index, step in drawn:
             t = start + index
-            drawing.record_score(step, stream.score(t, stream.dicts[t]), stream.score(t, step.partner.row))
+            drawing.record_score(step, stream.score(t, stream.dicts[t]), stream.score(t, step.other.row))
     same = repr(one.to_state()) == repr(drawing.to_state())
     assert same == (kind is Regret)
 
@@ -272,7 +272,7 @@ def test_a_metric_is_observed_one_by_one() -> None:
     stream = stream_of("metric")
     regret = stream.make(4)
     stream.observe(regret, 0, 40)
-    assert regret.draw(stream.y[40:50], lambda index: ([], [])) is None
+    assert regret.draw(stream.y[40:50], lambda indices: []) is None
     assert regret.n_seen == 40
 
 

@@ -27,6 +27,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "PairOGD": lambda **options: auc.PairOGD(seed=0, **options),
     "OAM": lambda **options: auc.OAM(size=4, seed=0, **options),
     "SPAUC": auc.SPAUC,
+    "PairMoments": auc.PairMoments,
     "Forest": lambda **options: auc.Forest(3, 31, seed=0, **options),
     "Forest of pairs": lambda **options: auc.Forest(3, 31, loss=losses.Logistic(), seed=0, **options),
 }
@@ -47,9 +48,10 @@ def stream(n: int, high: Any = True, low: Any = False) -> list[tuple[dict[str, f
 @in_one_case(
     ("positive", "other"),
     [
-        *((positive, other) for positive in (True, 1, False, 0.0) for other in ("yes", 2, -1, 0.5, b"yes")),
-        *(("yes", other) for other in (True, 1, 0.0, "1")),
-        *((2, other) for other in (True, "one", np.bool_(False))),
+        *((positive, other) for positive in (True, 1, False, 0.0) for other in ("bad", 2, -1, 0.5, b"bad")),
+        *(("bad", other) for other in (True, 1, 0.0, "1", "yes")),
+        *(("yes", other) for other in (2, "bad", -1.0)),
+        *((2, other) for other in (True, "one", "no", np.bool_(False))),
     ],
 )
 @every_plain
@@ -74,13 +76,13 @@ def test_a_label_of_another_type_is_refused(make: Any, positive: Any, other: Any
 @in_one_case(
     "labels",
     [
-        np.array(["yes", "no"]),
+        np.array(["bad", "good"]),
         np.array([1, 2]),
         np.array([1.0, -1.0]),
         np.array([1, 2], dtype=np.uint8),
-        pd.Series(["yes", "no"], dtype="category"),
+        pd.Series(["bad", "good"], dtype="category"),
         pl.Series([1, 2]),
-        pl.Series(["yes", "no"]),
+        pl.Series(["bad", "good"]),
     ],
 )
 @every_plain
@@ -122,6 +124,7 @@ def test_labels_of_one_type_are_taken(make: Any, labels: Any, positive: Any) -> 
 def test_a_declared_negative_leaves_no_third() -> None:
     model = auc.PairOGD(positive="yes", negative="no", seed=0)
     assert model.predict_proba_one({"a": 1.0}) == {"no": 0.5, "yes": 0.5}
+    model.learn_one({"a": 1.0}, True)  # which yes means
     model.learn_one({"a": 1.0}, "no")
     with pytest.raises(RecordError, match=r"'maybe', and there are only positive='yes' and negative='no'"):
         model.learn_one({"a": 1.0}, "maybe")
@@ -217,21 +220,21 @@ def test_the_first_label_that_ranks_low_is_known_however_it_came(make: Any, back
 
 @every_plain
 def test_a_record_that_is_refused_tells_no_label(make: Any) -> None:
-    model = make(positive="yes")
-    model.learn_one({"a": 1.0}, "yes")
-    bad = {"a": float("nan")}
+    model = make(positive="bad")
+    model.learn_one({"a": 1.0}, "bad")
+    bad = {"a": float("-inf")}
     with pytest.raises(RecordError):
-        model.learn_one(bad, "no")
+        model.learn_one(bad, "good")
     with pytest.raises(RecordError):
-        model.learn_many(pd.DataFrame([{"a": float("inf")}]), pd.Series(["no"]))
-    ready = model.prepare_many([bad, {"a": 1.0}], ["no", "yes"])
+        model.learn_many(pd.DataFrame([{"a": float("inf")}]), pd.Series(["good"]))
+    ready = model.prepare_many([bad, {"a": 1.0}], ["good", "bad"])
     ready.take()
-    model.prepare_many([{"a": 1.0}], ["no"])  # not taken
-    assert model.predict_one({"a": -1.0}) in (None, "yes")
+    model.prepare_many([{"a": 1.0}], ["good"])  # not taken
+    assert model.predict_one({"a": -1.0}) in (None, "bad")
     assert "negative" not in model.to_state()
     model.learn_one({"a": 1.0}, "other")
-    model.learn_one({"a": 1.0}, "no")
-    assert list(model.predict_proba_one({"a": 1.0})) == ["other", "yes"]
+    model.learn_one({"a": 1.0}, "good")
+    assert list(model.predict_proba_one({"a": 1.0})) == ["other", "bad"]
 
 
 def test_several_classes_keep_their_own_labels() -> None:
@@ -246,28 +249,53 @@ def test_several_classes_keep_their_own_labels() -> None:
         auc.MulticlassForest(negative="a")
 
 
+def test_a_class_is_shown_as_its_first_label() -> None:
+    """Labels of equal meaning are one class; yes and no are classes as any other, since NO is a country."""
+    one, many = (auc.MulticlassForest(3, 31, positive="1", seed=0) for _ in range(2))
+    labels = ["NO", "1", "yes", 1, " 1.0 ", "true", b"NO", "DE"]
+    rows = [{"a": float(i)} for i in range(len(labels))]
+    for x, y in zip(rows, labels, strict=True):
+        one.learn_one(x, y)
+    many.learn_many(pd.DataFrame(rows), pd.Series(labels, dtype=object))
+    assert one.classes == many.classes == ("NO", "1", "yes", "DE")
+    assert frozen(one) == frozen(many)
+    assert one.score_one(rows[0]) == one.scores_one(rows[0])["1"] != 0.0
+    again = auc.MulticlassForest(3, 31, positive="1", seed=0)
+    again.load_state(one.to_state())
+    again.learn_one(rows[0], 1.0)
+    assert again.classes == one.classes
+    for y, problem in (
+        ("nan", "unknown"),
+        ("inf", "finite"),
+        (float("inf"), "finite"),
+        ([1], "neither text"),
+    ):
+        with pytest.raises(RecordError, match=problem):
+            one.learn_one(rows[0], y)
+
+
 # ---- the metric --------------------------------------------------------------------------------------------
 
 
 def test_the_auc_refuses_labels_that_it_does_not_know() -> None:
-    named = RollingAUC(positive="yes")
-    for y, p in [("yes", {"yes": 0.9, "no": 0.1}), ("no", {"no": 1.0}), ("no", {}), ("yes", 0.5)]:
+    named = RollingAUC(positive="bad")
+    for y, p in [("bad", {"bad": 0.9, "good": 0.1}), ("good", {"good": 1.0}), ("good", {}), ("bad", 0.5)]:
         named.update(y, p)
     assert named.get() == 1.0
-    for y, p in [(True, 0.5), (1, 0.5), (None, 0.5), ("yes", {False: 0.2, True: 0.8}), ("no", {0: 1.0})]:
+    for y, p in [(True, 0.5), (1, 0.5), (None, 0.5), ("bad", {False: 0.2, True: 0.8}), ("good", {0: 1.0})]:
         with pytest.raises(RecordError, match="label is"):
             named.update(y, p)
         with pytest.raises(RecordError, match="label is"):
             named.revert(y, p)
     plain = RollingAUC()
-    for y, p in [("yes", 0.5), (2, 0.5), (True, {"yes": 0.5, "no": 0.5})]:
+    for y, p in [("bad", 0.5), (2, 0.5), (True, {"bad": 0.5, "good": 0.5})]:
         with pytest.raises(RecordError, match="positive="):
             plain.update(y, p)
     assert (plain.n, named.n) == (0, 4)
     plain.update(np.int8(1), {0: 0.1, 1: 0.9})
     plain.update(0.0, {False: 1.0})
     assert plain.get() == 1.0
-    assert named.clone().positive == "yes"
+    assert named.clone().positive == "bad"
 
 
 # ---- private learners --------------------------------------------------------------------------------------
@@ -276,7 +304,7 @@ def test_the_auc_refuses_labels_that_it_does_not_know() -> None:
 @two_class
 def test_a_private_learner_warns_once_and_counts(make: Any) -> None:
     model = make(features=FEATURES)
-    rows = stream(12, "yes", "no")
+    rows = stream(12, "bad", "good")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.learn_one(rows[0][0], None)
@@ -292,7 +320,7 @@ def test_a_private_learner_warns_once_and_counts(make: Any) -> None:
     message = str(caught[0].message)
     assert "positive=True and negative=False" in message
     assert "null_slots" in message
-    assert "yes" not in message  # it says the type, and no value
+    assert "bad" not in message  # it says the type, and no value
     assert caught[0].filename == __file__
     assert model.null_slots == model.slots == (14 if ready is not None else 10)
 
@@ -329,7 +357,7 @@ def test_nothing_is_raised_where_warnings_are_errors(make: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for x, _ in stream(5):
-            model.learn_one(x, "yes")
+            model.learn_one(x, "bad")
     for x, _ in stream(5):
         plain.learn_one(x, None)
     assert model.null_slots == plain.null_slots == 5

@@ -10,11 +10,13 @@ import random
 import re
 import sys
 import typing
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 from harness import pages
@@ -22,9 +24,9 @@ from harness.learners import KEY, LEARNERS, NAMES, every_learner, label, name_of
 from harness.support import ROOT, in_one_case
 from hypothesis import given
 from hypothesis import strategies as st
-from river import compose, linear_model, preprocessing
+from river import linear_model, preprocessing
 
-from streampair import auc, losses, metric, models, privacy, ranking
+from streampair import auc, buffers, losses, metric, models, privacy, ranking
 from streampair.errors import ConfigError, RecordError, SnapshotError
 from streampair.models import format
 from streampair.privacy.pipeline_check import is_private
@@ -164,11 +166,43 @@ class Doubled(auc.PairOGD):
 
 
 @pytest.mark.parametrize(
+    "learner",
+    [auc.Forest(3, 31, seed=1), ranking.Forest(3, 31, seed=1), auc.MulticlassForest(3, 31, seed=1)],
+)
+def test_a_word_counts_in_the_file_of_a_forest(learner: Any) -> None:
+    """A feature with one value that most records lack says no more than that it is there."""
+    rng = random.Random(1)
+    learner = learner.clone()
+    xs = [{"a": rng.gauss(0.0, 1.0), **({"word": -3.0} if rng.random() < 0.3 else {})} for _ in range(300)]
+    for x in xs[:100]:
+        learner.learn_one(x, ("word" in x) != (rng.random() < 0.2))
+    model = models.loads(models.dumps(learner))
+    for x in [*xs[100:], {"word": 7.0}]:
+        assert model.score_one(x) == learner.score_one(x)
+        assert model.explain_one(x) == learner.explain_one(x)
+    session = onnxruntime.InferenceSession(models.to_onnx(model).SerializeToString())
+    (scores,) = session.run(["score"], models.onnx_inputs(model, xs))
+    assert np.abs(scores - model.score_many(xs)).max() < 1e-9
+    document = json.loads(models.dumps(learner))
+    assert document["present"] == [1]
+    for present in ([0], [2], [1, 1], [-1]):
+        with pytest.raises(SnapshotError, match=r"presence has a variance|present are out of range"):
+            models.loads(json.dumps({**document, "present": present}).encode())
+
+
+@pytest.mark.parametrize(
     ("learner", "reason"),
     [
         (linear_model.LogisticRegression(), "a LogisticRegression cannot be exported"),
-        (preprocessing.StandardScaler() | auc.PairOGD(), "a pipeline cannot be exported"),
-        (compose.Pipeline(auc.PairOGD()), "a pipeline cannot be exported"),
+        (
+            preprocessing.RobustScaler() | auc.PairOGD(),
+            r"the step RobustScaler \(RobustScaler\) has no form in a model file",
+        ),
+        (
+            preprocessing.StandardScaler() | auc.PairFTRL(1.0, 1e-4, 100),
+            "the pipeline cannot be exported: StandardScaler .* may learn from the stream",
+        ),
+        (preprocessing.StandardScaler() | linear_model.LogisticRegression(), "a LogisticRegression cannot"),
         (Doubled(), "since its score_one is not streampair's"),
         (None, "a NoneType cannot be exported"),
         (auc.PairOGD(positive=b"yes", negative=b"no"), "the label b'yes' is a bytes"),
@@ -198,6 +232,182 @@ def test_a_model_that_predicts_nothing_says_so() -> None:
     distances = models.export(taught(metric.PairOGD(), 20))
     with pytest.raises(ConfigError, match="predicts nothing"):
         distances.predict_one({"f0": 1.0})
+
+
+# ---- linear learners of raw records -----------------------------------------------------------------------
+
+RAW = {
+    "running": auc.PairOGD,
+    "papers": lambda: auc.PairOGD(scale=None),
+    "averaged": lambda: auc.PairOGD(learning_rate=0.1),
+    "fading": lambda: auc.PairOGD(half_life=50),
+    "shared": lambda: auc.PairOGD(max_features=6),
+    "history": lambda: auc.PairOGD(losses.Square(), buffers.FullHistory(), learning_rate=None),
+    "OAM": lambda: auc.OAM(0.01, seed=1),
+    "SPAUC": lambda: auc.SPAUC(0.01),
+    "PairMoments": auc.PairMoments,
+    "shared moments": lambda: auc.PairMoments(half_life=None, max_features=6),
+    "ranking": ranking.PairOGD,
+    "ranking.PairMoments": ranking.PairMoments,
+}
+
+
+def raw(count: int, seed: int) -> list[dict[str, Any]]:
+    """Records with a far offset, texts, gaps, what some lack, and a number among texts."""
+    coin = random.Random(seed)
+    rows = []
+    for i in range(count):
+        x: dict[str, Any] = {"amount": 1e9 + coin.gauss(0.0, 1.0), "age": coin.gauss(40.0, 12.0)}
+        x |= {"on": coin.random() < 0.3, "country": coin.choice(["NL", "BE", "DE", "", "long " * 40])}
+        for name in ("age", "country"):
+            if coin.random() < 0.2:
+                x[name] = coin.choice([None, math.nan])
+        if coin.random() < 0.3:
+            x[f"word {coin.randrange(12)}"] = 1
+        if coin.random() < 0.1:
+            x["country"] = coin.randrange(5)
+        if coin.random() < 0.1:
+            del x["amount"]
+        if i > 40 and coin.random() < 0.5:
+            x["agent"] = f"agent=x{coin.randrange(9)}"
+        rows.append(x)
+    return rows
+
+
+def risk(x: dict[str, Any]) -> bool:
+    return bool(x.get("amount", 1e9) - 1e9 + (x["country"] == "NL") + 2 * ("word 1" in x) > 0.5)
+
+
+def of_raw(name: str, count: int) -> Any:
+    """A learner that has learned raw records."""
+    learner = RAW[name]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of names beyond max_features
+        for x in raw(count, seed=1):
+            learner.learn_one(x, risk(x))
+    return learner
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 400])
+@pytest.mark.parametrize("name", RAW)
+def test_a_linear_learner_of_texts_and_gaps(name: str, count: int) -> None:
+    learner = of_raw(name, count)
+    loaded = models.loads(models.dumps(learner))
+    xs = raw(60, seed=2)
+    odd: list[Any] = [
+        *({"country": "a new one"}, {"amount": "text"}, {"amount": 1e60}, {"amount": math.inf}),
+        *({"z": "z"}, {"z": None}, {}, {"country=NL": 1.0}, {"country=NL": 1.0, "country": "NL"}),
+        {"age": b"bytes"},
+    ]
+    compare(learner, loaded, [*xs, *odd])
+    assert loaded.score_many(xs).tolist() == [learner.score_one(x) for x in xs]
+    frame = pd.DataFrame(xs)
+    for each in (frame, frame.astype({"country": "string", "on": "boolean"}), frame[["amount", "age"]]):
+        expected = outcome(learner.score_many, each)
+        if isinstance(expected, str):
+            assert outcome(loaded.score_many, each) == expected
+        else:
+            pd.testing.assert_series_equal(loaded.score_many(each), expected, check_exact=True)
+    rows = np.array(frame[["age", "amount"]], dtype=np.float64, order="C")
+    assert (
+        loaded.score_rows(["age", "amount"], rows).tolist()
+        == learner.score_rows(["age", "amount"], rows).tolist()
+    )
+    assert (loaded.takes_text, loaded.takes_gaps) == (True, True)
+    agree_with_the_page(learner, xs)
+    assert not count or {"amount", "age", "country"} <= {*loaded.features, *learner.feature_names}
+
+
+def test_an_array_with_gaps_is_scored_by_numbers() -> None:
+    learner = auc.PairOGD()
+    X = np.random.default_rng(0).normal(size=(90, 3))
+    y = X[:, 0] > 0.0
+    X[::7, 1] = math.nan
+    for part in (slice(0, 40), slice(40, 90)):
+        learner.learn_many(X[part], y[part])
+    loaded = models.loads(models.dumps(learner))
+    assert loaded.features == (0, 1, 2)
+    assert loaded.score_many(X).tolist() == learner.score_many(X).tolist()
+
+
+@pytest.mark.parametrize("name", ["running", "papers", "fading", "shared", "ranking"])
+def test_a_learner_begins_with_columns_and_statistics(name: str) -> None:
+    learner = of_raw(name, 400)
+    model = models.loads(models.dumps(learner))
+    begun = model.to_online(RAW[name]())
+    xs = raw(60, seed=2)
+    assert [begun.score_one(x) for x in xs] == [learner.score_one(x) for x in xs]
+    saved, ours = learner.to_state(), begun.to_state()
+    if name != "papers":
+        for each in ("means", "variances", "values_set", "given", "units", "kinds", "cuts"):
+            np.testing.assert_array_equal(saved[each], ours[each])
+    for x in raw(200, seed=3):
+        begun.learn_one(x, risk(x))
+    again = RAW[name]()
+    again.load_state(begun.to_state())
+    assert [again.score_one(x) for x in xs] == [begun.score_one(x) for x in xs]
+    # A model of a model has the statistics of all records.
+    fields = json.loads(models.dumps(begun))
+    assert name == "papers" or fields["running"]["records"] == 600
+    if name != "papers":
+        with pytest.raises(ConfigError, match="the weights are those of scaled features"):
+            model.to_online(auc.PairOGD(scale=None) if name != "ranking" else ranking.PairOGD(scale=None))
+    if name == "shared":
+        with pytest.raises(ConfigError, match="the model has 6 features of their own"):
+            model.to_online(auc.PairOGD())
+
+
+def test_a_private_learner_begins_with_scaled_features() -> None:
+    learner = auc.PairOGD()
+    coin = random.Random(0)
+    for _ in range(300):
+        x = {"a": coin.gauss(0.4, 0.2), "b": coin.gauss(0.0, 0.1)}
+        learner.learn_one(x, x["a"] + x["b"] > 0.4)
+    model = models.loads(models.dumps(learner))
+    private = model.to_online(auc.PairFTRL(1.0, 1e-4, 1000, noise_key=KEY), public=True)
+    for x in ({"a": 0.1, "b": 0.2}, {"b": 0.3}, {"a": 0.9}):
+        assert private.score_one(x) == pytest.approx(learner.score_one(x), abs=1e-12)
+    released = models.loads(models.dumps(private))
+    compare(private, released, [{"a": 0.1, "b": 0.2}, {"b": 0.3}, {"a": "text"}, {"a": None}, {}])
+    frame = pd.DataFrame({"b": [0.1, 0.2], "a": [0.3, 0.4]})
+    assert released.score_many(frame).tolist() == private.score_many(frame).tolist()
+    agree_with_the_page(private, [{"a": 0.1, "b": 0.2}, {"b": 0.3}])
+    session = onnxruntime.InferenceSession(models.to_onnx(released).SerializeToString())
+    (score,) = session.run(["score"], models.onnx_inputs(released, [{"a": 0.1}]))
+    assert score[0] == pytest.approx(private.score_one({"a": 0.1}), abs=1e-12)
+    again = auc.PairFTRL(1.0, 1e-4, 1000, noise_key=KEY)
+    again.load_state(private.to_state())
+    assert again.score_one({"a": 0.1}) == private.score_one({"a": 0.1})
+    shared = models.export(of_raw("shared", 60))
+    with pytest.raises(ConfigError, match="columns that many names share"):
+        shared.to_online(auc.PairFTRL(1.0, 1e-4, 1000, noise_key=KEY), public=True)
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    fields = json.loads(models.dumps(of_raw("shared", 400)))
+    running, d = fields["running"], len(fields["features"])
+
+    def floats(name: str, value: float) -> dict[str, Any]:
+        array = format.EncodedArray.floats(np.full(d, value))
+        return {"running": {**running, name: json.loads(json.dumps({**running[name], "data": b64(array)}))}}
+
+    def b64(array: format.EncodedArray) -> str:
+        return base64.b64encode(array.data).decode()
+
+    kinds = format.EncodedArray.integers(np.full(d, 99))
+    damaged: list[tuple[dict[str, Any], str]] = [
+        (floats("units", -1.0), "a statistic of the features is below 0"),
+        (floats("means", math.nan), "a number in means is not finite"),
+        ({"running": {**running, "records": -1}}, "records is out of range"),
+        ({"running": {**running, "kinds": {**running["kinds"], "data": b64(kinds)}}}, "an unknown kind"),
+        ({"indicators": [d]}, "indicators are out of range"),
+        ({"indicators": [0]}, "indicators are not those of the kinds"),
+        ({"shared": d}, "shared is out of range"),
+        ({"shared": 2}, "2 columns are shared, and not 1"),
+    ]
+    for change, reason in damaged:
+        with pytest.raises(SnapshotError, match=reason):
+            models.loads(json.dumps({**fields, **change}).encode())
 
 
 # ---- forests ---------------------------------------------------------------------------------------------
@@ -347,6 +557,7 @@ def test_every_field_is_on_the_page() -> None:
         format.Promise,
         format.Curve,
         format.Scaling,
+        format.Running,
         format.Splits,
         format.Experts,
         format.EncodedArray,

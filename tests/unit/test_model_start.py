@@ -29,7 +29,9 @@ def phishing() -> models.Model:
     return model_of(auc.PairOGD(seed=1), PHISHING[:HALF])
 
 
-@pytest.mark.parametrize("source", [auc.PairOGD(seed=1), auc.OAM(seed=1), auc.SPAUC()], ids=name_of)
+@pytest.mark.parametrize(
+    "source", [auc.PairOGD(seed=1), auc.OAM(seed=1), auc.SPAUC(), auc.PairMoments()], ids=name_of
+)
 @pytest.mark.parametrize(
     "more",
     [
@@ -99,6 +101,22 @@ def test_columns_stay_in_the_order_of_the_model() -> None:
     assert online.feature_names == (*names, "new")
 
 
+def test_whole_records_are_scored_before_any_is_learned() -> None:
+    """Rows of the buffer have room for a record whose last features came with a score only."""
+    learner = auc.PairOGD(seed=1)
+    for i in range(60):
+        learner.learn_one({f"f{i % 9}": float(i % 5)}, i % 2 == 0)
+    whole = {f"f{i}": 1.0 for i in range(9)}
+    begun = models.loads(models.dumps(learner)).to_online(auc.PairOGD(seed=1))
+    restored = auc.PairOGD(seed=1)
+    restored.load_state(learner.to_state())
+    for each in (begun, restored):
+        assert each.score_one(whole) == learner.score_one(whole)
+        each.learn_one(whole, True)
+    learner.learn_one(whole, True)
+    assert restored.score_one(whole) == learner.score_one(whole)
+
+
 def test_relevances() -> None:
     learner = taught(ranking.PairOGD(seed=1), 100)
     model = models.loads(models.dumps(learner))
@@ -122,10 +140,10 @@ def test_a_model_of_any_size_counts_for_its_records(phishing: models.Model) -> N
     """Neither memory nor time follows the number in a file."""
     for rate in (None, 0.1, schedules.Constant(0.1), schedules.InverseSqrt(0.1)):
         online = phishing.to_online(auc.PairOGD(learning_rate=rate), 2**62)
-        before = online.weights_vector
+        before = online.linear_columns().weights
         for x, y in PHISHING[:20]:
             online.learn_one(x, y)
-        assert online.weights_vector == pytest.approx(before, rel=1e-3)
+        assert online.linear_columns().weights == pytest.approx(before, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +164,13 @@ def test_a_learner_that_cannot_begin_with_a_model_says_what_else_to_do(
     """It is as it was: each learner either begins with the bits of the model, or refuses."""
     learner = learner.clone()
     before = learner.to_state() if learner.privacy is None else None
-    if isinstance(learner, auc.PairOGD):
+    if isinstance(learner, auc.PairOGD) and learner.scale is not None:
         x = PHISHING[0][0]
         assert phishing.to_online(learner).score_one(x) == phishing.score_one(x)
         return
-    with pytest.raises(ConfigError, match=r"(?s)cannot begin|other labels|is not private.*Fix: "):
+    with pytest.raises(
+        ConfigError, match=r"(?s)(cannot begin|other labels|is not private|has scale=None).*Fix: "
+    ):
         phishing.to_online(learner)
     if before is not None and learner.seed is not None:
         assert learner.feature_names == ()

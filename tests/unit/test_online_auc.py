@@ -17,6 +17,7 @@ from river import datasets, evaluate
 from streampair import auc, losses
 from streampair.errors import RecordError
 from streampair.evaluation import RollingAUC
+from streampair.kernels import scaling
 
 eighths = st.integers(-32, 32).map(lambda v: v / 8)
 
@@ -56,7 +57,9 @@ def check_weights(models: list[Any], reference: Any, records: list[tuple[list[fl
 def test_oam_against_the_reference(
     records: list[tuple[list[float], bool]], rate: float, size: int, radius: float, seed: int
 ) -> None:
-    models = [auc.OAM(rate, size, radius, average=average, seed=seed) for average in (True, False)]
+    models = [
+        auc.OAM(rate, size, radius, scale=None, average=average, seed=seed) for average in (True, False)
+    ]
     check_weights(models, naive.OAM(len(records[0][0]), rate, size, radius, seed), records)
 
 
@@ -66,7 +69,7 @@ def test_oam_against_the_reference(
 def test_spauc_against_the_reference(
     records: list[tuple[list[float], bool]], rate: float | None, radius: float, l2: float
 ) -> None:
-    models = [auc.SPAUC(rate, radius, l2, average=average) for average in (True, False)]
+    models = [auc.SPAUC(rate, radius, l2, scale=None, average=average) for average in (True, False)]
     check_weights(models, naive.SPAUC(len(records[0][0]), rate, radius, l2), records)
 
 
@@ -96,9 +99,10 @@ def test_the_pair_loss_is_the_one_that_the_steps_are_on(model: Any, loss: losses
     assert model.pair_loss == model.clone().pair_loss == loss
     rate, moves = 0.25, []
     for weight in (-3.0, -1.0, 0.0, 0.25, 0.5, 1.0, 3.0):
-        learner = type(model)(learning_rate=rate, radius=30.0, average=False)
+        learner = type(model)(learning_rate=rate, radius=30.0, scale=None, average=False)
         learner.learn_one({"a": 0.0}, True)
         learner._vectors()["w"][:] = weight
+        scaling.weigh_all(learner._state)
         learner.learn_one({"a": -1.0}, False)
         moves.append(float(learner.weights_vector[0]) - weight)
     # The margin is 2 w.(0 - -1). SPAUC's term for one pair has the factor p (1 - p) = 1/4.
@@ -148,7 +152,7 @@ def test_many_are_the_same_as_one_by_one(model: Any) -> None:
     before = state_of(many)
     for row, column in ((0, "f1"), (19, "f0")):
         broken = frame.copy()
-        broken.loc[row, column] = np.nan
+        broken.loc[row, column] = np.inf
         with pytest.raises(RecordError, match=column):
             many.learn_many(broken, labels)
         with pytest.raises(RecordError):

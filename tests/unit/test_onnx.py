@@ -16,9 +16,9 @@ import pytest
 from harness import pages
 from harness.learners import KEY, every_learner, stream, taught
 from harness.support import in_one_case
-from river import compose
+from river import compose, preprocessing
 
-from streampair import auc, losses, metric, models, ranking
+from streampair import auc, buffers, losses, metric, models, ranking
 from streampair.errors import ConfigError, RecordError, SnapshotError
 
 RECORDS = 10_000
@@ -140,6 +140,67 @@ def test_a_linear_learner_on_many_records(model: Any) -> None:
     agrees(learner, [*xs[: RECORDS // 2], *gaps(xs[RECORDS // 2 :])])
 
 
+def raw(count: int, seed: int) -> list[dict[str, Any]]:
+    """Records with a far offset, texts, gaps, and what some lack."""
+    coin = random.Random(seed)
+    xs = []
+    for _ in range(count):
+        x: dict[str, Any] = {"amount": 1e9 + coin.gauss(0.0, 1.0), "age": coin.gauss(40.0, 12.0)}
+        x["country"] = coin.choice(["NL", "BE", "DE", "", "long " * 40, "a=b"])
+        for name in ("age", "country"):
+            if coin.random() < 0.2:
+                x[name] = coin.choice([None, math.nan])
+        if coin.random() < 0.3:
+            x[f"word {coin.randrange(12)}"] = True
+        if coin.random() < 0.2:
+            x["country"] = coin.randrange(5)
+        if coin.random() < 0.1:
+            del x["amount"]
+        xs.append(x)
+    return xs
+
+
+@pytest.mark.parametrize("count", [1, 40, 1000])
+@pytest.mark.parametrize("scale", ["running", None])
+@pytest.mark.parametrize("front", [None, compose.Discard("word 3"), compose.Select("country", "age")])
+def test_a_linear_learner_of_texts_and_gaps(count: int, scale: Any, front: Any) -> None:
+    learner: Any = auc.PairOGD(scale=scale, buffer=buffers.FIFO(1))
+    if front is not None:
+        learner = front.clone() | learner
+    for x in raw(count, seed=1):
+        if front is not None and x.keys().isdisjoint({"country", "age"}):
+            continue
+        learner.learn_one(x, x.get("amount", 1e9) - 1e9 + (x["country"] == "NL") > 0.5)
+    agrees(learner, raw(500, seed=2))
+
+
+def test_texts_behind_a_scaler() -> None:
+    learner = (
+        compose.TransformerUnion(
+            compose.Select("amount") | preprocessing.StandardScaler(), compose.Select("country")
+        )
+        | auc.PairOGD()
+    )
+    xs = [{"amount": 1e4, **x} for x in raw(400, seed=1)]
+    xs = [{name: None if value != value else value for name, value in x.items()} for x in xs]
+    for x in xs:
+        learner.learn_one(x, x["country"] == "NL" or x["amount"] > 1e9 + 1)
+    agrees(learner, xs)
+
+
+def test_a_text_without_a_place_is_named() -> None:
+    learner = auc.PairOGD()
+    learner.learn_one({"a": 1.0, "b=c": "d"}, True)
+    model = models.export(learner)
+    with pytest.raises(RecordError, match="its name has an =, which ends the name of a field"):
+        models.onnx_inputs(model, [{"a": 1.0, "b=c": "d"}])
+    shared = auc.PairOGD(max_features=2)
+    with pytest.warns(UserWarning, match="more than max_features=2"):
+        shared.learn_one({"a": 1.0, "b": 1.0, "c": 1.0}, True)
+    with pytest.raises(ConfigError, match="has more names than max_features"):
+        models.to_onnx(models.export(shared))
+
+
 def test_texts_that_the_caller_hashes() -> None:
     """The inputs follow from what the page says of hashes, without this package."""
     (block,) = (block for block in pages.blocks("docs/models.md") if block.title == "reader.py")
@@ -198,7 +259,9 @@ def test_what_goes_with_a_graph() -> None:
         "version": 1,
         "kind": "linear",
         "class": "auc.PairFTRL",
+        "steps": [],
         "features": list(model.features),
+        "strings": [],
         "text_features": [],
         "classes": list(model.classes),
         "slots": 120,
@@ -221,8 +284,6 @@ def test_a_model_without_anything_to_compute_is_refused() -> None:
         models.to_onnx(models.loads(json.dumps(fields).encode()))
     with pytest.raises(ConfigError, match=r"a PairOGD is no model. Fix: give models.export\(learner\)"):
         models.to_onnx(auc.PairOGD())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="a pipeline cannot be exported"):
-        models.save(compose.Pipeline(auc.PairOGD()), "never.onnx")
 
 
 def test_the_ending_of_a_file_decides(tmp_path: Path) -> None:

@@ -37,10 +37,14 @@ POLICY = {0: "fifo", 1: "reservoir", 2: "replace", 3: "full", 4: "classes"}
 def kept(model: auc.PairOGD) -> list[list[float]]:
     """The buffer, row by row: sign, then features (those that a late name left short end in zeros)."""
     state: Any = model.to_state()
-    if "rows" in state:
-        rows: list[list[float]] = state["rows"].tolist()
-        return rows
     d = len(state["names"])
+    if "counts" in state:
+        ends = np.cumsum(state["counts"])
+        rows = np.zeros((len(ends), 1 + d))
+        rows[:, 0] = state["labels"]
+        for row, end, count in zip(rows, ends, state["counts"], strict=True):
+            row[1 + state["places"][end - count : end]] = state["values"][end - count : end]
+        return rows.tolist()  # type: ignore[no-any-return]
     return [
         [label, *row, *[0.0] * (d - len(row))]
         for block in state["blocks"]
@@ -85,7 +89,7 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
     reference = naive.PairOGD(
         d, type(loss).__name__, POLICY[buffer.code], buffer.size, rate, radius, l2, seed
     )
-    options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "seed": seed}
+    options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "seed": seed, "scale": None}
     averaged = auc.PairOGD(loss=loss, buffer=buffer, **options)
     last = auc.PairOGD(loss=loss, buffer=buffer, average=False, **options)
     links = naive.Link(), naive.Link()
@@ -112,7 +116,7 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
     if isinstance(loss, losses.Square) and isinstance(buffer, buffers.FullHistory):
         return  # no rows, but moments: see test_moments
     rows = kept(averaged)
-    wanted = [[1.0 if y > 0 else -1.0, *x] for x, y in reference.buffer.rows]
+    wanted = [[1.0 if y > 0 else -1.0, *x.values()] for x, y in reference.buffer.rows]
     assert sorted(rows) == sorted(wanted)
     if POLICY[buffer.code] == "classes":
         assert rows == sorted(wanted, key=lambda row: row[0])
@@ -128,7 +132,7 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
 @pytest.mark.parametrize("loss", MARGIN, ids=str)
 def test_many_rows_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer) -> None:
     """From 32 rows on the kernel goes through them in another way."""
-    model = auc.PairOGD(loss, buffer, None, l2=0.1, radius=2.0, average=False, seed=3)
+    model = auc.PairOGD(loss, buffer, None, l2=0.1, radius=2.0, average=False, seed=3, scale=None)
     reference = naive.PairOGD(5, type(loss).__name__, POLICY[buffer.code], buffer.size, None, 2.0, 0.1, 3)
     for x, y in stream(200, 5):
         model.learn_one(x, y)
@@ -138,7 +142,7 @@ def test_many_rows_against_the_reference(loss: losses.PairLoss, buffer: buffers.
 
 def test_the_first_steps_by_hand() -> None:
     """FIFO(1), hinge: w_1 = Proj(-eta_1 g_1), and the average lags two steps behind (Yang et al., line 6)."""
-    model = auc.PairOGD(learning_rate=0.1)
+    model = auc.PairOGD(learning_rate=0.1, scale=None)
     model.learn_one({"a": 1.0}, True)
     assert model.weights == {"a": 0.0}  # nobody to pair with
     last = copy.deepcopy(model)
@@ -155,8 +159,8 @@ def test_the_first_steps_by_hand() -> None:
 
 def test_self_tuned_steps_are_scale_free() -> None:
     """All features times c and the radius over c: the same scores."""
-    small = taught(auc.PairOGD(learning_rate=None))
-    large = auc.PairOGD(learning_rate=None, radius=2.0 / 1024)
+    small = taught(auc.PairOGD(learning_rate=None, scale=None))
+    large = auc.PairOGD(learning_rate=None, radius=2.0 / 1024, scale=None)
     for x, y in stream(20):
         large.learn_one({name: 1024 * value for name, value in x.items()}, y)
     for x, _ in stream(5, seed=1):
@@ -212,7 +216,7 @@ def test_before_any_record() -> None:
 
 
 def test_what_others_look_at() -> None:
-    model = taught(auc.PairOGD(radius=2.0, buffer=buffers.FIFO(8)))
+    model = taught(auc.PairOGD(radius=2.0, buffer=buffers.FIFO(8), scale=None))
     assert model.pair_loss == losses.Hinge()
     assert model.comparator_radius == 2.0
     assert (model.records, model.buffer_records) == (20, 8)
@@ -221,8 +225,8 @@ def test_what_others_look_at() -> None:
     design = model.design_many(xs)
     assert design.shape == (7, 4)
     assert model.design_many(xs[:5]).tolist() == design[:5].tolist()  # all whole: packed at once
-    with pytest.raises(RecordError, match="'f1' is text"):
-        model.design_many([xs[0], {**xs[1], "f1": "1.0"}])
+    with pytest.raises(RecordError, match="'f1' is infinite"):
+        model.design_many([xs[0], {**xs[1], "f1": math.inf}])
     for x, row in zip(xs, design, strict=True):
         assert model.design(x).tolist() == row.tolist()
         assert model.score_one(x) == pytest.approx(row @ model.weights_vector, rel=1e-12, abs=1e-15)
@@ -235,17 +239,23 @@ def test_what_others_look_at() -> None:
 # ---- features ----------------------------------------------------------------------------------------------
 
 
-def test_missing_is_zero() -> None:
-    a, b = taught(auc.PairOGD(seed=0)), taught(auc.PairOGD(seed=0))
+@pytest.mark.parametrize("scale", ["running", None])
+def test_a_name_that_is_not_there_counts_as_zero(scale: Any) -> None:
+    """To the score and the step; it enters no statistics."""
+    a, b = (taught(auc.PairOGD(seed=0, scale=scale)) for _ in range(2))
+    assert a.score_one({"f3": 1.0}) == a.score_one({"f0": 0, "f1": 0, "f2": 0, "f3": 1})
     a.learn_one({"f1": 2.0}, True)
     b.learn_one({"f0": 0, "f1": 2.0, "f2": 0.0, "f3": False}, True)
-    assert frozen(a) == frozen(b)
-    assert a.score_one({"f3": 1.0}) == b.score_one({"f0": 0, "f1": 0, "f2": 0, "f3": 1})
+    if scale is None:
+        assert (a.weights, kept(a)) == (b.weights, kept(b))
+    else:
+        assert a.to_state()["values_set"].tolist() == [20, 21, 20, 20]
+        assert b.to_state()["values_set"].tolist() == [21] * 4
 
 
 def test_new_names_get_new_columns() -> None:
-    grown = auc.PairOGD(buffer=buffers.FIFO(4))
-    whole = auc.PairOGD(buffer=buffers.FIFO(4))
+    grown = auc.PairOGD(buffer=buffers.FIFO(4), scale=None)
+    whole = auc.PairOGD(buffer=buffers.FIFO(4), scale=None)
     records = stream(30, d=7)
     names = sorted(records[0][0])
     for i, (x, y) in enumerate(records):
@@ -269,13 +279,32 @@ def test_every_real_number_will_do(value: Any) -> None:
     assert frozen(a) == frozen(b)
 
 
+@pytest.mark.parametrize("buffer", [buffers.FIFO(3), buffers.ClassReservoir(2)], ids=str)
+def test_the_first_record_that_has_all_features_may_come_late(buffer: buffers.Buffer) -> None:
+    """A row of the buffer has to be made longer for it, also where its names were scored before."""
+    model, control = (auc.PairOGD(buffer=buffer, seed=0) for _ in range(2))
+    whole = {"a": 0.5, "b": 2.0}
+    for x, y in [({"a": 1.0}, True), ({"b": 1.0}, False), ({"a": 2.0}, False)]:
+        model.learn_one(x, y)
+        model.score_one(whole)
+        control.learn_one(x, y)
+    model.learn_one(whole, True)
+    control.learn_one(whole, True)
+    assert frozen(model) == frozen(control)
+    begun = auc.PairOGD(buffer=buffer, seed=0, scale=None)
+    begun.begin_at({"a": 1.0, "b": -1.0})
+    begun.score_one(whole)
+    begun.learn_one(whole, True)
+    assert begun.buffer_records == 1
+
+
 def test_mappings_that_make_values_up_are_not_trusted() -> None:
     model = taught(auc.PairOGD(), d=2)
     x: defaultdict[str, float] = defaultdict(float, f0=1.0, other=2.0)
     assert model.score_one(x) == model.score_one({"f0": 1.0})
     assert set(x) == {"f0", "other"}
-    counts = Counter({"f0": 1, "bad": math.nan})  # type: ignore[dict-item]
-    with pytest.raises(RecordError, match="feature 'bad' is NaN"):
+    counts = Counter({"f0": 1, "bad": math.inf})  # type: ignore[dict-item]
+    with pytest.raises(RecordError, match="feature 'bad' is infinite"):
         model.learn_one(counts, True)
 
 
@@ -302,6 +331,36 @@ def test_extra_attributes_survive_a_pickle() -> None:
     model = taught(auc.PairOGD())
     model.note = "mine"  # type: ignore[attr-defined]
     assert pickle.loads(pickle.dumps(model)).note == "mine"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        auc.PairOGD(losses.Square(), buffers.FullHistory(), seed=1),
+        auc.PairOGD(buffer=buffers.FullHistory(), seed=1),
+        auc.PairOGD(buffer=buffers.ClassReservoir(3), seed=1),
+        auc.OAM(size=3, seed=1),
+        auc.SPAUC(),
+    ],
+    ids=str,
+)
+def test_statistics_and_buffer_are_saved_side_by_side(model: Any) -> None:
+    """Of a learner that scales, with gaps and texts: neither takes the other's place in the state."""
+    records = [
+        ({**x, "kind": "ab"[i % 2], "f0": None if i % 5 == 0 else x["f0"]}, y)
+        for i, (x, y) in enumerate(stream(60))
+    ]
+    one = model.clone()
+    for x, y in records[:30]:
+        one.learn_one(x, y)
+    two = one.clone()
+    two.load_state(one.to_state())
+    assert frozen(two) == frozen(one)
+    for x, y in records[30:]:
+        assert one.score_one(x) == two.score_one(x)
+        one.learn_one(x, y)
+        two.learn_one(x, y)
+    assert frozen(two) == frozen(one)
 
 
 def test_a_full_history_has_a_limit() -> None:

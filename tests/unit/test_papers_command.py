@@ -76,6 +76,22 @@ def call(*arguments: object, code: int = 0) -> Any:
     return result
 
 
+def test_without_a_paper_it_prints_what_to_cite() -> None:
+    """A paper that is left out, or an entry that lacks a field."""
+    printed = call().stdout
+    entries = re.findall(r"^@(\w+)\{(\w+),\n(.*?)^\}$", printed, re.M | re.S)
+    assert len(entries) == 1 + len(manifest.PAPERS) == len({key for _, key, _ in entries})
+    assert printed.count("{") == printed.count("}")
+    for kind, _, fields in entries:
+        found = dict(re.findall(r"^  (\w+) += \{(.*)\},?$", fields, re.M))
+        venue = {"inproceedings": {"booktitle"}, "misc": {"eprint"}, "software": {"version"}}[kind]
+        assert {"author", "title", "year", *venue} <= found.keys()
+    for name in manifest.PAPERS:
+        title = manifest.load(name).title.partition(": ")[2].rpartition(",")[0].partition(", ")[0]
+        assert title in printed, name
+        assert f"% python -m benchmarks.papers {name} --data DIR\n" in printed
+
+
 @pytest.mark.parametrize("name", LABELS)
 def test_sets_are_made_binary_as_users_of_the_libsvm_files_do(tmp_path: Path, name: str) -> None:
     write(tmp_path, name, 50, packed=name != "german")
@@ -133,7 +149,18 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for word in ("0.831 ± 0.030", "0.793", "std error", "Ours", "SPAUC", "one published standard deviation"):
         assert word in result.stdout
-    arguments = ["--data", tmp_path, "--sets", "german", "--methods", "OLP,OAM", "--repeats", 2, "--json"]
+    arguments = [
+        "yang2021",
+        "--data",
+        tmp_path,
+        "--sets",
+        "german",
+        "--methods",
+        "OLP,OAM",
+        "--repeats",
+        2,
+        "--json",
+    ]
     olp, oam = json.loads(call(*arguments, code=1).stdout)
     assert (olp["method"], olp["published"], olp["published_std"], olp["folds"]) == ("OLP", 0.787, 0.028, 10)
     assert oam["stderr"] == pytest.approx(oam["std"] / 10**0.5)
@@ -142,9 +169,10 @@ def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     assert "give --data" in call("yang2021", code=2).stderr
+    assert "name a paper" in call("--data", tmp_path, "--check", code=2).stderr
     assert "use huai2020" in call("yang2020", "--data", tmp_path, code=2).stderr
-    assert "not in the table" in call("--data", tmp_path, "--sets", "iris", code=2).stderr
-    assert "no diabetes.csv" in call("--data", tmp_path, "--sets", "diabetes", code=1).stderr
+    assert "not in the table" in call("yang2021", "--data", tmp_path, "--sets", "iris", code=2).stderr
+    assert "no diabetes.csv" in call("yang2021", "--data", tmp_path, "--sets", "diabetes", code=1).stderr
     (tmp_path / "diabetes.csv").write_text("a,label\n1,1\n,-1\n")
     with pytest.raises(SourceError, match=r"diabetes\.csv"):
         read_set(tmp_path, "diabetes")

@@ -183,6 +183,7 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "moments": lambda: auc.PairOGD(losses.Square(), buffers.FullHistory()),
     "OAM": lambda: auc.OAM(size=4, seed=1),
     "SPAUC": lambda: auc.SPAUC(),
+    "PairMoments": lambda: auc.PairMoments(),
 }
 
 

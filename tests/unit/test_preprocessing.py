@@ -8,6 +8,7 @@ import pickle
 from typing import Any
 
 import naive
+import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -17,10 +18,11 @@ from hypothesis import strategies as st
 from river import compose, datasets
 from sklearn.metrics import roc_auc_score
 
-from streampair import auc, preprocessing
+from streampair import auc, metric, preprocessing
 from streampair.errors import ConfigError, RecordError
 from streampair.kernels import numerics
 from streampair.kernels import random as random_kernels
+from streampair.records.frames import FeatureTable
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.floats(allow_nan=False, allow_infinity=False))
@@ -76,6 +78,79 @@ def test_unit_ball(values: list[float], radius: float) -> None:
 def test_bad_radius(radius: Any) -> None:
     with pytest.raises(ConfigError, match="radius"):
         preprocessing.UnitBall(radius)
+
+
+# ---- texts in frames ----------------------------------------------------------------------------------
+
+
+MIXED = {
+    "age": [30.0, None, 90.0, 120.0],
+    "town": ["Bern", "Chur", None, "Bern"],
+    "visits": ["3", "many", "4", None],
+    "member": [True, False, True, False],
+}
+scalers = pytest.mark.parametrize(
+    "scale",
+    [preprocessing.Bounds({"age": (0, 120), "visits": (0, 10)}), preprocessing.UnitBall(2.0)],
+    ids=["Bounds", "UnitBall"],
+)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+@scalers
+def test_texts_of_a_frame_are_those_of_its_records(scale: Any, make: Any) -> None:
+    frame = make(MIXED)
+    before = frame.copy() if make is pd.DataFrame else frame.clone()
+    found = FeatureTable.of_cells(scale.transform_many(frame))
+    records = FeatureTable.of_cells(frame).records
+    assert records is not None
+    assert found.records is not None
+    for x, out in zip(records, found.records, strict=True):
+        for name, value in scale.transform_one(x).items():
+            missing = value is None or value != value
+            assert (out[name] is None or math.isnan(out[name])) if missing else out[name] == value
+    assert frame.equals(before)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+@scalers
+def test_a_linear_learner_gets_the_texts_of_a_frame(scale: Any, make: Any) -> None:
+    frame, y = make(MIXED), [True, False, True, True]
+    one, many = (compose.Pipeline(scale.clone(), auc.PairOGD(seed=0)) for _ in range(2))
+    many.learn_many(frame, pd.Series(y))
+    for x, label in zip(FeatureTable.of_cells(frame).records or [], y, strict=True):
+        one.learn_one(x, label)
+    learner = many["PairOGD"]
+    assert "town=Bern" in learner.feature_names
+    assert learner.weights == one["PairOGD"].weights
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+@scalers
+def test_a_private_learner_takes_a_frame_with_texts(scale: Any, make: Any) -> None:
+    """A row with a text in a feature is a null record."""
+    learner = auc.PairFTRL(1.0, 1e-4, 50, features=["age", "visits"], warmup=5, seed=1)
+    learner.learn_many(scale.transform_many(make(MIXED)), pd.Series([True, False, True, True]))
+    assert (learner.slots, learner.null_slots) == (4, 2)
+
+
+@scalers
+def test_a_library_without_mixed_columns_keeps_the_numbers(scale: Any) -> None:
+    """A frame that narwhals has wrapped takes the way of other libraries."""
+    frame = pd.DataFrame({"age": [30.0, 3.0], "visits": ["many", "4"]}, index=[7, 5])
+    out = scale.transform_many(nw.from_native(frame))
+    assert out.index.tolist() == [7, 5]
+    found = FeatureTable.of_cells(out).records
+    assert found is not None
+    assert found[0]["visits"] is None
+    assert found[1] == scale.transform_one({"age": 3.0, "visits": "4"})
+
+
+def test_arrays_with_texts() -> None:
+    X = np.array([[30.0, "Bern"], [60.0, "3"], [None, [1.0]]], dtype=object)
+    out = preprocessing.Bounds({0: (0, 120), 1: (0, 6)}).transform_many(X)
+    assert out.tolist() == [[-0.5, "Bern"], [0.0, 0.0], [None, [1.0]]]
+    assert preprocessing.UnitBall().transform_many(X[1:2]).dtype == np.float64
 
 
 # ---- random features -----------------------------------------------------------------------------------
@@ -176,7 +251,10 @@ def test_what_cannot_be_mapped_is_refused_by_the_learner(transform: Any, x: dict
     assert len(out) == 6
     assert all(map(math.isnan, out.values()))
     with pytest.raises(RecordError):
-        auc.PairOGD().learn_one(out, True)
+        metric.PairOGD().learn_one(out, True)
+    linear = auc.PairOGD()
+    linear.learn_one(out, True)
+    assert linear.feature_names[1] == f"{linear.feature_names[0]}="  # a missing value
     private = auc.PairFTRL(horizon=5, warmup=0)
     private.learn_one(out, True)
     assert private.null_slots == 1

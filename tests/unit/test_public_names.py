@@ -14,6 +14,7 @@ PUBLIC = [
     "auc",
     "buffers",
     "evaluation",
+    "history",
     "losses",
     "metric",
     "models",
@@ -23,6 +24,7 @@ PUBLIC = [
     "privacy",
     "ranking",
     "schedules",
+    "sklearn",
 ]
 
 

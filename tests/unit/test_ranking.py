@@ -57,7 +57,8 @@ def test_against_the_reference(loss: losses.PairLoss, buffer: buffers.Buffer, da
     l2 = data.draw(st.sampled_from([0.0, 0.25]))
     policy = {0: "fifo", 1: "reservoir", 3: "full"}[buffer.code]
     reference = naive.PairOGD(d, type(loss).__name__, policy, buffer.size, rate, radius, l2, 7, loss.width)
-    model = ranking.PairOGD(loss, buffer, learning_rate=rate, radius=radius, l2=l2, average=False, seed=7)
+    options: dict[str, Any] = {"learning_rate": rate, "radius": radius, "l2": l2, "average": False, "seed": 7}
+    model = ranking.PairOGD(loss, buffer, scale=None, **options)
     for x, y in records:
         named = {f"f{i}": v for i, v in enumerate(x)}
         assert model.predict_one(named) == pytest.approx(naive.dot(reference.last, x), rel=1e-9, abs=1e-9)
@@ -164,14 +165,16 @@ def test_any_real_number_is_a_relevance(label: Any) -> None:
 def test_between_minus_one_and_one_a_range_changes_no_bit(
     loss: losses.PairLoss, buffer: buffers.Buffer
 ) -> None:
-    records = [*stream(60), ({"f0": 1.0}, -0.0), ({"f0": 2.0}, 0.0), ({"f0": -1.0}, -1.0), ({"f1": 1.0}, 1.0)]
+    zeros = dict.fromkeys(("f0", "f1", "f2", "f3"), 0.0)
+    records = [*stream(60), ({**zeros, "f0": 1.0}, -0.0), ({**zeros, "f0": 2.0}, 0.0)]
+    records += [({**zeros, "f0": -1.0}, -1.0), ({**zeros, "f1": 1.0}, 1.0)]
     plain = ranking.PairOGD(loss, buffer, seed=1)
     declared = ranking.PairOGD(loss, buffer, seed=1, relevance=(-1.0, 1.0))
     many = plain.clone()
     for x, y in records:
         plain.learn_one(x, y)
         declared.learn_one(x, y)
-    frame = pd.DataFrame([x for x, _ in records]).fillna(0.0)
+    frame = pd.DataFrame([x for x, _ in records])
     many.learn_many(frame, pd.Series([y for _, y in records]))
     assert declared.weights_vector.tolist() == plain.weights_vector.tolist()
     assert frozen(plain) == frozen(many)

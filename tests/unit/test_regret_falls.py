@@ -53,9 +53,9 @@ def slope(make: Callable[[], Any], seeds: int) -> float:
 @pytest.mark.parametrize(
     ("make", "seeds"),
     [
-        (lambda: auc.PairOGD(seed=1), 3),
-        (lambda: auc.PairOGD(learning_rate=None, seed=1), 3),
-        (lambda: ranking.PairOGD(radius=2.0, seed=1), 3),
+        (lambda: auc.PairOGD(seed=1, scale=None), 3),
+        (lambda: auc.PairOGD(learning_rate=None, seed=1, scale=None), 3),
+        (lambda: ranking.PairOGD(radius=2.0, seed=1, scale=None), 3),
     ],
     ids=["auc", "auc, self-tuned", "ranking"],
 )
@@ -66,4 +66,4 @@ def test_the_average_regret_falls_as_the_bound_says(make: Any, seeds: int) -> No
 
 @pytest.mark.slow
 def test_a_learner_that_does_not_converge_is_noticed() -> None:
-    assert slope(lambda: auc.PairOGD(learning_rate=None, seed=1, half_life=30), 3) > STEEP + 0.1
+    assert slope(lambda: auc.PairOGD(learning_rate=None, seed=1, scale=None, half_life=30), 3) > STEEP + 0.1

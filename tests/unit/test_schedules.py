@@ -55,6 +55,7 @@ def test_an_online_learner_takes_these_steps(name: str, average: Any) -> None:
             loss=losses.Logistic(),
             buffer=buffers.FIFO(2),
             learning_rate=schedule,
+            scale=None,
             radius=1.5,
             l2=0.1,
             average=average,
@@ -82,7 +83,8 @@ def test_each_weight_has_steps_of_its_own(buffer: buffers.Buffer, loss: losses.P
     reference = naive.PairOGD(
         3, type(loss).__name__, policy, buffer.size, 0.25, 0.6, 0.1, 3, schedule="adagrad"
     )
-    made = [auc.PairOGD(loss, buffer, schedules.AdaGrad(0.25), radius=0.6, l2=0.1, seed=3) for _ in range(2)]
+    steps = schedules.AdaGrad(0.25)
+    made = [auc.PairOGD(loss, buffer, steps, scale=None, radius=0.6, l2=0.1, seed=3) for _ in range(2)]
     for row, label in zip(X, y, strict=True):
         reference.learn(row.tolist(), 1.0 if label else -1.0)
         made[0].learn_one(dict(enumerate(row.tolist())), bool(label))
@@ -93,7 +95,7 @@ def test_each_weight_has_steps_of_its_own(buffer: buffers.Buffer, loss: losses.P
 
 def test_the_first_step_of_a_weight_has_the_rate() -> None:
     """Whatever the unit of its feature; a weight without a gradient stays."""
-    model = auc.PairOGD(learning_rate=schedules.AdaGrad(0.25))
+    model = auc.PairOGD(learning_rate=schedules.AdaGrad(0.25), scale=None)
     for i in range(2):
         model.learn_one({"small": 1e-9 * i, "large": -1e9 * i, "same": 1.0}, i == 1)
     assert model.weights == {"small": 0.25, "large": -0.25, "same": 0.0}
@@ -115,9 +117,17 @@ def test_what_adagrad_cannot_be_given_to() -> None:
         schedules.AdaGrad(0)
 
 
-def test_the_name_is_the_schedule_of_rate_an_eighth() -> None:
+@pytest.mark.parametrize(
+    ("scale", "steps"),
+    [("running", schedules.AdaGrad(1 / 16, start=1.0)), (None, schedules.AdaGrad(0.125))],
+    ids=["scaled", "unscaled"],
+)
+def test_the_name_is_a_schedule_with_sixteen_partners(scale: Any, steps: Any) -> None:
     X, y = stream()
-    made = [auc.PairOGD(), auc.PairOGD(learning_rate=schedules.AdaGrad(0.125), buffer=buffers.FIFO(16))]
+    made = [
+        auc.PairOGD(scale=scale),
+        auc.PairOGD(learning_rate=steps, buffer=buffers.FIFO(16), scale=scale),
+    ]
     for model in made:
         model.learn_many(X, y)
     assert made[0].weights == made[1].weights
@@ -129,7 +139,7 @@ def test_one_keyword_is_algorithm_2() -> None:
     """A number, another schedule or None: one partner, one step size, and the average of the iterates."""
     X, y = stream()
     for rate in (0.3, schedules.InverseSqrt(0.3)):
-        model = auc.PairOGD(learning_rate=rate)
+        model = auc.PairOGD(learning_rate=rate, scale=None)
         reference = naive.PairOGD(3, "Hinge", "fifo", 1, 0.3, 2.0)
         model.learn_many(X, y)
         for row, label in zip(X, y, strict=True):
@@ -206,8 +216,8 @@ def test_a_beginning_counts_as_so_many_steps(name: str, average: Any) -> None:
     X, y = stream(12)
     schedule, formula = SCHEDULES[name]
     start = {0: 0.5, 1: -0.5, 2: 0.1}
-    averaged = auc.PairOGD(learning_rate=schedule, average=average)
-    last = auc.PairOGD(learning_rate=schedule, average=False)
+    averaged = auc.PairOGD(learning_rate=schedule, average=average, scale=None)
+    last = auc.PairOGD(learning_rate=schedule, average=False, scale=None)
     iterates = [np.array(list(start.values()))] * 2  # w_{-1} and w_0
     for model in (averaged, last):
         model.begin_at(start, records=100)
@@ -221,6 +231,12 @@ def test_a_beginning_counts_as_so_many_steps(name: str, average: Any) -> None:
     wanted = before * iterates[0] + sum(a * w for a, w in zip(worth, iterates, strict=False))
     wanted /= before + sum(worth)
     assert list(averaged.weights.values()) == pytest.approx(wanted, abs=1e-12)
+
+
+@in_one_case("value", [-1.0, math.inf, math.nan, True, "fast", 1e13])
+def test_what_squares_cannot_begin_at_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"start is .*Fix: give a number from 0 to 1e12"):
+        schedules.AdaGrad(0.1, start=value)
 
 
 @pytest.mark.parametrize("make", [schedules.Constant, schedules.InverseSqrt, schedules.InverseTime])

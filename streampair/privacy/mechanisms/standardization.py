@@ -250,8 +250,19 @@ class Warmup:
         shape = (len(std), d + self.plan.labels)
         noise = self.sums.noise(stream.take(shape[0] * shape[1]), std[:, None])
         released = self.sums.privatize(noise) / slots
-        mean, square = released[:2]
         self.sums.clear()
+        return self.read(released)
+
+    def read(self, released: Floats) -> tuple[Floats, Floats, float]:
+        """What `release` returns, from noisy means (rows, d + labels) of all sums: post-processing.
+
+        Parameters
+        ----------
+        released
+            Rows of x, of x^2 and, if released, of label times x; the mean of the labels ends the first.
+        """
+        d, slots = self._dim, self.plan.slots
+        mean, square = released[:2]
         self.released = released.ravel()
         label = float(mean[d]) if self.plan.labels else 0.0
         mean = np.clip(mean[:d], -1.0, 1.0)

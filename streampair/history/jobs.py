@@ -1,0 +1,787 @@
+"""Jobs, their sums, and the release of a model from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streampair import auc, ranking
+from streampair.base.targets import BinaryTarget, RelevanceTarget, Target
+from streampair.errors import ConfigError, PrivacyWarning, RecordError
+from streampair.history.account import AttemptAccount, Standardisation, open_account
+from streampair.history.rows import fingerprint, label_numbers, read_batch
+from streampair.models import Model
+from streampair.models.format import (
+    Curve,
+    Labels,
+    LinearModel,
+    Promise,
+    Scaling,
+    decode,
+    encode,
+    plain_label,
+    plain_names,
+)
+from streampair.privacy.accounting import doubts, promised_epsilon
+from streampair.privacy.mechanisms.base import Release, Settings, rounding_limit
+from streampair.privacy.mechanisms.second_moments import LEAST_HORIZON, Moments, RankingMoments
+from streampair.privacy.mechanisms.standardization import Warmup
+from streampair.privacy.mechanisms.table_moments import (
+    MOST_ROWS,
+    RankingTableState,
+    SumsRelease,
+    TableMomentsState,
+    moments_release,
+    plan_sample,
+    plan_table_moments,
+    product_sums,
+    sample_release,
+    sample_sums,
+)
+from streampair.privacy.noise import ChainedNoise, NoiseKey
+from streampair.records.features import Design
+
+__all__ = ["ASSUMED", "Job", "Sums", "fit"]
+
+Floats = NDArray[np.float64]
+
+Learner = auc.PairFTRL | ranking.PairFTRL
+
+_NAME = "streampair history 1"
+_CHUNK = 2**14  # rows that are prepared at a time
+
+ASSUMED = (
+    "a row holds the records of one person, and no other row does: tables are joined one to one",
+    "no two rows of the table have one id, and the sums of each batch are added once, after retries too",
+    "which rows there are, how many and with which ids depends on no content: a filter on content makes the "
+    "features of a row None in place of leaving it out",
+    "no feature of a row is computed from other rows: no windows, aggregates, ranks, or scalers that were "
+    "fitted to the table",
+    "row ids, the names of columns, bounds and labels are public",
+    "whether the table was refused, as for a row without a label, is seen by its operator alone",
+)
+"""What the guarantee assumes of the table, and cannot check; a released model says it too."""
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """What is public before the table is read, as plain values."""
+
+    learner: str
+    epsilon: float
+    delta: float
+    radius: float | None
+    warmup: int | None
+    features: tuple[Any, ...]
+    bounds: tuple[tuple[Any, tuple[float, float]], ...]
+    positive: Any
+    negative: Any
+    relevance: tuple[float, float] | None
+    label: Any
+    row_id: Any
+    rows: int
+    salt: str
+    below: int  # a row is in the sample if its hash is below this
+
+
+def _exact(value: Any) -> Any:
+    """A value for JSON in which every bit of a float shows, and no float is a text."""
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, dict):
+        return {name: _exact(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(part) for part in value]
+    return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sums:
+    """Exact sums over some rows of a table, as a task of any engine returns them: add them up in any order.
+
+    As secret as the table: they have no noise. They leave through `Job.standardised` and `Job.release` alone.
+
+    Attributes
+    ----------
+    cells
+        The sums, integers.
+    rows
+        Number of rows that were read.
+    taken
+        Those of them that this stage is about: in the sample, or not in it.
+    nulls
+        Those of `taken` that a feature is missing of, which add 0: a function of the content.
+    job
+        Digest of the job and its stage.
+    """
+
+    cells: NDArray[np.int64]
+    rows: int
+    taken: int
+    nulls: int
+    ids: int
+    kind: str
+    job: str
+
+    def __add__(self, other: Sums) -> Sums:
+        if not isinstance(other, Sums):
+            return NotImplemented
+        if other.job != self.job:
+            raise ConfigError(
+                "these sums are of two jobs, or of two stages of one",
+                fix="add up the sums of one job; job.sums of the second stage is that of job.standardised",
+            )
+        if self.kind and other.kind and self.kind != other.kind:
+            raise RecordError(
+                "row ids are numbers in one batch and texts in another",
+                fix="give the column of row ids one type in all files",
+            )
+        if self.rows + other.rows >= MOST_ROWS:
+            raise RecordError(
+                f"{self.rows + other.rows:,} rows are more than the sums can hold",
+                fix=f"give a table of less than {MOST_ROWS:,} rows",
+            )
+        return Sums(
+            self.cells + other.cells,
+            self.rows + other.rows,
+            self.taken + other.taken,
+            self.nulls + other.nulls,
+            (self.ids + other.ids) % 2**64,
+            self.kind or other.kind,
+            self.job,
+        )
+
+    def __radd__(self, other: object) -> Sums:
+        # As the built-in `sum` begins.
+        return self if type(other) is int and other == 0 else NotImplemented
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sums) and self._bytes() == other._bytes()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _bytes(self) -> bytes:
+        """All of it, for a MAC."""
+        counts = (self.rows, self.taken, self.nulls, self.ids, self.kind, self.job)
+        return repr(counts).encode() + self.cells.astype("<i8").tobytes()
+
+    def __repr__(self) -> str:
+        return f"<Sums of {self.rows} rows>"
+
+
+class Job:
+    """A private learner of a whole table: plain data, to be sent to tasks; it holds no key.
+
+    Two stages read the table once each. In the first a sample of the rows, chosen by a hash of their ids,
+    gives private means and spreads (`standardised`). In the second all other rows, standardised by them, give
+    the second moments from which the model is computed (`release`). In both `sums` of any cut of the table
+    add up to the same bits.
+
+    Parameters
+    ----------
+    learner
+        A new `auc.PairFTRL` or `ranking.PairFTRL` with its budget, `bounds` and labels. Its features are
+        `features`, or those with bounds. Its `warmup` is the expected size of the sample; None: as of a
+        stream of so many records.
+    label
+        Column of the label.
+    rows
+        Number of rows of the table, which is public. Another number is refused before anything is spent.
+    row_id
+        Column that names each row: whole numbers or texts, which are public.
+    salt
+        Public text from which the sample is drawn, such as a name and a date. A job is made again, after its
+        driver has died, with the same salt.
+
+    Attributes
+    ----------
+    stage
+        1, or 2 after `standardised`.
+    digest
+        Digest of all that the job consists of, bounds and released numbers bit for bit.
+    releases
+        The mechanism card: a line for each of the two releases; of the first stage that of the sample alone,
+        for the expected number of rows.
+
+    Raises
+    ------
+    ConfigError
+        If a parameter is out of range, or the learner is not one that can learn from a table.
+
+    Notes
+    -----
+    Guarantee (docs/privacy 10.7): (epsilon, delta) for the content of one row, label included. Each release
+    spends the budget on other rows, so both together spend it once. A further attempt at a release is charged
+    as one of its own. What is assumed of the table is in `history.ASSUMED`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair import auc, history
+    >>> rng = np.random.default_rng(1)
+    >>> x = rng.uniform(-1, 1, (4000, 2))
+    >>> table = {"id": np.arange(4000), "a": x[:, 0], "b": x[:, 1], "fraud": x[:, 0] > 0.3}
+    >>> learner = auc.PairFTRL(epsilon=1.0, delta=1e-6, bounds={"a": (-1, 1), "b": (-1, 1)})
+    >>> job = history.Job(learner, label="fraud", rows=4000, row_id="id", salt="an example")
+    >>> parts = [{name: column[i::3] for name, column in table.items()} for i in range(3)]
+    >>> sum(map(job.sums, parts)) == job.sums(table)
+    True
+    """
+
+    __slots__ = ("_plain", "_standardisation")
+
+    _plain: _Plain
+    _standardisation: Standardisation | None
+
+    def __init__(self, learner: Learner, *, label: Any, rows: int, row_id: Any, salt: str) -> None:
+        names = _checked_learner(learner)
+        if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or not 0 < rows < MOST_ROWS:
+            raise ConfigError(f"rows is {rows!r}", fix=f"give the number of rows, below {MOST_ROWS:,}")
+        if not isinstance(salt, str):
+            raise ConfigError(f"salt is a {type(salt).__name__}", fix="give a text, which is public")
+        for role, name in (("label", label), ("row_id", row_id)):
+            if type(name) not in (str, int):
+                raise ConfigError(f"{role} is {name!r}", fix="give the name of a column")
+            if name in names or label == row_id:
+                raise ConfigError(
+                    f"the column {name!r} is {role}, and is something else too",
+                    fix="give features, label and row_id columns of their own",
+                )
+        _check_texts(
+            salt, label, row_id, *names, getattr(learner, "positive", 0), getattr(learner, "negative", 0)
+        )
+        settings = _settings(learner, names, int(rows))
+        names = Design(names, settings.bounds).names
+        self._plain = _Plain(
+            learner="auc.PairFTRL" if isinstance(learner, auc.PairFTRL) else "ranking.PairFTRL",
+            epsilon=settings.epsilon,
+            delta=settings.delta,
+            radius=None if learner.radius is None else float(learner.radius),
+            warmup=None if learner.warmup is None else int(learner.warmup),
+            features=plain_names(names),
+            bounds=tuple((name, settings.bounds[name]) for name in names if name in settings.bounds),
+            **_plain_target(learner),
+            label=label,
+            row_id=row_id,
+            rows=int(rows),
+            salt=salt,
+            below=settings.warmup * 2**64 // int(rows),
+        )
+        self._standardisation = None
+        target = self._target()
+        if isinstance(target, BinaryTarget) and target.wide_labels:
+            raise ConfigError(
+                f"the label {self._plain.positive!r} or {self._plain.negative!r} is a number that doubles do "
+                "not hold",
+                fix="turn labels into texts: a column of such numbers is rounded if one row has none",
+            )
+        for text in doubts(settings.epsilon, settings.delta, int(rows), "rows"):
+            warnings.warn(text, PrivacyWarning, stacklevel=2)
+        for release in (self._sample_release(settings.warmup), _moments(settings, settings.warmup)):
+            # Before the sizes of both parts are known: what is refused later has spent the first stage.
+            rounding_limit([release.card], settings.epsilon, settings.delta)
+
+    def __getstate__(self) -> tuple[_Plain, Standardisation | None]:
+        return self._plain, self._standardisation
+
+    def __setstate__(self, state: tuple[_Plain, Standardisation | None]) -> None:
+        self._plain, self._standardisation = state
+
+    def __repr__(self) -> str:
+        return f"<Job of {self._plain.rows:,} rows, stage {self.stage}>"
+
+    @property
+    def stage(self) -> Literal[1, 2]:
+        """1, or 2 after `standardised`."""
+        return 1 if self._standardisation is None else 2
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that the job consists of, as a hexadecimal text."""
+        return self._digest(self._standardisation)
+
+    def _digest(self, standardisation: Standardisation | None) -> str:
+        released = None if standardisation is None else asdict(standardisation)
+        text = json.dumps(_exact([_NAME, asdict(self._plain), released]), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The mechanism card: a line for each release."""
+        expected = self._plain.rows * self._plain.below // 2**64
+        done = self._standardisation
+        first = self._sample_release(expected if done is None else done.sampled)
+        return (first.card,) if done is None else (first.card, _moments(self._settings(), done.sampled).card)
+
+    # ---- what follows from the plain values ------------------------------------------------------------
+
+    def _learner(self) -> Learner:
+        plain = self._plain
+        options: dict[str, Any] = {
+            "radius": plain.radius,
+            "warmup": plain.warmup,
+            "features": list(plain.features),
+            "bounds": dict(plain.bounds),
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # the job has warned
+            if plain.relevance is not None:
+                return ranking.PairFTRL(plain.epsilon, plain.delta, relevance=plain.relevance, **options)
+            options |= {"positive": plain.positive, "negative": plain.negative}
+            return auc.PairFTRL(plain.epsilon, plain.delta, **options)
+
+    def _target(self) -> Target:
+        plain = self._plain
+        if plain.relevance is not None:
+            return RelevanceTarget(plain.relevance)
+        return BinaryTarget(plain.positive, plain.negative)
+
+    def _new_state(self, sampled: int) -> TableMomentsState:
+        kind = TableMomentsState if self._plain.relevance is None else RankingTableState
+        return kind(plan_table_moments(self._settings(), self._plain.rows - sampled))
+
+    def _settings(self) -> Settings:
+        return _settings(self._learner(), self._plain.features, self._plain.rows)
+
+    def _design(self) -> Design:
+        design = Design(self._plain.features, dict(self._plain.bounds))
+        done = self._standardisation
+        if done is not None:
+            design.cap = done.cap
+            design.standardise(np.array(done.mean), np.array(done.factor))
+        return design
+
+    def _sample_release(self, sampled: int) -> SumsRelease:
+        d = len(self._plain.features)
+        return sample_release(plan_sample(self._settings().mu, d, sampled), d)
+
+    def _state(self) -> TableMomentsState:
+        """The model's state, before its release."""
+        done = self._standardisation
+        assert done is not None
+        state = self._new_state(done.sampled)
+        state.centre(done.centre)
+        state.begin_with(np.array(done.cross))
+        return state
+
+    # ---- the two passes --------------------------------------------------------------------------------
+
+    def sums(self, batch: Any) -> Sums:
+        """Exact sums over the rows of a batch, for the stage of this job.
+
+        A row with a feature that is missing, NaN or infinite is a null row: it adds 0. The bits of the sum of
+        all batches do not depend on how the table is cut, nor on the order of rows or batches.
+
+        Parameters
+        ----------
+        batch
+            A pandas or polars data frame, an Arrow table or record batch, a mapping from names to arrays, or
+            an array (n, columns), whose columns are 0, 1, ...
+
+        Raises
+        ------
+        RecordError
+            If a column is missing or has another type, a whole row has no label, or a row id is missing or
+            occurs twice in the batch. The message quotes no value.
+        """
+        plain, done, design = self._plain, self._standardisation, self._design()
+        rows = read_batch(batch, plain.features, plain.label, plain.row_id, plain.salt)
+        raw, (hashes, kind) = rows.values, rows.ids
+        sampled = hashes < np.uint64(plain.below)
+        mine = sampled if done is None else ~sampled
+        whole = np.asarray(np.isfinite(raw).all(axis=1))
+        labels = label_numbers(rows, whole, self._target(), plain.label)[mine]
+        raw = raw[mine]
+        d = len(plain.features)
+        cells = np.zeros(3 * d + 1 if done is None else d * (d + 1) // 2 + d, dtype=np.int64)
+        for start in range(0, len(raw), _CHUNK):
+            part, ys = raw[start : start + _CHUNK], labels[start : start + _CHUNK]
+            ready, usable = np.empty(part.shape), np.empty(len(part))
+            if done is None:
+                design.clip(part, ready, usable)
+                cells += sample_sums(ready, ys)
+            else:
+                design.prepare(part, ready, usable)
+                cells += product_sums(ready, ys, done.centre)
+        return Sums(
+            cells,
+            len(hashes),
+            int(mine.sum()),
+            int(np.isnan(labels).sum()),
+            fingerprint(hashes),
+            kind,
+            self.digest,
+        )
+
+    def standardised(
+        self, sums: Sums, key: NoiseKey | bytes, *, account: str | Path, new_attempt: bool = False
+    ) -> Job:
+        """Release means and spreads from the sums of the first stage: the job of the second stage.
+
+        Parameters
+        ----------
+        sums
+            Of the whole table.
+        key
+            The noise key, a `streampair.privacy.NoiseKey` or its at least 32 bytes.
+        account
+            The account file of this job. The attempt is written to it, and on disk, before noise is drawn.
+        new_attempt
+            Whether to release again after an attempt that has returned, or that was interrupted and had other
+            sums. It is charged as a release of its own.
+
+        Raises
+        ------
+        ConfigError
+            If the sums are of another job or stage, or the key is missing.
+        RecordError
+            If the table has another number of rows than was declared, or too few in a stage.
+        PrivacyError
+            If an attempt was made before, and no new one is asked for.
+        StoreError
+            If the account cannot be used.
+        """
+        if self._standardisation is not None:
+            raise ConfigError("this job is standardised already", fix="use release, or the first job")
+        self._check(sums)
+        if not 0 < sums.taken < self._plain.rows:
+            raise RecordError(
+                f"the sample has {sums.taken} of {self._plain.rows} rows, by the hashes of their ids",
+                fix="give each row an id of its own, and more rows",
+            )
+
+        def finish(drawn: Floats, book: AttemptAccount) -> Standardisation:
+            d = len(self._plain.features)
+            plan = plan_sample(self._settings().mu, d, sums.taken)
+            warmup = Warmup(plan, d)
+            means = np.zeros((3, d + 1))
+            means[0, :d], means[1, :d] = drawn[:d], drawn[d : 2 * d]
+            means[0, d], means[2, :d] = drawn[2 * d], drawn[2 * d + 1 :]
+            mean, factor, label = warmup.read(means / sums.taken)
+            state = self._new_state(sums.taken)
+            state.centre(label)
+            assert warmup.cross is not None
+            return Standardisation(
+                attempt=book.attempts(1),
+                sampled=sums.taken,
+                ids=sums.ids,
+                kind=sums.kind,
+                centre=state._centre,
+                mean=tuple(mean.tolist()),
+                factor=tuple((state.spread * factor).tolist()),
+                cap=float(state.cap),
+                cross=tuple(map(tuple, warmup.cross.tolist())),
+            )
+
+        # The plan of the second stage is made before the attempt: where there is none, nothing is spent.
+        plan_table_moments(self._settings(), self._plain.rows - sums.taken)
+        release = self._sample_release(sums.taken)
+        return self._second(self._attempt(sums, release, key, account, new_attempt, finish))
+
+    def resumed(self, account: str | Path) -> Job | None:
+        """The job of the second stage, as the last attempt at the first one released it; None: there is none.
+
+        It is read from the account, so nothing is released again, and nothing is spent.
+
+        Raises
+        ------
+        PrivacyError, StoreError
+            If the account is of another job, or damaged.
+        """
+        with open_account(account, self._digest(None)) as book:
+            done = book.standardisation()
+        return None if done is None else self._second(done)
+
+    def _second(self, done: Standardisation) -> Job:
+        other = Job.__new__(Job)
+        other._plain, other._standardisation = self._plain, done
+        return other
+
+    def release(
+        self, sums: Sums, key: NoiseKey | bytes, *, account: str | Path, new_attempt: bool = False
+    ) -> Model:
+        """Release the model from the sums of the second stage.
+
+        Parameters
+        ----------
+        sums, key, account, new_attempt
+            As of `standardised`.
+
+        Returns
+        -------
+        Model
+            With its guarantee as `privacy`, and with what was assumed of the table in `metadata`.
+
+        Raises
+        ------
+        ConfigError, RecordError, PrivacyError, StoreError
+            As of `standardised`; RecordError also if the row ids are not those of the first stage.
+        """
+        done = self._standardisation
+        if done is None:
+            raise ConfigError(
+                "this job is of the first stage, which releases no model",
+                fix="call release of the job that standardised returns",
+            )
+        self._check(sums)
+        if (sums.rows - sums.taken, sums.ids, sums.kind) != (done.sampled, done.ids, done.kind):
+            raise RecordError(
+                "the row ids are not those that the first stage has read",
+                fix="read the same table in both stages; a table that has changed is a new job",
+            )
+        state = self._state()
+
+        def finish(drawn: Floats, book: AttemptAccount) -> Model:
+            state.learn_released(drawn)
+            return self._model(state, done, (book.attempts(1), book.attempts(2)))
+
+        model: Model = self._attempt(sums, moments_release(state.plan), key, account, new_attempt, finish)
+        return model
+
+    def _check(self, sums: Sums) -> None:
+        if not isinstance(sums, Sums):
+            raise ConfigError(f"the sums are a {type(sums).__name__}", fix="give the sum of job.sums(batch)")
+        if sums.job != self.digest:
+            raise ConfigError(
+                "these sums are of another job, or of another stage of this one",
+                fix="give the sums of this very job: job.sums(batch) of each batch, added up",
+            )
+        if sums.rows != self._plain.rows:
+            raise RecordError(
+                f"{sums.rows:,} rows were read, and rows={self._plain.rows:,} was declared",
+                fix="read the whole table, each batch once, or declare its number of rows in a new job",
+            )
+
+    def _attempt(
+        self,
+        sums: Sums,
+        release: SumsRelease,
+        key: NoiseKey | bytes,
+        path: str | Path,
+        new: bool,
+        finish: Any,
+    ) -> Any:
+        """Charge an attempt, draw its noise, and return what is made of the release."""
+        secret = NoiseKey.of(key)
+        if secret is None:
+            raise ConfigError(
+                "the noise key is None", fix="give 32 random bytes that you keep, or a NoiseKey"
+            )
+        mac = secret.mac()
+        stage, digest = self.stage, self.digest
+        with open_account(path, self._digest(None)) as book:
+            if self._standardisation is not None:
+                book.check_released(self._standardisation)
+            exact = release.identity + sums._bytes()
+
+            def proof(number: int) -> bytes:
+                return mac(f"{_NAME} sums {stage} attempt {number} ".encode() + exact)
+
+            number = book.next_attempt(stage, proof, new=new)
+            self._check_rounding(release.card, number, max(number, book.attempts(3 - stage)))
+            book.begin(stage, proof(number), number)
+            chain = ChainedNoise(secret, f"{_NAME} {digest} stage {stage} attempt {number}".encode())
+            chain.advance(exact)
+            out = finish(release.draw(sums.cells, chain), book)
+            book.finish(stage, out if isinstance(out, Standardisation) else None)
+            return out
+
+    def _check_rounding(self, card: Release, number: int, charged: int) -> None:
+        """Refuse attempts for which the rounding of noise needs more of delta than is kept for it."""
+        epsilon = promised_epsilon(self._settings().mu * math.sqrt(charged), self._plain.delta)
+        rounding_limit([card], epsilon, self._plain.delta, number - 1)
+
+    def _model(self, state: TableMomentsState, done: Standardisation, attempts: tuple[int, int]) -> Model:
+        plain, settings, learner = self._plain, self._settings(), self._learner()
+        charged = max(attempts)
+        mu = settings.mu * math.sqrt(charged)
+        epsilon = plain.epsilon if charged == 1 else promised_epsilon(mu, plain.delta)
+        bounds = dict(plain.bounds)
+        labels = probability = None
+        if isinstance(learner, auc.PairFTRL):
+            link = state.link
+            labels = Labels(plain.positive, None if learner._unnamed else plain_label(learner._negative))
+            probability = Curve(float(link.offset), float(link.slope), 0.0, 1.0)
+        document = LinearModel(
+            class_name=plain.learner,
+            features=plain.features,
+            slots=plain.rows,
+            time=None,
+            privacy=Promise(
+                epsilon_spent=promised_epsilon(mu, plain.delta),
+                epsilon_budget=epsilon,
+                delta=plain.delta,
+                mu_spent=mu,
+                mu_budget=mu,
+                unit=settings.relation.unit,
+                adjacency=settings.relation.adjacency,
+                kind="holds",
+                guarantee="exact accounting of every attempt, in Gaussian differential privacy, of a table "
+                "whose rows are as streampair.history.ASSUMED says: one person each, added once, no content "
+                "in ids, numbers of rows or other rows",
+                horizon=plain.rows,
+            ),
+            metadata={
+                "history": {
+                    "rows": plain.rows,
+                    "sample": done.sampled,
+                    "attempts": list(attempts),
+                    "salt": plain.salt,
+                    "assumed": list(ASSUMED),
+                }
+            },
+            labels=labels,
+            probability=probability,
+            scaling=Scaling(
+                bounds=tuple(bounds.get(name, (-1.0, 1.0)) for name in plain.features),
+                mean=done.mean,
+                factor=done.factor,
+                cap=done.cap,
+            ),
+            weights=tuple(state.average.tolist()),
+        )
+        return Model(decode(encode(document)))
+
+
+def _checked_learner(learner: Any) -> tuple[Any, ...]:
+    """The features of a learner that can learn from a table."""
+    if type(learner) not in (auc.PairFTRL, ranking.PairFTRL):
+        raise ConfigError(
+            f"a {type(learner).__name__} does not learn from sums of a table",
+            fix="use auc.PairFTRL or ranking.PairFTRL",
+        )
+    if learner.slots or learner._private.start is not None:
+        raise ConfigError("the learner has begun", fix="give a new one: it stands for its parameters alone")
+    if learner.noise_key is not None or learner.seed is not None:
+        raise ConfigError(
+            "the learner has a noise key or a seed, and a job goes to tasks that must hold none",
+            fix="leave both out, and give the key to standardised and release",
+        )
+    options = [name for name in ("entity", "auc_share") if getattr(learner, name, None) is not None]
+    options += ["forks"] if learner.forks else []
+    if options:
+        raise ConfigError(f"{options[0]} is set, which sums of a table do not know", fix="leave it out")
+    names = learner.features if learner.features is not None else list(learner.bounds or {})
+    if not names:
+        raise ConfigError(
+            "the features are not known", fix="give the learner bounds= of its features, or features="
+        )
+    return tuple(names)
+
+
+def _check_texts(*values: Any) -> None:
+    """Refuse before a release what a file of the model could not hold after it."""
+    for value in values:
+        try:
+            str(value).encode()
+            usable = not isinstance(value, float) or math.isfinite(value)
+        except UnicodeEncodeError:
+            usable = False
+        if not usable:
+            raise ConfigError(
+                f"{value!r} cannot be written to a file", fix="give names and labels of plain text"
+            )
+
+
+def _plain_target(learner: Learner) -> dict[str, Any]:
+    """Labels of a learner, as plain values."""
+    if isinstance(learner, ranking.PairFTRL):
+        assert learner.relevance is not None
+        low, high = map(float, learner.relevance)
+        return {"positive": None, "negative": None, "relevance": (low, high)}
+    negative = None if learner.negative is None else plain_label(learner.negative)
+    return {"positive": plain_label(learner.positive), "negative": negative, "relevance": None}
+
+
+def _settings(learner: Learner, names: Iterable[Any], rows: int) -> Settings:
+    """The settings of a learner for so many rows."""
+    if learner.horizon not in (None, rows):
+        raise ConfigError(
+            f"the horizon of the learner is {learner.horizon}, and rows={rows}",
+            fix="leave the horizon out: it is the number of rows",
+        )
+    settings = learner.settings_with(features=list(names), horizon=rows)
+    if type(settings.mechanism) not in (Moments, RankingMoments):
+        raise ConfigError(
+            f"a table is learned from second moments, and this learner, of {rows} rows and "
+            f"{settings.features} features, has another mechanism",
+            fix=f"leave mechanism out, and give at least {LEAST_HORIZON} rows and at most 512 features",
+        )
+    return settings
+
+
+def _moments(settings: Settings, sampled: int) -> SumsRelease:
+    """The release of the second stage, where so many of the rows are in the sample."""
+    assert settings.horizon is not None
+    return moments_release(plan_table_moments(settings, settings.horizon - sampled))
+
+
+def fit(
+    job: Job, batches: Iterable[Any], key: NoiseKey | bytes, *, account: str | Path, new_attempt: bool = False
+) -> Model:
+    """Both stages of a job over a table that can be read twice, in this process.
+
+    Parameters
+    ----------
+    job
+        Of the first stage.
+    batches
+        The batches of the table, such as a list of data frames; it is iterated over twice.
+    key, account, new_attempt
+        As of `Job.standardised`; a new attempt is one at both stages. Where the first stage has been
+        released, and the second has not, only the second is done.
+
+    Raises
+    ------
+    ConfigError
+        If the batches can be read only once.
+    RecordError, PrivacyError, StoreError
+        As of `Job.sums`, `Job.standardised` and `Job.release`.
+
+    Examples
+    --------
+    >>> import secrets, tempfile
+    >>> import numpy as np
+    >>> from pathlib import Path
+    >>> from streampair import auc, history
+    >>> rng = np.random.default_rng(1)
+    >>> x = rng.uniform(-1, 1, (4000, 2))
+    >>> table = {"id": np.arange(4000), "a": x[:, 0], "b": x[:, 1], "fraud": x[:, 0] > 0.3}
+    >>> learner = auc.PairFTRL(epsilon=1.0, delta=1e-6, bounds={"a": (-1, 1), "b": (-1, 1)})
+    >>> job = history.Job(learner, label="fraud", rows=4000, row_id="id", salt="an example")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "account.json"
+    ...     model = history.fit(job, [table], secrets.token_bytes(32), account=path)
+    >>> model.score_one({"a": 1.0, "b": 0.0}) > model.score_one({"a": -1.0, "b": 0.0})
+    True
+    >>> round(model.privacy["epsilon_spent"], 6), model.slots
+    (1.0, 4000)
+    """
+    if iter(batches) is batches:
+        raise ConfigError(
+            f"a {type(batches).__name__} can be read once, and there are two stages",
+            fix="give a list of batches, or an object whose __iter__ reads the table from its beginning",
+        )
+    second = None if new_attempt else job.resumed(account)
+    if second is None:
+        second = job.standardised(_total(job, batches), key, account=account, new_attempt=new_attempt)
+    return second.release(_total(second, batches), key, account=account, new_attempt=new_attempt)
+
+
+def _total(job: Job, batches: Iterable[Any]) -> Sums:
+    total: Sums | None = None
+    for batch in batches:
+        part = job.sums(batch)
+        total = part if total is None else total + part
+    if total is None:
+        raise RecordError("the table has no batches", fix="give at least one")
+    return total

@@ -1,0 +1,259 @@
+"""Batches of a table: columns by name, row ids, and which rows are in the sample."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from narwhals.dependencies import get_pyarrow
+from numpy.typing import NDArray
+
+from streampair.base.targets import Target
+from streampair.errors import RecordError
+from streampair.records.features import short
+from streampair.records.frames import open_frame
+
+__all__ = ["Ids", "TableBatch", "fingerprint", "label_numbers", "read_batch"]
+
+Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class TableBatch(NamedTuple):
+    """Rows of a batch.
+
+    Attributes
+    ----------
+    values
+        Values (n, d) in the order of the features; NaN where there is none.
+    labels
+        Labels as they came, None for a gap.
+    ids
+        Their row ids.
+    """
+
+    values: Floats
+    labels: NDArray[Any] | list[Any]
+    ids: Ids
+
+
+class Ids(NamedTuple):
+    """Hashes of row ids (n,), and what the ids are: `"number"` or `"text"`."""
+
+    hashes: Words
+    kind: str
+
+
+def read_batch(
+    batch: Any, features: Sequence[Hashable], label: Hashable, row_id: Hashable, salt: str
+) -> TableBatch:
+    """Columns of a data frame, an Arrow table, a mapping of arrays, or an array (n, columns).
+
+    Raises
+    ------
+    RecordError
+        If a column is missing, has another type than it should, or if a row id is missing or occurs twice.
+    """
+    columns = _columns_of(batch)
+    for name in (*features, label, row_id):
+        if name not in columns:
+            found = ", ".join(short(column) for column in list(columns)[:8])
+            raise RecordError(
+                f"the table has no column {name!r}; it has {found or 'none'}",
+                fix="name the columns of the table in features= or bounds=, label= and row_id=",
+            )
+    lengths = {len(columns[name]) for name in (*features, label, row_id)}
+    if len(lengths) != 1:
+        raise RecordError(
+            f"the columns have different lengths: {', '.join(map(str, sorted(lengths)))}",
+            fix="give one value of each column for every row",
+        )
+    values = np.empty((lengths.pop(), len(features)))
+    for j, name in enumerate(features):
+        values[:, j] = _numbers(name, columns[name])
+    return TableBatch(values, _cells(columns[label]), _hashes(row_id, _cells(columns[row_id]), salt))
+
+
+def _columns_of(batch: Any) -> Mapping[Any, Any]:
+    if isinstance(batch, Mapping):
+        columns = {name: np.asanyarray(column) for name, column in batch.items()}  # with its mask
+        for name, column in columns.items():
+            if column.ndim != 1:
+                raise RecordError(
+                    f"the column {name!r} has shape {column.shape}", fix="give one value for every row"
+                )
+        return columns
+    if isinstance(batch, np.ndarray):
+        if batch.ndim != 2:
+            raise RecordError(
+                f"the array has shape {batch.shape}",
+                fix="give an array (rows, columns), or a mapping from names to columns",
+            )
+        return dict(enumerate(batch.T))
+    arrow = get_pyarrow()
+    if arrow is not None and isinstance(batch, arrow.RecordBatch):
+        batch = arrow.Table.from_batches([batch])
+    frame = open_frame(batch)
+    return {name: frame[:, j] for j, name in enumerate(frame.columns)}
+
+
+def _wrong_type(name: Hashable, kind: object, wanted: str, fix: str) -> RecordError:
+    return RecordError(f"the column {name!r} is of type {kind}, and {wanted}", fix=fix)
+
+
+def _numbers(name: Hashable, column: Any) -> Floats:
+    """A column of numbers or booleans, (n,), NaN for gaps."""
+    wanted, fix = "features are numbers", "turn it into numbers first, or leave it out of the features"
+    if column.dtype in (np.dtype(object), nw.Object):  # as pandas has booleans with gaps
+        cells = column.tolist() if isinstance(column, np.ndarray) else column.to_list()
+        if all(value is None or type(value) in (bool, int, float) for value in cells):
+            return np.array([math.nan if value is None else float(value) for value in cells])
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind not in "biuf":
+            raise _wrong_type(name, column.dtype, wanted, fix)
+        if isinstance(column, np.ma.MaskedArray):
+            filled: Floats = np.ma.filled(np.ma.asarray(column, dtype=np.float64), math.nan)
+            return filled
+        return np.asarray(column, dtype=np.float64)
+    kind = column.dtype
+    if not (kind.is_integer() or kind.is_float() or kind == nw.Boolean) or kind in (nw.Int128, nw.UInt128):
+        # A column of gaps alone has no type of its own.
+        if column.null_count() == len(column):
+            return np.full(len(column), math.nan)
+        raise _wrong_type(name, kind, wanted, fix)
+    if column.null_count():
+        column = column.cast(nw.Float64)
+    return np.asarray(column.to_numpy(), dtype=np.float64)
+
+
+def _cells(column: Any) -> NDArray[Any] | list[Any]:
+    """Cells as an array of numbers or booleans, or else as a list, None for gaps."""
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind in "biufmM" and not isinstance(column, np.ma.MaskedArray):
+            return column
+        listed: list[Any] = column.tolist()
+        return listed
+    kind = column.dtype
+    if (kind.is_integer() or kind.is_float() or kind == nw.Boolean) and not column.null_count():
+        values = np.asarray(column.to_numpy())
+        if values.dtype.kind in "biuf":
+            return values
+    out: list[Any] = column.to_list()
+    return out
+
+
+# ---- labels ----------------------------------------------------------------------------------------------
+
+
+def label_numbers(rows: TableBatch, whole: NDArray[np.bool_], target: Target, name: Hashable) -> Floats:
+    """Labels (n,) as numbers in [-1, 1]; NaN for rows that are not whole, whatever their label.
+
+    Raises
+    ------
+    RecordError
+        If a whole row has no label, or one that was not declared. The message quotes no label.
+    """
+    labels, out = rows.labels, np.full(len(whole), math.nan)
+    if isinstance(labels, np.ndarray):
+        known = labels[whole]
+        if target.real_labels or known.dtype.kind in "biu":
+            out[whole] = target.labels_or_null(known)
+            return _without_gaps(out, whole, target, name)
+        distinct, places = np.unique(known, return_inverse=True)
+        signs = np.array([target.label_or_null(value) for value in distinct.tolist()])
+        out[whole] = signs[places] if len(distinct) else []
+    else:
+        found: dict[tuple[type, Any], float] = {}
+        for i in np.flatnonzero(whole).tolist():
+            value = labels[i]
+            try:
+                key = (type(value), value)
+                if key not in found:
+                    found[key] = target.label_or_null(value)
+                out[i] = found[key]
+            except TypeError:  # a list or a dict
+                out[i] = math.nan
+    return _without_gaps(out, whole, target, name)
+
+
+def _without_gaps(out: Floats, whole: NDArray[np.bool_], target: Target, name: Hashable) -> Floats:
+    """The labels, if every whole row has one."""
+    lost = int(np.count_nonzero(whole & np.isnan(out)))
+    if lost:
+        raise RecordError(
+            f"{lost} rows of a batch have all features, and in the column {name!r} no usable label; "
+            f"{target.advice}",
+            fix="leave no label out: give such a row a label, or, to learn nothing from it, None as one of "
+            "its features",
+            stage="label",
+        )
+    return out
+
+
+# ---- row ids ---------------------------------------------------------------------------------------------
+
+
+def _key_of(salt: str) -> bytes:
+    return hashlib.blake2b(salt.encode(), digest_size=16, person=b"streampair rows").digest()
+
+
+def _mixed(words: Words) -> Words:
+    """The mixing function of SplitMix64, a bijection (Steele, Lea and Flood 2014)."""
+    words = words + _GOLDEN
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _hashes(name: Hashable, ids: NDArray[Any] | list[Any], salt: str) -> Ids:
+    """Hashes (n,) of the ids under the public salt: functions of ids and salt alone."""
+    wanted, fix = "row ids are whole numbers or texts", "give a column that names each row, without gaps"
+    if len(ids) == 0:
+        return Ids(np.empty(0, dtype=np.uint64), "")
+    if isinstance(ids, np.ndarray):
+        if ids.dtype.kind not in "iuf":
+            raise _wrong_type(name, ids.dtype, wanted, fix)
+        most = 2.0 ** (1 + np.finfo(ids.dtype).nmant) if ids.dtype.kind == "f" else 0.0
+        if ids.dtype.kind == "f" and not bool(((np.abs(ids) < most) & (ids == np.floor(ids))).all()):
+            raise _wrong_type(name, ids.dtype, f"{wanted}; some of these are neither", fix)
+        kept = ids.astype(np.uint64 if ids.dtype.kind == "u" else np.int64).view(np.uint64)
+        first, second = np.frombuffer(_key_of(salt), dtype="<u8").astype(np.uint64)
+        hashes, kind = _mixed(_mixed(kept ^ first) ^ second), "number"
+        ordered = np.sort(hashes)  # `np.unique` takes six times as long
+        distinct = 1 + int(np.count_nonzero(ordered[1:] != ordered[:-1]))  # mixing is a bijection
+    else:
+        if any(type(value) is not str for value in ids):
+            if all(type(value) is int for value in ids):
+                numbers = np.array(ids)
+                if numbers.dtype.kind not in "iu":
+                    raise _wrong_type(
+                        name, "int", "some row ids have more than 64 bits", "write them as texts"
+                    )
+                return _hashes(name, numbers, salt)
+            kinds = sorted({type(value).__name__ for value in ids if type(value) is not str})
+            raise _wrong_type(name, ", ".join(kinds), f"{wanted} without gaps", fix)
+        key = _key_of(salt)
+        each = b"".join(
+            hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest()
+            for value in ids
+        )
+        hashes, kind = np.frombuffer(each, dtype="<u8").astype(np.uint64), "text"
+        distinct = len(set(ids))
+    if distinct != len(ids):
+        raise RecordError(
+            f"{len(ids) - distinct} row ids of a batch occur twice in the column {name!r}",
+            fix="join tables one to one, and give every row an id of its own: who is in two rows is not "
+            "protected as a whole",
+        )
+    return Ids(hashes, kind)
+
+
+def fingerprint(hashes: Words) -> int:
+    """A sum over the ids, modulo 2^64: the same for any order, and another one for other ids."""
+    return int(_mixed(hashes ^ _GOLDEN).sum(dtype=np.uint64))

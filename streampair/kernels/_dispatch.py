@@ -1,0 +1,121 @@
+"""How kernels call each other: what a call compiles becomes machine code once, in that of the caller.
+
+Numba compiles a function that another one calls as if Python were to call it, too: with what converts
+arguments, optimised, and as machine code, all below it included. Its caller then does so again with the lot.
+So a kernel has a second dispatcher, which stands for it in other kernels, and stops before all that. The bits
+of a result depend on neither: no optimisation of LLVM changes them unless numba asks for fastmath.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# numba has no types
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.core import codegen, compiler, environment, registry, typed_passes, types
+from numba.core.compiler_machinery import register_pass
+
+
+class _CodeOfOne(codegen.JITCodeLibrary):
+    """The code of one kernel, not optimised, and without what it calls."""
+
+    def finalize(self) -> None:
+        self._finalized = True
+
+
+class _CodeOfAll(codegen.JITCodeLibrary):
+    """The code of a kernel, with that of all below it."""
+
+    def finalize(self) -> None:
+        below: dict[Any, None] = {}
+        left = list(self._linking_libraries)
+        while left:
+            library = left.pop()
+            if library not in below:
+                below[library] = None
+                left += library._linking_libraries if isinstance(library, _CodeOfOne) else []
+        self._linking_libraries = list(below)
+        super().finalize()
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerPart(typed_passes.NativeLowering):
+    _name = "streampair_lower_part"
+
+    def run_pass(self, state: Any) -> bool:
+        state.library = _CodeOfOne(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        key = object()  # by which its callers find it, in place of an address
+        state.targetctx.insert_user_function(key, state.cr.fndesc, [state.library])
+        state.cr = state.cr._replace(cfunc=key)
+        return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerWhole(typed_passes.NativeLowering):
+    _name = "streampair_lower_whole"
+
+    def run_pass(self, state: Any) -> bool:
+        library = state.library = _CodeOfAll(state.targetctx.codegen(), state.func_id.func_qualname)
+        library.enable_object_caching()
+        super().run_pass(state)
+        for variable in library._final_module.global_variables:
+            found = None if variable.is_declaration else environment.lookup_environment(variable.name)
+            if found is not None:  # numba sets that of the kernel itself
+                library.codegen.set_env(variable.name, found)
+        return True
+
+
+def _pipeline(lower: Any) -> Any:
+    """Numba's pipeline with another last step."""
+
+    class Pipeline(compiler.CompilerBase):
+        def define_pipelines(self) -> list[Any]:
+            made = compiler.DefaultPassBuilder.define_nopython_pipeline(self.state)
+            made.passes = [
+                (lower if p is typed_passes.NativeLowering else p, name) for p, name in made.passes
+            ]
+            made.finalize()
+            return [made]
+
+    return Pipeline
+
+
+_COMPILE_PART, _COMPILE_WHOLE = _pipeline(_LowerPart), _pipeline(_LowerWhole)
+_OPTIONS = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True}
+
+
+class _Called(registry.CPUDispatcher):
+    """A kernel as other kernels call it."""
+
+    _type: Any
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        # Numba would compile a function again for each constant that is given to it.
+        plain = [types.unliteral(kind) for kind in args]
+        return super().get_call_template(plain, {name: types.unliteral(kind) for name, kind in kws.items()})
+
+    def add_overload(self, result: Any) -> None:
+        self.overloads[tuple(result.signature.args)] = result
+
+
+class Dispatcher(registry.CPUDispatcher):
+    """A kernel as Python calls it."""
+
+    def __init__(self, function: Callable[..., Any], *_: Any) -> None:
+        self._called = _Called(function, None, {**_OPTIONS, "no_cpython_wrapper": True}, _COMPILE_PART)
+        super().__init__(function, None, _OPTIONS, _COMPILE_WHOLE)
+
+    @property
+    def _type(self) -> Any:
+        """What a kernel that calls this one takes it for."""
+        return self._called._type
+
+    @_type.setter
+    def _type(self, value: Any) -> None:
+        """Numba sets what the other dispatcher has already."""
+
+    _numba_type_ = _type

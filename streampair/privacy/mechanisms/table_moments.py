@@ -1,0 +1,312 @@
+"""Second moments of a whole table: exact sums of integers over two disjoint parts, each released once.
+
+The first part, a sample by public coins, gives means, spreads and covariances with the label. All other rows
+are standardised by them and summed. A row is rounded to steps of 2^-16 before anything is multiplied, so sums
+are exact integers: equal for any cut and order of the table, and moved by a row by no more than the lemma
+says, without a term for rounding (docs/privacy 10.7).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streampair.errors import ConfigError
+from streampair.privacy.mechanisms.base import ONE_RECORD, Release, Settings, check_overflow
+from streampair.privacy.mechanisms.second_moments import (
+    MomentsState,
+    RankingMomentsState,
+    SecondMomentsPlan,
+)
+from streampair.privacy.mechanisms.standardization import (
+    CROSS_WEIGHT,
+    SQUARE_WEIGHT,
+    WarmupPlan,
+    moment_sensitivity,
+)
+from streampair.privacy.noise import rounded, scaled
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streampair.privacy.noise import Stream
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+__all__ = [
+    "MOST_ROWS",
+    "PRODUCT_ROWS",
+    "STEPS",
+    "RankingTableState",
+    "SumsRelease",
+    "TableMomentsPlan",
+    "TableMomentsState",
+    "label_steps",
+    "moments_release",
+    "plan_sample",
+    "plan_table_moments",
+    "product_sums",
+    "sample_release",
+    "sample_sums",
+    "steps_in_ball",
+]
+
+STEPS = 2**16
+"""Steps in a unit of a row, whose products are in steps of 2^-32."""
+
+MOST_ROWS = 2**31
+"""Sums of fewer rows fit into 64 bits: a product is at most 2^32."""
+
+PRODUCT_ROWS = 2**21
+"""So many rows at most in one matrix product: all of its sums are integers of at most 2^53, so doubles hold
+them exactly in whatever order they are added."""
+
+_BITS = 16  # of STEPS
+
+
+# ---- exact sums ------------------------------------------------------------------------------------------
+
+
+def steps_in_ball(rows: Floats) -> Floats:
+    """Rows (n, d) of the unit ball in whole steps, with a norm of at most `STEPS`, checked in integers.
+
+    A coordinate is rounded to the nearest step; in a row that this makes too long, towards 0. A row that is
+    then still too long, or not finite, is 0: for rows of the unit ball there is none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy.mechanisms.table_moments import steps_in_ball
+    >>> steps_in_ball(np.array([[0.5, -0.25], [0.6, 0.8], [3.0, 0.0]])).astype(int).tolist()
+    [[32768, -16384], [39321, 52428], [0, 0]]
+    """
+    steps: Floats = np.floor(rows * STEPS + 0.5)
+    # Integers of at most 2^53, so the sum of their squares is exact.
+    long = ~(np.einsum("ij,ij->i", steps, steps) <= STEPS * STEPS)
+    if long.any():
+        shorter = np.trunc(rows[long] * STEPS)
+        shorter[~(np.einsum("ij,ij->i", shorter, shorter) <= STEPS * STEPS)] = 0.0
+        steps[long] = shorter
+    return steps
+
+
+def label_steps(labels: Floats, centre: float) -> Floats:
+    """What labels (n,) in [-1, 1] count in a product: `(y - centre) / (1 + |centre|)` in steps, towards 0."""
+    weight = 1.0 / (1.0 + abs(centre))
+    return np.asarray(np.clip(np.trunc(weight * (labels - centre) * STEPS), -STEPS, STEPS))
+
+
+def sample_sums(rows: Floats, labels: Floats) -> Integers:
+    """Sums of x, x^2, the label, and label times x over rows (n, d) in [-1, 1]: integers (3 d + 1,).
+
+    In steps of 2^-16, 2^-32, 2^-16 and 2^-32. Labels are in [-1, 1]; NaN marks a null row, which adds 0.
+    """
+    whole = ~np.isnan(labels)
+    x, y = (
+        np.clip(np.floor(values * STEPS + 0.5), -STEPS, STEPS).astype(np.int64)
+        for values in (rows[whole], labels[whole])
+    )
+    return np.concatenate((x.sum(axis=0), (x * x).sum(axis=0), [y.sum()], y @ x)).astype(np.int64)
+
+
+def product_sums(rows: Floats, labels: Floats, centre: float) -> Integers:
+    """Sums of x x' and s x over rows (n, d) of the unit ball: integers (d (d + 1) / 2 + d,), steps of 2^-32.
+
+    The lower triangle of x x', row by row. s are the `label_steps` of the labels; NaN marks a null row, which
+    adds 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streampair.privacy.mechanisms.table_moments import STEPS, product_sums
+    >>> sums = product_sums(np.array([[0.5, -0.5]]), np.array([-1.0]), 0.0)
+    >>> (sums / STEPS**2).tolist()
+    [0.25, -0.25, 0.25, -0.5, 0.5]
+    """
+    d = rows.shape[1]
+    lower = np.tril_indices(d)
+    total = np.zeros(len(lower[0]) + d, dtype=np.int64)
+    rows, labels = rows[~np.isnan(labels)], labels[~np.isnan(labels)]
+    for start in range(0, len(rows), PRODUCT_ROWS):
+        x = np.empty((len(rows[start : start + PRODUCT_ROWS]), d + 1))
+        x[:, :d] = steps_in_ball(rows[start : start + PRODUCT_ROWS])
+        x[:, d] = label_steps(labels[start : start + PRODUCT_ROWS], centre)
+        products = (x.T @ x).astype(np.int64)
+        total += np.concatenate((products[:d, :d][lower], products[d, :d]))
+    return total
+
+
+# ---- their releases --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SumsRelease:
+    """One release of exact sums: `grid rnd((T + noise) / grid)`, rounded once, after the noise is added.
+
+    Parameters
+    ----------
+    card
+        The line of the mechanism card.
+    bits
+        Binary digits of each sum that are finer than the grid, (p,), at least 0.
+    sigmas
+        Noise std of each sum, (p,), in units of the records.
+    grid
+        Step of what is released, a power of two.
+    """
+
+    card: Release
+    bits: Integers
+    sigmas: Floats
+    grid: float
+
+    @property
+    def identity(self) -> bytes:
+        """All that scales or shapes it, bit for bit: two releases that differ in it share no noise."""
+        fitted = (self.bits.astype("<i8"), self.sigmas.astype("<f8"), np.array([self.grid], dtype="<f8"))
+        return b"".join(part.tobytes() for part in fitted)
+
+    def draw(self, sums: Integers, stream: Stream) -> Floats:
+        """The released sums (p,), in units of the records, under noise from the stream."""
+        noise = scaled(stream.take(len(sums)), self.sigmas / self.grid)
+        whole = sums >> self.bits
+        part = np.ldexp((sums - (whole << self.bits)).astype(np.float64), -self.bits)
+        return np.asarray(self.grid * (whole + rounded(_plus(noise, part))))
+
+
+def _plus(number: Floats, small: Floats) -> Floats:
+    """Sums of double-doubles (2, n) and doubles (n,), by the exact sum of two doubles (Knuth)."""
+    high, low = number
+    total = high + small
+    back = total - high
+    low = low + ((high - (total - back)) + (small - back))
+    out = total + low
+    return np.stack((out, low - (out - total)))
+
+
+def plan_sample(mu: float, dim: int, rows: int) -> WarmupPlan:
+    """The release of the sample's sums: that of the warm-up (docs/privacy 4.4), without a term for rounding.
+
+    Examples
+    --------
+    >>> from streampair.privacy.mechanisms.table_moments import plan_sample
+    >>> plan = plan_sample(0.5, dim=20, rows=1000)
+    >>> plan.sigma_sum  # the root of 5 d, over mu
+    20.0
+    """
+    sigma = moment_sensitivity(dim, labels=True, cross=True) / mu
+    plan = WarmupPlan(mu, rows, sigma, sigma / SQUARE_WEIGHT, True, ONE_RECORD, True)
+    check_overflow(20.0 * max(plan.sigmas) * plan.PER_UNIT, "noise of the sample")
+    return plan
+
+
+def sample_release(plan: WarmupPlan, dim: int) -> SumsRelease:
+    """The release of `sample_sums`."""
+    grid, bits = 1.0 / WarmupPlan.PER_UNIT, int(math.log2(WarmupPlan.PER_UNIT))
+    sensitivity = moment_sensitivity(dim, labels=True, cross=True)
+    sigmas = np.repeat([*plan.sigmas[:2], plan.sigmas[0], plan.sigmas[2]], [dim, dim, 1, dim])
+    blank = math.sqrt(dim * (1.0 + SQUARE_WEIGHT**2 + CROSS_WEIGHT**2) + 1.0)
+    card = Release(
+        name="sums of x, of x^2, of the labels and of label times x over the sample",
+        domain="features scaled and clipped to [-1, 1], a label in [-1, 1]",
+        relation=plan.relation,
+        lemma="docs/privacy, Lemma 60 and Lemma 98",
+        sensitivity=sensitivity,
+        sigma=plan.sigma_sum,
+        replace=sensitivity / plan.sigma_sum,
+        blank=min(blank, sensitivity) / plan.sigma_sum,
+        releases=1,
+        coordinates=len(sigmas),
+        grid=grid,
+        draws=float((sigmas / grid + 1.0).sum()),
+    )
+    finer = np.repeat([_BITS, 2 * _BITS, _BITS, 2 * _BITS], [dim, dim, 1, dim]) - bits
+    return SumsRelease(card, finer, sigmas, grid)
+
+
+@dataclass(frozen=True, eq=False)
+class TableMomentsPlan(SecondMomentsPlan):
+    """Second moments with one release, of the sums of all learned rows.
+
+    The sums are exact, so a row moves them by at most the diameter: nothing is added for rounding.
+    """
+
+    @property
+    def _one_move(self) -> float:
+        return self.diameter
+
+    def card(self) -> tuple[Release, ...]:
+        """The one release."""
+        (release,) = super().card()
+        return (
+            replace(
+                release,
+                name="second moments of all rows that are not in the sample",
+                lemma="docs/privacy, Lemma 31 and Lemma 98",
+            ),
+        )
+
+
+def plan_table_moments(settings: Settings, rows: int) -> TableMomentsPlan:
+    """The plan for this number of rows, with the budget and the features of a learner's settings."""
+    assert settings.features is not None
+    # The first block would be longer than the table: the only release is that of all rows.
+    plan = TableMomentsPlan(settings.mu, settings.features, 10.0 * rows, rows, settings.radius)
+    if plan.releases(rows) != 1 or not 2.0**-32 <= plan.grid <= 1.0:
+        raise ConfigError(
+            f"no plan for {rows} rows of {settings.features} features",
+            fix="give more rows, or fewer features",
+        )
+    return plan
+
+
+def moments_release(plan: TableMomentsPlan) -> SumsRelease:
+    """The release of `product_sums`.
+
+    The noise has one std in coordinates in which the norm is Frobenius', where a cell beside the diagonal
+    counts `sqrt 2` times: so such a cell has `sqrt 2` times less.
+    """
+    d = plan.features
+    i, j = np.tril_indices(d)
+    sigmas = np.full(plan.dim, plan.sigma_last)
+    sigmas[: len(i)][i != j] /= math.sqrt(2.0)
+    bits = 2 * _BITS + round(math.log2(plan.grid))
+    return SumsRelease(plan.card()[0], np.full(plan.dim, bits), sigmas, plan.grid)
+
+
+class TableMomentsState(MomentsState):
+    """The model of a table, from its one release.
+
+    Parameters
+    ----------
+    plan
+        The calibrated release.
+    """
+
+    plan: TableMomentsPlan
+
+    def learn_released(self, sums: Floats) -> None:
+        """Compute the model from what `moments_release` has drawn, (dim,)."""
+        d, plan = self.plan.features, self.plan
+        value = sums.copy()
+        i, j = np.tril_indices(d)
+        value[: len(i)][i != j] *= math.sqrt(2.0)
+        slots, std = plan.weighed(plan.horizon or 0), plan.sigma_last
+        self._last[:] = value
+        self._weighted += (slots / (std * std)) * value
+        self._numbers[1] += (slots / std) * (slots / std)
+        self.steps = plan.horizon or 0
+        self._releases = 1
+        self._solve()
+
+    def take(self, batch: Any, stream: Any) -> None:
+        """Not for a table, whose rows are summed elsewhere."""
+        raise NotImplementedError
+
+
+class RankingTableState(TableMomentsState, RankingMomentsState):
+    """The same for relevances, whose model is another function of the release."""

@@ -1,0 +1,760 @@
+"""Sums of a table and their releases (docs/privacy 10.7): the lemma, the account, an audit of both stages."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import math
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.moments import climb
+from naive import table_moments as naive
+from scipy import stats
+
+from streampair import auc, history
+from streampair.errors import ConfigError, PrivacyError, StoreError
+from streampair.history import jobs
+from streampair.history.jobs import Job, Sums
+from streampair.privacy import mu_from
+from streampair.privacy.mechanisms.second_moments import second_moments_diameter
+from streampair.privacy.mechanisms.standardization import (
+    CROSS_WEIGHT,
+    SQUARE_WEIGHT,
+    Warmup,
+    moment_sensitivity,
+)
+from streampair.privacy.mechanisms.table_moments import (
+    STEPS,
+    SumsRelease,
+    label_steps,
+    moments_release,
+    plan_sample,
+    product_sums,
+    sample_release,
+    sample_sums,
+    steps_in_ball,
+)
+from streampair.privacy.noise import ChainedNoise, NoiseKey, NormalStream, rounded, scaled
+
+KEY = bytes(range(32))
+N, NAMES = 600, ("a", "b", "c")
+Table = dict[str, np.ndarray]
+
+
+def table(seed: int = 0, rows: int = N) -> Table:
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, (rows, len(NAMES)))
+    x[rng.random(rows) < 0.05, 1] = math.nan
+    columns: Table = dict(zip(NAMES, x.T, strict=True))
+    return {**columns, "y": x[:, 0] + rng.normal(size=rows) > 0, "id": np.arange(rows) * 7 + 3}
+
+
+def job(rows: int = N, epsilon: float = 1.0, **options: Any) -> Job:
+    learner = auc.PairFTRL(epsilon=epsilon, delta=1e-4, bounds=dict.fromkeys(NAMES, (-2, 2)), **options)
+    return Job(learner, label="y", rows=rows, row_id="id", salt="salt")
+
+
+def part(columns: Table, rows: Any) -> Table:
+    return {name: column[rows] for name, column in columns.items()}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "account.json"
+
+
+# ---- the sums --------------------------------------------------------------------------------------------
+
+
+def rows_of(rng: np.random.Generator, count: int = 40, d: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the unit ball, many of them on its border, and labels."""
+    x = rng.normal(size=(count, d))
+    x /= np.maximum(np.linalg.norm(x, axis=1), rng.choice([1e-9, 1.0, 3.0], count))[:, None]
+    x[0] = [1.0, 0.0, 0.0, 0.0]
+    return x, np.where(
+        rng.random(count) < 0.5, rng.choice([1.0, -1.0, math.nan], count), rng.uniform(-1, 1, count)
+    )
+
+
+def test_sums_are_those_of_whole_numbers() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x, y = rows_of(rng)
+        centre = rng.uniform(-0.98, 0.98)
+        steps = label_steps(np.linspace(-1, 1, 101), centre)
+        assert np.abs(steps).max() <= STEPS
+        assert steps.tolist() == [naive.label_steps(v, centre) for v in np.linspace(-1, 1, 101).tolist()]
+        assert steps_in_ball(3.0 * x).tolist() == [naive.steps_in_ball(row) for row in (3.0 * x).tolist()]
+        assert product_sums(x, y, centre).tolist() == naive.product_sums(x.tolist(), y.tolist(), centre)
+        assert sample_sums(x, y).tolist() == naive.sample_sums(x.tolist(), y.tolist())
+    bad = np.array([[math.nan, 0.5], [math.inf, 0.0], [1e300, 1e300], [0.8, 0.6]])
+    assert not steps_in_ball(bad)[:3].any()
+    for row in steps_in_ball(bad).astype(int).tolist():
+        assert sum(k * k for k in row) <= STEPS**2
+
+
+def ball(v: np.ndarray) -> np.ndarray:
+    return v / max(1.0, float(np.linalg.norm(v)))
+
+
+def test_no_replacement_moves_the_sums_further() -> None:
+    """In whole numbers, so that no rounding hides: the bound is that of the lemma, and nearly reached."""
+    rng = np.random.default_rng(0)
+    d = 3
+    bound = Fraction(9, 2)
+
+    def of_products(v: np.ndarray, centre: float) -> float:
+        x, z, labels = ball(v[:d]), ball(v[d : 2 * d]), np.clip(v[2 * d :], -1.0, 1.0)
+        one, other = (product_sums(row[None], labels[i : i + 1], centre) for i, row in enumerate((x, z)))
+        square = naive.squared_move(one.tolist(), other.tolist(), d)
+        assert square <= bound
+        return float(square)
+
+    def of_sample(v: np.ndarray) -> float:
+        x, z, labels = (np.clip(part, -1, 1) for part in (v[:d], v[d : 2 * d], v[2 * d :]))
+        moved = sample_sums(x[None], labels[:1]) - sample_sums(z[None], labels[1:])
+        weights = np.repeat([1.0, SQUARE_WEIGHT / STEPS, 1.0, CROSS_WEIGHT / STEPS], [d, d, 1, d]) / STEPS
+        return float(np.linalg.norm(moved * weights))
+
+    best = max(climb(lambda v: of_products(v, 0.0), rng, 2 * d + 2, starts=40, steps=400) for _ in range(4))
+    assert best > 0.95 * float(bound)
+    for centre in (-0.9, 0.4, 0.98):
+        climb(lambda v, centre=centre: of_products(v, centre), rng, 2 * d + 2, starts=40, steps=100)
+    found = max(climb(of_sample, rng, 2 * d + 2, starts=40, steps=400) for _ in range(4))
+    sensitivity = moment_sensitivity(d, labels=True, cross=True)
+    assert 0.95 * sensitivity < found <= sensitivity * (1 + 1e-12)
+
+
+def test_a_row_that_rounding_makes_too_long_is_shortened() -> None:
+    """Of rows on the sphere half would be longer than it: the mutant without the check moves further."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(2000, 5))
+    x /= np.linalg.norm(x, axis=1)[:, None]
+    nearest = np.floor(x * STEPS + 0.5)
+    assert (np.einsum("ij,ij->i", nearest, nearest) > STEPS**2).mean() > 0.3
+    steps = steps_in_ball(x)
+    assert (np.einsum("ij,ij->i", steps, steps) <= STEPS**2).all()
+    assert np.abs(steps - x * STEPS).max() < 1.0
+
+
+def schedule(rng: np.random.Generator, one: Job, columns: Table) -> Sums:
+    """A table in random batches, in a random order of rows and of batches, added up as a random tree."""
+    order = rng.permutation(N)
+    cuts = np.sort(rng.integers(0, N + 1, rng.integers(0, 12)))
+    parts = [one.sums(part(columns, rows)) for rows in np.split(order, cuts)]
+    while len(parts) > 1:
+        i = int(rng.integers(len(parts)))
+        left = parts.pop(i)
+        j = int(rng.integers(len(parts)))
+        parts[j] = pickle.loads(pickle.dumps(parts[j])) + left
+    return parts[0]
+
+
+def test_sums_are_equal_for_any_cut_and_order(path: Path) -> None:
+    columns, first = table(), job()
+    whole = first.sums(columns)
+    second = first.standardised(whole, KEY, account=path)
+    total = second.sums(columns)
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        assert schedule(rng, first, columns) == whole
+        assert schedule(rng, second, columns) == total
+    # A sum of floats would differ.
+    assert len({float(columns["a"][rng.permutation(N)].sum()) for _ in range(20)}) > 1
+    changed = {**columns, "a": columns["a"] + (np.arange(N) == 5) * 2.0**-12}
+    assert first.sums(changed) != whole or second.sums(changed) != total
+
+
+# ---- the parts -------------------------------------------------------------------------------------------
+
+
+def overlaps(one: Job, other: Job, columns: Table) -> list[int]:
+    """Rows that are in both stages, or in none: by their own sums."""
+    found = []
+    for i in range(N):
+        row = part(columns, [i])
+        found += [i] if one.sums(row).taken + other.sums(row).taken != 1 else []
+    return found
+
+
+def test_each_row_is_in_one_stage_and_content_does_not_say_which(path: Path) -> None:
+    columns, first = table(), job()
+    second = first.standardised(first.sums(columns), KEY, account=path)
+    assert overlaps(first, second, columns) == []
+    assert overlaps(first, first, columns) != []  # the check sees a sample that is not disjoint
+    sampled = [first.sums(part(columns, [i])).taken for i in range(N)]
+    other = {**table(1), "id": columns["id"]}
+    blank = {**columns, **{name: np.full(N, math.nan) for name in NAMES}}
+    for content in (other, blank):
+        assert [first.sums(part(content, [i])).taken for i in range(N)] == sampled
+        assert first.sums(content).taken == sum(sampled)
+    # Of the expected size, and another one under another salt.
+    expected = first._settings().warmup
+    assert abs(sum(sampled) - expected) < 5 * math.sqrt(expected)
+    salted = dataclasses.replace(first._plain, salt="other")
+    resalted = Job.__new__(Job)
+    resalted._plain, resalted._standardisation = salted, None
+    assert [resalted.sums(part(columns, [i])).taken for i in range(N)] != sampled
+
+
+def test_a_row_moves_the_sums_of_its_stage_alone(path: Path) -> None:
+    columns, first = table(), job()
+    whole = first.sums(columns)
+    second = first.standardised(whole, KEY, account=path)
+    total = second.sums(columns)
+    for i in range(0, N, 13):
+        changed = {name: column.copy() for name, column in columns.items()}
+        changed["a"][i], changed["b"][i] = -1.5, 0.5
+        moved = [
+            not np.array_equal(one.sums(changed).cells, of.cells)
+            for one, of in ((first, whole), (second, total))
+        ]
+        assert sum(moved) == 1
+        assert moved[0] == bool(first.sums(part(columns, [i])).taken)
+
+
+# ---- one release, rounded once ---------------------------------------------------------------------------
+
+
+def release_of(d: int = 3, mu: float = 0.5) -> SumsRelease:
+    return sample_release(plan_sample(mu, d, 100), d)
+
+
+def oracle(release: SumsRelease, sums: np.ndarray, stream: Any) -> list[Fraction]:
+    grid = Fraction(release.grid)
+    noise = scaled(stream.take(len(sums)), release.sigmas / release.grid)
+    exact = [grid * (Fraction(high) + Fraction(low)) for high, low in noise.T.tolist()]
+    units = [grid / Fraction(2) ** int(bits) for bits in release.bits]
+    return naive.released(sums.tolist(), units, exact, grid)
+
+
+def rounded_alone(release: SumsRelease, sums: np.ndarray, stream: Any) -> np.ndarray:
+    """The mutant: noise is rounded, and the low bits of the sums leave as they are."""
+    noise = rounded(scaled(stream.take(len(sums)), release.sigmas / release.grid))
+    return np.asarray(release.grid * (np.ldexp(sums.astype(np.float64), -release.bits) + noise))
+
+
+def test_what_is_released_is_on_the_grid_and_rounded_once(path: Path) -> None:
+    second = job().standardised(job().sums(table()), KEY, account=path)
+    rng = np.random.default_rng(3)
+    for release in (release_of(), moments_release(second._state().plan)):
+        for seed in range(30):
+            sums = rng.integers(-(2**50), 2**50, len(release.sigmas))
+            drawn = release.draw(sums, NormalStream(seed))
+            assert [Fraction(value) for value in drawn.tolist()] == oracle(release, sums, NormalStream(seed))
+            assert (drawn / release.grid == np.floor(drawn / release.grid)).all()
+            mutant = rounded_alone(release, sums, NormalStream(seed)) / release.grid
+            assert (mutant != np.floor(mutant)).any()
+
+
+def test_a_sum_next_to_a_border_is_rounded_as_the_exact_one() -> None:
+    """Noise and sum that meet within 2^-80 of a step of the middle between two."""
+    release = dataclasses.replace(release_of(1), bits=np.array([22, 22, 22, 22]))
+
+    class Near(NormalStream):
+        def take(self, count: int) -> np.ndarray:
+            part = np.array([0.5 - 2.0**-22 * k for k in (1, 3, 5, 7)])
+            return np.stack((part, [2.0**-80, -(2.0**-80), 0.0, 2.0**-79]))
+
+    release = dataclasses.replace(release, sigmas=np.full(4, release.grid))
+    sums = np.array([1, 3, 5, 7]) + (np.array([3, -9, 4, 0]) << 22)
+    drawn = release.draw(sums, Near(0)) / release.grid
+    assert drawn.tolist() == [4.0, -9.0, 5.0, 1.0]
+    assert [Fraction(v) * Fraction(release.grid) for v in drawn.tolist()] == oracle(release, sums, Near(0))
+
+
+def test_the_noise_has_the_size_that_the_budget_asks_for(path: Path) -> None:
+    second = job().standardised(job().sums(table()), KEY, account=path)
+    mu = second._settings().mu
+    assert mu == pytest.approx(mu_from(1.0, 1e-4), rel=1e-3)
+    for release, sensitivity in (
+        (release_of(3, mu), moment_sensitivity(3, labels=True, cross=True)),
+        (moments_release(second._state().plan), second_moments_diameter()),
+    ):
+        assert release.card.replace <= mu * (1 + 1e-12)
+        zeros = np.zeros(len(release.sigmas), dtype=np.int64)
+        noise = np.array([release.draw(zeros, NormalStream(seed)) for seed in range(300)])
+        # In the coordinates in which the sensitivity is measured all noise has one size.
+        weights = np.ones(len(zeros))
+        if sensitivity == second_moments_diameter():
+            i, j = np.tril_indices(3)
+            weights[: len(i)][i != j] = math.sqrt(2.0)
+        else:
+            weights = np.repeat([1.0, SQUARE_WEIGHT, 1.0, CROSS_WEIGHT], [3, 3, 1, 3])
+        total = float(((noise * weights * mu / sensitivity) ** 2).sum())
+        assert 1e-5 < stats.chi2.cdf(total, noise.size) < 1 - 1e-5
+        # The mutant with a tenth less would not pass.
+        assert stats.chi2.cdf(0.81 * total, noise.size) < 1e-5
+
+
+# ---- attempts --------------------------------------------------------------------------------------------
+
+
+class Crash(Exception):
+    """Power failure."""
+
+
+def crash(monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    """The process ends before the noise is drawn, or after it and before the result is returned."""
+    draw = SumsRelease.draw
+
+    def ends(self: SumsRelease, sums: np.ndarray, stream: Any) -> np.ndarray:
+        if after:
+            draw(self, sums, stream)
+        raise Crash
+
+    monkeypatch.setattr(SumsRelease, "draw", ends)
+
+
+def written(path: Path) -> list[tuple[int, bool]]:
+    return [(a["stage"], a["finished"]) for a in json.loads(path.read_text())["attempts"]]
+
+
+def test_an_attempt_is_written_before_its_noise_is_drawn(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, take = [], ChainedNoise.take
+
+    def look(self: ChainedNoise, count: int) -> np.ndarray:
+        seen.append(written(path))
+        return take(self, count)
+
+    monkeypatch.setattr(ChainedNoise, "take", look)
+    columns, first = table(), job()
+    second = first.standardised(first.sums(columns), KEY, account=path)
+    second.release(second.sums(columns), KEY, account=path)
+    assert seen == [[(1, False)], [(1, True), (2, False)]]
+    assert written(path) == [(1, True), (2, True)]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert KEY.hex() not in path.read_text()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupted_attempt_is_finished_free_by_equal_sums_alone(
+    after: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns, first = table(), job()
+    sums, other = first.sums(columns), first.sums({**table(1), "id": columns["id"]})
+    with monkeypatch.context() as patch:
+        crash(patch, after)
+        with pytest.raises(Crash):
+            first.standardised(sums, KEY, account=path)
+    assert written(path) == [(1, False)]
+    with pytest.raises(PrivacyError, match="was interrupted, and had other sums"):
+        first.standardised(other, KEY, account=path)
+    with pytest.raises(PrivacyError, match="was interrupted, and had other sums"):
+        first.standardised(sums, KEY[::-1], account=path)
+    assert written(path) == [(1, False)]
+    second = first.standardised(sums, KEY, account=path)
+    assert written(path) == [(1, True)]
+    # The same bits as without an interruption.
+    assert first.standardised(sums, KEY, account=path.with_name("b.json")).digest == second.digest
+    model = second.release(second.sums(columns), KEY, account=path)
+    assert model.privacy["epsilon_spent"] == pytest.approx(1.0)
+
+
+def test_a_new_attempt_is_asked_for_and_charged_whatever_the_sums(path: Path) -> None:
+    columns, first = table(), job()
+    sums, other = first.sums(columns), first.sums({**table(1), "id": columns["id"]})
+    second = first.standardised(sums, KEY, account=path)
+    refusals = []
+    for again in (sums, other):  # nobody learns from the refusal whether they were equal
+        with pytest.raises(PrivacyError, match="attempt 1 at stage 1 has been released") as refused:
+            first.standardised(again, KEY, account=path)
+        refusals.append(str(refused.value))
+    assert refusals[0] == refusals[1]
+    assert written(path) == [(1, True)]
+    anew = first.standardised(sums, KEY, account=path, new_attempt=True)
+    assert anew.digest != second.digest
+    one, two = (np.array(j._standardisation.mean) for j in (second, anew) if j._standardisation)
+    assert (one != two).all()
+    assert written(path) == [(1, True), (1, True)]
+    model = anew.release(anew.sums(columns), KEY, account=path)
+    # A row of the sample is in two releases, any other in one: the larger counts.
+    mu = first._settings().mu
+    assert model.privacy["mu_spent"] == pytest.approx(math.sqrt(2) * mu)
+    assert model.privacy["epsilon_spent"] > 1.4
+    assert model.metadata["history"]["attempts"] == [2, 1]
+    third = anew.release(anew.sums(columns), KEY, account=path, new_attempt=True)
+    assert third.privacy["mu_spent"] == pytest.approx(math.sqrt(2) * mu)
+    fourth = anew.release(anew.sums(columns), KEY, account=path, new_attempt=True)
+    assert fourth.privacy["mu_spent"] == pytest.approx(math.sqrt(3) * mu)
+    assert fourth.privacy["epsilon_budget"] == pytest.approx(fourth.privacy["epsilon_spent"])
+
+
+def test_the_second_stage_is_charged_where_the_first_was(path: Path) -> None:
+    """Else three attempts at the first stage are in one account, and the model of another one says one."""
+    columns, first = table(), job()
+    sums = first.sums(columns)
+    first.standardised(sums, KEY, account=path)
+    second = first.standardised(sums, KEY, account=path, new_attempt=True)
+    for other in (path.with_name("fresh.json"), path.with_name("once.json")):
+        if other.stem == "once":
+            first.standardised(sums, KEY, account=other)
+        with pytest.raises(PrivacyError, match="has not released the means and spreads of this job"):
+            second.release(second.sums(columns), KEY, account=other)
+    model = second.release(second.sums(columns), KEY, account=path)
+    assert model.metadata["history"]["attempts"] == [2, 1]
+
+
+def test_the_account_does_not_show_whether_attempts_had_equal_sums(path: Path) -> None:
+    columns, first = table(), job()
+    for again in (False, True):
+        first.standardised(first.sums(columns), KEY, account=path, new_attempt=again)
+    one, two = (attempt["sums"] for attempt in json.loads(path.read_text())["attempts"])
+    assert one != two
+
+
+def test_a_link_to_an_account_stays_one(path: Path) -> None:
+    columns, first = table(), job()
+    link = path.with_name("link.json")
+    link.symlink_to(path)
+    first.standardised(first.sums(columns), KEY, account=link)
+    with pytest.raises(PrivacyError, match="attempt 1 at stage 1 has been released"):
+        first.standardised(first.sums(columns), KEY, account=path)
+    assert link.is_symlink()
+
+
+def test_no_noise_is_used_under_two_standard_deviations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that calibrates otherwise has other noise, and finishes no attempt of this one."""
+    drawn: list[np.ndarray] = []
+    take = ChainedNoise.take
+
+    def look(self: ChainedNoise, count: int) -> np.ndarray:
+        drawn.append(take(self, count))
+        return drawn[-1].copy()
+
+    columns, first = table(), job()
+    sums = first.sums(columns)
+    monkeypatch.setattr(ChainedNoise, "take", look)
+    plan = jobs.plan_sample
+    for name, factor in (("a", 1.0), ("b", 1.0), ("c", 1 + 1e-15)):
+        monkeypatch.setattr(jobs, "plan_sample", lambda mu, d, rows, by=factor: plan(mu / by, d, rows))
+        first.standardised(sums, KEY, account=path.with_name(name))
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not (drawn[0] == drawn[2]).any()
+    with monkeypatch.context() as patch:
+        crash(patch, after=True)
+        with pytest.raises(Crash):
+            first.standardised(sums, KEY, account=path)
+    monkeypatch.setattr(jobs, "plan_sample", plan)
+    with pytest.raises(PrivacyError, match="another key or version"):
+        first.standardised(sums, KEY, account=path)
+
+
+def test_noise_depends_on_all_that_it_should(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[bytes] = []
+    take = ChainedNoise.take
+
+    def look(self: ChainedNoise, count: int) -> np.ndarray:
+        out = take(self, count)
+        drawn.append(out[:, :8].tobytes())
+        return out
+
+    monkeypatch.setattr(ChainedNoise, "take", look)
+    columns = table()
+    changed = {**columns, "a": columns["a"] + 2.0**-10}
+    cases: list[tuple[Job, Table, bytes]] = [
+        (job(), columns, KEY),
+        (job(), changed, KEY),
+        (job(), columns, KEY[::-1]),
+        (job(epsilon=1 + 1e-12), columns, KEY),
+        (job(radius=2.0), columns, KEY),
+    ]
+    for i, (one, content, key) in enumerate(cases):
+        account = path.with_name(str(i))
+        second = one.standardised(one.sums(content), key, account=account)
+        second.release(second.sums(content), key, account=account)
+    assert len(set(drawn)) == len(drawn) == 2 * len(cases)
+
+
+def test_two_drivers_at_once_make_one_attempt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one waits for the lock, and is refused then."""
+    columns, first = table(), job()
+    sums = first.sums(columns)
+    outcomes: list[str] = []
+    inside, waiting = threading.Event(), threading.Event()
+    draw = SumsRelease.draw
+
+    def slowly(self: SumsRelease, sums: np.ndarray, stream: Any) -> np.ndarray:
+        inside.set()
+        assert waiting.wait(60)
+        return draw(self, sums, stream)
+
+    monkeypatch.setattr(SumsRelease, "draw", slowly)
+
+    def drive() -> None:
+        try:
+            first.standardised(sums, KEY, account=path)
+            outcomes.append("released")
+        except PrivacyError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=drive)]
+    threads[0].start()
+    assert inside.wait(60)
+    flock = fcntl.flock
+
+    def note(descriptor: int, operation: int) -> None:
+        waiting.set()  # the first one goes on while this one waits
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", note)
+    threads.append(threading.Thread(target=drive))
+    threads[1].start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(outcomes) == ["refused", "released"]
+    assert written(path) == [(1, True)]
+
+
+KILLED = """
+import os, pickle, sys
+from streampair.privacy.noise import ChainedNoise
+def die(self, count):
+    os.kill(os.getpid(), 9)
+ChainedNoise.take = die
+job, sums = pickle.load(open(sys.argv[1], "rb"))
+job.standardised(sums, bytes(range(32)), account=sys.argv[2])
+"""
+
+
+def test_an_attempt_outlives_a_killed_process(path: Path, tmp_path: Path) -> None:
+    first = job()
+    sums = first.sums(table())
+    (tmp_path / "job").write_bytes(pickle.dumps((first, sums)))
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "job"), str(path)], check=False)
+    assert ended.returncode == -9
+    assert written(path) == [(1, False)]
+    assert first.standardised(sums, KEY, account=path).stage == 2  # the lock is gone with the process
+    assert written(path) == [(1, True)]
+
+
+def test_an_account_of_another_job_or_a_damaged_one_is_refused(path: Path) -> None:
+    first, columns = job(), table()
+    first.standardised(first.sums(columns), KEY, account=path)
+    other = job(radius=2.0)
+    with pytest.raises(PrivacyError, match="the account of another job"):
+        other.standardised(other.sums(columns), KEY, account=path)
+    data = path.read_bytes()
+    for damaged in (data[:-9], b"", b"[]", data.replace(b'"finished":true', b'"finished":2')):
+        path.write_bytes(damaged)
+        with pytest.raises(StoreError, match="is no account of a history job, or is damaged"):
+            first.standardised(first.sums(columns), KEY, account=path, new_attempt=True)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        first.resumed(path / "nowhere" / "account.json")
+
+
+def test_the_first_stage_is_not_done_twice_by_a_fit_that_was_interrupted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns, first = table(), job()
+    batches = [part(columns, slice(i, i + 100)) for i in range(0, N, 100)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "release", lambda *args, **options: (_ for _ in ()).throw(Crash()))
+        with pytest.raises(Crash):
+            history.fit(first, batches, KEY, account=path)
+    assert written(path) == [(1, True)]
+    model = history.fit(first, batches, KEY, account=path)
+    assert written(path) == [(1, True), (2, True)]
+    whole = history.fit(first, [columns], KEY, account=path.with_name("b"))
+    assert model._document.weights == whole._document.weights  # type: ignore[attr-defined]
+    assert first.resumed(path.with_name("c")) is None
+
+
+def test_attempts_end_before_the_rounding_of_noise_exceeds_its_part(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    limit = jobs.rounding_limit
+
+    def look(kinds: Any, epsilon: float, delta: float, forks: int = 0) -> int:
+        counts.append((forks, epsilon))
+        return limit(kinds, epsilon, delta, forks)
+
+    first = job()
+    sums = first.sums(table())
+    monkeypatch.setattr(jobs, "rounding_limit", look)
+    for _ in range(3):
+        first.standardised(sums, KEY, account=path, new_attempt=True)
+    assert [forks for forks, _ in counts] == [0, 1, 2]
+    assert counts[0][1] == pytest.approx(1.0)
+    assert counts[2][1] > 1.7
+
+
+# ---- what tasks hold -------------------------------------------------------------------------------------
+
+
+def holds_key(thing: Any, key: bytes) -> bool:
+    data = pickle.dumps(thing)
+    return any(form in data for form in (key, key.hex().encode(), repr(key).encode()))
+
+
+def test_nothing_that_goes_to_a_task_holds_the_key(path: Path) -> None:
+    columns, first = table(), job()
+    sums = first.sums(columns)
+    second = first.standardised(sums, NoiseKey(KEY), account=path)
+    total = second.sums(columns)
+    model = second.release(total, NoiseKey(KEY), account=path)
+    for thing in (first, sums, second, total):
+        assert not holds_key(thing, KEY)
+        again = pickle.loads(pickle.dumps(thing))
+        assert repr(again) == repr(thing)
+    assert pickle.loads(pickle.dumps(second)).digest == second.digest
+    assert pickle.loads(pickle.dumps(second)).sums(columns) == total
+    assert KEY.hex() not in repr((first, second, sums, model)) + path.read_text()
+    # The mutant: a job that keeps what it was given.
+    assert holds_key((second, KEY), KEY)
+    for learner in (
+        auc.PairFTRL(bounds={"a": (0, 1)}, noise_key=KEY),
+        auc.PairFTRL(bounds={"a": (0, 1)}, seed=1),
+    ):
+        with pytest.raises(ConfigError, match="tasks that must hold none"):
+            Job(learner, label="y", rows=1000, row_id="id", salt="salt")
+
+
+# ---- an audit of the whole path --------------------------------------------------------------------------
+
+EPSILON = 8.0
+REJECT = 4.5  # standard errors
+
+
+def public_standardisation(self: Warmup, released: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """As if the first stage had released this, so that the worst rows of the second one are known."""
+    d = len(NAMES)
+    self.cross = np.stack((np.zeros(d), np.ones(d)))
+    return np.zeros(d), np.ones(d), 0.0
+
+
+class Attack:
+    """Two worst contents of one row of a table of null rows; all that both stages release is seen.
+
+    Parameters
+    ----------
+    sampled
+        Whether the row is one of the sample.
+    """
+
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch, sampled: bool) -> None:
+        self.path = path
+        null = {**table(), **{name: np.full(N, math.nan) for name in NAMES}}
+        one = job(epsilon=EPSILON)
+        place = next(i for i in range(N) if bool(one.sums(part(null, [i])).taken) == sampled)
+        if sampled:  # where the proof of Lemma 60 says
+            contents = [((2.0, 2.0, 2.0), True), ((-0.365, -0.365, -0.365), False)]
+        else:  # of length 1, at an angle at which the product is -1/2
+            contents = [((2.0, 0.0, 0.0), True), ((-1.0, math.sqrt(3.0), 0.0), True)]
+        self.tables = []
+        for values, label in contents:
+            columns = {name: column.copy() for name, column in null.items()}
+            for name, value in zip(NAMES, values, strict=True):
+                columns[name][place] = value
+            columns["y"][place] = label
+            self.tables.append(columns)
+        self.seen: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        draw = SumsRelease.draw
+
+        def look(release: SumsRelease, sums: np.ndarray, stream: Any) -> np.ndarray:
+            out = draw(release, sums, stream)
+            self.seen.append((np.ldexp(release.grid * sums, -release.bits), release.sigmas, out))
+            return out
+
+        patch.setattr(SumsRelease, "draw", look)
+        patch.setattr(Warmup, "read", public_standardisation)
+
+    def run(self, number: int, side: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Sums, standard deviations and releases of both stages."""
+        self.seen = []
+        key = hashlib.sha256(f"{number} {side}".encode()).digest()
+        account, first = self.path.with_name(f"{number} {side}"), job(epsilon=EPSILON)
+        second = first.standardised(first.sums(self.tables[side]), key, account=account)
+        second.release(second.sums(self.tables[side]), key, account=account)
+        return self.seen
+
+    def outcome(self, runs: int) -> tuple[float, float, float]:
+        """The distance of the two contents: exact, as measured by the most powerful statistic, its error."""
+        one, two = self.run(0, 0), self.run(0, 1)
+        ways = [(a - b) / sigmas for (a, sigmas, _), (b, _, _) in zip(one, two, strict=True)]
+        scores = np.array(
+            [
+                [
+                    sum(
+                        float(out / sigmas @ way)
+                        for (_, sigmas, out), way in zip(self.run(k, side), ways, strict=True)
+                    )
+                    for side in (0, 1)
+                ]
+                for k in range(1, runs + 1)
+            ]
+        )
+        mu = float(np.diff(scores.mean(axis=0))[0]) / -math.sqrt(float(scores.var(axis=0, ddof=1).mean()))
+        exact = math.sqrt(sum(float(way @ way) for way in ways))
+        return exact, mu, math.sqrt(2 / runs + mu * mu / (4 * runs))
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_the_audit_reaches_what_is_claimed(
+    sampled: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise has keys of its own in each run, which are fixed: the outcome is the same each time."""
+    claim = job(epsilon=EPSILON)._settings().mu
+    exact, measured, error = Attack(path, monkeypatch, sampled).outcome(60)
+    assert 0.998 * claim < exact <= claim * (1 + 1e-12)
+    assert abs(measured - exact) < REJECT * error
+
+
+def less_noise(patch: pytest.MonkeyPatch) -> None:
+    plan, moments = jobs.plan_sample, jobs.moments_release
+    patch.setattr(jobs, "plan_sample", lambda mu, d, rows: plan(1.1 * mu, d, rows))
+    patch.setattr(
+        jobs,
+        "moments_release",
+        lambda plan: dataclasses.replace(moments(plan), sigmas=moments(plan).sigmas / 1.1),
+    )
+
+
+def both_stages(patch: pytest.MonkeyPatch) -> None:
+    """The sample is not disjoint: the second stage sums up all rows, and nobody counts."""
+    patch.setattr(jobs.Job, "_check", lambda self, sums: None)
+    true = Job.sums
+
+    def all_rows(self: Job, batch: Any) -> Sums:
+        sums = true(self, batch)
+        if self.stage == 1:
+            return sums
+        whole = Job.__new__(Job)
+        whole._plain, whole._standardisation = (
+            dataclasses.replace(self._plain, below=0),
+            self._standardisation,
+        )
+        return dataclasses.replace(sums, cells=true(whole, batch).cells)
+
+    patch.setattr(Job, "sums", all_rows)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "sampled"), [(less_noise, True), (less_noise, False), (both_stages, True)]
+)
+def test_a_defect_is_caught_by_the_audit(
+    mutant: Callable[[pytest.MonkeyPatch], None], sampled: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = job(epsilon=EPSILON)._settings().mu
+    mutant(monkeypatch)
+    exact, _, _ = Attack(path, monkeypatch, sampled).outcome(2)
+    assert exact > 1.05 * claim
+
+
+def test_small_noise_is_measured(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = ChainedNoise.take
+    monkeypatch.setattr(ChainedNoise, "take", lambda self, count: 0.4 * take(self, count))
+    exact, measured, error = Attack(path, monkeypatch, sampled=False).outcome(60)
+    assert measured > exact + REJECT * error

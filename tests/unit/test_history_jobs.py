@@ -1,0 +1,352 @@
+"""Jobs of `streampair.history`: batches of every library, bad tables, and what a model is made of."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from streampair import auc, history, metric, models, privacy, ranking
+from streampair.errors import ConfigError, PrivacyError, PrivacyWarning, RecordError, StreampairError
+from streampair.history import Job
+
+KEY = bytes(range(32))
+N = 500
+
+
+def frame(rows: int = N, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (rows, 2))
+    return pd.DataFrame(
+        {"a": x[:, 0], "b": x[:, 1], "y": x[:, 0] > 0.2, "id": np.arange(rows), "other": "text"}
+    )
+
+
+def learner(**options: Any) -> auc.PairFTRL:
+    return auc.PairFTRL(epsilon=1.0, delta=1e-4, **{"bounds": {"a": (-1, 1), "b": (-1, 1)}, **options})
+
+
+def job(rows: int = N, **options: Any) -> Job:
+    return Job(learner(**options), label="y", rows=rows, row_id="id", salt="salt")
+
+
+def test_a_batch_may_be_of_any_library() -> None:
+    table, one = frame(), job()
+    table.loc[3, "a"] = math.nan
+    wanted = one.sums(table)
+    columns = {name: table[name].to_numpy() for name in ("a", "b", "y", "id")}
+    polars = pl.DataFrame({name: table[name].to_list() for name in table})
+    gap = [None if value != value else value for value in table["a"]]
+    for batch in (
+        polars,
+        polars.with_columns(pl.Series("a", gap)),
+        table.astype({"id": "int32", "y": "int8"}),
+        table.astype({"id": "float64", "y": "float32"}),
+        table.astype({"a": "Float64", "y": "boolean", "id": "Int64"}),
+        columns,
+        {**columns, "id": columns["id"].tolist(), "y": columns["y"].tolist()},
+        {**columns, "y": np.where(columns["y"], "yes", "no")},
+        table.sample(frac=1.0, random_state=1),
+    ):
+        assert one.sums(batch) == wanted
+    matrix = Job(learner(bounds=None, features=[0, 1]), label=2, rows=N, row_id=3, salt="salt")
+    array = np.column_stack([columns[name].astype(float) for name in ("a", "b", "y", "id")])
+    sums = matrix.sums(array)
+    assert (sums.cells == wanted.cells).all()
+    assert sums.job != wanted.job
+    empty = one.sums(table.iloc[:0])
+    assert empty.rows == 0
+    assert empty + wanted == wanted == wanted + empty
+    assert sum([wanted]) == wanted
+    for other in (1, 0.0, None):
+        with pytest.raises(TypeError):
+            other + wanted
+
+
+def test_what_a_mask_hides_is_a_gap() -> None:
+    table, one = frame(), job()
+    columns = {name: table[name].to_numpy() for name in ("a", "b", "y", "id")}
+    hidden = np.arange(N) < 50
+    masked = {**columns, "a": np.ma.MaskedArray(columns["a"], hidden)}
+    wanted = one.sums(table.assign(a=np.where(hidden, math.nan, table["a"])))
+    assert one.sums(masked) == wanted
+    assert one.sums({**masked, "y": np.ma.MaskedArray(columns["y"], hidden)}) == wanted
+    with pytest.raises(RecordError, match="no usable label"):
+        one.sums({**columns, "y": np.ma.MaskedArray(columns["y"], hidden)})
+
+
+def test_a_boolean_feature_of_pandas_may_have_gaps() -> None:
+    table, one = frame(), job()
+    values = [None, *(bool(x > 0) for x in table["a"][1:])]
+    gap = [math.nan, *(float(x > 0) for x in table["a"][1:])]
+    assert one.sums(table.assign(a=values)) == one.sums(table.assign(a=gap))
+
+
+def test_a_label_that_a_column_with_gaps_would_round_is_refused() -> None:
+    with pytest.raises(ConfigError, match="doubles do not hold"):
+        job(positive=2**53 + 1, negative=2**53)
+
+
+@pytest.mark.parametrize("options", [{"salt": "\ud800"}, {"label": "\ud800"}])
+def test_a_text_that_no_file_holds_is_refused_before_a_release(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="cannot be written to a file"):
+        Job(learner(), **{"label": "y", "rows": N, "row_id": "id", "salt": "salt", **options})
+    with pytest.raises(ConfigError, match="cannot be written to a file"):
+        job(positive="\ud800", negative="fine")
+
+
+def test_texts_name_rows_too() -> None:
+    table = frame().astype({"id": str})
+    one = job()
+    sums = one.sums(table)
+    assert sums == one.sums(pl.DataFrame({name: table[name].to_list() for name in table}))
+    assert sums.taken != one.sums(frame()).taken or (sums.cells != one.sums(frame()).cells).any()
+    with pytest.raises(RecordError, match="numbers in one batch and texts in another"):
+        sums + one.sums(frame())
+
+
+def test_a_wide_table_and_text_labels(tmp_path: Path) -> None:
+    table = frame(3000)
+    table["y"] = np.where(table["y"], "fraud", "fine")
+    one = Job(learner(positive="fraud", negative="fine"), label="y", rows=3000, row_id="id", salt="salt")
+    model = history.fit(one, [table.iloc[:1000], table.iloc[1000:]], KEY, account=tmp_path / "a")
+    scores = [model.score_one(x) for x in table[["a", "b"]].to_dict("records")]
+    assert roc_auc_score(table["y"] == "fraud", scores) > 0.9
+    assert set(model.predict_proba_one({"a": 0.0, "b": 0.0})) == {"fraud", "fine"}
+    models.save(model, tmp_path / "model.json")
+    again = models.load(tmp_path / "model.json")
+    assert again.privacy == model.privacy
+    assert again.metadata["history"]["assumed"] == list(history.ASSUMED)
+    assert again.metadata["history"]["rows"] == 3000
+    assert again.metadata["history"]["sample"] == one.sums(table).taken
+
+
+def test_a_null_row_adds_nothing_whatever_its_label(tmp_path: Path) -> None:
+    table, one = frame(), job()
+    second = one.standardised(one.sums(table), KEY, account=tmp_path / "a")
+    for missing in (None, math.nan, math.inf):
+        row = table.iloc[[7]].astype({"y": object})
+        row["a"] = missing
+        for label in (True, None, "neither"):
+            row["y"] = label
+            for stage in (one, second):
+                sums = stage.sums(row)
+                assert not sums.cells.any()
+                assert sums.rows == 1
+                assert sums.nulls == sums.taken
+
+
+SPOILED = {
+    "no column": (lambda t: t.drop(columns="b"), "no column 'b'"),
+    "no label": (lambda t: t.drop(columns="y"), "no column 'y'"),
+    "no id": (lambda t: t.drop(columns="id"), "no column 'id'"),
+    "text": (lambda t: t.assign(a="secret"), "'a' is of type"),
+    "date": (lambda t: t.assign(a=pd.Timestamp("2026-01-01")), "'a' is of type"),
+    "null label": (lambda t: t.assign(y=[None, *t["y"][1:]]), "no usable label"),
+    "third label": (lambda t: t.assign(y=["secret", *t["y"][1:]]), "no usable label"),
+    "twice": (lambda t: t.assign(id=[1, *t["id"][1:]]), "1 row ids of a batch occur twice"),
+    "text twice": (lambda t: t.assign(id=["1", *map(str, t["id"][1:])]), "1 row ids of a batch occur twice"),
+    "id gap": (lambda t: t.assign(id=[math.nan, *t["id"][1:]]), "row ids are whole numbers or texts"),
+    "id none": (lambda t: t.assign(id=[None, *map(str, t["id"][1:])]), "row ids are whole numbers or texts"),
+    "id fraction": (lambda t: t.assign(id=t["id"] + 0.5), "row ids are whole numbers or texts"),
+    "id truth": (lambda t: t.assign(id=True), "row ids are whole numbers or texts"),
+    "id time": (
+        lambda t: {**{n: t[n].to_numpy() for n in t}, "id": t["id"].to_numpy().astype("datetime64[ns]")},
+        "row ids are whole numbers or texts",
+    ),
+    "id single": (lambda t: t.assign(id=(t["id"] + 2**25).astype("float32")), "row ids are whole numbers"),
+    "id long": (lambda t: t.assign(id=[2**64 + int(i) for i in t["id"]]), "more than 64 bits"),
+    "matrix": (lambda t: {**{n: t[n].to_numpy() for n in t}, "id": np.zeros((N, 2))}, "has shape"),
+    "no table": (lambda t: [1, 2, 3], "is not a data frame"),
+    "one dimension": (lambda t: np.zeros(3), "the array has shape"),
+    "lengths": (lambda t: {**{n: t[n].to_numpy() for n in t}, "a": np.zeros(3)}, "different lengths"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_a_bad_batch_is_refused_without_a_value_in_the_message(name: str, tmp_path: Path) -> None:
+    spoil, message = SPOILED[name]
+    table, one = frame(), job()
+    second = one.standardised(one.sums(table), KEY, account=tmp_path / "a")
+    for stage in (one, second):
+        with pytest.raises(RecordError, match=message) as error:
+            stage.sums(spoil(table))
+        assert "secret" not in str(error.value)
+        assert "Fix: " in str(error.value)
+
+
+def test_bad_sums_are_refused_before_anything_is_spent(tmp_path: Path) -> None:
+    table, one, account = frame(), job(), tmp_path / "account"
+    sums = one.sums(table)
+    other = job(radius=2.0)
+    for wrong, message in (
+        (one.sums(table.iloc[:400]), "400 rows were read, and rows=500 was declared"),
+        (sums + one.sums(table.iloc[:10]), "510 rows were read"),
+        (other.sums(table), "of another job"),
+        (None, "the sums are a NoneType"),
+    ):
+        with pytest.raises(StreampairError, match=message):
+            one.standardised(wrong, KEY, account=account)
+    with pytest.raises(ConfigError, match="of two jobs"):
+        sums + other.sums(table)
+    with pytest.raises(ConfigError, match="of the first stage"):
+        one.release(sums, KEY, account=account)
+    for key, message in ((None, "the noise key is None"), (b"short", "at least 32 bytes")):
+        with pytest.raises(ConfigError, match=message):
+            one.standardised(sums, key, account=account)  # type: ignore[arg-type]
+    assert not account.exists()
+    second = one.standardised(sums, KEY, account=account)
+    spent = account.read_bytes()
+    with pytest.raises(ConfigError, match="standardised already"):
+        second.standardised(sums, KEY, account=account)
+    with pytest.raises(ConfigError, match="of two jobs"):
+        sums + second.sums(table)
+    total = second.sums(table)
+    for wrong, message in (
+        (sums, "of another job"),
+        (second.sums(table.iloc[:-1]), "499 rows were read"),
+        (second.sums(table.assign(id=table["id"] + 1)), "not those that the first stage has read"),
+        (second.sums(table.astype({"id": str})), "not those that the first stage has read"),
+    ):
+        with pytest.raises(StreampairError, match=message):
+            second.release(wrong, KEY, account=account)
+    assert account.read_bytes() == spent
+    second.release(total, KEY, account=account)
+
+
+def test_the_order_of_features_makes_no_other_job() -> None:
+    one, other = (
+        Job(learner(bounds=dict.fromkeys(names, (-1, 1))), label="y", rows=N, row_id="id", salt="salt")
+        for names in ("ab", "ba")
+    )
+    assert one.digest == other.digest != job(warmup=np.int64(60)).digest
+    assert Job(learner(), label="y", rows=N, row_id="id", salt="other").digest != one.digest
+
+
+def test_a_table_that_can_be_read_once_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can be read once"):
+        history.fit(job(), iter([frame()]), KEY, account=tmp_path / "a")
+    with pytest.raises(RecordError, match="no batches"):
+        history.fit(job(), [], KEY, account=tmp_path / "a")
+
+
+def begun() -> auc.PairFTRL:
+    model = learner()
+    model.learn_one({"a": 0.0, "b": 0.0}, True)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: metric.PairFTRL(epsilon=1.0, delta=1e-4), "does not learn from sums"),
+        (lambda: auc.PairOGD(), "does not learn from sums"),
+        (begun, "the learner has begun"),
+        (lambda: learner(noise_key=KEY), "tasks that must hold none"),
+        (lambda: learner(seed=1), "tasks that must hold none"),
+        (lambda: learner(forks=1), "forks is set"),
+        (lambda: learner(auc_share=0.05), "auc_share is set"),
+        (lambda: learner(features=["a"], bounds=None, entity=privacy.EntityLimit(2, 1)), "entity is set"),
+        (lambda: learner(bounds=None), "the features are not known"),
+        (lambda: learner(mechanism=privacy.PairGradients()), "another mechanism"),
+        (lambda: learner(mechanism=privacy.DecayedMoments(half_life=100)), "half_life|another mechanism"),
+        (lambda: learner(horizon=400), "the horizon of the learner is 400, and rows=500"),
+    ],
+)
+def test_a_learner_that_cannot_learn_from_a_table_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Job(make(), label="y", rows=N, row_id="id", salt="salt")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": 0}, "rows is 0"),
+        ({"rows": 2**31}, "rows is 2147483648"),
+        ({"rows": 500.0}, "rows is 500.0"),
+        ({"rows": 50}, "another mechanism"),
+        ({"label": "a"}, "'a' is label, and is something else too"),
+        ({"row_id": "y"}, "is something else too"),
+        ({"salt": b"bytes"}, "salt is a bytes"),
+        ({"label": None}, "label is None"),
+    ],
+)
+def test_a_wrong_job_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Job(learner(), **{"label": "y", "rows": N, "row_id": "id", "salt": "salt", **options})
+
+
+def test_more_rows_than_the_sums_can_hold_are_refused() -> None:
+    sums = job().sums(frame())
+    for _ in range(22):
+        sums = sums + sums
+    assert sums.rows == N * 2**22
+    with pytest.raises(RecordError, match="more than the sums can hold"):
+        sums + sums
+
+
+def test_a_delta_that_one_row_may_use_up_is_warned_of() -> None:
+    with pytest.warns(PrivacyWarning, match="there are 20,000 rows"):
+        job(rows=20_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        job(rows=5000)
+    with pytest.raises(ConfigError, match="the rounding of noise alone needs"):
+        Job(auc.PairFTRL(1.0, 1e-25, bounds={"a": (0, 1)}), label="y", rows=1000, row_id="id", salt="salt")
+
+
+def test_the_card_has_both_releases(tmp_path: Path) -> None:
+    one, table = job(), frame()
+    second = one.standardised(one.sums(table), KEY, account=tmp_path / "a")
+    assert [line.lemma.rpartition(" ")[2] for line in second.releases] == ["98", "98"]
+    mu = second.release(second.sums(table), KEY, account=tmp_path / "a").privacy["mu_spent"]
+    assert [line.replace for line in second.releases] == pytest.approx([mu, mu])
+    assert one.releases[0].name == second.releases[0].name
+
+
+def test_relevances_are_ranked(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    n = 8000
+    x = rng.uniform(-1, 1, (n, 2))
+    table = pd.DataFrame(
+        {"a": x[:, 0], "b": x[:, 1], "id": np.arange(n), "stars": 2 + x[:, 0] - 0.5 * x[:, 1]}
+    )
+    model = ranking.PairFTRL(1.0, 1e-5, relevance=(0, 4), bounds={"a": (-1, 1), "b": (-1, 1)})
+    one = Job(model, label="stars", rows=n, row_id="id", salt="salt")
+    parts = [table.iloc[i::3] for i in range(3)]
+    assert sum(map(one.sums, parts)) == one.sums(pl.DataFrame({c: table[c].to_list() for c in table}))
+    fitted = history.fit(one, parts, KEY, account=tmp_path / "a")
+    assert fitted.class_name == "ranking.PairFTRL"
+    scores = np.array(fitted.score_many(table[["a", "b"]].to_dict("records")))
+    assert np.corrcoef(scores, table["stars"])[0, 1] > 0.98
+    with pytest.raises(RecordError, match="no usable label"):
+        one.sums(table.assign(stars=5.0))
+    models.save(fitted, tmp_path / "model.json")
+    assert models.load(tmp_path / "model.json").score_one({"a": 1.0, "b": 0.0}) == fitted.score_one(
+        {"a": 1.0, "b": 0.0}
+    )
+
+
+def test_it_ranks_as_a_stream_does(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    n, names = 30_000, [f"f{i}" for i in range(6)]
+    x = np.clip(rng.normal(size=(n, 6)) * 0.3, -1, 1)
+    y = x @ rng.normal(size=6) + 0.4 * rng.normal(size=n) > 0.3
+    table = pd.DataFrame(x, columns=names).assign(y=y, id=np.arange(n))
+    bounds = dict.fromkeys(names, (-1, 1))
+    one = Job(auc.PairFTRL(1.0, 1e-5, bounds=bounds), label="y", rows=n, row_id="id", salt="salt")
+    model = history.fit(one, [table.iloc[i::7] for i in range(7)], KEY, account=tmp_path / "a")
+    best = roc_auc_score(y, x @ np.linalg.lstsq(x - x.mean(axis=0), y - y.mean(), rcond=None)[0])
+    assert roc_auc_score(y, np.array(model.score_many(table[names].to_dict("records")))) > best - 0.01
+    # Calibrated as a learner of moments is.
+    mean = np.mean([model.predict_proba_one(r)[True] for r in table[names][:2000].to_dict("records")])
+    assert abs(mean - y.mean()) < 0.05
+    with pytest.raises(PrivacyError, match="has been released"):
+        history.fit(one, [table], KEY, account=tmp_path / "a")
