@@ -16,7 +16,7 @@ BANNED = {
 # The one reason for two classes of a name: the same learner for classes, relevances and distances.
 FACES = {
     **dict.fromkeys(("OnPairC", "OnPairStrC", "PairFTRL", "PairOGD"), 3),
-    "Forest": 2,
+    **dict.fromkeys(("Forest", "PairMoments"), 2),
 }
 FOLDERS = ("streampair", "connectors", "benchmarks", "tests")
 FILES = sorted(f for folder in FOLDERS for f in (ROOT / folder).rglob("*.py"))

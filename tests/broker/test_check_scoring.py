@@ -21,7 +21,7 @@ Unique = Callable[[str], str]
 PARALLEL = f'scoring = "parallel"\n{PAIR_OGD}'
 PIPELINE = (
     'scoring = "parallel"\nallow_pickle = true\n'
-    '[[learner.steps]]\nclass = "river.preprocessing.StandardScaler"\n'
+    '[[learner.steps]]\nclass = "river.preprocessing.RobustScaler"\n'
     '[[learner.steps]]\nclass = "{}"'
 )
 

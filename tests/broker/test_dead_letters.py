@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.applications import App, Inside, events, read_until
+from harness.applications import LOGISTIC, App, Inside, events, read_until
 from harness.kafka import Cluster
+from harness.terminal import OnTerminal
 from streampair_connectors.cli.app import app as command
 from streampair_connectors.kafka import TransactionalProducer
 from streampair_connectors.worker import dead_letters
@@ -33,7 +35,7 @@ def call(*arguments: object, code: int = 0) -> Any:
 @pytest.fixture
 def app(apache_kafka: Cluster, unique: Unique, tmp_path: Path) -> App:
     """An application whose worker has met five bad events among good ones, and has stopped."""
-    app = App(apache_kafka, tmp_path, unique("app")).create_topics()
+    app = App(apache_kafka, tmp_path, unique("app"), learner=LOGISTIC).create_topics()
     app.produce([*events(10), *NO_JSON, *NO_FEATURE])
     app.produce([b'{"f0": 1}'], key=b"k", headers=[("trace", b"t1")], timestamp_ms=1_700_000_000_000)
     work(app, 6)
@@ -86,6 +88,18 @@ def test_an_event_is_sent_again_once_as_it_was(app: App) -> None:
     found = call("list", app.path)
     assert (found["waiting"], sum(cause["again"] for cause in found["causes"])) == (6, 6)
     assert call("list", app.path)["causes"][0]["replayed"] > 0
+
+
+def test_the_question_before_events_are_sent_again(app: App, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "streampair_connectors", "dlq", "replay", str(app.path)]
+    for answer, code in (("n\n", 1), ("\x03", 130), ("\x04", 1)):
+        terminal = OnTerminal(words, tmp_path)
+        assert f"Send 6 events to {app.input} again? [y/N]: " in terminal.read_until("[y/N]: ")
+        terminal.type(answer)
+        terminal.rest()
+        assert terminal.process.returncode == code, terminal.written
+    assert call("list", app.path)["waiting"] == 6
+    assert call("replay", app.path, "-y")["replayed"] == 6
 
 
 def test_whatever_dies_an_event_is_sent_again_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

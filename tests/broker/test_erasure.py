@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.applications import App, Inside, events
+from harness.applications import LOGISTIC, App, Inside, events
 from harness.kafka import Cluster
 from streampair_connectors.cli.app import app as command
 from typer.testing import CliRunner
@@ -24,7 +24,7 @@ def find(app: App, *arguments: str, code: int = 1) -> list[dict[str, Any]]:
 def test_records_of_a_key_are_found_in_every_topic(
     kafka: Cluster, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    app = App(kafka, tmp_path, unique("app")).create_topics()
+    app = App(kafka, tmp_path, unique("app"), learner=LOGISTIC).create_topics()
     app.produce(events(5), key=b"somebody else")
     app.produce([*events(3, seed=2), b'{"f0": "customer-17"}'], key=b"customer-17")
     app.produce([None], key=b"customer-17")

@@ -53,7 +53,9 @@ async def send_value(app: App, topic: str, value: bytes, *, time_ms: int) -> Non
 def test_each_message_of_the_labels_topic_has_one_outcome(
     kafka: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
-    app = make_app(kafka, tmp_path, unique("app"), more="threshold = 0.0")
+    app = make_app(kafka, tmp_path, unique("app"))
+    app.path.write_text(app.path.read_text().replace("[output]\n", "[output]\nalert_above = 0.0\n"))
+    kafka.create_topic(f"{app.name}-alerts")
     events, labels = stream(400, 2)
     made = joined(events, labels)
     first = [label for label in labels if any(e.id == label.id and code for e, code in made)][:5]

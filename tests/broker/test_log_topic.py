@@ -174,12 +174,16 @@ async def writer(kafka: Cluster, topic: LogTopic, app: str) -> AsyncIterator[Wri
     """Writes messages into the first partition of the log, each call in a transaction of its own."""
     partition = Partition(topic.name, 0)
     producer = TransactionalProducer(
-        settings(kafka), transactional_id(app, "in", 0), name="in/0", max_message_bytes=900_000
+        settings(kafka),
+        transactional_id(app, "in", 0),
+        name="in/0",
+        max_message_bytes=900_000,
+        topics=[topic.name],
     )
     await producer.start()
 
     async def write(*messages: Message) -> list[int]:
-        stored = await producer.transaction([(partition, list(messages))], group=app, offsets={})
+        stored = await producer.transaction([(partition, list(messages))], offsets={})
         return stored[partition]
 
     try:

@@ -33,7 +33,8 @@ Unique = Callable[[str], str]
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
-def config_of(kafka: Cluster, seconds: float = 15.0) -> KafkaConfig:
+def config_of(kafka: Cluster, seconds: float = 60.0) -> KafkaConfig:
+    # A restarted broker with the topics of all tests answers "loading" for 15 s on a busy machine.
     return KafkaConfig(bootstrap_servers=kafka.bootstrap, connect_timeout=Duration(round(1000 * seconds)))
 
 

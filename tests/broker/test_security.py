@@ -26,17 +26,18 @@ from confluent_kafka.admin import (
 )
 from harness import pages, support
 from harness.apache_kafka import KafkaBroker
-from harness.applications import PAIR_OGD, App, Inside, events
+from harness.applications import PAIR_OGD, App, Inside, events, produce
 from harness.certificates import Authority
 from harness.kafka import Unavailable
 from harness.tiers import STOPPABLE_TIERS
 from harness.worker_process import wait_for
-from pydantic import SecretStr
 from streampair_connectors import kafka as client
+from streampair_connectors.cli.app import app as app_of_commands
 from streampair_connectors.cli.check import check_config
 from streampair_connectors.config import Config, Duration, KafkaConfig, load_config
 from streampair_connectors.kafka.log_topic import SETTINGS
 from streampair_connectors.serve.model_source import TopicModel
+from typer.testing import CliRunner
 
 from streampair.errors import ConfigError, SourceError
 
@@ -133,9 +134,6 @@ WORKS: dict[str, Make] = {
     "TLS": lambda s: s.config("TLS", "SSL", ssl_cafile=str(s.ca)),
     "SCRAM over TLS": lambda s: s.scram(),
     "mutual TLS": lambda s: mutual(s, s.client),
-    "mutual TLS with an encrypted key": lambda s: mutual(
-        s, s.locked_client, ssl_key_password_file=SecretStr("opens the key")
-    ),
 }
 
 FAULTS: dict[str, tuple[Make, str, str]] = {
@@ -216,8 +214,33 @@ def test_tls_to_a_plain_port_and_nobody_at_all(secured: Secured) -> None:
     assert caught.value.retriable
 
 
-def test_an_encrypted_key_without_its_password_is_refused(secured: Secured) -> None:
-    with pytest.raises(ConfigError, match="ssl_key_password_file"):
+def test_init_connects_as_a_user_and_writes_no_password(
+    secured: Secured, tmp_path: Path, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, file = secured.broker.create_topic(unique("init")), tmp_path / "fraud.toml"
+    values = [b'{"amount": %d, "label": %d}' % (i, i % 2) for i in range(50)]
+    asyncio.run(produce(secured.broker.bootstrap, topic, values))
+    keys = {
+        **{"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-256", "username": "alice"},
+        "ssl_cafile": str(secured.ca),
+    }
+    options = [part for key, value in keys.items() for part in ("--set", f"kafka.{key}={value}")]
+    command = ["init", str(file), "--topic", topic, "--kafka", secured.broker.addresses["SCRAM"], *options]
+    monkeypatch.setenv("STREAMPAIR_KAFKA__PASSWORD", "another")
+    refused = CliRunner().invoke(app_of_commands, command)
+    assert refused.exit_code != 0
+    assert "refuses user 'alice': wrong password" in refused.stderr
+    assert "another" not in refused.stderr
+    monkeypatch.setenv("STREAMPAIR_KAFKA__PASSWORD", PASSWORD)
+    result = CliRunner().invoke(app_of_commands, command)
+    assert result.exit_code == 0, result.stderr
+    assert PASSWORD not in result.stdout + file.read_text()
+    assert len(file.read_text().splitlines()) <= 20
+    assert asyncio.run(topics_of(load_config(file).require_kafka()))
+
+
+def test_an_encrypted_key_is_refused(secured: Secured) -> None:
+    with pytest.raises(ConfigError, match="openssl pkey -in"):
         asyncio.run(topics_of(mutual(secured, secured.locked_client)))
 
 

@@ -16,7 +16,7 @@ from aiokafka.producer import message_accumulator, producer
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from harness import support
 from harness.apache_kafka import KafkaBroker
-from harness.applications import App, Inside, events, read_until, same, scores_by_offset
+from harness.applications import LOGISTIC, App, Inside, events, read_until, same, scores_by_offset
 from harness.kafka import Cluster
 from harness.worker_process import wait_for
 from streampair_connectors.cli import app as cli
@@ -63,7 +63,10 @@ def app(kafka: Cluster, unique: Unique, tmp_path: Path) -> App:
     return App(kafka, tmp_path, unique("app")).create_topics()
 
 
-def test_bad_events_go_to_the_dead_letters_bytes_and_all(app: App) -> None:
+def test_bad_events_go_to_the_dead_letters_bytes_and_all(
+    kafka: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    app = App(kafka, tmp_path, unique("app"), learner=LOGISTIC).create_topics()  # takes numbers only
     good = events(len(BAD) + 1)
     values: list[bytes | None] = [good[0]]
     for (bad, _, _), fine in zip(BAD.values(), good[1:], strict=True):
@@ -98,6 +101,19 @@ def test_bad_events_go_to_the_dead_letters_bytes_and_all(app: App) -> None:
         x for x in worker.metrics().splitlines() if "dead_letters_total{" in x and 'stage="label"' in x
     )
     assert line.endswith(" 1.0")
+
+
+def test_texts_and_gaps_are_learned_by_a_learner_that_takes_them(app: App) -> None:
+    taken = ["missing feature", "text", "null", "truth value"]
+    values = [*events(3), *(BAD[what][0] for what in taken), *events(3)]
+    app.produce(values)
+    with Inside(app) as worker:
+        rows = app.await_scores({0: len(values)}, worker)
+        assert worker.stop() is None
+    assert [row["outcome"] for row in rows] == ["learned"] * len(values)
+    expected, state = app.reference(values)
+    assert [row["score"] for row in rows] == expected
+    assert same(app.snapshot(), state)
 
 
 def test_a_dead_letter_larger_than_the_topic_takes_comes_in_parts(

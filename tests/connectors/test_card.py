@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 import urllib.error
 import urllib.request
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.applications import write_key
 from harness.lane_on_disk import LaneOnDisk
 from streampair_connectors.cli.app import app
 from streampair_connectors.codecs.records import json_decoder
@@ -27,6 +29,7 @@ from typer.testing import CliRunner
 
 from streampair import auc, metric, ranking
 from streampair.engine import LaneGauges, Record
+from streampair.errors import ConfigError
 
 TOML = """
 app = "fraud"
@@ -119,6 +122,100 @@ def test_the_page_has_no_script_and_lets_nothing_in(gauges: LaneGauges) -> None:
     assert f"{gauges.privacy.epsilon_spent:.6g}" in page
 
 
+APPROVAL = {
+    "approved by": "Ada Example, privacy officer",
+    "date": "2026-11-02",
+    "reason for epsilon and delta": "one record protected; <5 % for an attacker",
+    "next review": "2027-11-02",
+}
+APPROVED = CardConfig(
+    approved_by=APPROVAL["approved by"],
+    approved_on=date.fromisoformat(APPROVAL["date"]),
+    reason=APPROVAL["reason for epsilon and delta"],
+    review_by=date.fromisoformat(APPROVAL["next review"]),
+)
+
+
+def test_a_printed_card_has_lines_to_sign() -> None:
+    page = card_html(card_of(auc.PairFTRL().privacy, deployment={}))
+    approval = page.partition('<section class="approval unsigned">')[2].partition("</section>")[0]
+    lines = re.findall(r'<th scope="row">([^<]*)</th><td></td>', approval)
+    assert lines == [*APPROVAL, "signature"]
+    screen, _, paper = page.partition("</style>")[0].partition("@media print")
+    assert "<p>not declared: set card.approved_by" in approval
+    assert ".unsigned table, .signature { display: none; }" in screen
+    assert ".unsigned p { display: none; } .unsigned table { display: table; }" in paper
+
+
+def test_a_card_has_the_approval_of_the_configuration() -> None:
+    """On the screen and on paper, where a line is left for the signature."""
+    card = card_of(auc.PairFTRL().privacy, deployment={}, curator=APPROVED)
+    assert card["approval"] == APPROVAL
+    approval = card_html(card).partition('<section class="approval">')[2].partition("</section>")[0]
+    rows = re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td>', approval)
+    assert {name: html.unescape(value) for name, value in rows} == {**APPROVAL, "signature": ""}
+    lines = "\n".join(card_lines(card))
+    assert "\nApproval\n  approved by: Ada Example, privacy officer\n  date: 2026-11-02\n" in lines
+    nobody = "\n".join(card_lines(card_of(auc.PairFTRL().privacy, deployment={})))
+    assert "\nApproval\n  not declared: set card.approved_by, approved_on, reason and review_by" in nobody
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (
+            'approved_by = "Ada"',
+            "card: an approval is not complete without approved_on and reason and review_by",
+        ),
+        ("review_by = 2027-01-31", "card: an approval is not complete without approved_by and"),
+        ('approved_on = "2026-11-02"', "card.approved_on: that is no day; write it without quotes"),
+        ("approved_on = 2026-11-02T08:00:00Z", "card.approved_on: that is no day; write it without quotes"),
+        ('reason = ""', "card.reason: string should have at least 1 character"),
+        (
+            'approved_by = "Ada"\nreason = "few"\napproved_on = 2026-11-02\nreview_by = 2026-11-02',
+            "card: review_by, 2026-11-02, must be a day after approved_on, 2026-11-02",
+        ),
+    ],
+)
+def test_what_is_no_approval(config: Path, more: str, problem: str) -> None:
+    config.write_text(f"{TOML}[card]\n{more}\n")
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        load_config(config)
+
+
+def test_check_warns_of_a_private_lane_without_an_approval(config: Path) -> None:
+    """And when the review is due: the day of review itself is in time."""
+
+    def says(*settings: str) -> tuple[str, bool]:
+        options = [f"--set=card.{setting}" for setting in settings]
+        result = CliRunner().invoke(app, ["check", str(config), "--json", *options])
+        (finding,) = [f for f in json.loads(result.stdout)["findings"] if f["check"] == "card"]
+        assert finding["ok"]
+        return finding["text"], finding.get("warning", False)
+
+    today = datetime.now(UTC).date()
+    who = "approved_by=Ada Example", "reason=a record is a click"
+    text, warns = says()
+    assert warns
+    assert text.startswith("nobody has approved epsilon and delta")
+    before, due = today - timedelta(days=400), today - timedelta(days=1)
+    text, warns = says(*who, f"approved_on={before}", f"review_by={due}")
+    assert warns
+    assert text.startswith(f"approved by Ada Example on {before}, and the review was due by {due}")
+    text, warns = says(*who, f"approved_on={before}", f"review_by={today + timedelta(days=1)}")
+    assert (text, warns) == (
+        f"approved by Ada Example on {before}, to be reviewed by {today + timedelta(days=1)}",
+        False,
+    )
+    later = today + timedelta(days=3)
+    text, warns = says(*who, f"approved_on={later}", f"review_by={later + timedelta(days=1)}")
+    assert warns
+    assert "correct card.approved_on" in text
+    config.write_text(re.sub(r"options = .*", "", TOML.replace("PairFTRL", "PairOGD")))
+    output = CliRunner().invoke(app, ["check", str(config), "--json"]).stdout
+    assert not [f for f in json.loads(output)["findings"] if f["check"] == "card"]
+
+
 def test_why_a_guarantee_is_void_is_not_for_everybody(gauges: LaneGauges) -> None:
     void = replace(gauges, privacy=gauges.privacy.replace(kind="void", guarantee="void (event 7 was bad)"))
     assert "event 7" in json.dumps(lane_card(LABELS, void, public=False))
@@ -191,19 +288,54 @@ def test_the_command_before_and_after_a_run(config: Path, tmp_path: Path) -> Non
 
 
 def test_an_audit_is_on_it_if_it_is_of_this_learner(config: Path, tmp_path: Path) -> None:
-    audited = CliRunner().invoke(app, ["audit", str(config), "--runs", "8", "--slots", "8", "--json"])
     file = tmp_path / "audit.json"
-    file.write_text(audited.stdout)
+    words = ["audit", str(config), "--runs", "8", "--slots", "8", "--output"]
+    audited = CliRunner().invoke(app, [*words, str(file)])
+    assert "\nverdict: " in audited.stdout
+    written = file.read_text()
+    assert json.loads(CliRunner().invoke(app, [*words, "-"]).stdout).keys() == json.loads(written).keys()
     card = run(config, "--audit", file, "--json")
     assert card.exit_code == 0, card.output
     parts = json.loads(card.stdout)["audit"]["parts"]
     assert [part["part"] for part in parts] == ["warm-up", "learning", "auc"]
-    file.write_text(audited.stdout.replace('"epsilon": 24.0', '"epsilon": 1.0'))
+    file.write_text(written.replace('"epsilon": 24.0', '"epsilon": 1.0'))
     assert run(config, "--audit", file).exit_code == 2
     for text in ("{", "[]", "{}"):
         file.write_text(text)
         assert "the audit cannot be read" in run(config, "--audit", file).output
     assert "cannot be read" in run(config, "--audit", tmp_path / "missing").output
+
+
+@pytest.mark.parametrize(
+    ("kafka", "why"),
+    [
+        ("", "the configuration has no [kafka] table"),
+        ('[kafka]\nbootstrap_servers = "127.0.0.1:1"\n', "no Kafka broker answers at 127.0.0.1:1"),
+    ],
+)
+def test_without_a_broker_the_card_has_the_promise(config: Path, kafka: str, why: str) -> None:
+    """It says what it has not read, and why; never that the guarantee holds."""
+    text, _, _ = TOML.partition("[store]")
+    config.write_text(f'{text}noise_key_file = "noise.key"\n{kafka}')
+    write_key(config.with_name("noise.key"), "4f" * 32)
+    found = run(config)
+    assert found.exit_code == 0, found.output
+    first = found.stdout.splitlines()[0]
+    assert first.startswith(
+        "The configuration promises differential privacy: for the content of one record ("
+    )
+    assert first.endswith(f", epsilon at most 24 at delta 0.0001; what is spent was not read: {why}.")
+    assert found.stderr == ""
+    for line in ("mechanism: Mechanism: ", "epsilon spent: not known", "several records of one person"):
+        assert line in found.stdout
+    card = json.loads(run(config, "--json").stdout)
+    assert card["privacy_loss"]["epsilon"] == 24.0
+    assert (card["privacy_loss"]["epsilon spent"], card["privacy_loss"]["mu spent"]) == (None, None)
+    assert card["status"]["guarantee"] == "promised"
+    assert "holds" not in (card["status"]["guarantee"], card["status"]["statement"])
+    file = config.with_name("card.html")
+    assert run(config, "--output", file).exit_code == 0
+    assert f"what is spent was not read: {why}" in file.read_text()
 
 
 def test_a_learner_that_is_not_private_has_none(config: Path) -> None:

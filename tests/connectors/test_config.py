@@ -115,7 +115,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(
         (minimal(input={"features": ["id"], "id": "id"}), "feature 'id' is also the id"),
         (minimal(input={"id": "y"}), "id and label are the same"),
         (minimal(input={"positive": "fraud"}), "the other label must be named"),
-        (minimal(input={"positive": 1, "negative": 1}), "the same label"),
+        (minimal(input={"positive": 1, "negative": 1}), "are both 1"),
+        (minimal(input={"positive": True, "negative": "yes"}), "are the same label"),
         (minimal(output={"topic": "events"}), "different names are needed"),
         (minimal(learner={"steps": [{"class": "a.b"}]}), "not both"),
         (minimal(learner={"options": {"noise_key": "00"}}), "noise_key is a secret"),
@@ -260,7 +261,7 @@ def test_a_key_is_hexadecimal_and_never_shown(tmp_path: Path) -> None:
     config = parse_config(minimal(learner={"noise_key_file": str(file)}))
     assert config.learner.noise_key() == b"\xab" * 32
     file.write_text("open sesame")
-    with pytest.raises(ConfigError, match="streampair key FILE") as caught:
+    with pytest.raises(ConfigError, match="streampair key --output FILE") as caught:
         config.learner.noise_key()
     assert "sesame" not in str(caught.value)
 
@@ -411,12 +412,50 @@ def test_steps_make_a_pipeline() -> None:
     assert list(model.steps) == ["StandardScaler", "PairOGD"]
 
 
+def stepped(*steps: dict[str, Any]) -> Any:
+    data = minimal(learner={"steps": [*steps, {"class": "streampair.auc.PairOGD"}]})
+    del data["learner"]["class"]
+    return parse_config(data)
+
+
+def test_arguments_without_a_name_are_lists() -> None:
+    """Fields of a `Select`, parts of a union, steps of a pipeline, types of a `SelectType`."""
+    scaled = [
+        {"class": "river.compose.Select", "keys": ["a", "b"]},
+        {"class": "river.preprocessing.MaxAbsScaler"},
+    ]
+    parts = [
+        {"class": "river.compose.Pipeline", "steps": scaled},
+        {"class": "river.compose.SelectType", "types": ["str"]},
+    ]
+    union = {"class": "river.compose.TransformerUnion", "options": {"transformers": parts}}
+    model = build_learner(stepped(union))
+    x = {"a": 1.0, "b": 2.0, "c": 3.0, "d": "text"}
+    model.learn_one({"a": 2.0, "b": 2.0, "c": 3.0}, True)
+    assert model["TransformerUnion"].transform_one(x) == {"a": 0.5, "b": 1.0, "d": "text"}
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        ({"class": "river.compose.Select", "options": {"keys": "a"}}, "keys of Select is no list"),
+        ({"class": "river.compose.SelectType", "options": {"types": ["os"]}}, "selects no type 'os'"),
+    ],
+)
+def test_arguments_without_a_name_are_checked(step: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        build_learner(stepped(step))
+
+
 @pytest.mark.parametrize(
     ("learner", "problem"),
     [
         ({"class": "PairOGD"}, "is not an import path"),
         ({"class": "streampair.nothing.PairOGD"}, "cannot be imported"),
-        ({"class": "streampair.auc.PairOGG"}, "has no class 'PairOGG'. Fix: write streampair.auc.PairOGD"),
+        (
+            {"class": "streampair.auc.PairOGG"},
+            "has no class 'PairOGG'. Fix: write class = .streampair.auc.PairOGD",
+        ),
         ({"options": {"radios": 2.0}}, "has no option 'radios'. Fix: write radius"),
         ({"options": {"radius": -1.0}}, "radius"),
         (

@@ -344,7 +344,7 @@ def test_a_second_worker_on_the_same_state_is_refused(
 
 @pytest.mark.parametrize(
     ("worker", "problem"),
-    [({"on_bad": "fail"}, "offset 3 cannot be used"), ({"breaker": "on"}, "are bad")],
+    [({"on_bad": "fail"}, "offset 3 cannot be used"), ({}, "are bad")],
     ids=["fail", "breaker"],
 )
 async def test_a_lane_that_stops_itself_stops_the_worker(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness.lane_on_disk import LaneOnDisk
-from river import datasets
+from river import datasets, preprocessing
 from streampair_connectors.cli.app import app
 from streampair_connectors.config import Changes, load_config
 from streampair_connectors.worker.factory import build_learner
@@ -207,11 +207,29 @@ def test_a_model_of_other_features_or_of_another_class_is_refused(config: Path, 
         assert message in refusal(config).problem
 
 
-def test_a_pipeline_begins_with_no_model(config: Path) -> None:
-    text = config.read_text().replace('class = "streampair.auc.PairOGD"\n', "")
-    config.write_text(text + '[[learner.steps]]\nclass = "streampair.auc.PairOGD"\n')
-    with pytest.raises(ConfigError, match="start needs one estimator"):
-        load_config(config)
+STEPS = """
+[[learner.steps]]
+class = "river.preprocessing.StandardScaler"
+
+[[learner.steps]]
+class = "streampair.auc.PairOGD"
+"""
+
+
+def test_a_pipeline_begins_with_the_model_of_the_same_steps(config: Path, tmp_path: Path) -> None:
+    config.write_text(config.read_text().replace('class = "streampair.auc.PairOGD"\n', "") + STEPS)
+    pipeline = preprocessing.StandardScaler() | auc.PairOGD()
+    for x, y in PHISHING[:600]:
+        pipeline.learn_one(x, y)
+    models.save(pipeline, tmp_path / "model.json")
+    begun = build_learner(load_config(config))
+    for x, _ in PHISHING[600:700]:
+        assert begun.score_one(x) == pipeline.score_one(x)
+        begun["StandardScaler"].learn_one(x)
+        pipeline["StandardScaler"].learn_one(x)
+    assert "(auc.PairOGD, 600 records) and the state of its steps: StandardScaler" in check(config)
+    models.save(pipeline["PairOGD"], tmp_path / "model.json")
+    assert "the steps are not those of the model" in refusal(config).problem
 
 
 def test_features_that_the_model_does_not_know_begin_at_0(config: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from river import compose, preprocessing
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.host import Host
@@ -167,7 +168,7 @@ def lane_of(learner: Any, seen: int, sent: list[Any] | None = None, **positions:
     known = {int(name[1:]): SimpleNamespace(next_offset=offset) for name, offset in positions.items()}
     lane = SimpleNamespace(
         logged_lane=SimpleNamespace(
-            learner=learner,
+            learner=learner[-1] if isinstance(learner, compose.Pipeline) else learner,
             model=learner,
             name="l",
             slots=seen,
@@ -233,6 +234,15 @@ async def test_the_newest_whole_model_is_read() -> None:
     found = await read_model(config, lookup)
     assert found is not None
     assert found.model.slots == 2
+
+
+def test_the_steps_in_front_of_a_learner_are_published_with_it() -> None:
+    pipeline = preprocessing.StandardScaler() | auc.PairOGD()
+    pipeline.learn_one({"a": 1.0}, True)
+    config = config_of()
+    publisher = ModelPublisher(config, Topic())  # type: ignore[arg-type]
+    found = Assembler(config).load(publisher._export(lane_of(pipeline, 1)))
+    assert found.model.steps == ("StandardScaler",)
 
 
 def test_a_learner_that_cannot_be_exported_is_refused() -> None:

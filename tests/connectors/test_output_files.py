@@ -8,10 +8,12 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from click.testing import Result
 from harness import support
 from harness.worker_process import wait_for
@@ -29,8 +31,6 @@ label = "y"
 features = ["a", "b"]
 [learner]
 class = "streampair.auc.PairOGD"
-[worker]
-breaker = "off"
 """
 
 
@@ -133,7 +133,7 @@ def test_an_output_gets_its_name_when_it_is_complete(folder: Path) -> None:
     os.chmod("s.jsonl", 0o640)
     os.symlink("s.jsonl", "link")
     with open("e.jsonl", "a") as file:
-        file.write('{"a": "x", "b": 1, "y": true}\n')
+        file.write('{"a": [], "b": 1, "y": true}\n')
     call(
         "replay",
         "c.toml",
@@ -157,7 +157,7 @@ def test_an_output_gets_its_name_when_it_is_complete(folder: Path) -> None:
 def test_an_output_of_a_replay_that_fails_does_not_get_its_name(folder: Path) -> None:
     (folder / "s.jsonl").write_text("of yesterday\n")
     rows = "".join(f"{n % 7},{n % 3},{n % 2}\n" for n in range(3000))
-    (folder / "e.csv").write_text(f'a,b,y\nx,1,1\n{rows}1,"2,1\n')
+    (folder / "e.csv").write_text(f'a,b,y\ninf,1,1\n{rows}1,"2,1\n')
     failed = call("replay", "c.toml", "e.csv", "--output", "s.jsonl", "--page", "run.html", code=1)
     assert "not complete: " in failed.stderr
     assert "line 3003 of e.csv has a quote" in failed.stderr.replace(",", "")
@@ -229,7 +229,48 @@ def test_two_processes_do_not_mix_their_lines(tmp_path: Path) -> None:
 
 def test_a_model_is_not_saved_over_what_a_command_reads(folder: Path) -> None:
     models.save(auc.PairOGD(), folder / "start.json")
-    text = TOML.replace("[worker]", 'start = "start.json"\n[worker]')
+    text = f'{TOML}start = "start.json"\n'
     (folder / "c.toml").write_text(text)
     failed = call("model", "export", "c.toml", "--output", "start.json", code=2)
     assert "--output start.json is the same file as learner.start, which is read" in failed.stderr
+
+
+def test_every_file_that_is_written_is_named_by_output(folder: Path) -> None:
+    """No second spelling, and "-" is standard output, but for what has to stay secret."""
+
+    def commands(command: Any) -> Iterator[Any]:
+        yield command
+        for each in getattr(command, "commands", {}).values():
+            yield from commands(each)
+
+    spellings = {
+        option
+        for command in commands(typer.main.get_command(app))
+        for parameter in command.params
+        if "--output" in parameter.opts
+        for option in parameter.opts
+    }
+    assert spellings == {"--output"}
+    (folder / "c.toml").write_text(
+        TOML.replace("PairOGD", "PairFTRL").replace('["a", "b"]', "{ a = [0, 1], b = [0, 1] }")
+        + 'options = { epsilon = 1.0, delta = 1e-4, horizon = 1000 }\n[store]\ndirectory = "state"\n'
+    )
+    page = call("budget", "card", "c.toml", "--output", "-").stdout
+    assert page.startswith("<!doctype html>")
+    assert (
+        page
+        == call("budget", "card", "c.toml", "--output", "card.html").stdout
+        + (folder / "card.html").read_text()
+    )
+    for command in (["key"], ["state", "export", "c.toml"]):
+        assert "a secret is not written to standard output" in call(*command, "--output", "-", code=2).stderr
+    assert not (folder / "-").exists()
+    call("key", "--output", "noise.key")
+    assert len((folder / "noise.key").read_text()) == 65
+    assert "noise.key exists" in call("key", "--output", "noise.key", code=2).stderr
+
+
+def test_scores_on_standard_output_have_two_names(folder: Path) -> None:
+    named = call("replay", "c.toml", "e.jsonl", "--output", "-").stdout
+    assert named == call("replay", "c.toml", "e.jsonl").stdout
+    assert len(named.splitlines()) == 60

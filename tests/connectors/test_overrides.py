@@ -193,14 +193,14 @@ def test_the_environment_gives_a_secret_itself(file: Path, monkeypatch: pytest.M
     file.write_text(FILE + SASL + 'kafka.password_file = "nowhere"\n')
     for name, secret in (
         ("KAFKA__PASSWORD", "12345"),
-        ("KAFKA__SSL_KEY_PASSWORD", '"quoted"'),
+        ("KAFKA__OAUTH_CLIENT_SECRET", '"quoted"'),
         ("LEARNER__NOISE_KEY", "4f" * 32 + "\n"),
         ("STORE__KEY", "5e" * 32 + "\n" + "6d" * 32),
     ):
         monkeypatch.setenv(f"STREAMPAIR_{name}", secret)
     config = load_config(file)
     kafka = config.require_kafka()
-    found = [kafka.password(), kafka.ssl_key_password()]
+    found = [kafka.password(), kafka.oauth_client_secret()]
     assert [each.get_secret_value() for each in found if each is not None] == ["12345", '"quoted"']
     assert config.learner.noise_key() == b"\x4f" * 32
     assert len(config.store.sealing_keys()) == 2
@@ -238,8 +238,8 @@ def test_a_secret_that_is_empty_or_given_twice_is_refused(
 
 def test_the_command_draws_a_key(tmp_path: Path) -> None:
     file = tmp_path / "noise.key"
-    result = CliRunner().invoke(command, ["key", str(file)])
+    result = CliRunner().invoke(command, ["key", "--output", str(file)])
     assert result.exit_code == 0, result.output
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text().strip() not in result.output
-    assert CliRunner().invoke(command, ["key", str(file)]).exit_code == 2
+    assert CliRunner().invoke(command, ["key", "--output", str(file)]).exit_code == 2

@@ -238,12 +238,12 @@ def test_any_label() -> None:
         assert (got, type(got)) == (wanted, type(wanted))
     assert decode(b'{"a": 1, "y": null}', config).y is None
     refused = refusal(b'{"a": 1, "y": [1]}', config)
-    assert (refused.stage, refused.fix) == ("label", "send a number, a text, true or false")
+    assert (refused.stage, refused.fix) == ("label", "send a finite number, a text, true or false")
     line = csv_decoder(config, ["a", "y"])
-    cells = {"0.25": 0.25, " blue ": "blue", "high": "high", "nan": "nan", "": None}
+    cells = {"0.25": 0.25, " blue ": "blue", "high": "high", "NO": "NO", "nan": None, "": None}
     assert {cell: line(Record(0, f"1,{cell}".encode())).y for cell in cells} == cells
     # Only two otherwise, and the error says what to do.
-    assert 'input.label_type = "any"' in refusal(b'{"a": 1, "b c": 2, "y": 0.25}').fix
+    assert 'label_type = "any"' in refusal(b'{"a": 1, "b c": 2, "y": 0.25}').fix
 
 
 # ---- whole batches -------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_what_is_bad_without_declared_values_is_bad_with_them(value: bytes | Non
         try:
             outcomes.append(repr(decode(value, config).y))
         except RecordError as error:
-            outcomes.append(f"{error.stage}: {error}")
+            outcomes.append(f"{error.stage}: {error.problem}")
     assert outcomes[0] == outcomes[1]
 
 

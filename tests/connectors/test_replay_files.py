@@ -38,7 +38,6 @@ id = "id"
 [learner]
 class = "streampair.auc.PairOGD"
 [worker]
-breaker = "off"
 batch_size = {}
 """
 

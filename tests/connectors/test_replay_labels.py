@@ -40,8 +40,6 @@ lateness = "2s"
 absent = false
 [learner]
 class = "streampair.auc.PairOGD"
-[worker]
-breaker = "off"
 """
 AFTER, LATENESS = 30_000, 2_000
 BEGIN = 1_704_067_200_000  # 2024-01-01T00:00:00Z
@@ -318,7 +316,8 @@ def test_bad_lines_are_counted_and_stop_nothing(replayed: Callable[..., Done], t
         "time,payment,fraud\n1704067201500,p0,true\n1704067201500,,true\n1704067201500,p4,maybe\n"
         "1704067201500,p4,\n1704067201600\n1704067201700,p1,true\n1704067201800,p4,0\n"
     )
-    found = replayed(tmp_path / "e.csv", tmp_path / "l.csv")
+    numbers_only = {"class": "river.linear_model.LogisticRegression"}
+    found = replayed(tmp_path / "e.csv", tmp_path / "l.csv", learner=numbers_only)
     assert [(x["offset"], x["stage"]) for x in found.letters] == [
         (1, "features"),
         (3, "decode"),

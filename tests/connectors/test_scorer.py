@@ -204,7 +204,6 @@ class Producer:
         self,
         sends: Sequence[tuple[Partition, list[Any]]],
         *,
-        group: str,
         offsets: Mapping[Partition, tuple[int, str]],
         member: Member,
     ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from river import compose
 from streampair_connectors.codecs.records import json_decoder
 from streampair_connectors.config import Config, OutputConfig, parse_config
 from streampair_connectors.worker.factory import build_lane, build_learner, taken_cells
@@ -30,6 +31,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"class": "streampair.auc.PairOGD"},
         {"features": {"a": [-3, 3], "b": [-3, 3], "c": [-3, 3], "kind": ["x", "y"]}},
     ),
+    "linear, gaps and texts": ({"class": "streampair.auc.PairOGD"}, {"features": [*NAMES, "kind"]}),
+    "linear, shared": (
+        {"class": "streampair.auc.PairOGD", "options": {"max_features": 4}},
+        {"features": [*NAMES, "kind"], "id": "name"},
+    ),
+    "explained, linear": ({"class": "streampair.auc.OAM"}, {"features": [*NAMES, "kind"]}),
     "gaps and texts": ({"class": "streampair.auc.Forest", "options": TREES}, {"features": [*NAMES, "kind"]}),
     "gaps and texts, not declared": ({"class": "streampair.auc.Forest", "options": TREES}, {"id": "name"}),
     "several classes": (
@@ -41,6 +48,52 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "private, bounds": (
         {"class": "streampair.auc.PairFTRL", "options": PRIVATE},
         {"features": {name: [-2, 2] for name in NAMES}, "id": "name"},
+    ),
+}
+
+
+# Steps in front of a learner, as a configuration names them.
+SELECTED = {"class": "river.compose.Select", "keys": NAMES}
+SCALED = {
+    "class": "river.compose.Pipeline",
+    "steps": [SELECTED, {"class": "river.preprocessing.StandardScaler"}],
+}
+ENCODED = {
+    "class": "river.compose.Pipeline",
+    "steps": [
+        {"class": "river.compose.SelectType", "types": ["str"]},
+        {"class": "river.preprocessing.OneHotEncoder"},
+    ],
+}
+UNION = {"class": "river.compose.TransformerUnion", "options": {"transformers": [SCALED, ENCODED]}}
+IMPUTED = {
+    "class": "river.preprocessing.StatImputer",
+    "options": {"imputers": [[name, {"class": "river.stats.Mean"}] for name in NAMES]},
+}
+OGD = {"class": "streampair.auc.PairOGD"}
+CASES |= {
+    "scaled and encoded": ({"steps": [UNION, OGD]}, {"features": [*NAMES, "kind"]}),
+    "not declared, scaled and encoded": ({"steps": [UNION, OGD]}, {"id": "name"}),
+    "imputed": (
+        {"steps": [IMPUTED, {"class": "river.preprocessing.StandardScaler"}, OGD]},
+        {"features": NAMES},
+    ),
+    "smallest to largest": (
+        {"steps": [{"class": "river.preprocessing.MinMaxScaler"}, OGD]},
+        {"features": NAMES},
+    ),
+    "explained, behind steps": (
+        {"steps": [UNION, {"class": "streampair.auc.Forest", "options": TREES}]},
+        {"features": [*NAMES, "kind"]},
+    ),
+    "guarded, private": (
+        {
+            "steps": [
+                {"class": "streampair.preprocessing.Guarded", "options": {"step": SELECTED}},
+                {"class": "streampair.auc.PairFTRL", "options": {**PRIVATE, "features": NAMES}},
+            ]
+        },
+        {"features": NAMES},
     ),
 }
 
@@ -103,19 +156,27 @@ def comparable(scored: list[Scored], letters: list[DeadLetter]) -> tuple[list[An
     return rows, [letter for letter in letters if letter.stage in SCORING_STAGES]
 
 
+def explains(case: str, config: Config) -> bool:
+    learner = build_learner(config)
+    if case.startswith("linear"):  # in rows
+        return False
+    return hasattr(learner[-1] if isinstance(learner, compose.Pipeline) else learner, "explain_one")
+
+
+@pytest.mark.filterwarnings("ignore:there are more than max_features")
 @pytest.mark.parametrize("case", CASES)
 def test_scores_and_dead_letters_are_those_of_the_lane(case: str) -> None:
     """Record by record: the model of this moment, and the lane before it learns the record."""
     config = config_of(case)
     decode = json_decoder(config.input, **taken_cells(config))
-    explain = 2 if hasattr(build_learner(config), "explain_one") else 0
+    explain = 2 if explains(case, config) else 0
     config = config.model_copy(update={"output": OutputConfig(explain=explain)})
     lane = build_lane(config, decode, snapshots=False)
     records, classes = records_of(case, 260), config.input.label_type == "any"
     lane.process(records[:100])
     outcomes = set()
     for record in records[100:]:
-        model = models.loads(models.dumps(lane.learner, lane.seen))
+        model = models.loads(models.dumps(lane.model, lane.seen))
         found = comparable(*score_records(model, decode, [record], classes=classes, explain=explain))
         output = lane.process([record])
         assert found == comparable(output.scores, output.dead_letters), record
@@ -128,14 +189,15 @@ def slowly(decode: Callable[[Any], Event]) -> Callable[[Any], Event]:
     return lambda record: decode(record)
 
 
+@pytest.mark.filterwarnings("ignore:there are more than max_features")
 @pytest.mark.parametrize("case", CASES)
 def test_many_records_have_the_scores_of_each(case: str) -> None:
     config = config_of(case)
     decode = json_decoder(config.input, **taken_cells(config))
     lane = build_lane(config, decode, snapshots=False)
     lane.process(records_of(case, 200))
-    model, options = models.export(lane.learner), {"classes": config.input.label_type == "any"}
-    if hasattr(lane.learner, "explain_one"):
+    model, options = models.export(lane.model), {"classes": config.input.label_type == "any"}
+    if explains(case, config):
         options["explain"] = 2
     for seed in range(20):
         records = records_of(case, 40, seed)
@@ -157,6 +219,17 @@ def test_a_model_of_nothing_scores_every_event() -> None:
     scored, letters = score_records(models.export(auc.PairOGD()), decode, records)
     assert [each.score for each in scored] == [0.0, None]
     assert [letter.stage for letter in letters] == ["decode"]
+
+
+def test_an_event_that_is_too_early_has_no_score_in_a_scorer_either() -> None:
+    """Nothing is known of the range of its feature: it is no dead letter, for the lane learns it."""
+    config = config_of("smallest to largest")
+    decode = json_decoder(config.input)
+    lane, record = build_lane(config, decode, snapshots=False), Record(0, b'{"a": 1, "b": 2, "c": 3}')
+    scored, letters = score_records(models.export(lane.model), decode, [record])
+    output = lane.process([record])
+    assert (scored, letters) == (output.scores, output.dead_letters)
+    assert [(each.score, each.outcome) for each in scored] == [(None, "scored")]
 
 
 def test_an_error_that_is_not_the_records_is_raised() -> None:

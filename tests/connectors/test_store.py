@@ -82,6 +82,7 @@ def test_applications_whose_names_begin_alike_share_a_directory(tmp_path: Path) 
                 "learner": {"class": "streampair.auc.PairOGD"},
                 "store": {"directory": "state"},
                 "metrics": {"address": "127.0.0.1:0"},
+                "kafka": {"bootstrap_servers": "127.0.0.1:1", "connect_timeout": "200ms"},
             },
             base=tmp_path,
         )

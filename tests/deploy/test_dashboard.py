@@ -36,7 +36,7 @@ GOOD, BAD = 2400, 5
 DEFECTS = {"StreampairPrivacyBudgetPassed"}
 # What is the same all the time that a worker runs, and what has a few values; everything else has to move.
 STILL = {
-    "Noise",
+    "Noise of a release",
     "Drift",
     "Private AUC",
     "Values outside their bounds",

@@ -345,6 +345,7 @@ class KafkaBroker(Cluster):
                 self._log.append(line.rstrip("\n"))
                 if LOST_END in line:
                     self._lost_end.set()
+                    support.note_used("transactions whose end a broker left out", self.version)
                 if "Kafka Server started" in line:
                     life.started = True
                     life.decided.set()
@@ -445,20 +446,6 @@ class KafkaBroker(Cluster):
     def _transactions(self, *words: str) -> str:
         main = "org.apache.kafka.tools.TransactionsCommand"
         return self.tool(main, ["--bootstrap-server", self.bootstrap, *words])
-
-    def abort_lost_transactions(self, broker: int = 1) -> None:
-        if not self.lost_end:
-            return
-        rows = self.hanging(broker)[1:]
-        lost = {producer for topic, _, producer, *_ in rows if topic == "__consumer_offsets"}
-        for topic, partition, producer, _, _, offset, *_ in rows:
-            # One that was about to end as it was found has none to abort, and the tool then fails.
-            with contextlib.suppress(RuntimeError):
-                if producer in lost:
-                    place = ("--topic", topic, "--partition", partition, "--start-offset", offset)
-                    self._transactions("abort", *place)
-                    support.note_used("transactions without an end, aborted", f"{topic} {partition} {offset}")
-        self._lost_end.clear()
 
     def move_group_offsets(self, broker: int) -> None:
         """Give the topic of the groups' offsets to another broker of the cluster."""

@@ -21,7 +21,7 @@ from streampair_connectors.config import load_config
 from streampair_connectors.kafka import RecordReader
 from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import TopicStore
-from streampair_connectors.worker.factory import build_lane
+from streampair_connectors.worker.factory import build_lane, taken_cells
 from streampair_connectors.worker.model_topic import PublishedModel, read_model
 from streampair_connectors.worker.session import Session
 from streampair_connectors.worker.worker import Worker
@@ -206,7 +206,7 @@ batch_size = 20
     def reference(self, values: Sequence[bytes | None]) -> tuple[list[Any], dict[str, Any]]:
         """Scores and state of one uninterrupted lane over the same events."""
         config = load_config(self.path)
-        lane = build_lane(config, json_decoder(config.input))
+        lane = build_lane(config, json_decoder(config.input, **taken_cells(config)))
         output = lane.process([Record(offset, value) for offset, value in enumerate(values)])
         return [scored.score for scored in output.scores], _learning(lane.snapshot(clean=True))
 

@@ -279,12 +279,12 @@ def _outputs_after_offsets() -> None:
     owner = found(_WRITER)
     inner = owner._transaction
 
-    async def transaction(self: Any, sends: Any, group: str, offsets: Any, *rest: Any) -> Any:
+    async def transaction(self: Any, sends: Any, offsets: Any, *rest: Any) -> Any:
         outputs = [s for s in sends if not s[0].topic.endswith("-log")]
         state = [s for s in sends if s[0].topic.endswith("-log")]
-        stored = await inner(self, state, group, offsets, *rest)
+        stored = await inner(self, state, offsets, *rest)
         if outputs:
-            await inner(self, outputs, group, {}, *rest)
+            await inner(self, outputs, {}, *rest)
         return stored
 
     owner._transaction = transaction

@@ -89,15 +89,28 @@ def follow(
     return outputs
 
 
-def agree(expected: str, output: str) -> bool:
-    """Whether an output is what the page shows: `...` stands for anything, decimal fractions within 15 %."""
+def agree(expected: str, output: str, *, varies: bool = False) -> bool:
+    """Whether an output is what the page shows: `...` stands for anything.
+
+    An output that `varies` has noise or time in it: there decimal fractions agree within 15 %.
+    """
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     if doctest.OutputChecker().check_output(expected, output, flags):
         return True
-    fraction = r"-?\d+\.\d+"
-    ours, theirs = (re.split(fraction, " ".join(text.split())) for text in (expected, output))
-    pairs = zip(re.findall(fraction, expected), re.findall(fraction, output), strict=False)
-    return ours == theirs and all(abs(float(a) - float(b)) <= 0.15 * abs(float(a)) for a, b in pairs)
+    if not varies:
+        return False
+    fraction, fractions = r"-?\d+\.\d+", []
+    pattern = ""
+    for part in re.split(rf"({fraction}|\.\.\.)", " ".join(expected.split())):
+        if re.fullmatch(fraction, part):
+            fractions.append(float(part))
+            pattern += f"({fraction})"
+        else:
+            pattern += ".*" if part == "..." else re.escape(part)
+    found = re.fullmatch(pattern, " ".join(output.split()))
+    return found is not None and all(
+        abs(a - float(b)) <= 0.15 * abs(a) for a, b in zip(fractions, found.groups(), strict=True)
+    )
 
 
 def _do(step: Mapping[str, str], namespace: dict[str, Any]) -> str:

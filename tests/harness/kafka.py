@@ -66,9 +66,6 @@ class Cluster:
     def ensure_running(self) -> None:
         """Bring the broker back if a test left it stopped."""
 
-    def abort_lost_transactions(self, broker: int = 1) -> None:
-        """Abort transactions with positions whose end was lost, as docs/troubleshooting.md describes."""
-
     def log_tail(self, lines: int = 30) -> str:
         """Last lines of the broker's log, for the report of a failed test."""
         return ""

@@ -21,7 +21,9 @@ class Block:
     text: str
     line: int
     following: Block | None
-    """The next block, if only blank lines lie between."""
+    """The next block, if only blank lines and comments lie between."""
+    varies: bool = False
+    """Whether ``<!-- varies -->`` stands in front: an output that has noise or time in it."""
 
     @property
     def id(self) -> str:
@@ -55,10 +57,12 @@ def blocks_in(text: str, page: str = "text") -> list[Block]:
     for match in reversed(list(re.finditer(fence, text, re.M | re.S))):
         if any(low <= match.start() < high for low, high in generated):
             continue
-        near = following is not None and not text[match.end() : following[0]].strip()
+        between = text[match.end() : following[0]] if following else ""
+        near = not re.sub(r"<!--.*?-->", "", between, flags=re.S).strip()
         line = text.count("\n", 0, match.start()) + 1
         after = following[1] if near and following else None
-        block = Block(page, match[1], match[2] or "", match[3], line, after)
+        varies = text[: match.start()].rstrip().endswith("<!-- varies -->")
+        block = Block(page, match[1], match[2] or "", match[3], line, after, varies)
         found.append(block)
         following = (match.start(), block)
     return found[::-1]

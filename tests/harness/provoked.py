@@ -134,8 +134,9 @@ class Provoked:
 
     def private(self) -> None:
         """A private learner: killed in an open window, learned to its horizon, an older store put back."""
-        # What is at an offset can change, so that a crash is charged; and a breaker breaks the guarantee.
-        settings = 'breaker = "on"\ncommit_every = "1h"\n' + LINGER
+        # What is at an offset can change, so that a crash is charged; and to stop at a bad event breaks the
+        # guarantee.
+        settings = 'on_bad = "fail"\ncommit_every = "1h"\n' + LINGER
         app = self._app("private", learner=PRIVATE, settings=settings)
         text = app.path.read_text().replace('metrics.address = "127.0.0.1:0"\n', "")
         text = text.replace("events = 50", "events = 5000")
@@ -237,12 +238,14 @@ class Provoked:
     def late(self) -> None:
         """Labels that come in time and too late, minutes ago; and labels that stopped half an hour ago."""
         made = stream(400, 1)[0]
-        wait = 'after = "10s"\nlateness = "1s"\nquiet = "20m"\nthreshold = 0.0'
+        wait = 'after = "10s"\nlateness = "1s"\nquiet = "20m"'
 
         def application(name: str) -> App:
             (self._directory / name).mkdir()
             app = late_app(App(self._cluster, self._directory / name, name))
-            app.path.write_text(app.path.read_text().replace('after = "30d"', wait))
+            text = app.path.read_text().replace('after = "30d"', wait)
+            app.path.write_text(f"{text}[output]\nalert_above = 0.0\n")
+            self._cluster.create_topic(f"{name}-alerts")
             return create(app)
 
         def events_of(begun: int, part: int) -> list[Event]:

@@ -440,7 +440,6 @@ class Trial:
             for worker in workers:
                 if worker.code is not None:
                     raise Wrong(f"the worker ended with {worker.code}:\n{worker.log()}")
-            self.app.kafka.abort_lost_transactions()
             return self.done()
 
         def logs() -> str:

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from streampair_connectors.cli.app import app
 from streampair_connectors.cli.replay import _Background
 from streampair_connectors.codecs.records import json_decoder
-from streampair_connectors.config import Address, Changes, MetricsConfig, load_config, parse_config
+from streampair_connectors.config import (
+    Address,
+    CardConfig,
+    Changes,
+    MetricsConfig,
+    load_config,
+    parse_config,
+)
 from streampair_connectors.observability.dashboard import frame, recorded_page
 from streampair_connectors.observability.metric_definitions import STAGES, LaneLabels
 from streampair_connectors.observability.metric_history import CAUSES, LetterCause
@@ -345,7 +353,7 @@ def test_what_happened_to_lanes_what_changed_and_since_when(run: Run, visit: Ope
     for url in (run.url, run.public_url):
         officer = page if url == run.url else visit(f"{url}/#privacy", timezone_id="UTC")
         officer.get_by_role("tab", name="Privacy").click()
-        says(officer, "The account goes back to its first record, of 14 Nov 2023, 22:13:20.")
+        says(officer, "14 Nov 2023, 22:13:20")
         assert "keys of the file" not in officer.locator("body").inner_text()
 
 
@@ -403,7 +411,8 @@ def test_a_worker_that_scores_alone_has_its_numbers(run: Run, visit: Open, schem
     assert scored(page)["streampair_scored_events_total", "fraud"] == "8"
     assert Axe().run(page).violations_count == 0
     with urllib.request.urlopen(f"{run.public_url}/page/data", timeout=10) as answer:
-        assert b"scor" not in answer.read()
+        public = json.loads(answer.read())
+    assert "scor" not in json.dumps({**public, "limits": None})  # whose words are those of every guarantee
 
 
 LATE = ("fraud", "events", "PairOGD")
@@ -480,6 +489,14 @@ def test_labels_that_come_later_fit_a_phone_and_anybody_can_read_them(
     assert Axe().run(page).violations_count == 0
 
 
+CURATOR = CardConfig(
+    curator="Example Bank, privacy@example.org",
+    intended_use="rank payments for a review",
+    approved_by="A. Officer",
+    approved_on=date(2026, 1, 2),
+    reason="the smallest that ranks well",
+    review_by=date(9999, 1, 1),
+)
 AUDIT = {
     "learner": "auc.PairFTRL",
     "epsilon": 2.0,
@@ -497,6 +514,7 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
         telemetry,
         MetricsConfig(address=Address("127.0.0.1", 0), public_address=Address("127.0.0.1", 0)),
         file,
+        CURATOR,
     )
     with _Background(server):  # type: ignore[attr-defined]
         run = Run(telemetry, server.url, str(server.public_url), *learned)
@@ -506,10 +524,17 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
         run.publish(("fraud-private", "events", "PairFTRL"), since=private.since, privacy=ended)
         run.telemetry.committed("fraud-private", 0.01)
         officer = (
-            *("The horizon is reached.", "The guarantee holds", "Protected: the content of one record"),
-            *("of 14 Nov 2023, 22:13:20", "What is not covered", "several records of one person"),
-            *("What would void it", "a process that forks", "How much is left", "forks are charged"),
+            *("The horizon is reached.", "The guarantee holds", "the content of one record"),
+            *("14 Nov 2023, 22:13:20", "What is not covered", "Several records of one person"),
+            *("What would void it", "a process that forks", "What remains", "forks are charged"),
             *("On 2026-01-02: Nothing speaks against the promise.", "at least 0.4375 of the 0.5000"),
+            *(
+                "Approved by A. Officer on 2026-01-02, to be reviewed by 9999-01-01.",
+                "Privacy card",
+                CURATOR.curator,
+                CURATOR.intended_use,
+                "central: the curator, its hosts",
+            ),
         )
         operator = (
             *("Live: running", "Lag", "Time to catch up", "Last commit", "Prequential AUC"),
@@ -526,6 +551,8 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
                 found.wait_for()
                 box = found.bounding_box()
                 assert 0 <= box["y"] <= 900 - box["height"], answer
+            if tab == "Privacy":  # promise, spend, rest, terms, what is not covered, what would void it
+                assert [box["y"] + box["height"] <= 900 for box in boxes(page, ".third")] == [True] * 6
             cut = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
             for width in (1440, 1280, 390):
                 page.set_viewport_size({"width": width, "height": 900})
@@ -534,7 +561,144 @@ def test_each_question_is_answered_on_one_screen(visit: Open, tmp_path: Path, le
         file.write_text("{}")
         page = visit(f"{server.url}/#privacy")
         says(page, "The file of the audit cannot be used")
+        assert page.get_by_text("The review of epsilon and delta is due.").count() == 0
         page.context.close()
+
+
+def test_a_review_that_is_due_needs_attention(visit: Open, tmp_path: Path, learned: Any) -> None:
+    due = CURATOR.model_copy(update={"review_by": date(2026, 1, 3)})
+    data = frame(_published(learned[0]), public=False, curator=due)
+    for day, count in (("2026-01-03", 0), ("2026-01-04", 1)):
+        data["now"] = datetime.fromisoformat(f"{day}T12:00:00Z").timestamp()
+        file = tmp_path / f"{day}.html"
+        file.write_bytes(recorded_page(data))
+        page = visit(f"{file.as_uri()}#privacy")
+        says(page, "Approved by A. Officer on 2026-01-02, to be reviewed by 2026-01-03.")
+        assert page.locator("#alarms").get_by_text("The review of epsilon and delta is due.").count() == count
+    data = frame(_published(learned[0]), public=False)
+    file.write_bytes(recorded_page(data))
+    says(visit(f"{file.as_uri()}#privacy"), "No approval is declared in the configuration.")
+
+
+def _published(gauges: LaneGauges) -> Telemetry:
+    telemetry = Telemetry()
+    telemetry.publish(("fraud-private", "events", "PairFTRL"), gauges, 3)
+    return telemetry
+
+
+def boxes(page: Any, selector: str) -> list[dict[str, float]]:
+    """The rectangles of the elements that are shown, in pixels of the page."""
+    return list(
+        page.eval_on_selector_all(selector, "all => all.map(e => e.getBoundingClientRect().toJSON())")
+    )
+
+
+# What is cut, what is outside of the screen or of its card, and which two lie on each other. The heads of a
+# stacked table are for screen readers alone.
+MISPLACED = """panel => {
+    const found = [], cards = [...panel.querySelectorAll(".card")], texts = [];
+    const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+                        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+    const inside = (a, b) => a.left >= b.left - 1 && a.right <= b.right + 1
+                          && a.top >= b.top - 1 && a.bottom <= b.bottom + 1;
+    for (const e of [document.documentElement, ...panel.querySelectorAll("*:not(svg *)")])
+        if (e.clientWidth && e.scrollWidth > e.clientWidth) found.push(`cut: ${e.tagName} ${e.textContent}`);
+    const walk = document.createTreeWalker(panel, NodeFilter.SHOW_TEXT), range = document.createRange();
+    while (walk.nextNode()) {
+        const node = walk.currentNode;
+        const box = node.parentElement.closest(".card").getBoundingClientRect();
+        range.selectNodeContents(node);
+        if (node.parentElement.closest(".stacked thead") && innerWidth < 1100) continue;
+        if (getComputedStyle(node.parentElement).visibility === "hidden") continue;
+        for (const rect of range.getClientRects()) {
+            if (!rect.width) continue;
+            const shown = inside(rect, box) && rect.left >= 0 && rect.right <= innerWidth;
+            if (!shown) found.push(`outside: ${node.data}`);
+            texts.push([rect, node.data]);
+        }
+    }
+    for (const list of [cards.map(e => [e.getBoundingClientRect(), "card"]), texts])
+        list.forEach(([a, one], i) => list.slice(i + 1).forEach(([b, two]) => {
+            if (meet(a, b)) found.push(`on each other: ${one} | ${two}`);
+        }));
+    return texts.length > 40 ? found : ["too little text"];
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 800, 1280, 1440])
+def test_nothing_of_the_privacy_tab_is_cut_or_covered(run: Run, visit: Open, width: int) -> None:
+    """By rectangles: of one lane that is well, void, or without an end, and of several."""
+    labels = ("fraud-private", "events", "PairFTRL")
+    report = run.private.privacy
+    dates = tuple((1_700_000_000_000 + i, i, 0.25, 10**9, 10**9) for i in range(8))
+    entity = report.unit.replace("the content of one record", "the contents of all records of one entity")
+    cases: list[dict[str, Any]] = [
+        {"release_dates": dates},
+        {"privacy": report.replace(kind="void", guarantee="void (fixed seed)", horizon_left=0)},
+        {"privacy": report.replace(horizon=None, horizon_left=None, unit=entity, epsilon_spent=1.5)},
+        {"privacy": report.replace(horizon=10**15, horizon_left=123_456_789_012_345, noise_std=1.234e-11)},
+    ]
+    for changes in cases:
+        run.publish(labels, **changes)
+        page = visit(f"{run.url}/#privacy", viewport={"width": width, "height": 900})
+        says(page, "What remains")
+        page.locator("text.limit").wait_for()
+        for summary in page.locator("summary").all():
+            summary.click()
+        assert page.locator("#panel-privacy").evaluate(MISPLACED) == [], changes
+    run.six()
+    run.publish(("a-bank-with-a-long-name", "payments.of.all.countries.v2", "PairFTRL"))
+    page = visit(f"{run.url}/#privacy", viewport={"width": width, "height": 900})
+    says(page, "4 lanes keep a privacy account")
+    assert page.locator("#panel-privacy").evaluate(MISPLACED) == []
+
+
+def test_a_promise_does_not_look_like_a_spend_and_noise_is_told_in_the_unit_of_weights(
+    run: Run, visit: Open
+) -> None:
+    labels = ("fraud-private", "events", "PairFTRL")
+    report = run.private.privacy.replace(horizon=400, horizon_left=380)
+    for spent in (0.0, 0.0, 0.5, 0.5, 1.25):
+        run.publish(labels, privacy=report.replace(epsilon_spent=spent, mu_spent=spent / 4))
+    page = visit(f"{run.url}/#privacy")
+    promise, spend = (page.locator(f".card.{name}") for name in ("promise", "spend"))
+    expect(promise.locator(".figure b")).to_have_text("\u2264 2")
+    expect(spend.locator(".figure b")).to_have_text("1.250")
+    looks = "e => { const s = getComputedStyle(e); return [s.borderStyle, s.backgroundColor, s.color]; }"
+    assert not {*promise.evaluate(looks)[:2]} & {*spend.evaluate(looks)[:2]}
+    assert promise.locator("b").first.evaluate(looks)[2] != spend.locator("b").first.evaluate(looks)[2]
+    # The promise is a limit across the whole chart, from the first moment; the spend below goes up in steps.
+    limit = spend.locator("line.limit").bounding_box()
+    path = spend.locator("path.c0")
+    page.wait_for_function("path => /V/.test(path.getAttribute('d'))", arg=path.element_handle())
+    assert re.fullmatch(r"M[\d.]+ [\d.]+(H[\d.]+V[\d.]+)+", str(path.get_attribute("d")))
+    assert path.bounding_box()["y"] > limit["y"]
+    assert limit["width"] > path.bounding_box()["width"]
+    # Two weights, whose noise is known: that of both has the variance of their sum of squares.
+    noise, norm = (sum(row[i] ** 2 for row in run.private.weights) ** 0.5 for i in (2, 1))
+    number = page.locator('[data-series="streampair_weight_noise"]')
+    assert agrees(number.inner_text(), noise)
+    fact = page.locator(".facts div", has_text="Noise in the weights").locator("dd").inner_text()
+    assert fact.startswith(f"{100 * noise / norm:.1f} % of their norm: ")
+    assert str(run.private.privacy.noise_std)[:4] not in page.locator("#panel-privacy").inner_text()
+    run.publish(labels, privacy=report.replace(kind="void", guarantee="void (fixed seed)"))
+    says(page, "It was to protect")
+    expect(spend.locator("text.limit")).to_have_text("promised, and void")
+
+
+def test_each_lane_has_one_row_with_promise_and_spend_apart(run: Run, visit: Open) -> None:
+    report = run.private.privacy
+    run.publish(("churn", "events", "PairFTRL"), privacy=report.replace(unit="one entity", horizon_left=None))
+    run.publish(("fraud", "events", "PairFTRL"), privacy=report.replace(epsilon_spent=1.5))
+    page = visit(f"{run.url}/#privacy")
+    rows = page.get_by_role("region", name="Lanes and their guarantees").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    cells = [row.locator("th, td").all_inner_texts()[:6] for row in rows.all()]
+    spent = [f"{value:.3f}" for value in (report.epsilon_spent, 1.5)]
+    assert cells == [
+        [f"{app}: events", "PairFTRL", "The guarantee holds", who, "\u2264 2 at delta 1e\u22124", number]
+        for app, who, number in zip(("churn", "fraud"), ("one entity", "one record"), spent, strict=True)
+    ]
 
 
 def test_learners_of_one_topic_add_up(run: Run, visit: Open) -> None:
@@ -642,9 +806,9 @@ def test_no_figure_and_no_tick_is_cut(run: Run, visit: Open) -> None:
     for width in (380, 1000, 1440):
         for tab in ("learning", "privacy", "operation"):
             page = visit(f"{run.url}/#{tab}", viewport={"width": width, "height": 900})
-            page.locator(".tile .value").first.wait_for()
+            page.locator(".tile .value, .figure b").first.wait_for()
             cut = page.eval_on_selector_all(
-                ".tile .value",
+                ".tile .value, .figure",
                 "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)",
             )
             assert cut == [], (width, tab)
@@ -667,9 +831,9 @@ def test_the_first_release_does_not_look_as_if_the_budget_were_used_up(run: Run,
     says(page, "5.0 % of the horizon is used.")
     meter = page.get_by_role("meter", name="Share of the horizon that is used")
     assert meter.get_attribute("aria-valuenow") == "5.0"
-    assert "Epsilon promised" in page.locator(".tiles").inner_text()
-    assert not re.search(r"(?<![\d.])100(?![\d.])", page.locator(".tiles").inner_text())
-    assert "is spent" not in page.locator("body").inner_text()
+    text = page.locator("#panel-privacy").inner_text()
+    assert "380 of 400 records can be learned" in text
+    assert not re.search(r"(?<![\d.])100(?![\d.])", text)
 
 
 def test_a_hundred_lanes_do_not_stutter(run: Run, visit: Open) -> None:
@@ -752,7 +916,7 @@ def test_nothing_that_axe_knows_is_wrong(run: Run, visit: Open, kind: str) -> No
     page = visit(run.url, viewport=size, color_scheme=scheme, bypass_csp=True)
     page.locator("#lane option").nth(6).wait_for(state="attached")
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    for index in (0, 6):
+    for index in (0, 4, 6):  # all lanes, the void one, and one that is well
         page.get_by_label("Lane", exact=True).select_option(index=index)
         for tab in TABS:
             page.get_by_role("tab", name=tab).click()

@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from river import datasets
 
-from streampair import auc, buffers, losses, preprocessing
+from streampair import auc, buffers, losses, metric, preprocessing
 from streampair.errors import RecordError
 from streampair.kernels import ogd
 from streampair.records.frames import FeatureTable, label_values, open_frame
@@ -29,7 +29,7 @@ PHISHING = list(datasets.Phishing().take(120))
 BACKENDS = [pd, pl]
 
 
-def frozen(model: auc.PairOGD) -> bytes:
+def frozen(model: Any) -> bytes:
     """All that was learned; the name of the label series is only for naming predictions."""
     return pickle.dumps({**model.to_state(), "y_name": None})
 
@@ -147,10 +147,9 @@ def _dtype(column: list[Any]) -> Any:
 @in_one_case(
     ("column", "message"),
     [
-        ([1.0, math.nan, 2.0], "feature 'b' in row 1 is NaN"),
         ([1.0, 2.0, math.inf], "feature 'b' in row 2 is infinite"),
-        ([1.0, None, 2.0], "feature 'b' in row 1 is NaN"),
-        (["1", "2", "3"], "feature 'b' in row 0 is text: '1'"),
+        ([1.0, 2e50, 1.0], "feature 'b' in row 1 is 2e+50, beyond the limit"),
+        ([1.0, math.nan, math.inf], "feature 'b' in row 2 is infinite"),
     ],
 )
 @pytest.mark.parametrize("state", ["fresh", "known", "new"])
@@ -171,6 +170,81 @@ def test_bad_cells_change_nothing(backend: Any, column: list[Any], message: str,
             call()
         assert message in str(caught.value)
         assert frozen(model) == before
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+@in_one_case(
+    ("column", "message"),
+    [
+        ([1.0, math.nan, 2.0], "feature 'b' in row 1 is NaN"),
+        ([1.0, None, 2.0], "feature 'b' in row 1 is NaN"),
+        (["1", "2", "3"], "feature 'b' in row 0 is text: '1'"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_a_metric(backend: Any, column: list[Any], message: str) -> None:
+    model = metric.PairOGD()
+    model.learn_one({"a": 1.0}, True)
+    before, X = frozen(model), _bad(backend, column)
+    for call in (
+        lambda: model.learn_many(X, backend.Series([True, False, True])),
+        lambda: model.transform_many(X),
+    ):
+        with pytest.raises(RecordError) as caught:
+            call()
+        assert message in str(caught.value)
+        assert frozen(model) == before
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+@in_one_case(
+    "column",
+    [
+        [1.0, math.nan, 2.0, 2.0],
+        [1.0, None, 2.0, None],
+        ["1", "2", "3", "1"],
+        ["red", None, "blue", "red"],
+        [None, None, None, None],
+    ],
+)
+@pytest.mark.parametrize("state", ["fresh", "known", "new"])
+def test_gaps_and_texts_in_a_frame_are_those_of_records(backend: Any, column: list[Any], state: str) -> None:
+    one = auc.PairOGD(seed=1)
+    if state != "fresh":
+        for t in range(5):
+            one.learn_one({"a": t, "b": -t} if state == "known" else {"a": t}, t % 2 == 0)
+    X, y = _bad(backend, column), [True, False, True, False]
+    many, scored = one.clone(include_attributes=True), one.clone(include_attributes=True)
+    scores = []
+    for b, label in zip(column, y, strict=True):
+        scores.append(one.score_one({"a": 0.5, "b": b}))
+        one.learn_one({"a": 0.5, "b": b}, label)
+    many.learn_many(X, backend.Series(y))
+    assert list(scored.score_learn_many(X, backend.Series(y))) == scores
+    assert frozen(one) == frozen(many) == frozen(scored)
+    assert list(many.score_many(X)) == [one.score_one({"a": 0.5, "b": b}) for b in column]
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
+def test_categories_and_nullable_types_are_texts_and_gaps(backend: Any) -> None:
+    kinds, flags, counts = ["red", "blue", None, "red"], [True, None, False, True], [1, None, 3, 2]
+    if backend is pd:
+        X = pd.DataFrame(
+            {
+                "kind": pd.Series(kinds, dtype="category"),
+                "flag": pd.array(flags, dtype="boolean"),
+                "count": pd.array(counts, dtype="Int64"),
+            }
+        )
+    else:
+        X = pl.DataFrame({"kind": pl.Series(kinds, dtype=pl.Categorical), "flag": flags, "count": counts})
+    y = [True, False, True, False]
+    one, many = auc.PairOGD(seed=0), auc.PairOGD(seed=0)
+    for kind, flag, count, label in zip(kinds, flags, counts, y, strict=True):
+        one.learn_one({"kind": kind, "flag": flag, "count": count}, label)
+    many.learn_many(X, backend.Series(y))
+    assert frozen(one) == frozen(many)
+    texts = {"kind", "kind=red", "kind=blue", "kind="}
+    assert {*many.feature_names} == texts | {"flag", "flag=", "count", "count="}
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: b.__name__)
@@ -206,8 +280,10 @@ def test_pandas_in_its_other_types() -> None:
     many.learn_many(X, pd.Series([True, False, True]))
     assert frozen(one) == frozen(many)
     missing = X.assign(nullable=pd.array([1, None, 3], dtype="Int64"))
-    with pytest.raises(RecordError, match="feature 'nullable' in row 1 is NaN"):
-        many.learn_many(missing, pd.Series([True, False, True]))
+    for row, y in zip(missing.to_dict("records"), [True, False, True], strict=True):
+        one.learn_one(row, y)
+    many.learn_many(missing, pd.Series([True, False, True]))
+    assert frozen(one) == frozen(many)
 
 
 def test_columns_that_are_not_text() -> None:
@@ -288,9 +364,9 @@ def test_arrays_of_other_types(dtype: Any) -> None:
         (np.ones((3, 0)), np.ones(3, bool), "no columns"),
         (np.ones((3, 2)), np.ones(2, bool), "3 rows and 2 labels"),
         (np.ones((3, 2)), np.ones((3, 1), bool), r"labels has shape \(3, 1\)"),
-        (np.array([[1.0, math.nan]]), np.ones(1, bool), "feature 1 in row 0 is NaN"),
-        (np.array([[1.0, "x"]], dtype=object), np.ones(1, bool), "feature 1 in row 0 is text"),
-        (np.array([["1", "2"]]), np.ones(1, bool), "feature 0 in row 0 is text"),
+        (np.array([[1.0, math.inf]]), np.ones(1, bool), "feature 1 in row 0 is infinite"),
+        (np.array([[1.0, [2.0]]], dtype=object), np.ones(1, bool), "feature 1 in row 0 is not a number"),
+        (np.array([[1.0, 10**400]], dtype=object), np.ones(1, bool), "feature 1 in row 0 is an integer"),
         (np.ones((2, 2)), np.array([1.0, math.nan]), "in row 1, the label is nan"),
         (np.ones((2, 2)), np.array([True, None]), "in row 1, the label is None"),
     ],
@@ -302,6 +378,24 @@ def test_bad_arrays_change_nothing(X: np.ndarray, y: np.ndarray, message: str) -
     with pytest.raises(RecordError, match=message):
         model.learn_many(X, y)
     assert frozen(model) == before
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.array([[1.0, math.nan]]), "feature 1 in row 0 is NaN"),
+        (np.array([[1.0, "x"]], dtype=object), "feature 1 in row 0 is text"),
+        (np.array([["1", "2"]]), "feature 0 in row 0 is text"),
+    ],
+)
+def test_gaps_and_texts_in_an_array_are_those_of_records(X: np.ndarray, message: str) -> None:
+    one, many, other = auc.PairOGD(seed=0), auc.PairOGD(seed=0), metric.PairOGD()
+    one.learn_one(dict(enumerate(X[0].tolist())), True)
+    many.learn_many(X, np.ones(1, bool))
+    assert frozen(one) == frozen(many)
+    with pytest.raises(RecordError, match=message):
+        other.learn_many(X, np.ones(1, bool))
+    assert not other.records
 
 
 def test_an_array_cannot_meet_names() -> None:
@@ -539,11 +633,11 @@ def test_the_first_bad_cell_is_that_of_the_frame(backend: Any) -> None:
     """Whatever order the learner has its features in."""
     for model in (auc.PairOGD(), auc.PairFTRL(1.0, 1e-6, 1000, features=["a", "b", "c"], seed=0)):
         model.learn_many(backend.DataFrame({"a": [1.0], "b": [0.5], "c": [0.0]}), backend.Series([True]))
-        X = backend.DataFrame({"c": [1.0, math.nan], "b": [0.0, math.inf], "a": [0.0, math.nan]})
-        with pytest.raises(RecordError, match="feature 'c' in row 1 is NaN"):
+        X = backend.DataFrame({"c": [1.0, math.inf], "b": [0.0, -math.inf], "a": [0.0, math.inf]})
+        with pytest.raises(RecordError, match="feature 'c' in row 1 is infinite"):
             model.score_many(X)
         if isinstance(model, auc.PairOGD):
-            with pytest.raises(RecordError, match="feature 'c' in row 1 is NaN"):
+            with pytest.raises(RecordError, match="feature 'c' in row 1 is infinite"):
                 model.learn_many(X, backend.Series([True, False]))
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from harness.support import in_one_case
 
-from streampair import auc, offline
+from streampair import auc, metric, offline
 from streampair.errors import ConfigError, RecordError
 
 X = pd.DataFrame({"a": [0.5, 1.0]})
@@ -61,7 +61,7 @@ def test_a_whole_number_beyond_floats(number: int) -> None:
 def test_the_text_that_made_text_of_a_column_is_named() -> None:
     frame = pd.DataFrame({"a": ["0.5", "1.0", "abc", "2.0"]})
     with pytest.raises(RecordError, match="feature 'a' in row 2 is text: 'abc'"):
-        auc.PairOGD().learn_many(frame, pd.Series([True] * 4))
+        metric.PairOGD().learn_many(frame, pd.Series([True] * 4))
     with pytest.raises(RecordError, match="feature 'a' in row 2 is text: 'abc'"):
         PRIVATE.score_many(frame)
 

@@ -34,7 +34,9 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
             r"more weight, and so does half_life",
         ),
         ({"radius": 0.0}, r"radius is "),
-        ({"radius": None}, r"radius is "),
+        ({"scale": "standard"}, r"scale is 'standard'.*\"running\""),
+        ({"scale": True}, r"scale is True"),
+        ({"max_features": 2**22 + 1}, r"max_features is .* to 4194304"),
         ({"radius": math.nan}, r"radius is "),
         ({"radius": True}, r"radius is "),
         ({"radius": 1e13}, r"radius is "),
@@ -60,6 +62,12 @@ BAD: dict[Callable[..., Any], list[tuple[dict[str, Any], str]]] = {
         ({"l2": -1.0}, "l2"),
         ({"radius": math.nan}, "radius"),
         ({"max_features": 0}, "max_features"),
+    ],
+    auc.PairMoments: [
+        ({"l2": 0.0}, "l2 is 0"),
+        ({"half_life": 0}, "half_life is 0"),
+        ({"max_features": 0}, "max_features is 0"),
+        ({"max_features": 1025}, "from 1 to 1024, or use PairOGD"),
     ],
     metric.PairOGD: [
         ({"loss": losses.MinimumErrorEntropy()}, "compares errors"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import pickle
 import random
 
@@ -56,8 +57,8 @@ def test_declared_bounds_in_a_pipeline() -> None:
     names = list(PHISHING[0][0])
     model = own.Bounds(dict.fromkeys(names, (0, 1))) | own.UnitBall() | auc.PairOGD(loss=losses.Logistic())
     assert prequential_auc(model, PHISHING) > 0.93
-    with pytest.raises(RecordError, match=f"feature '{names[0]}' is text"):
-        model.learn_one({**PHISHING[0][0], names[0]: "one"}, True)
+    with pytest.raises(RecordError, match=f"feature '{names[0]}' is infinite"):
+        model.learn_one({**PHISHING[0][0], names[0]: math.inf}, True)
 
 
 def test_delayed_labels() -> None:

@@ -188,7 +188,8 @@ def damages(path: tuple[Any, ...], value: Any) -> Iterator[Any]:
             yield from (None, math.nan, math.inf, -1, -0.5)
         if isinstance(value, np.ndarray):
             yield from (None, np.zeros((7, 7)), value.ravel() if value.ndim > 1 else value[None])
-            yield from (value * math.nan, value + math.inf)
+            if value.size:  # else it is as before
+                yield from (value * math.nan, value + math.inf)
             if path[0] != "blocks":  # whose rows may be short: names that came later
                 yield value[..., :-1]
 

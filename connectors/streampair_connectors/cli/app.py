@@ -1,7 +1,4 @@
-"""The command line of streampair.
-
-Exit codes: 0 it worked, 1 it failed, 2 the command line or the configuration is wrong.
-"""
+"""The command line of streampair."""
 
 from __future__ import annotations
 
@@ -9,9 +6,10 @@ import asyncio
 import gc
 import json
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
 import typer
@@ -22,6 +20,7 @@ from streampair.errors import ConfigError, StreampairError
 from streampair_connectors.cli.budget import card
 from streampair_connectors.cli.compare import compare
 from streampair_connectors.cli.dlq import dlq_app
+from streampair_connectors.cli.init import init
 from streampair_connectors.cli.model import model_app
 from streampair_connectors.cli.options import (
     AsJson,
@@ -29,11 +28,17 @@ from streampair_connectors.cli.options import (
     LogFormat,
     LogLevel,
     Set,
-    configure_logs,
     load_optional,
     run_until_signal,
 )
 from streampair_connectors.cli.options import errors as _errors
+from streampair_connectors.cli.output_files import (
+    check_no_stream,
+    check_outputs,
+    files_of,
+    is_stream,
+    write_file,
+)
 from streampair_connectors.cli.serve import serve
 from streampair_connectors.cli.state import state_app
 from streampair_connectors.config import Config, load_config
@@ -44,16 +49,28 @@ __all__ = ["app", "main"]
 # Click keeps the lines below \\b; other lines are wrapped.
 _INTRODUCTION = """Online learning to rank from labelled events, with differential privacy or without.
 
-`demo` needs neither Kafka nor a configuration. For a topic of your own, write a configuration (one TOML file,
-see `check --help`), run `check` on it, then `run` it. Every command has --help, and --json for machines.
+`demo` needs neither Kafka nor a configuration. For a topic of your own, `init` writes a configuration (one
+TOML file), `check` says whether it is ready, and `run` runs it. Every command has --help, and --json for
+machines.
+"""
 
-Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.
+_EPILOG = """Exit codes:
+
+\b
+  0    success; of `run` and `serve` also a stop by Ctrl-C or SIGTERM
+  1    failure; what `check`, `audit` or `erasure` looks for was found;
+       a question was answered with no
+  2    wrong command line or configuration
+  130  ended by Ctrl-C; 143 by SIGTERM. `run` and `serve`: by the second one
+
+Example: streampair demo
 """
 
 _CHECK = """Check everything that `run` needs, and print what it would do: learner, privacy, state, topics.
 
-Changes nothing, except for topics that --create-topics makes. Exit code 1 if `run` would not start; each
-problem is printed with its fix. A minimal configuration (docs/configuration.md has every key):
+Changes nothing, except for topics that --create-topics makes. Exit code 1 if `run` would not start, or,
+without [kafka], `replay`; each problem is printed with its fix. A minimal configuration
+(docs/configuration.md has every key):
 
 \b
   app = "fraud"                              # also the consumer group
@@ -66,9 +83,8 @@ problem is printed with its fix. A minimal configuration (docs/configuration.md 
 app = typer.Typer(
     name="streampair",
     help=_INTRODUCTION,
-    epilog="Example: streampair demo",
+    epilog=_EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -143,12 +159,18 @@ def demo(
     from streampair_connectors.cli.demo import Demo, LateDemo, run_demo
 
     with _errors(as_json):
-        configure_logs("error")
+        logs.configure("error")
         console = Console(stderr=as_json)
         kind = LateDemo if late_labels else Demo
         result = run_demo(kind, rate=rate, seed=seed, serve=serve, port=port, console=console)
         if as_json:
             typer.echo(json.dumps(result))
+
+
+app.command(
+    short_help="Write a configuration from a sample of a topic or a file.",
+    epilog="Example: streampair init fraud.toml --topic payments --kafka localhost:9092",
+)(init)
 
 
 @app.command(
@@ -201,7 +223,7 @@ def run(
     config: ConfigPath,
     create_topics: CreateTopics = False,
     log_level: LogLevel = "info",
-    log_format: LogFormat = "json",
+    log_format: LogFormat = None,
     overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -212,15 +234,15 @@ def run(
     of them can be configured. On Ctrl-C or SIGTERM it finishes the batch, commits and leaves the group; the
     next start continues there.
 
-    Logs are written to standard error, one JSON object a line, or text with --log-format text. With --json
-    the final state is written to standard output.
+    Logs are written to standard error: as text on a terminal, else one JSON object a line. With --json the
+    final state is written to standard output.
     """
     from streampair_connectors.observability.server import MetricsServer
     from streampair_connectors.worker.worker import Worker
 
     with _errors(as_json):
         settings = load_config(config, overrides)
-        configure_logs(log_level, log_format)
+        logs.configure(log_level, form=log_format)
         log = logs.get_logger(__name__)
         workers: list[Worker] = []
         stop_requested = asyncio.Event()
@@ -266,10 +288,12 @@ app.command(
 
 @app.command(
     short_help="Draw a key, and write it to a new file.",
-    epilog="Example: streampair key noise.key",
+    epilog="Example: streampair key --output noise.key",
 )
 def key(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that does not exist yet.")],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE", help="The file, which does not exist yet.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Draw a key, and write it to a new file that only its owner may read.
@@ -281,11 +305,14 @@ def key(
     from streampair_connectors.config.secrets import draw_key
 
     with _errors(as_json):
-        draw_key(file)
+        check_no_stream(output)
+        draw_key(output)
         if as_json:
-            typer.echo(json.dumps({"file": str(file)}))
+            typer.echo(json.dumps({"file": str(output)}))
         else:
-            typer.echo(f"{file} has a new key. Keep a copy in a safe place: without it no state can be read")
+            typer.echo(
+                f"{output} has a new key. Keep a copy in a safe place: without it no state can be read"
+            )
 
 
 app.command(
@@ -313,7 +340,7 @@ def replay(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", help="Write the scores here, not to standard output.")
+        Path | None, typer.Option("--output", metavar="FILE", help="The scores. Default: standard output.")
     ] = None,
     dead_letters: Annotated[
         Path | None,
@@ -347,7 +374,7 @@ def replay(
 
     with _errors(as_json):
         settings = load_config(config, overrides)
-        configure_logs("warning")
+        logs.configure("warning")
 
         def report(summary: dict[str, Any]) -> None:
             if as_json:
@@ -356,7 +383,7 @@ def replay(
                 for name, value in summary.items():
                     typer.echo(f"{name:>20}: {value}", err=True)
 
-        files = {"output": output, "dead_letters": dead_letters, "page": page}
+        files = {"output": None if is_stream(output) else output, "dead_letters": dead_letters, "page": page}
         replay_file(settings, file, labels=labels, **files, serve=serve, report=report)
 
 
@@ -397,12 +424,20 @@ def erasure(
 
 @app.command(
     short_help="Attack the configured private learner with a canary, to test its claim.",
-    epilog="Example: streampair audit fraud.toml --runs 1000",
+    epilog="Example: streampair audit fraud.toml --output fraud-audit.json",
 )
 def audit(
     config: ConfigPath,
     runs: Runs = None,
     slots: Slots = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="Write the report to this file, as JSON, for metrics.audit_file and `budget card`.",
+        ),
+    ] = None,
     overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -416,12 +451,16 @@ def audit(
     from streampair_connectors.cli.audit import audit_config, audit_dict, audit_lines
 
     with _errors(as_json):
-        report = audit_config(
-            load_config(config, overrides), slots=slots, runs=runs, console=Console(stderr=True)
-        )
+        settings = load_config(config, overrides)
+        inputs = {k: v for k, v in files_of(settings).items() if k != "metrics.audit_file"}
+        check_outputs({"--output": output}, inputs)
+        report = audit_config(settings, slots=slots, runs=runs, console=Console(stderr=True))
+        document = json.dumps(audit_dict(report))
+        if output is not None:
+            write_file(output, f"{document}\n".encode())
         if as_json:
-            typer.echo(json.dumps(audit_dict(report)))
-        else:
+            typer.echo(document)
+        elif not is_stream(output):
             for line in audit_lines(report):
                 typer.echo(line)
         if not report.holds:
@@ -461,6 +500,7 @@ def budget_show(
     from streampair_connectors.stores.spending import read_stored
 
     with _errors(as_json):
+        logs.configure("error")
         unique = dict.fromkeys(path.resolve() for path in configs)
         loaded = [load_config(path, overrides) for path in unique]
         budget = asyncio.run(read_stored(*loaded, disjoint=disjoint))
@@ -491,7 +531,7 @@ def budget_plan(
     auc: Annotated[
         float, typer.Option(help="Guessed AUC (or pairs, or distances in order) of the best model.")
     ] = 0.85,
-    family: Annotated[str, typer.Option(help="Learners to compare: auc, ranking or metric.")] = "auc",
+    family: Annotated[Literal["auc", "ranking", "metric"], typer.Option(help="Learners to compare.")] = "auc",
     level: Annotated[
         float | None, typer.Option(help="Level to reach; prints the number of records that it takes.")
     ] = None,
@@ -580,6 +620,10 @@ def main() -> NoReturn:
     # Garbage collection during imports and at exit takes a third of the time of a short command. `errors`
     # switches it on.
     gc.disable()
+    # Files are closed, and a container's first process ends too, which ignores signals without a handler.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    if "_STREAMPAIR_COMPLETE" in os.environ:
+        os.environ["COLUMNS"] = "10000"  # fish takes each line of a wrapped description for a candidate
     try:
         app(prog_name="streampair")
     finally:

@@ -17,11 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from streampair.errors import ConfigError, StoreError
+from streampair.errors import ConfigError, SourceError, StoreError
 from streampair.privacy.pipeline_check import class_name
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors
 from streampair_connectors.cli.output_files import check_outputs, files_of, write_file
 from streampair_connectors.config import Config, duration_text, load_config
+from streampair_connectors.observability import logs
 
 if TYPE_CHECKING:
     from streampair.privacy import PrivacyPlan
@@ -216,43 +217,52 @@ def _total_rows(budget: Budget) -> Iterator[tuple[str, str]]:
             yield "not covered", f"{_name(a)}: its guarantee is {a.kind}"
 
 
-def _spent(settings: Config) -> Budget | None:
-    """Read the spent budget from the store; None: it has no private lane yet."""
+def _spent(settings: Config) -> tuple[Budget | None, str | None]:
+    """Read the spent budget from the store, or say why it cannot be read; neither: no lane has begun.
+
+    A store that answers, and cannot be read, is an error.
+    """
     from streampair_connectors.stores.spending import read_stored
 
+    if settings.store.in_kafka and settings.kafka is None:
+        return None, "the configuration has no [kafka] table"
     try:
-        return asyncio.run(read_stored(settings))
+        return asyncio.run(read_stored(settings)), None
+    except SourceError as error:
+        return None, error.problem
     except StoreError as error:
         if "no private lane" not in error.problem:
             raise
-        return None
+        return None, None
 
 
 def application_card(settings: Config, audit: str | None = None) -> dict[str, Any]:
     """Return the card of a configuration, with the budget spent according to its store.
+
+    Without a broker, what is spent is None, and the card says why.
 
     Parameters
     ----------
     settings
         The configuration.
     audit
-        Output of `streampair audit --json`.
+        What `streampair audit --output` has written.
 
     Raises
     ------
     ConfigError
         If the learner is not private, or the audit is of another one.
-    SourceError, StoreError, SnapshotError
+    StoreError, SnapshotError
         As of `streampair budget show`.
     """
     from river import compose
 
     from streampair.privacy import NoiseKey
     from streampair.privacy.pipeline_check import is_private
-    from streampair_connectors.observability.privacy_card import card_of, checked_audit
+    from streampair_connectors.observability.privacy_card import card_of, checked_audit, without_spend
     from streampair_connectors.worker.factory import build_learner
 
-    budget = _spent(settings)
+    budget, unread = _spent(settings)
     model = build_learner(settings, noise_key=NoiseKey(secrets.token_bytes(32)))
     learner = list(model.steps.values())[-1] if isinstance(model, compose.Pipeline) else model
     if not is_private(learner):
@@ -262,7 +272,8 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
         )
     report, name = learner.privacy, class_name(learner)
     audit_result = None if audit is None else checked_audit(audit, report, name)
-    status: dict[str, Any] = {"lanes": "none has begun: what is planned"}
+    lanes = "none has begun: what is planned" if unread is None else f"not read: {unread}"
+    status: dict[str, Any] = {"lanes": lanes}
     if budget is not None:
         kinds = {account.kind for account in budget.accounts}
         worst = next(kind for kind in ("void", "unvouched", "holds") if kind in kinds)
@@ -296,19 +307,22 @@ def application_card(settings: Config, audit: str | None = None) -> dict[str, An
         }
     report = report.replace(notes=(*report.notes, *settings.privacy_notes))
     deployment = {"application": settings.app, "topic": settings.input.topic, "learner": name}
-    return card_of(report, deployment=deployment, curator=settings.card, status=status, audit=audit_result)
+    made = card_of(report, deployment=deployment, curator=settings.card, status=status, audit=audit_result)
+    return made if unread is None else without_spend(made, unread)
 
 
 def card(
     config: ConfigPath,
     output: Annotated[
         Path | None,
-        typer.Option("--output", help="Write it to this file, as an HTML page, which prints well."),
+        typer.Option(
+            "--output", metavar="FILE", help="Write it to this file, as an HTML page, which prints well."
+        ),
     ] = None,
     audit: Annotated[
         Path | None,
         typer.Option(
-            help="The last audit, if not metrics.audit_file: what `streampair audit --json` printed."
+            help="The last audit, if not metrics.audit_file: what `streampair audit --output` has written."
         ),
     ] = None,
     overrides: Set = None,
@@ -317,12 +331,14 @@ def card(
     """Show the privacy card: what is promised, for whom, how, and what is spent.
 
     In the fields of the registry of differential-privacy deployments (arXiv 2509.13509; NIST SP 800-226),
-    from the configuration and the store, as of the last commits. Changes nothing.
+    from the configuration and the store, as of the last commits. Without a broker it shows the promise, and
+    says that the spend was not read. Changes nothing.
     """
     from streampair_connectors.observability.privacy_card import card_html, card_lines, read_audit
 
     with errors(as_json):
         settings = load_config(config, overrides)
+        logs.configure("error")
         file = settings.metrics.audit_file if audit is None else audit
         check_outputs({"--output": output}, {"--audit": audit, **files_of(settings)})
         made = application_card(settings, None if file is None else read_audit(file))

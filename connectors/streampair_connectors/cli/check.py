@@ -8,6 +8,7 @@ import socket
 import tempfile
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from streampair_connectors.worker.factory import (
     build_lane,
     draws_key,
     is_private,
+    named_steps,
     start_model,
     taken_cells,
 )
@@ -47,15 +49,33 @@ from streampair_connectors.worker.scoring import check_scoring
 __all__ = ["Report", "check_config"]
 
 
+_LINEAR = {
+    *(f"streampair.auc.{name}" for name in ("PairOGD", "PairMoments", "OAM", "SPAUC")),
+    *(f"streampair.ranking.{name}" for name in ("PairOGD", "PairMoments")),
+}
+_FORESTS = {f"streampair.{name}" for name in ("auc.Forest", "auc.MulticlassForest", "ranking.Forest")}
+#: Steps that make a feature of each word, without end.
+_WORDS = {"river.feature_extraction.BagOfWords", "river.feature_extraction.TFIDF"}
+
+
 @dataclass
 class Report:
-    """Findings, in the order in which `run` would meet them."""
+    """Findings, in the order in which `run` would meet them.
+
+    Attributes
+    ----------
+    findings
+        What was found, each with its name and text.
+    only_files
+        Whether the configuration has no brokers: `replay` can use it, `run` cannot.
+    """
 
     findings: list[dict[str, Any]] = field(default_factory=list)
+    only_files: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether `run` would start."""
+        """Whether `run` would start; without brokers, `replay`."""
         return all(f["ok"] for f in self.findings)
 
     def good(self, what: str, text: str) -> None:
@@ -82,7 +102,8 @@ class Report:
             out.append(f"{mark} {finding['check']}: {finding['text']}")
             if not finding["ok"]:
                 out.append(f"       fix: {finding['fix']}")
-        out.append("ready to run" if self.ok else "not ready to run")
+        command = "replay" if self.only_files else "run"
+        out.append(f"ready to {command}" if self.ok else f"not ready to {command}")
         return out
 
 
@@ -114,7 +135,8 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     )
     report.good(
         "input",
-        f"topic {config.input.topic!r}, {_label_place(config)} ({labels}), "
+        ("" if config.kafka is None else f"topic {config.input.topic!r}, ")
+        + f"{_label_place(config)} ({labels}), "
         + ("features are all other fields" if names is None else f"{len(names)} features")
         + (
             ""
@@ -128,16 +150,27 @@ async def check_config(config: Config, *, create_topics: bool = False) -> Report
     privacy = None if lane is None else lane.privacy
     _check_scorers(config, None if lane is None else lane.model, report)
     _check_registry(config, report)
-    if learns:
+    if learns and config.kafka is not None:
         _check_store(config, report)
     _check_addresses(config, report)
     _check_audit(config, privacy, report)
+    _check_approval(config, privacy, report)
     _check_codecs(report)
-    await _check_kafka(config, report, create_topics)
-    if report.ok and learns:  # else what failed says more
+    if config.kafka is None:
+        report.only_files = True
+        report.doubtful(
+            "kafka",
+            "no [kafka] table, so this is for `replay` of files; `run` needs [kafka] with "
+            'bootstrap_servers = "localhost:9092"',
+        )
+    else:
+        await _check_kafka(config, report, create_topics)
+    if config.kafka is not None and report.ok and learns:  # else what failed says more
         await _check_state(config, report)
     if privacy is not None:
         _check_entities(privacy, report)
+    if config.kafka is None:
+        return report
     worker = config.worker
     group = config.app if learns else config.scorers_group
     report.good(
@@ -175,6 +208,12 @@ def _check_learner(config: Config, report: Report) -> Any:
     text = f"{learner.label()} ({' | '.join(map(str, paths))})"
     privacy: PrivacyReport | None = lane.privacy
     report.good("learner", text if privacy is not None else f"{text}, not private")
+    _check_choice(config, report)
+    if lane.pickled:
+        report.good(
+            "learner.allow_pickle",
+            f"{', '.join(lane.pickled)}: saved by pickle, signed; scored inline only, in no model file",
+        )
     if learner.start is not None:
         report.good("learner.start", _start_text(config))
     if privacy is not None:
@@ -195,6 +234,27 @@ def _check_learner(config: Config, report: Report) -> Any:
     return lane
 
 
+def _check_choice(config: Config, report: Report) -> None:
+    """Say which other learner fits what the configuration shows better, as docs/learners.md does."""
+    learner = config.learner
+    path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
+    words = sorted(_WORDS & named_steps(config))
+    if path in _FORESTS and words:
+        step = words[0].rpartition(".")[2]
+        report.doubtful(
+            "learner",
+            f"{step} makes a feature of each word, and a forest takes no more than its max_features: events "
+            "with further words become dead letters. PairOGD takes any number (docs/learners.md)",
+        )
+    elif path in _LINEAR and not learner.steps:
+        family = path.rpartition(".")[0]
+        report.good(
+            "learner",
+            f"linear: {family}.Forest ranks most tables better, and takes about three times as long "
+            "(docs/learners.md)",
+        )
+
+
 def _start_text(config: Config) -> str:
     """What a new lane begins with; the lane has been made with it."""
     model, names = start_model(config), config.input.feature_names()
@@ -206,6 +266,8 @@ def _start_text(config: Config) -> str:
     text = (
         f"begins with the model {config.learner.start} ({model.class_name}, {model.slots} records{charged})"
     )
+    if model.steps:
+        return f"{text} and the state of its steps: {', '.join(model.steps)}"
     if names is None:
         return f"{text} and its {len(model.features)} features; other features begin at 0"
     new = sorted(set(names) - {str(name) for name in model.features})
@@ -334,6 +396,32 @@ def _check_audit(config: Config, privacy: PrivacyReport | None, report: Report) 
         report.bad("metrics.audit_file", error)
     else:
         report.good("metrics.audit_file", f"{audit.get('date', 'an unknown day')}: {audit['verdict']}")
+
+
+def _check_approval(config: Config, privacy: PrivacyReport | None, report: Report) -> None:
+    """Say who has approved epsilon and delta of a private learner, and whether the review is due."""
+    card = config.card
+    if privacy is None:
+        return
+    if card.approved_on is None or card.review_by is None:
+        report.doubtful(
+            "card",
+            "nobody has approved epsilon and delta: docs/decide.md says how to choose them; then set "
+            "card.approved_by, approved_on, reason and review_by",
+        )
+        return
+    today = datetime.now(UTC).date()
+    approved = f"approved by {card.approved_by} on {card.approved_on}"
+    if card.approved_on > today:
+        report.doubtful("card", f"{approved}, which is to come: correct card.approved_on")
+    elif card.review_by < today:
+        report.doubtful(
+            "card",
+            f"{approved}, and the review was due by {card.review_by}: review epsilon and delta, and set "
+            "card.approved_on, reason and review_by anew",
+        )
+    else:
+        report.good("card", f"{approved}, to be reviewed by {card.review_by}")
 
 
 def _check_codecs(report: Report) -> None:

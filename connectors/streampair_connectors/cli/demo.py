@@ -203,9 +203,7 @@ class Demo:
         apps = [ReadBack(c, Worker(c, telemetry=self._telemetry)) for c in configs]
         server = MetricsServer(self._telemetry, MetricsConfig(address=Address("127.0.0.1", self._port)))
         await server.start()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stopping.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._stopping.set)
         workers = [asyncio.create_task(a.worker.run()) for a in apps]
         try:
             self._console.print(

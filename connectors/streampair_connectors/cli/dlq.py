@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from streampair_connectors.cli.options import AsJson, ConfigPath, Set, check_can_ask, errors, time_text
+from streampair_connectors.cli.options import (
+    AsJson,
+    ConfigPath,
+    Set,
+    Yes,
+    check_can_ask,
+    confirmed,
+    errors,
+    time_text,
+)
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -108,7 +117,7 @@ def show(
 def replay(
     config: ConfigPath,
     cause: Causes = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -121,33 +130,36 @@ def replay(
     Refused for a private learner: each of these events has used its slot, and would use a second one.
     """
     from streampair_connectors.worker.dead_letters import (
-        by_cause,
         check_replayable,
-        read_dead_letters,
         replay_dead_letters,
     )
-
-    async def work(settings: Config) -> Sequence[StoredLetter]:
-        if not yes:
-            found = (await read_dead_letters(settings)).letters
-            chosen = [each for each in found if not each.replayed and (not cause or each.cause in cause)]
-            for each in by_cause(chosen):
-                _echo(_cause_rows(each))
-            question = f"Send {len(chosen)} events to {settings.input.topic} again?"
-            if not chosen or not await asyncio.to_thread(typer.confirm, question):
-                return []
-        return await replay_dead_letters(settings, causes=cause or ())
 
     with errors(as_json):
         check_can_ask(yes=yes, as_json=as_json)
         settings = load_config(config, overrides)
         check_replayable(settings)
         logs.configure("error")
-        sent = asyncio.run(work(settings))
+        if not yes:
+            count = _show_causes(settings, cause)
+            if not count or not confirmed(f"Send {count} events to {settings.input.topic} again?"):
+                typer.echo("nothing was sent")
+                raise typer.Exit(1 if count else 0)
+        sent = asyncio.run(replay_dead_letters(settings, causes=cause or ()))
         if as_json:
             typer.echo(json.dumps({"replayed": len(sent), "topic": settings.input.topic}))
         else:
             typer.echo(f"{len(sent)} events sent to {settings.input.topic}" if sent else "nothing was sent")
+
+
+def _show_causes(settings: Config, causes: list[str] | None) -> int:
+    """Print the causes of what would be sent; how many events that is."""
+    from streampair_connectors.worker.dead_letters import by_cause, read_dead_letters
+
+    found = asyncio.run(read_dead_letters(settings)).letters
+    chosen = [each for each in found if not each.replayed and (not causes or each.cause in causes)]
+    for each in by_cause(chosen):
+        _echo(_cause_rows(each))
+    return len(chosen)
 
 
 _LABEL = 9

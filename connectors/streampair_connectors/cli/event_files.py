@@ -9,10 +9,12 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import functools
 import gzip
 import io
 import os
 import re
+import shlex
 import stat
 import sys
 import zlib
@@ -26,7 +28,8 @@ from typing import IO, Any, NamedTuple, cast
 from streampair.engine import Record
 from streampair.errors import RecordError, SourceError
 from streampair_connectors.codecs.fields import unnested
-from streampair_connectors.codecs.json_fields import json_object
+from streampair_connectors.codecs.fixes import nearest_fix
+from streampair_connectors.codecs.json_fields import is_json, json_object
 from streampair_connectors.codecs.records import (
     Decoder,
     csv_decoder,
@@ -37,7 +40,7 @@ from streampair_connectors.config import Config
 from streampair_connectors.config.file_kinds import kind_of
 from streampair_connectors.worker.factory import taken_cells
 
-__all__ = ["EventFile", "Lines", "open_labels", "open_source"]
+__all__ = ["EventFile", "Lines", "open_labels", "open_lines", "open_source"]
 
 _BLOCK = 1 << 18  # bytes: some thousand lines, so that the cost per block is negligible
 _READ_ERRORS = (OSError, EOFError, zlib.error)
@@ -150,9 +153,10 @@ def open_source(config: Config, path: str) -> Iterator[EventFile]:
         wanted = [*wanted, *(name for name in (config.input.id, config.input.time) if name is not None)]
     with _open(path) as raw:
         size = None if path == "-" else _size(raw)
-        lines = _read_lines(path, raw, wanted, config.worker.batch_size, wait=size is not None)._replace(
-            find=unnested(config.input, declared_names(config.input))
-        )
+        nearest = functools.partial(nearest_fix, config.input)
+        lines = _read_lines(
+            path, raw, wanted, config.worker.batch_size, nearest, wait=size is not None
+        )._replace(find=unnested(config.input, declared_names(config.input)))
         decode = (
             json_decoder(config.input, **taken_cells(config))
             if lines.header is None
@@ -168,19 +172,45 @@ def open_labels(config: Config, path: str) -> Iterator[Lines]:
     assert table is not None
     wanted = [name for name in (config.input.id, config.input.time, table.label) if name is not None]
     with _open(path) as raw:
-        lines = _read_lines(path, raw, wanted, config.worker.batch_size, wait=True)
+        lines = _read_lines(path, raw, wanted, config.worker.batch_size, _no_fix, wait=True)
         yield lines._replace(find=unnested(table, wanted))
 
 
+@contextlib.contextmanager
+def open_lines(path: str, batch_size: int) -> Iterator[Lines]:
+    """Open a file of events whose columns and fields are not known yet, as a context manager."""
+    with _open(path) as raw:
+        lines = _read_lines(path, raw, [], batch_size, _no_fix, wait=True)
+        if (other := _other_delimiter(lines.name, lines.header or [])) is not None:
+            raise _refuse(*other)
+        yield lines
+
+
+# From a configured name and the columns of a file to the fix that names one of them; None: none is like it.
+_Nearest = Callable[[str, Sequence[str]], str | None]
+
+
+def _no_fix(name: str, header: Sequence[str]) -> str | None:
+    return None
+
+
 def _read_lines(
-    path: str, raw: io.BufferedReader, wanted: Sequence[str], batch_size: int, *, wait: bool
+    path: str,
+    raw: io.BufferedReader,
+    wanted: Sequence[str],
+    batch_size: int,
+    nearest: _Nearest,
+    *,
+    wait: bool,
 ) -> Lines:
     """Return the lines of a file; `wanted`: columns that the header of a CSV file must have."""
     name = _display_name(path)
     with _read_errors(path):
         file = _decompressed(path, raw)
         _check_kind(name, file)
-        header, lines = _header(name, file, wanted) if _is_csv(path, file) else (None, 0)
+        header, lines = _header(name, file, wanted, nearest) if _is_csv(path, file) else (None, 0)
+        if header is None:
+            _check_lines(name, file)
     blocks = _blocks(file)
     chunks = _json_lines(blocks) if header is None else _rows(blocks, name, lines + 1)
     batches = _with_read_errors(path, _batches(chunks, batch_size, wait=wait))
@@ -251,10 +281,10 @@ def _is_csv(path: str, file: io.BufferedReader) -> bool:
     if suffix in (".csv", *_JSON_SUFFIXES):
         return suffix == ".csv"
     begin = file.peek(_PEEK)[:_PEEK].removeprefix(codecs.BOM_UTF8).lstrip()
-    return bool(begin) and not begin.startswith(b"{")
+    return bool(begin) and not begin.startswith((b"{", b"["))
 
 
-def _header(name: str, file: IO[bytes], wanted: Sequence[str]) -> tuple[list[str], int]:
+def _header(name: str, file: IO[bytes], wanted: Sequence[str], nearest: _Nearest) -> tuple[list[str], int]:
     """Return the columns of a CSV file, and the number of lines before the first row."""
     row, count, inside = b"", 0, False
     while (inside or not row) and (line := file.readline()):
@@ -268,7 +298,7 @@ def _header(name: str, file: IO[bytes], wanted: Sequence[str]) -> tuple[list[str
         header = next(csv.reader([row.decode("utf-8").rstrip("\r\n")], strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise _refuse(f"the first line of {name} is no header: {error}", _header_fix(error)) from None
-    _check_columns(name, header, wanted)
+    _check_columns(name, header, wanted, nearest)
     return header, count
 
 
@@ -278,11 +308,11 @@ def _header_fix(error: Exception) -> str:
     return "write the names of the columns, separated by commas, in UTF-8"
 
 
-def _check_columns(name: str, header: list[str], wanted: Sequence[str]) -> None:
+def _check_columns(name: str, header: list[str], wanted: Sequence[str], nearest: _Nearest) -> None:
     """Refuse a header without a column that is wanted, or with one name for two columns."""
     absent = [column for column in wanted if column not in header]
     if absent:
-        raise _refuse(*_no_column(name, header, absent[0]))
+        raise _refuse(*_no_column(name, header, absent[0], nearest))
     column, count = Counter(header).most_common(1)[0] if header else ("", 1)
     if count > 1:
         places = ", ".join(str(number) for number, each in enumerate(header, 1) if each == column)
@@ -292,15 +322,10 @@ def _check_columns(name: str, header: list[str], wanted: Sequence[str]) -> None:
         )
 
 
-def _no_column(name: str, header: list[str], column: str) -> tuple[str, str]:
+def _no_column(name: str, header: list[str], column: str, nearest: _Nearest) -> tuple[str, str]:
     """Return the problem of a header without a column, and the fix."""
-    if len(header) == 1:
-        for delimiter, what in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
-            if delimiter in header[0]:
-                return (
-                    f"the columns of {name} are separated by {what}: {header[0]!r}",
-                    "separate them by commas; pandas.read_csv(..., sep=...).to_csv(..., index=False) does so",
-                )
+    if (other := _other_delimiter(name, header)) is not None:
+        return other
     padded = next((each for each in header if each.strip() == column.strip()), None)
     if padded is not None:
         return (
@@ -309,10 +334,40 @@ def _no_column(name: str, header: list[str], column: str) -> tuple[str, str]:
             f"{padded!r} in the configuration",
         )
     columns = ", ".join(map(repr, header[:20])) or "none"
-    return (
-        f"{name} has no column {column!r}; its columns are {columns}",
+    plain = (
         "correct the key of the configuration that names it, such as input.features or input.label, or the "
-        "file's first line (CSV has a header; a line of JSON begins with a brace)",
+        "file's first line (CSV has a header; a line of JSON begins with a brace)"
+    )
+    return f"{name} has no column {column!r}; its columns are {columns}", nearest(column, header) or plain
+
+
+def _other_delimiter(name: str, header: list[str]) -> tuple[str, str] | None:
+    """Return the problem of a header without commas, and the fix; None: that is not its problem."""
+    if len(header) == 1:
+        for delimiter, what in ((";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")):
+            if delimiter in header[0]:
+                return (
+                    f"the columns of {name} are separated by {what}: {header[0]!r}",
+                    "separate them by commas; pandas.read_csv(..., sep=...).to_csv(..., index=False) does so",
+                )
+    return None
+
+
+def _check_lines(name: str, file: io.BufferedReader) -> None:
+    """Refuse JSON over several lines, or a list of events: a line is an event."""
+    begin = file.peek(_PEEK)[:_PEEK].removeprefix(codecs.BOM_UTF8).lstrip()
+    first, _, rest = begin.partition(b"\n")
+    if first.startswith(b"["):
+        what, tool = "is a list of JSON", "jq -c '.[]'"
+    # The next line of an object goes on with a key, or ends it; that of a damaged event begins another one.
+    elif first.startswith(b"{") and rest.lstrip()[:1] in (b'"', b"}") and not is_json(first):
+        what, tool = "has JSON over several lines", "jq -c ."
+    else:
+        return
+    command = tool if name == _display_name("-") else f"{tool} {shlex.quote(name)} > events.jsonl"
+    raise _refuse(
+        f"{name} {what}, and each event must be a line of its own",
+        f"write a line for each event, as this command does: {command}",
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
 import re
 from collections import Counter
@@ -23,6 +22,8 @@ from streampair_connectors.cli.options import time_of
 from streampair_connectors.codecs.fields import EPOCH_UNITS
 from streampair_connectors.codecs.labels import LabelCodeParser
 from streampair_connectors.config import Config, InputConfig, LabelInputConfig
+from streampair_connectors.config.toml_lines import toml_key
+from streampair_connectors.worker.factory import is_private
 
 __all__ = ["DueEvents", "check_late_labels"]
 
@@ -102,7 +103,7 @@ class _Sorted:
     def __init__(self, lines: Lines, column: str, declared: InputConfig) -> None:
         self._lines = lines
         self._column = column
-        self._key = f"input.fields.{_toml_key(declared.time or '')}"
+        self._key = f"input.fields.{toml_key(declared.time or '')}"
         self._unit = EPOCH_UNITS.get(declared.fields.get(declared.time or "", "epoch-ms"))
         self.last: int | None = None
 
@@ -140,11 +141,6 @@ class _Sorted:
         elif self._unit is not None:
             fix += f", or as numbers: {self._unit} since 1970"
         raise SourceError(problem, fix=fix, retriable=False)
-
-
-def _toml_key(name: str) -> str:
-    """A name as TOML takes it for a key."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
 
 
 def _shorten(value: object) -> str:
@@ -199,7 +195,7 @@ class _LabelFile:
         self._column = config.input.time or ""
         self._label = table.label
         self._sorted = _Sorted(lines, self._column, config.input)
-        self._parser = LabelCodeParser(config)
+        self._parser = LabelCodeParser(config, quotes=not is_private(config))
         self.errors: Counter[str] = Counter()
         self.read = 0
 

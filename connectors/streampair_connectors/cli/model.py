@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import secrets
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ import typer
 
 from streampair.errors import ConfigError, SnapshotError, StoreError
 from streampair_connectors.cli.options import AsJson, ConfigPath, Set, errors, time_text
-from streampair_connectors.cli.output_files import check_outputs, files_of
+from streampair_connectors.cli.output_files import check_outputs, files_of, is_stream
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -44,7 +45,11 @@ def export(
     config: ConfigPath,
     output: Annotated[
         Path,
-        typer.Option("--output", metavar="FILE", help="The file: JSON, or with the ending .onnx a graph."),
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help="The file: JSON, or with the ending .onnx a graph; - is standard output.",
+        ),
     ],
     stored: Annotated[
         bool,
@@ -71,6 +76,9 @@ def export(
             model, behind = asyncio.run(_from_store(settings))
         if model.privacy is not None:
             model.metadata[_CARD] = _card(settings, model.privacy)
+        if is_stream(output):
+            sys.stdout.buffer.write(models.dumps(model))
+            return
         try:
             models.save(model, output)
         except OSError as error:
@@ -223,6 +231,7 @@ def _facts(file: Path) -> dict[str, Any]:
     return {
         "class": model.class_name,
         "kind": model.kind,
+        "steps": list(model.steps),
         "features": list(model.features),
         "classes": list(model.classes),
         "slots": model.slots,
@@ -234,6 +243,8 @@ def _facts(file: Path) -> dict[str, Any]:
 
 def _rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "learner", f"{facts['class']} ({facts['kind'].replace('_', ' ')})"
+    if facts["steps"]:
+        yield "steps", _listed(facts["steps"])
     yield "features", _listed(facts["features"])
     if facts["classes"]:
         yield "classes", _listed(facts["classes"])

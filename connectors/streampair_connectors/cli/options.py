@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from streampair.errors import ConfigError, SourceError, StreampairError
 from streampair_connectors.config import Config, load_config
-from streampair_connectors.observability import logs
 
 __all__ = [
     "AsJson",
@@ -26,8 +25,9 @@ __all__ = [
     "LogFormat",
     "LogLevel",
     "Set",
+    "Yes",
     "check_can_ask",
-    "configure_logs",
+    "confirmed",
     "errors",
     "load_optional",
     "run_until_signal",
@@ -50,8 +50,16 @@ Set = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LogLevel = Annotated[str, typer.Option(help="Lowest level that is logged: debug, info, warning or error.")]
-LogFormat = Annotated[str, typer.Option(help="Format of the log: json (one object a line) or text.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal.")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"], typer.Option(help="Lowest level that is logged.")
+]
+LogFormat = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option(
+        help="Format of the log: text, or json, one object a line. Default: text on a terminal, else json."
+    ),
+]
 
 
 # Threshold of Python's garbage collector for the youngest generation: a batch of a thousand records is freed
@@ -79,6 +87,25 @@ def check_can_ask(*, yes: bool, as_json: bool) -> None:
             "no terminal to ask for confirmation",
             fix="call it in a terminal and without --json, or add --yes",
         )
+
+
+def confirmed(question: str) -> bool:
+    """Ask a question on the terminal, outside of an event loop: in one, Ctrl-C would wait for the answer.
+
+    Ctrl-D means no.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        The answer is Ctrl-C.
+    """
+    try:
+        return typer.confirm(question)
+    except typer.Abort as abort:  # of either key
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        typer.echo()
+        return False
 
 
 def load_optional(config: Path | None, overrides: list[str] | None) -> Config | None:
@@ -122,21 +149,6 @@ def time_text(milliseconds: int | None) -> str:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
         return f"{milliseconds} ms since the epoch"
-
-
-def configure_logs(level: str, form: str = "json") -> None:
-    """Configure the log of this process.
-
-    Raises
-    ------
-    ConfigError
-        The level or the format is unknown.
-    """
-    if level not in ("debug", "info", "warning", "error"):
-        raise ConfigError(f"log level {level!r} is unknown", fix="use debug, info, warning or error")
-    if form not in logs.FORMATS:
-        raise ConfigError(f"log format {form!r} is unknown", fix=f"use {' or '.join(logs.FORMATS)}")
-    logs.configure(level, form=form)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import pydantic
 from streampair.errors import ConfigError, SourceError
 from streampair_connectors.config import Config
 
-__all__ = ["OutputFile", "check_outputs", "files_of", "write_file"]
+__all__ = ["OutputFile", "check_no_stream", "check_outputs", "files_of", "is_stream", "write_file"]
 
 Files = Mapping[str, str | Path | None]
 """Paths by what the command line or the configuration calls them. "-" is standard input, or output."""
@@ -39,7 +39,7 @@ def check_outputs(outputs: Files, inputs: Files) -> None:
         other = next((used[identity] for identity in found if identity in used), None)
         if other is not None:
             raise ConfigError(
-                f"{what if path == '-' else f'{what} {path}'} is the same file as {other}",
+                f"{what if is_stream(path) else f'{what} {path}'} is the same file as {other}",
                 fix="give each file that is written a path of its own",
             )
         if path is None or not _is_direct(Path(path)):
@@ -69,7 +69,7 @@ def _identities(path: str | Path | None, *, output: bool = False) -> Iterator[Ha
     if path is None:
         return
     with contextlib.suppress(OSError, ValueError):  # it is not there, or a stream of a test
-        if path == "-":
+        if is_stream(path):
             stream = sys.stdout if output else sys.stdin
             yield from _inode(os.fstat(stream.fileno()))
             return
@@ -199,14 +199,38 @@ class OutputFile:
                     self._place.unlink()
 
 
+def is_stream(path: str | Path | None) -> bool:
+    """Whether it is "-", standard output."""
+    return str(path) == "-"
+
+
+def check_no_stream(path: Path) -> None:
+    """Refuse to write a secret to standard output.
+
+    Raises
+    ------
+    ConfigError
+        The path is "-".
+    """
+    if is_stream(path):
+        raise ConfigError(
+            "a secret is not written to standard output", fix="name a file that does not exist yet"
+        )
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write a file, in place of the one that has its name; at an error that one stays as it was.
+
+    "-" is standard output.
 
     Raises
     ------
     SourceError
         It cannot be written.
     """
+    if is_stream(path):
+        sys.stdout.buffer.write(data)
+        return
     file = OutputFile(path)
     try:
         file.write(data)

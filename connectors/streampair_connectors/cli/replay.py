@@ -32,10 +32,12 @@ from rich.text import Text
 
 from streampair.engine import DeadLetter, LaneId, LaneOutput, OrderedRecord, Record, Scored
 from streampair.engine.lane import LaneGauges
-from streampair.errors import ConfigError, SourceError
+from streampair.errors import ConfigError, RecordError, SourceError
 from streampair_connectors.cli.event_files import EventFile, Lines, open_labels, open_source
 from streampair_connectors.cli.late_labels import DueEvents, check_late_labels
 from streampair_connectors.cli.output_files import OutputFile, check_outputs, files_of
+from streampair_connectors.codecs.fixes import label_fix
+from streampair_connectors.codecs.json_fields import json_object
 from streampair_connectors.codecs.records import Encoder
 from streampair_connectors.config import Config
 from streampair_connectors.observability.dashboard import frame, recorded_page
@@ -45,6 +47,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.observability.server import MetricsServer
 from streampair_connectors.worker.causes import add_letter
 from streampair_connectors.worker.factory import build_lane
+from streampair_connectors.worker.first_events import FirstEvents
 from streampair_connectors.worker.timing import DecodeClock, LaneTimer
 
 __all__ = ["Replay", "replay_file", "summarise"]
@@ -100,6 +103,7 @@ class Replay:
     late: DueEvents | None = field(default=None, init=False)
     _waiting: bool = field(default=False, init=False, repr=False)
     _errors: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+    _last: bytes = field(default=b"", init=False, repr=False)
 
     def interrupt(self) -> None:
         """End the replay after the current batch; called from a signal handler.
@@ -116,6 +120,12 @@ class Replay:
     def commonest_error(self) -> str | None:
         """Return the most frequent error of dead letters; None without dead letters."""
         return self._errors.most_common(1)[0][0] if self._errors else None
+
+    def label_fix(self) -> str | None:
+        """Return the fix that names the field of the last event that is like the label; None: none is."""
+        with contextlib.suppress(RecordError):
+            return label_fix(self.config.input, json_object(self._last))
+        return None
 
     def run(self, progress: Callable[[int], object] | None = None) -> LaneGauges:
         """Score and learn every record of the file.
@@ -165,9 +175,12 @@ class Replay:
             events = source.lines._replace(batches=batches)
             self.late = DueEvents(config, events, late)
             batches = self.late.batches()
+        first = FirstEvents(config, None if source.lines.header is not None else json_object)
         publish_at, publish_after = 0.0, _FIRST_BATCH
         for batch in self._until_interrupted(batches):
             output = timer.process(batch)
+            self._last = batch[-1].value or b""
+            first.note(batch, output.scores)
             start = time.perf_counter()
             scores, letters = output.scores, output.dead_letters
             if late is not None:
@@ -191,6 +204,7 @@ class Replay:
             if progress is not None:
                 self.position = 0 if source.size is None else source.position()
                 progress(len(batch))
+        first.end()
         gauges = timer.gauges(final=True)
         self.telemetry.publish(labels, gauges, None, timer.seconds)
         return gauges
@@ -287,7 +301,9 @@ def replay_file(
         start = time.perf_counter()
         gauges = _run_with_progress(replay)
         seconds = time.perf_counter() - start
-        files.finish(frame(replay.telemetry, public=False, audit=config.metrics.audit_file))
+        files.finish(
+            frame(replay.telemetry, public=False, audit=config.metrics.audit_file, curator=config.card)
+        )
         summary = summarise(gauges, replay.late)
         summary["events_per_second"] = round(replay.events / max(seconds, 1e-9), 1)
         if files.letters.bytes:
@@ -415,7 +431,7 @@ def _check_learned(replay: Replay, summary: dict[str, Any], config: Config) -> N
     if replay.events:
         raise SourceError(
             f"nothing was learned: no event has the label {config.input.label!r}",
-            fix="correct input.label, or use a file with labels",
+            fix=replay.label_fix() or "correct input.label, or use a file with labels",
             retriable=False,
         )
     raise SourceError(

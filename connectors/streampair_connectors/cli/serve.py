@@ -14,7 +14,6 @@ from streampair_connectors.cli.options import (
     LogFormat,
     LogLevel,
     Set,
-    configure_logs,
     errors,
     load_optional,
     run_until_signal,
@@ -34,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def serve(
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG]", help="Configuration file, TOML. Not needed with --model."),
+        typer.Argument(metavar="CONFIG", help="Configuration file, TOML. Not needed with --model."),
     ] = None,
     model: Annotated[
         Path | None,
@@ -76,7 +75,7 @@ def serve(
         ),
     ] = None,
     log_level: LogLevel = "info",
-    log_format: LogFormat = "json",
+    log_format: LogFormat = None,
     overrides: Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print errors as JSON.")] = False,
 ) -> None:
@@ -93,7 +92,7 @@ def serve(
     from streampair_connectors.serve.server import build_server
 
     with errors(as_json):
-        configure_logs(log_level, log_format)
+        logs.configure(log_level, form=log_format)
         log = logs.get_logger(__name__)
         if config is None and model is None:
             raise ConfigError(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from streampair.errors import ConfigError
-from streampair_connectors.cli.options import AsJson, ConfigPath, Set, check_can_ask, errors
+from streampair_connectors.cli.options import AsJson, ConfigPath, Set, Yes, check_can_ask, confirmed, errors
+from streampair_connectors.cli.output_files import check_no_stream
 from streampair_connectors.config import Config, load_config
 from streampair_connectors.observability import logs
 
@@ -93,7 +94,7 @@ def recover(
             "private learner.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     overrides: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -122,34 +123,31 @@ def recover(
         check_can_ask(yes=yes, as_json=as_json)
         settings = load_config(config, overrides)
         logs.configure("error")
-        plan = asyncio.run(_recover(settings, chosen[0], ask=not yes, show=not as_json))
-        if as_json:
-            typer.echo(json.dumps({"recovered": None if plan is None else plan.as_dict()}))
-        elif plan is None:
+        plan = asyncio.run(_planned(settings, chosen[0]))
+        if not as_json:
+            _block(f"{settings.app}: {settings.input.topic}", _plan_rows(plan))
+        if not yes and not confirmed("Go on?"):
             typer.echo("nothing was changed")
             raise typer.Exit(1)
+        asyncio.run(_carried_out(settings, plan))
+        if as_json:
+            typer.echo(json.dumps({"recovered": plan.as_dict()}))
         else:
             typer.echo("done: start `streampair run`")
 
 
-async def _recover(
-    settings: Config,
-    cause: Cause | Literal["anew"],
-    *,
-    ask: bool,
-    show: bool,
-) -> OverridePlan | AnewPlan | None:
-    """Carry out the plan, and return it; None if the answer is no."""
+async def _planned(settings: Config, cause: Cause | Literal["anew"]) -> OverridePlan | AnewPlan:
     from streampair_connectors.stores.state import open_states
 
     async with open_states(settings) as states:
-        plan = await states.plan(cause)
-        if show:
-            _block(f"{settings.app}: {settings.input.topic}", _plan_rows(plan))
-        if ask and not await asyncio.to_thread(typer.confirm, "Go on?"):
-            return None
+        return await states.plan(cause)
+
+
+async def _carried_out(settings: Config, plan: OverridePlan | AnewPlan) -> None:
+    from streampair_connectors.stores.state import open_states
+
+    async with open_states(settings) as states:
         await states.carry_out(plan)
-        return plan
 
 
 @state_app.command(
@@ -173,6 +171,7 @@ def export(
     with errors(as_json):
         settings = load_config(config, overrides)
         logs.configure("error")
+        check_no_stream(output)
         summary = asyncio.run(export_state(settings, output))
         if as_json:
             typer.echo(json.dumps(summary))

@@ -15,17 +15,26 @@ from fastavro.schema import SchemaParseException, UnknownType
 from streampair.errors import ConfigError, RecordError
 from streampair_connectors.codecs.avro_rows import row_reader
 from streampair_connectors.codecs.fields import EventFields, Rows, unnested, used_fields
-from streampair_connectors.codecs.json_fields import JsonFields
+from streampair_connectors.codecs.json_fields import JsonFields, json_object
 from streampair_connectors.codecs.records import (
     Decoder,
     csv_decoder,
+    csv_row,
     dict_decoder,
     json_decoder,
 )
 from streampair_connectors.codecs.registry import MOST_IDS, SchemaRegistry
 from streampair_connectors.config import Config
 
-__all__ = ["FRAME", "avro_parser", "avro_reader", "event_decoder", "field_decoder", "schema_registry"]
+__all__ = [
+    "FRAME",
+    "avro_parser",
+    "avro_reader",
+    "event_decoder",
+    "field_decoder",
+    "fields_reader",
+    "schema_registry",
+]
 
 FRAME = 5
 """Bytes before a message: zero, and the id of its schema."""
@@ -33,15 +42,15 @@ _Parse = Callable[[bytes], dict[str, Any]]
 _ReadRow = Callable[[bytes], EventFields]
 
 
-def event_decoder(config: Config, *, gaps: bool = False, texts: bool = False) -> Decoder:
+def event_decoder(config: Config, **cells: Any) -> Decoder:
     """Return the function that turns a record of the input topic into an event.
 
     Parameters
     ----------
     config
         The application.
-    gaps, texts
-        As of `json_decoder`.
+    cells
+        Options of `json_decoder`: gaps, nulls, texts, quotes.
 
     Raises
     ------
@@ -67,14 +76,13 @@ def event_decoder(config: Config, *, gaps: bool = False, texts: bool = False) ->
     declared = config.input
     if declared.format == "csv":
         assert declared.columns is not None
-        return csv_decoder(declared, declared.columns, gaps=gaps, texts=texts)
+        return csv_decoder(declared, declared.columns, **cells)
     if declared.format == "avro":
         parse, read = _event_readers(config)
-        return dict_decoder(
-            declared, parse, gaps=gaps, texts=texts, typed=None if read is None else Rows(read)
-        )
+        typed = None if read is None else Rows(read)
+        return dict_decoder(declared, parse, typed=typed, **cells)
     frame = None if declared.format == "json" else _unframed
-    return json_decoder(declared, gaps=gaps, texts=texts, unframe=frame)
+    return json_decoder(declared, unframe=frame, **cells)
 
 
 def schema_registry(config: Config) -> SchemaRegistry | None:
@@ -135,6 +143,26 @@ def field_decoder(config: Config, fields: Any, *, events: bool) -> Callable[[byt
         return msgspec.convert(data if find is None else find(data), fields)
 
     return decode
+
+
+def fields_reader(config: Config) -> Callable[[bytes], dict[str, Any]]:
+    """Return the function from the bytes of an event to all its fields, as they are in the message.
+
+    Raises
+    ------
+    ConfigError
+        The schema file, or a secret of the registry, cannot be read.
+    RecordError
+        By the returned function: the event cannot be read.
+    SourceError
+        By the returned function: the schema registry does not answer.
+    """
+    declared = config.input
+    if declared.format == "avro":
+        return _event_readers(config)[0]
+    if declared.format == "csv":
+        return lambda value: csv_row(value, declared.columns or [])
+    return json_object if declared.format == "json" else lambda value: json_object(_unframed(value))
 
 
 def _event_readers(config: Config) -> tuple[_Parse, _ReadRow | None]:

@@ -76,35 +76,55 @@ def event_ids(config: Config) -> Callable[[Sequence[_KeyedMessage]], list[bytes 
 class LabelCodeParser(LabelParser):
     """Parser of labels that come later, to their codes (`Config.label_codes`).
 
+    Parameters
+    ----------
+    config
+        The application.
+    quotes
+        As of `LabelParser`.
+
     Attributes
     ----------
     constant
         Code of every label, where none is in a field: that of the positive one; else None.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, quotes: bool = True) -> None:
         labels = _table(config)
-        super().__init__(config.input.model_copy(update={"label": labels.label}))
-        negative, positive = config.input.negative_label(), config.input.positive
-        self._codes = {_key(negative): _LOW, _key(positive): _HIGH}
-        # 1, 1.0 and True are equal to each other, and are not all labels.
-        self._by_type: dict[tuple[type, object], int] = {
-            (type(label), label): self._codes[_key(label)] for label in (negative, positive)
+        super().__init__(config.input.model_copy(update={"label": labels.label}), quotes=quotes)
+        # Of the labels as they are declared: most are, and need not be read.
+        self._codes: dict[object, int] = {
+            config.input.negative_label(): _LOW,
+            config.input.positive: _HIGH,
         }
         self.constant = _HIGH if labels.label is None else None
 
     def code(self, value: object) -> int:
         """Code of a value of JSON or a cell of CSV; raises RecordError if it is no label."""
-        return self._codes[_key(self.resolve(value))]
+        label = self.resolve(value)
+        if label is None:
+            raise RecordError(
+                f"the label is {value!r}, so it is unknown",
+                fix="send it when it is known; an event without a label needs none",
+                stage="label",
+            )
+        return self._codes[label]
 
     def codes(self, values: Sequence[object]) -> NDArray[np.uint8]:
         """Codes of values of JSON; raises RecordError if one of them is no label."""
-        known = self._by_type
-        return np.array([known.get((type(y), y)) or self.code(y) for y in values], np.uint8)
+        known = self._codes
+        return np.array([known.get(y) or self.code(y) for y in values], np.uint8)
 
 
 class LabelDecoder:
     """Decoder of the messages of the labels topic.
+
+    Parameters
+    ----------
+    config
+        The application.
+    quotes
+        As of `LabelParser`.
 
     Examples
     --------
@@ -125,9 +145,9 @@ class LabelDecoder:
     ([b'payment-1'], [2])
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, quotes: bool = True) -> None:
         labels = _table(config)
-        self._parser = LabelCodeParser(config)
+        self._parser = LabelCodeParser(config, quotes=quotes)
         self._field = labels.label
         self._outer = None if labels.id_field is not None else _outer_id(labels)
         fields = {} if labels.id_field is None else {"id": labels.id_field}
@@ -201,10 +221,6 @@ def _parsed(decode: Callable[[bytes], Any], value: bytes | None) -> Any:
 def _table(config: Config) -> LabelInputConfig:
     assert config.label_input is not None
     return config.label_input
-
-
-def _key(label: object) -> tuple[bool, object]:
-    return isinstance(label, str), label  # 1 and True are one label, "1" is another
 
 
 def _struct(fields: dict[str, str]) -> Any:

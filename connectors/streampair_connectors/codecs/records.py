@@ -23,7 +23,7 @@ import numpy as np
 from streampair.engine import DeadLetter, Event, EventRows, Scored
 from streampair.errors import RecordError, TombstoneError
 from streampair.records.features import Categories
-from streampair.records.features import label as spelled_label
+from streampair.records.features import label as meaning_of
 from streampair_connectors.codecs.fields import (
     EventColumns,
     Rows,
@@ -33,7 +33,8 @@ from streampair_connectors.codecs.fields import (
     unnested,
     used_fields,
 )
-from streampair_connectors.codecs.json_fields import JsonFields
+from streampair_connectors.codecs.fixes import empty_fix, is_number, labels_fix, missing_fix, value_fix
+from streampair_connectors.codecs.json_fields import JsonFields, json_object
 from streampair_connectors.config import InputConfig, Label
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "LabelParser",
     "RawRecord",
     "csv_decoder",
+    "csv_row",
     "csv_rows",
     "dead_letter_headers",
     "declared_names",
@@ -82,8 +84,6 @@ class EventBatches:
         Maximum size of an event, in bytes.
     ids
         Whether events have an id.
-    strict
-        Whether all features that `rows` gives are numbers.
     """
 
     def __init__(
@@ -95,10 +95,9 @@ class EventBatches:
         labels: LabelParser,
         limit: int,
         ids: bool,
-        strict: bool,
     ) -> None:
         self._names, self._decode, self._rows = names, decode, rows
-        self._labels, self._limit, self._ids, self._strict = labels, limit, ids, strict
+        self._labels, self._limit, self._ids = labels, limit, ids
 
     def __call__(self, records: Sequence[_HasValue]) -> EventRows | None:
         """Decode records; None: a feature of one of them is missing, or no number."""
@@ -109,7 +108,7 @@ class EventBatches:
         if None in cells and not self._alone(records, cells, labels, ids, refused):
             return None
         numbers: list[Any] = list(chain.from_iterable(cells))  # type: ignore[arg-type]  # none is None
-        if not self._strict and not _NUMBERS.issuperset(map(type, numbers)):
+        if not _NUMBERS.issuperset(map(type, numbers)):  # a text, a gap, or true, which steps tell from 1
             return None
         table = np.empty((len(cells), len(self._names)))
         struct.pack_into(f"{table.size}d", table.data, 0, *numbers)
@@ -123,9 +122,9 @@ class EventBatches:
             values = [None if value is None or len(value) > self._limit else value for value in values]
         cells, labels, ids = self._rows.many(values)
         if not (self._labels.boolean and _FLAGS.issuperset(map(type, labels))):
-            for i, label in enumerate(labels):
+            for i, label in self._labels.resolve_known(labels):
                 try:
-                    labels[i] = None if label is None else self._labels.resolve(label)
+                    labels[i] = self._labels.resolve(label)
                 except RecordError:
                     cells[i] = None
         return EventColumns(cells, labels, [None if each is None else str(each) for each in ids])
@@ -314,7 +313,9 @@ def json_decoder(
     config: InputConfig,
     *,
     gaps: bool = False,
+    nulls: bool = False,
     texts: bool = False,
+    quotes: bool = True,
     unframe: Callable[[bytes], bytes] | None = None,
 ) -> Decoder:
     """Return the function that turns one JSON record into an event.
@@ -326,9 +327,14 @@ def json_decoder(
     gaps
         Whether the learner handles missing values: missing or null features are left out of the event;
         otherwise the event is rejected.
+    nulls
+        Whether the learner tells a missing value from a feature that there is not: with `gaps`, declared
+        features that are missing, and null ones, are None in the event.
     texts
         Whether the learner takes texts and booleans as feature values. Features with declared bounds are
         always numbers.
+    quotes
+        Whether errors may quote values of an event; not those of private learners.
     unframe
         From a message to the JSON in it, which `RecordError` says where it has none; None: it is JSON.
 
@@ -354,7 +360,7 @@ def json_decoder(
     {'amount': 12.0, 'card=debit': 1.0}
     """
     numeric = config if config.categories() is None else config.without_categories()
-    typed: Rows | None = typed_reader(numeric, _Cells(numeric, gaps=gaps, texts=texts).type)
+    typed: Rows | None = _typed_rows(numeric, _Cells(numeric, gaps=gaps, nulls=nulls, texts=texts).type)
     if unframe is not None and typed is not None:
         typed = Unframed(unframe, typed)
     parsers = []
@@ -364,7 +370,26 @@ def json_decoder(
     ):
         parse = JsonFields(used_fields(config, names)).parse
         parsers.append(parse if unframe is None else _composed(parse, unframe))
-    return dict_decoder(config, parsers[0], gaps=gaps, texts=texts, typed=typed, parse_texts=parsers[1])
+    whole = json_object if unframe is None else _composed(json_object, unframe)
+    return dict_decoder(
+        config,
+        parsers[0],
+        gaps=gaps,
+        nulls=nulls,
+        texts=texts,
+        quotes=quotes,
+        typed=typed,
+        parse_texts=parsers[1],
+        parse_all=whole,
+    )
+
+
+def _typed_rows(config: InputConfig, kind: Any) -> Rows | None:
+    """The reader of features of a type; it tries numbers first, which are read faster than a union."""
+    reader, numbers = typed_reader(config, kind), typed_reader(config)
+    if reader is None or numbers is None or kind is float:
+        return reader
+    return numbers.or_else(reader)
 
 
 def _composed(parse: Callable[[bytes], Any], unframe: Callable[[bytes], bytes]) -> Callable[[bytes], Any]:
@@ -381,16 +406,21 @@ def _used_names(config: InputConfig) -> list[str | None] | None:
 class _Cells:
     """Parser of feature values: numbers, and texts or gaps where the learner takes them."""
 
-    def __init__(self, config: InputConfig, *, gaps: bool, texts: bool) -> None:
-        self.gaps = gaps
+    def __init__(self, config: InputConfig, *, gaps: bool, nulls: bool, texts: bool) -> None:
+        self.gaps, self.nulls = gaps, nulls
         self.texts = texts and not isinstance(config.features, dict)
-        self.strict = not (self.gaps or self.texts)
 
     @property
     def type(self) -> Any:
         """The type of a value, for msgspec."""
         kinds: Any = float | str | bool if self.texts else float
         return kinds | None | msgspec.UnsetType if self.gaps else kinds
+
+    def without_gaps(self, x: dict[str, Any]) -> dict[str, Any]:
+        """The features of an event, of which None and UNSET are missing."""
+        if self.nulls:
+            return {name: None if item is msgspec.UNSET else item for name, item in x.items()}
+        return {name: item for name, item in x.items() if item is not None and item is not msgspec.UNSET}
 
     def of(self, name: str, item: object) -> Any:
         """Parse a JSON value; None for a gap."""
@@ -430,9 +460,13 @@ def dict_decoder(
     parse: Callable[[bytes], dict[str, Any]],
     *,
     gaps: bool = False,
+    nulls: bool = False,
     texts: bool = False,
+    quotes: bool = True,
     typed: Rows | None = None,
     parse_texts: Callable[[bytes], dict[str, Any]] | None = None,
+    parse_all: Callable[[bytes], dict[str, Any]] | None = None,
+    written: InputConfig | None = None,
 ) -> Decoder:
     """Return the function that turns a record into an event, for any format with named fields.
 
@@ -442,12 +476,16 @@ def dict_decoder(
         The input.
     parse
         From the bytes of a record to its fields, as JSON has them; `RecordError` if they are damaged.
-    gaps, texts
+    gaps, nulls, texts, quotes
         As of `json_decoder`.
     typed
         A faster way from the bytes of some events to their fields.
     parse_texts
         As `parse`, of the fields with declared values alone; None: `parse`.
+    parse_all
+        As `parse`, of all fields; None: `parse`.
+    written
+        The input as it is configured, for what errors say to write; None: `config`.
 
     Examples
     --------
@@ -459,13 +497,24 @@ def dict_decoder(
     flat = _flattened(config, declared_names(config), parse)
     if (categories := config.categories()) is not None:
         rest, places = config.without_categories(), categories.places
-        base = dict_decoder(rest, parse, gaps=gaps, texts=texts, typed=typed)
+        base = dict_decoder(
+            rest,
+            parse,
+            gaps=gaps,
+            nulls=nulls,
+            texts=texts,
+            quotes=quotes,
+            typed=typed,
+            parse_all=parse_all,
+            written=config,
+        )
         fields = _flattened(config, map(str, places), parse_texts or parse)
         return with_categories(
             categories, base, lambda record: fields(record).get, alone=not rest.feature_names()
         )
-    cells, labels = _Cells(config, gaps=gaps, texts=texts), LabelParser(config)
-    strict = _strict_decoder(config, labels, cells, flat)
+    cells, labels = _Cells(config, gaps=gaps, nulls=nulls, texts=texts), LabelParser(config, quotes=quotes)
+    whole = (parse_all or parse) if quotes else _no_fields
+    strict = _strict_decoder(config, labels, cells, flat, whole, written or config)
     names, limit, resolve = config.feature_names(), config.max_event_bytes, labels.resolve
     if not names:
         return strict
@@ -479,13 +528,13 @@ def dict_decoder(
             return strict(record)
         x = dict(zip(names, row.cells, strict=True))
         if gaps:
-            x = {name: item for name, item in x.items() if item is not None and item is not msgspec.UNSET}
+            x = cells.without_gaps(x)
         return Event(
             x, None if row.label is None else resolve(row.label), None if row.id is None else str(row.id)
         )
 
     decode.many = EventBatches(  # type: ignore[attr-defined]  # see `EventRows`
-        names, decode, rows=typed, labels=labels, limit=limit, ids=config.id is not None, strict=cells.strict
+        names, decode, rows=typed, labels=labels, limit=limit, ids=config.id is not None
     )
     return decode
 
@@ -495,8 +544,14 @@ def _strict_decoder(
     labels: LabelParser,
     cells: _Cells,
     flat: Callable[[Any], dict[str, Any]],
+    whole: Callable[[bytes], dict[str, Any]],
+    written: InputConfig,
 ) -> Decoder:
-    """Return the decoder that says of each record what it is, or what is wrong with it."""
+    """Return the decoder that says of each record what it is, or what is wrong with it.
+
+    `whole` parses all fields of a value, and `written` is the input as it is configured: for the fix of what
+    is wrong.
+    """
     names = config.feature_names()
 
     def decode(record: RawRecord) -> Event:
@@ -505,25 +560,63 @@ def _strict_decoder(
             raise _refuse_size(value, config.max_event_bytes)
         data = flat(record)
         if not data:
-            raise _no_features(config)
+            raise _no_features(written, _all_fields(whole, value))
         y = data.pop(config.label_field, None)
         identifier = _identifier(data.pop(config.id, None), config) if config.id is not None else None
         if config.time is not None:
             data.pop(config.time, None)
         if not data and (names is None or cells.gaps):
-            raise _no_features(config)
+            raise _no_features(written, _all_fields(whole, value))
         for name in names or ():
             if name not in data and not cells.gaps:
-                raise _missing(name, config)
-        read = {name: cells.of(name, data.get(name)) for name in (data if names is None else names)}
-        x = {name: item for name, item in read.items() if item is not None} if cells.gaps else read
+                raise _missing(name, written, _all_fields(whole, value))
+        used = data if names is None else names
+        try:
+            read = {name: cells.of(name, data.get(name)) for name in used}
+        except RecordError:
+            fields = {name: data.get(name) for name in used}
+            raise _unreadable(cells, fields, written, _all_fields(whole, value)) from None
+        x = cells.without_gaps(read) if cells.gaps else read
         return Event(x, None if y is None else labels.resolve(y), identifier)
 
     return decode
 
 
+def _all_fields(whole: Callable[[bytes], dict[str, Any]], value: bytes) -> dict[str, Any]:
+    """All fields of an event; none where one that is not used has a fault."""
+    try:
+        return whole(value)
+    except RecordError:
+        return {}
+
+
+def _no_fields(_: bytes) -> dict[str, Any]:
+    """None of an event of which errors may quote nothing."""
+    return {}
+
+
+def _unreadable(
+    cells: _Cells, fields: Mapping[str, Any], config: InputConfig, event: Mapping[str, Any]
+) -> RecordError:
+    """The error of the first field that is no feature, with the lines of the configuration that read it."""
+    for name, item in fields.items():
+        try:
+            cells.of(name, item)
+        except RecordError as error:
+            fix = value_fix(config, name, item, event) or error.fix
+            quoted = f": {item!r}" if event and is_number(item) else ""
+            return RecordError(f"{error.problem}{quoted}", fix=fix, stage=error.stage)
+    raise AssertionError("each field is a feature")
+
+
 def csv_decoder(
-    config: InputConfig, header: Sequence[str], *, gaps: bool = False, texts: bool = False
+    config: InputConfig,
+    header: Sequence[str],
+    *,
+    gaps: bool = False,
+    nulls: bool = False,
+    texts: bool = False,
+    quotes: bool = True,
 ) -> Decoder:
     """Return the function that turns one line of a CSV file into an event.
 
@@ -533,37 +626,37 @@ def csv_decoder(
         The input; without declared features, all columns but label, id and time are features.
     header
         The names in the file's first line.
-    gaps, texts
+    gaps, nulls, texts, quotes
         As of `json_decoder`; an empty cell is a gap.
     """
     if (categories := config.categories()) is not None:
         rest = config.without_categories()
         row_fields = csv_fields(header, _times(config))
-        base = csv_decoder(rest, header, gaps=gaps, texts=texts)
+        base = csv_decoder(rest, header, gaps=gaps, nulls=nulls, texts=texts, quotes=quotes)
         return with_categories(
             categories, base, lambda record: row_fields(record.value), alone=not rest.feature_names()
         )
-    value_of = _Cells(config, gaps=gaps, texts=texts)
+    value_of = _Cells(config, gaps=gaps, nulls=nulls, texts=texts)
     columns = list(header)
     taken = {config.label, config.id, config.time}
     declared = config.feature_names()
     names = declared if declared is not None else [name for name in columns if name not in taken]
-    labels, times = LabelParser(config), _times(config)
+    labels, times = LabelParser(config, quotes=quotes), _times(config)
     resolve = labels.resolve
 
     def decode(record: RawRecord) -> Event:
         value = record.value
         if value is None or len(value) > config.max_event_bytes:
             raise _refuse_size(value, config.max_event_bytes)
-        row = _csv_row(value, columns)
+        row = csv_row(value, columns)
         if times is not None:
             row = {name: str(item) for name, item in times(row).items()}
         x: dict[str, Any] = {}
         for name in names:
             if row.get(name, "") == "" and not gaps:
-                raise _missing(name, config)
+                raise _missing(name, config, {})
             item = value_of.of_text(name, row.get(name, ""))
-            if item is not None:
+            if item is not None or nulls:
                 x[name] = item
         # Where labels come later, an unnamed column (the index of a table, perhaps) is none.
         text = "" if config.label is None else row.get(config.label, "")
@@ -576,7 +669,7 @@ def csv_decoder(
             columns, names, label=config.label_field, id_column=config.id, limit=limit, resolve=resolve
         )
         features = list(dict.fromkeys(names))
-        each = EventBatches(features, decode, rows=None, labels=labels, limit=limit, ids=ids, strict=True)
+        each = EventBatches(features, decode, rows=None, labels=labels, limit=limit, ids=ids)
         decode.many = each if quick is None else _either(quick, each)  # type: ignore[attr-defined]  # see `EventRows`
     return decode
 
@@ -585,8 +678,14 @@ def _either(first: Many, second: Many) -> Many:
     return lambda records: first(records) or second(records)
 
 
-def _csv_row(value: bytes, columns: Sequence[str]) -> dict[str, str]:
-    """The cells of a line."""
+def csv_row(value: bytes, columns: Sequence[str]) -> dict[str, str]:
+    """Return the cells of a line by the names of their columns.
+
+    Raises
+    ------
+    RecordError
+        It is no line of such cells.
+    """
     try:
         cells = next(csv.reader([value.decode("utf-8").rstrip("\r\n")], strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
@@ -703,64 +802,88 @@ def csv_fields(
     columns = list(header)
 
     def fields(value: bytes) -> Fields:
-        row: dict[str, Any] = {name: cell for name, cell in _csv_row(value, columns).items() if cell != ""}
+        row: dict[str, Any] = {name: cell for name, cell in csv_row(value, columns).items() if cell != ""}
         return (row if find is None else find(row)).get
 
     return fields
 
 
+_SHORT, _MOST_KNOWN = 20, 1000
+
+
 class LabelParser:
     """Parser of labels: the two configured ones, or any.
 
-    A text that spells a number or a truth value is that, as in the library: ``"1"``, ``"1.0"``, ``"+1"``,
-    ``"true"``, 1 and True are one label. Blanks around a text do not count.
+    A label means what it means to a learner: `streampair.records.features.label`.
+
+    Parameters
+    ----------
+    config
+        The input.
+    quotes
+        Whether errors may quote labels.
     """
 
-    def __init__(self, config: InputConfig) -> None:
+    def __init__(self, config: InputConfig, *, quotes: bool = True) -> None:
+        self._quotes = quotes
         self._any = config.label_type == "any"
+        self._two = config.two_labels()
         self._positive: Label = config.positive
-        self._negative: Label = config.negative_label()
-        self._high, self._low = _label_of(self._positive), _label_of(self._negative)
+        self._high = meaning_of(config.positive, several=True)
         self._field = config.label_field
         # Booleans are the labels themselves: none needs to be resolved.
-        self.boolean = self._positive is True and self._negative is False
+        self.boolean = self._positive is True and self._two.negative is False
+        # 1 and True are one key, and one label.
+        self._known: dict[object, Label] = {}
+        if not self._any:
+            self._known = {each: each for each in (self._positive, self._two.negative)}
+
+    def resolve_known(self, labels: list[Any]) -> list[tuple[int, Any]]:
+        """Resolve labels in place that equal a configured one; return the places of others, with them."""
+        found = list(map(self._known.get, labels))
+        others = [(i, labels[i]) for i, each in enumerate(found) if each is None and labels[i] is not None]
+        labels[:] = found
+        return others
 
     def resolve(self, y: object) -> object:
-        """Return the configured label that a value is, or with any labels the value.
+        """Return the configured label that a value is, or with any labels its meaning; None: it is unknown.
 
         Raises
         ------
         RecordError
             It is none.
         """
-        value = _label_of(y)
-        if value == self._high:
-            return self._positive
-        if value == self._low:
-            return self._negative
-        if self._any and isinstance(value, bool | int | float | str) and value not in (math.inf, -math.inf):
-            return value
+        try:
+            return self._known[y]
+        except (KeyError, TypeError):
+            pass
+        value = meaning_of(y, several=self._any)
+        if value != value:  # the text of NaN
+            return None
+        if not self._any:
+            if value == self._two.high:
+                return self._keep(y, self._positive)
+            if value == self._two.low:
+                return self._keep(y, self._two.negative)
+        elif isinstance(value, bool | int | float | str) and value not in (math.inf, -math.inf):
+            return self._positive if value == self._high and value != self._positive else value
         raise self._unknown(y)
 
+    def _keep(self, y: Any, found: Label) -> Label:
+        """Remember what a text of usual length is, to resolve it at once."""
+        if isinstance(y, str) and len(y) <= _SHORT and len(self._known) < _MOST_KNOWN:
+            self._known[y] = found
+        return found
+
     def _unknown(self, y: object) -> RecordError:
-        return RecordError(
-            f"unknown label {_shorten(y)} in field {self._field!r}",
-            fix="send a number, a text, true or false"
-            if self._any
-            else f"send {self._positive!r} or {self._negative!r}, or name the labels as "
-            'input.positive and input.negative; for ranking and metrics, input.label_type = "any"',
-            stage="label",
-        )
-
-
-def _label_of(y: object) -> object:
-    """The number or truth value that a text spells, if it does; else the text without blanks around it."""
-    if not isinstance(y, str):
-        return y
-    found = spelled_label(y)
-    # A text for NaN or infinity is a text: neither is a label.
-    is_label = not isinstance(found, str) and math.isfinite(found)
-    return found if is_label else y.strip()
+        value = _shorten(y) if self._quotes else "..."
+        if not self._quotes:
+            fix = "name both labels of the events as input.positive and input.negative"
+        elif self._any:
+            fix = "send a finite number, a text, true or false"
+        else:
+            fix = labels_fix(self._two, y)
+        return RecordError(f"unknown label {value} in field {self._field!r}", fix=fix, stage="label")
 
 
 def _shorten(value: object) -> str:
@@ -782,21 +905,13 @@ def _refuse_size(value: bytes | None, limit: int) -> RecordError:
     )
 
 
-def _missing(name: str, config: InputConfig) -> RecordError:
-    return RecordError(
-        f"feature {name!r} is missing",
-        fix="send it in every event, or take it out of input.features",
-        stage="features",
-    )
+def _missing(name: str, config: InputConfig, event: Mapping[str, Any]) -> RecordError:
+    fix = missing_fix(config, name, event)
+    return RecordError(f"feature {name!r} is missing", fix=fix, stage="features")
 
 
-def _no_features(config: InputConfig) -> RecordError:
-    return RecordError(
-        "the event has no feature",
-        fix="send a JSON object with the features"
-        + (f" {', '.join((config.feature_names() or [])[:5])}" if config.features else ""),
-        stage="decode",
-    )
+def _no_features(config: InputConfig, event: Mapping[str, Any]) -> RecordError:
+    return RecordError("the event has no feature", fix=empty_fix(config, event), stage="decode")
 
 
 def _identifier(item: object, config: InputConfig) -> str | None:

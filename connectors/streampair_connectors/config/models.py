@@ -11,6 +11,7 @@ import math
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -33,9 +34,8 @@ from pydantic import (
 )
 
 from streampair.engine.lane_id import LaneId
-from streampair.errors import ConfigError
-from streampair.records.features import Categories
-from streampair.records.features import label as spelled_label
+from streampair.errors import ConfigError, RecordError
+from streampair.records.features import Categories, TwoLabels
 from streampair_connectors.config.addresses import Address
 from streampair_connectors.config.durations import Duration, at_least, duration_text
 from streampair_connectors.config.secrets import hex_key, read_secret, sub_key
@@ -50,7 +50,6 @@ __all__ = [
     "LearnerConfig",
     "MetricsConfig",
     "OutputConfig",
-    "RegretTable",
     "SchemaRegistryConfig",
     "StepConfig",
     "StoreConfig",
@@ -87,6 +86,13 @@ def _as_secret(value: object, info: ValidationInfo) -> object:
     return _as_path(value, info)
 
 
+def _checked_day(value: object) -> object:
+    if type(value) is not date:
+        raise ValueError("that is no day; write it without quotes, as 2026-12-31")
+    return value
+
+
+Day = Annotated[date, BeforeValidator(_checked_day)]
 FilePath = Annotated[Path, BeforeValidator(_as_path)]
 # A file with a secret; or the secret itself, which only a variable of the environment gives.
 Secret = Annotated[Path | SecretStr, BeforeValidator(_as_secret)]
@@ -123,7 +129,6 @@ class KafkaConfig(Table):
     ssl_cafile: FilePath | None = None
     ssl_certfile: FilePath | None = None
     ssl_keyfile: FilePath | None = None
-    ssl_key_password_file: Secret | None = None
     connect_timeout: Annotated[Duration, at_least("1ms")] = Duration.of("15s")
     session_timeout: Annotated[Duration, at_least("1s")] = Duration.of("10s")
     # How long the worker may process a poll before the group considers it stuck.
@@ -144,6 +149,8 @@ class KafkaConfig(Table):
     def _servers(cls, value: str) -> str:
         for server in value.split(","):
             host, _, port = server.strip().rpartition(":")
+            if "@" in server:
+                raise ValueError("a server has a name or password in it; use username and password_file")
             if not host or not port.isdigit() or not 0 < int(port) < 65536:
                 raise ValueError(f"{server.strip()!r} is not host:port; write localhost:9092")
         return value
@@ -199,10 +206,6 @@ class KafkaConfig(Table):
         """Return the secret of the OAuth client, read now; None when none is declared."""
         return read_secret("oauth_client_secret", self.oauth_client_secret_file)
 
-    def ssl_key_password(self) -> SecretStr | None:
-        """Return the password of the client's key, read now; None when none is declared."""
-        return read_secret("ssl_key_password", self.ssl_key_password_file)
-
 
 class SchemaRegistryConfig(Table):
     """A schema registry with Confluent's REST API."""
@@ -238,6 +241,7 @@ class InputConfig(Table):
     topic: str = "events"
     # None: labels come later, on a topic of their own: [label_input].
     label: str | None = None
+    # Whether a third label is an error or one more class: neither its value nor a learner of River says it.
     # "binary": only the labels positive and negative are valid. "any": numbers, texts or booleans, such as
     # relevances for ranking, or any number of classes for a metric.
     label_type: Literal["binary", "any"] = "binary"
@@ -348,13 +352,15 @@ class InputConfig(Table):
 
     @model_validator(mode="after")
     def _labels(self) -> InputConfig:
-        if self.label_type == "binary" and self.negative is None and not isinstance(self.positive, bool):
+        try:
+            negative = self.negative_label()
+        except ConfigError as error:
+            raise ValueError(f"{error.problem}; {error.fix}") from None
+        if self.label_type == "binary" and negative is None:
             raise ValueError(
                 f"positive is {self.positive!r}, so the other label must be named: "
                 'add negative = ... (all other labels go to the dead letters), or label_type = "any"'
             )
-        if self.negative is not None and spelled_label(self.negative) == spelled_label(self.positive):
-            raise ValueError("positive and negative are the same label")
         taken = {} if self.label is None else {self.label: "label"}
         for name, what in ((self.id, "id"), (self.time, "time")):
             if name is not None:
@@ -418,9 +424,16 @@ class InputConfig(Table):
         """The field of the label. Where labels come later it is the empty name, which no event has."""
         return self.label or ""
 
-    def negative_label(self) -> Label:
-        """Return the label that ranks low."""
-        return (not self.positive) if self.negative is None else self.negative
+    def two_labels(self) -> TwoLabels:
+        """Return the two labels, by which a label of an event is compared."""
+        return TwoLabels(self.positive, self.negative)
+
+    def negative_label(self) -> Label | None:
+        """Return the label that ranks low; None: it is not named, and labels are of several classes."""
+        if self.negative is None and isinstance(self.positive, bool):
+            return not self.positive
+        negative: Label | None = self.two_labels().negative
+        return negative
 
 
 #: Parts of a time, in UTC: 0 to 23, 0 (Monday) to 6, 1 to 31, 1 to 12.
@@ -457,8 +470,6 @@ class LabelInputConfig(Table):
     quiet: Annotated[Duration, at_least("1ms")] | None = None
     # Labels of events in time are kept in memory. A private learner keeps them on disk beyond it.
     max_labels: Annotated[int, Field(ge=1)] = 20_000_000
-    # Events whose score is at least this count as found. None: no series of it.
-    threshold: float | None = None
 
     @field_validator("topic")
     @classmethod
@@ -503,7 +514,7 @@ class OutputConfig(Table):
     # Of the scores. "avro": in Confluent's wire format, with a schema that the worker registers.
     format: Literal["json", "avro"] = "json"
     dead_letter_topic: str | None = None
-    # Scores of at least this also go to the topic APP-alerts.
+    # Scores of at least this also go to the topic APP-alerts; the recall that is measured is theirs.
     alert_above: float | None = None
     # How many of the largest contributions each score has. 0: none.
     explain: Annotated[int, Field(ge=0, le=100)] = 0
@@ -570,11 +581,6 @@ class LearnerConfig(Table):
             raise ValueError("options belong to a step: move them under its [[learner.steps]]")
         if self.public_start and self.start is None:
             raise ValueError("public_start says something of the model in start, which is missing")
-        if self.steps and self.start is not None:
-            raise ValueError(
-                "start needs one estimator (class): a model file has no place for the other steps of a "
-                "pipeline"
-            )
         for options in (self.options, *(step.options for step in self.steps)):
             if "noise_key" in options:
                 raise ValueError(
@@ -659,12 +665,23 @@ class CardConfig(Table):
 
     curator: str | None = None
     intended_use: str | None = None
+    # Who has approved epsilon and delta, when, why, and until when that holds: all of them, or none.
+    approved_by: Annotated[str, Field(min_length=1)] | None = None
+    approved_on: Day | None = None
+    reason: Annotated[str, Field(min_length=1)] | None = None
+    review_by: Day | None = None
 
-
-class RegretTable(Table):
-    """The online estimate of the regret."""
-
-    enabled: bool = True
+    @model_validator(mode="after")
+    def _approval(self) -> CardConfig:
+        keys = {name: getattr(self, name) for name in ("approved_by", "approved_on", "reason", "review_by")}
+        missing = [name for name, value in keys.items() if value is None]
+        if 0 < len(missing) < len(keys):
+            raise ValueError(f"an approval is not complete without {' and '.join(missing)}")
+        if self.approved_on and self.review_by and self.review_by <= self.approved_on:
+            raise ValueError(
+                f"review_by, {self.review_by}, must be a day after approved_on, {self.approved_on}"
+            )
+        return self
 
 
 class WorkerConfig(Table):
@@ -675,8 +692,6 @@ class WorkerConfig(Table):
     # Default: 100ms with the state in Kafka, 1s on disk. The worker raises it where commits take long.
     commit_every: Annotated[Duration, at_least("1ms")] | None = None
     on_bad: Literal["dlq", "skip", "fail"] = "dlq"
-    # "auto": on, except for a private learner, whose guarantee forbids stopping because of content.
-    breaker: Literal["auto", "on", "off"] = "auto"
     # With few positives the AUC of a thousand events is that of a handful of pairs.
     auc_window: Annotated[int, Field(ge=2)] = 1000
     # With scoring = "parallel": what this worker does. Without "score" it learns, or stands by to learn.
@@ -731,7 +746,6 @@ class Config(Table):
     store: StoreConfig = StoreConfig()
     metrics: MetricsConfig = MetricsConfig()
     card: CardConfig = CardConfig()
-    regret: RegretTable = RegretTable()
     worker: WorkerConfig = WorkerConfig()
     _base: Path = PrivateAttr(default_factory=Path)
     _file: Path | None = PrivateAttr(default=None)
@@ -785,7 +799,7 @@ class Config(Table):
             raise ValueError(
                 "learner.noise_key_file and store.key_file are the same key: workers that only score need "
                 "the second, and must not have the first, by which the noise can be computed; draw another "
-                "one with: streampair key store.key"
+                "one with: streampair key --output store.key"
             )
         return self
 
@@ -846,13 +860,19 @@ class Config(Table):
                 "input.positive and input.negative. Remove it; or send the labels in the events, and remove "
                 "[label_input]"
             )
-        absent = labels.absent
-        if absent is not None and absent not in (declared.positive, declared.negative_label()):
+        try:
+            self._absent_label()
+        except RecordError:
             raise ValueError(
-                f"label_input.absent is {absent!r}, and the labels are {declared.positive!r} and "
+                f"label_input.absent is {labels.absent!r}, and the labels are {declared.positive!r} and "
                 f"{declared.negative_label()!r}; name one of them"
-            )
+            ) from None
         return self
+
+    def _absent_label(self) -> Label | None:
+        """The label of an event for which none has come, as [input] names it; None: it has none."""
+        absent = None if self.label_input is None else self.label_input.absent
+        return None if absent is None else self.input.two_labels().declared(absent)
 
     @property
     def late_labels_topic(self) -> str | None:
@@ -860,11 +880,11 @@ class Config(Table):
         return None if self.label_input is None else f"{self.app}-late-labels"
 
     @property
-    def label_codes(self) -> tuple[Label | None, Label, Label, None] | None:
+    def label_codes(self) -> tuple[Label | None, Label | None, Label, None] | None:
         """The labels by their code: of an event without one, low, high, and none: of an event without id."""
         if self.label_input is None:
             return None
-        return self.label_input.absent, self.input.negative_label(), self.input.positive, None
+        return self._absent_label(), self.input.negative_label(), self.input.positive, None
 
     @property
     def privacy_notes(self) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def hex_key(what: str, secret: SecretStr) -> bytes:
     if len(key) < 32:
         raise ConfigError(
             f"the {what} is not 64 or more hexadecimal digits",
-            fix="make one with: streampair key FILE",
+            fix="make one with: streampair key --output FILE",
         )
     return key
 

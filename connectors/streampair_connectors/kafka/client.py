@@ -467,18 +467,16 @@ def _tls_options(config: KafkaConfig) -> dict[str, Any]:
         if config.ssl_certfile is not None:
             # Without ssl_keyfile the certificate file contains the key.
             check_private(config.ssl_keyfile or config.ssl_certfile, "TLS key")
-            secret = config.ssl_key_password()
             context.load_cert_chain(
                 str(config.ssl_certfile),
                 None if config.ssl_keyfile is None else str(config.ssl_keyfile),
-                # "" in place of None: OpenSSL must not prompt for a password.
-                password="" if secret is None else secret.get_secret_value(),
+                password="",  # not None: OpenSSL would prompt for one
             )
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"the certificates of [kafka] cannot be loaded: {error}",
-            fix="check ssl_cafile, ssl_certfile and ssl_keyfile; for an encrypted key set "
-            "ssl_key_password_file",
+            fix="check ssl_cafile, ssl_certfile and ssl_keyfile; an encrypted key has to be decrypted: "
+            "openssl pkey -in ENCRYPTED -out KEY",
         ) from None
     return {"ssl_context": context}
 

@@ -33,6 +33,7 @@ from streampair_connectors.kafka.consumer import Consumer
 __all__ = [
     "REGISTER_BYTES",
     "Committed",
+    "ask_coordinator",
     "check_register",
     "commit_register",
     "read_register",
@@ -155,8 +156,12 @@ async def read_register(
     if not requested:
         return {}
     request = _Fetch(group, _by_topic(requested), stable=stable)
-    return await _request_until(
-        config, group, request, lambda answer: _parse_committed(config, requested, answer)
+    return await ask_coordinator(
+        config,
+        CoordinationType.GROUP,
+        group,
+        request,
+        lambda answer: _parse_committed(config, requested, answer),
     )
 
 
@@ -214,8 +219,12 @@ async def write_register_offline(
         OffsetCommitRequest.DEFAULT_RETENTION_TIME,
         [(t, [(p, *registers[Partition(t, p)]) for p in numbers]) for t, numbers in topics.items()],
     )
-    await _request_until(
-        config, group, request, lambda answer: _check_stored(config, group, registers, answer)
+    await ask_coordinator(
+        config,
+        CoordinationType.GROUP,
+        group,
+        request,
+        lambda answer: _check_stored(config, group, registers, answer),
     )
 
 
@@ -241,8 +250,18 @@ def _by_topic(partitions: Sequence[Partition]) -> dict[str, list[int]]:
     return topics
 
 
-async def _request_until(config: KafkaConfig, group: str, request: Any, parse: Callable[[Any], _T]) -> _T:
-    """Send a request to the coordinator of a group, and repeat it until `parse` accepts the response."""
+async def ask_coordinator(
+    config: KafkaConfig, kind: CoordinationType, name: str, request: Any, parse: Callable[[Any], _T]
+) -> _T:
+    """Send a request to the coordinator of a group or a transaction until `parse` accepts the response.
+
+    Raises
+    ------
+    SourceError
+        No answer within `connect_timeout`, or an error of the broker.
+    IncompatibleBrokerVersion
+        The broker does not know the request.
+    """
     # Not the admin client: its method to send a request is private, and its offsets hide errors. The request
     # times out before the whole call: a connection that is cancelled while it is created is never closed.
     patience = int(min(10_000, config.connect_timeout.seconds * 800))
@@ -255,7 +274,7 @@ async def _request_until(config: KafkaConfig, group: str, request: Any, parse: C
                 try:
                     if client.get_random_node() is None:  # a broker is starting or stopping
                         raise kafka_errors.NoBrokersAvailable
-                    node = await client.coordinator_lookup(CoordinationType.GROUP, group)
+                    node = await client.coordinator_lookup(kind, name)
                     return parse(await client.send(node, request))
                 except _RetryError as error:
                     last = error.args[0]
@@ -268,12 +287,14 @@ async def _request_until(config: KafkaConfig, group: str, request: Any, parse: C
     except TimeoutError:
         if isinstance(last, _PendingError):
             raise SourceError(
-                f"a transaction that commits offsets of group {group!r} is still pending",
+                f"a transaction that commits offsets of group {name!r} is still pending",
                 fix="none is needed while a transaction ends. If this lasts for minutes, the broker has lost "
                 f"its end: kafka-transactions.sh --bootstrap-server {config.bootstrap_servers} find-hanging "
                 "--broker-id ID --max-transaction-timeout 1 lists what is left of it, and abort ends each",
             ) from None
         raise reach_error(config, last) from None
+    except kafka_errors.IncompatibleBrokerVersion:
+        raise
     except (kafka_errors.KafkaError, OSError) as error:
         raise reach_error(config, error) from None
     finally:

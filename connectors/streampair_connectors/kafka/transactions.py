@@ -12,14 +12,15 @@ support it.) So a producer that has lost a response is not used for another tran
 When the group coordinator of Kafka 3 refuses a late TxnOffsetCommit, it drops the offset of the open
 transaction. The register is then one entry behind the log until the next commit, which a start accepts.
 
-Private names of the client are used in `_discard` (two) and `stop_producer` (one). `producer.client` is
-undocumented, but it is the only way to see whether a broker answers before a transaction begins, and which
-requests were answered.
+Private names of the client are used in `_discard` (two), `stop_producer` and `lost_ends` (one each).
+`producer.client` is undocumented, but it is the only way to see whether a broker answers before a transaction
+begins, and which requests were answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ from aiokafka.protocol.types import (
 )
 from aiokafka.structs import OffsetAndMetadata
 
-from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError
+from streampair.errors import CommitOutcomeUnknownError, FencedError, SourceError, StoreError
 from streampair_connectors.config import KafkaConfig
 from streampair_connectors.kafka.client import (
     FATAL,
@@ -59,6 +60,7 @@ from streampair_connectors.kafka.client import (
     stop_producer,
     within,
 )
+from streampair_connectors.kafka.lost_ends import Outcome, find_open, last_outcome, write_end, write_ends
 from streampair_connectors.kafka.membership import FencedInstanceIdError, Member
 from streampair_connectors.kafka.offset_metadata import check_register
 from streampair_connectors.kafka.producer import BATCH_BYTES, split_messages, submit
@@ -89,6 +91,7 @@ _CLIENT_ERRORS = (
     TimeoutError,
 )
 _ABORT_SECONDS = 5.0
+_IDLE_SECONDS = 5.0  # without a transaction
 _REQUESTS = (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -259,7 +262,9 @@ class TransactionalProducer:
         How long a transaction may be open before the broker aborts it and fences this producer; at most
         the brokers' `transaction.max.timeout.ms`, 15 minutes by default.
     topics
-        Topics it writes to: their metadata are requested all at once.
+        All topics that producers of this id write to.
+    group
+        The group whose offsets they commit; empty: none.
     """
 
     def __init__(
@@ -271,15 +276,18 @@ class TransactionalProducer:
         max_message_bytes: int,
         timeout_seconds: float = 60.0,
         topics: Collection[str] = (),
+        group: str = "",
     ) -> None:
         self._config = config
         self._name = name
         self._max_message_bytes = max_message_bytes
         self._timeout_seconds = timeout_seconds
         self._topics = topics
+        self._group = group
         self.transactional_id = transactional_id
         self._producer: AIOKafkaProducer | None = None
         self._answers: _ResponseWatcher | None = None
+        self._idle: asyncio.Task[None] | None = None
         # During a transaction `_producer` is None: `stop` must wait for its end.
         self._lock = asyncio.Lock()
 
@@ -305,14 +313,27 @@ class TransactionalProducer:
         """Fence every earlier owner, abort its open transaction, and wait until its commits are complete.
 
         Only reads after this see all its commits: a broker acknowledges a commit before the markers are in
-        all partitions, and until then a read_committed consumer may miss it.
+        all partitions, and until then a read_committed consumer may miss it. Markers that a broker has left
+        out are written.
 
         Raises
         ------
         SourceError
-            No broker answers in time, or it refuses.
+            No broker answers in time, or it refuses; or a transaction stays open in a partition of `topics`.
         """
         await self.stop()
+        # Asked once: no broker knows it any more as soon as a producer has started.
+        outcome = await last_outcome(self._config, self.transactional_id)
+        deadline = time.monotonic() + self._config.connect_timeout.seconds
+        while True:
+            try:
+                await self._start_once(outcome)
+                return
+            except SourceError as error:
+                if outcome is None or not error.retriable or time.monotonic() > deadline:
+                    raise
+
+    async def _start_once(self, outcome: Outcome | None) -> None:
         producer = AIOKafkaProducer(
             **client_options(self._config),
             transactional_id=self.transactional_id,
@@ -325,20 +346,34 @@ class TransactionalProducer:
         )
         try:
             await within(self._config, _start(producer))
+            if self._topics:
+                known = producer.client.set_topics(self._topics)
+                if outcome is not None:
+                    await within(self._config, known)
+                    await self._write_ends(producer, outcome, self._partitions(producer))
         except BaseException:
             await _discard(producer)
             raise
-        if self._topics:
-            producer.client.set_topics(self._topics)
-        # Requests of `_start` need no watch: a late InitProducerId only fences this producer.
+        # Requests before this need no watch: a late InitProducerId only fences this producer.
         self._answers = _ResponseWatcher(producer.client)
         self._producer = producer
+
+    def _partitions(self, producer: AIOKafkaProducer) -> list[Partition]:
+        numbers = producer.client.cluster.partitions_for_topic
+        return [Partition(topic, number) for topic in self._topics for number in numbers(topic) or ()]
+
+    async def _write_ends(
+        self, producer: AIOKafkaProducer, outcome: Outcome, partitions: Collection[Partition]
+    ) -> None:
+        try:
+            await write_ends(self._config, producer, self.transactional_id, outcome, partitions, self._group)
+        except _CLIENT_ERRORS as error:
+            raise self._translate(error) from None
 
     async def transaction(
         self,
         sends: Sequence[tuple[Partition, list[Message]]],
         *,
-        group: str,
         offsets: Mapping[Partition, tuple[int, str]],
         seconds: float | None = None,
         member: Member | None = None,
@@ -349,7 +384,7 @@ class TransactionalProducer:
         ----------
         sends
             Messages by partition, in order; a partition may occur more than once.
-        group, offsets
+        offsets
             The next offset to read and the register, by input partition.
         seconds
             Time limit for everything before the commit, and again for the commit; None: `timeout_seconds`.
@@ -365,7 +400,7 @@ class TransactionalProducer:
         Raises
         ------
         StoreError
-            A register is too long; nothing was sent.
+            A register is too long, or a message is for a topic that is not one of `topics`; nothing was sent.
         FencedError
             Another worker writes in its place now, the group has another generation than `member`, or the
             broker has fenced this producer. Whether the transaction was committed before is unknown.
@@ -383,18 +418,19 @@ class TransactionalProducer:
         """
         for _, text in offsets.values():
             check_register(text)
+        self._cancel_idle()
         async with self._lock:
-            return await self._transaction(sends, group, offsets, seconds, member)
+            return await self._transaction(sends, offsets, seconds, member)
 
     async def _transaction(
         self,
         sends: Sequence[tuple[Partition, list[Message]]],
-        group: str,
         offsets: Mapping[Partition, tuple[int, str]],
         seconds: float | None,
         member: Member | None,
     ) -> dict[Partition, list[int]]:
         sends = [(target, messages) for target, messages in sends if messages]
+        self._check_topics({target.topic for target, _ in sends})
         producer, answers = self._producer, self._answers
         if producer is None or answers is None:
             raise FencedError(
@@ -417,19 +453,65 @@ class TransactionalProducer:
                     stored = await self._send(producer, sends, sent)
                     if offsets:
                         await producer.send_offsets_to_transaction(
-                            {TopicPartition(*p): OffsetAndMetadata(*o) for p, o in offsets.items()}, group
+                            {TopicPartition(*p): OffsetAndMetadata(*o) for p, o in offsets.items()},
+                            self._group,
                         )
             except _CLIENT_ERRORS as error:
-                if not _is_fenced(error) and await _abort(producer, sent) and not answers.lost:
-                    self._producer = producer
+                if not _is_fenced(error) and await _abort(producer, sent):
+                    with contextlib.suppress(SourceError):
+                        await self._write_ends(producer, Outcome(False), {target for target, _ in sends})
+                        if not answers.lost:
+                            self._producer = producer
                 raise self._translate(error) from None
             await self._commit(producer, seconds)
             if not answers.lost:
                 self._producer = producer
+                used = {target for target, _ in sends}
+                self._idle = asyncio.create_task(self._when_idle(producer, used))
             return stored
         finally:
             if self._producer is None:
                 await _discard(producer)
+
+    async def _when_idle(self, producer: AIOKafkaProducer, partitions: Collection[Partition]) -> None:
+        """End the last transaction, which was committed, where its end was not written.
+
+        Another transaction would do so as well; but readers would wait for it.
+        """
+        while True:
+            await asyncio.sleep(_IDLE_SECONDS)
+            async with self._lock:
+                if self._producer is None or self._producer is not producer:
+                    return
+                with contextlib.suppress(*_CLIENT_ERRORS):  # a broker is away
+                    async with asyncio.timeout(self._config.connect_timeout.seconds):
+                        found = await find_open(producer.client, partitions)
+                        if not found:
+                            return
+                        await self._end_commit(producer, found)
+
+    async def _end_commit(self, producer: AIOKafkaProducer, partitions: Collection[Partition]) -> None:
+        self._producer = None  # after any interruption it is not used again
+        try:
+            await write_end(producer, self.transactional_id, partitions, "", True)
+            self._producer = producer
+        finally:
+            if self._producer is None:
+                await _discard(producer)
+
+    def _cancel_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _check_topics(self, used: set[str]) -> None:
+        """Refuse messages to a topic in which `start` looks for no open transaction."""
+        if other := used - set(self._topics):
+            raise StoreError(
+                f"the producer for {self._name} writes to {sorted(self._topics)}, and a message is for "
+                f"{min(other)!r}",
+                fix="report this bug: a producer names all its topics when it is made",
+            )
 
     async def _await_coordinator(self, producer: AIOKafkaProducer, seconds: float) -> None:
         """Wait for the transaction coordinator, before there is anything to abort."""
@@ -513,6 +595,7 @@ class TransactionalProducer:
 
     async def stop(self) -> None:
         """Disconnect, after the transaction in flight has ended."""
+        self._cancel_idle()
         async with self._lock:
             producer, self._producer = self._producer, None
         if producer is not None:

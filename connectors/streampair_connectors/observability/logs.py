@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-__all__ = ["FORMATS", "RateLimit", "configure", "get_logger"]
+__all__ = ["RateLimit", "configure", "get_logger"]
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
@@ -52,10 +52,6 @@ def _text(value: Any) -> str:
     text = value if isinstance(value, str) else _encoder.encode(value).decode()
     plain = text and not any(char.isspace() or char in '"=' for char in text)
     return text if plain else _encoder.encode(text).decode()
-
-
-FORMATS = {"json": _JsonLines, "text": _TextLines}
-"""Formatters, by their names on the command line."""
 
 
 class RateLimit(logging.Filter):
@@ -127,16 +123,22 @@ def _log_warning(
     log.warning("warning", kind=category.__name__, message=str(message))
 
 
-def configure(level: str = "info", stream: TextIO | None = None, form: str = "json") -> None:
+def configure(level: str = "info", stream: TextIO | None = None, form: str | None = None) -> None:
     """Send the logs of streampair and of its Kafka client, and warnings of Python, to `stream`.
 
     Parameters
     ----------
+    level
+        The lowest level that is written.
+    stream
+        Default: standard error.
     form
-        One of `FORMATS`.
+        "json" or "text". None: text on a terminal, which a person reads, else JSON.
     """
-    formatter = FORMATS[form]()
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    stream = sys.stderr if stream is None else stream
+    as_text = stream.isatty() if form is None else form == "text"
+    formatter = _TextLines() if as_text else _JsonLines()
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
     ours = logging.getLogger("streampair_connectors")
     ours.handlers[:] = [handler]
@@ -144,7 +146,7 @@ def configure(level: str = "info", stream: TextIO | None = None, form: str = "js
     ours.propagate = False
     # The worker reports compilation itself.
     logging.getLogger("streampair").setLevel("ERROR")
-    client_handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    client_handler = logging.StreamHandler(stream)
     client_handler.setFormatter(formatter)
     client_handler.addFilter(RateLimit())
     client = logging.getLogger("aiokafka")

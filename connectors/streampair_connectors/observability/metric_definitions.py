@@ -335,8 +335,16 @@ SERIES: tuple[MetricDefinition, ...] = (
         "weight_norm",
         "Norm of the weights",
         "",
-        "L2 norm of the published weights.",
+        "L2 norm of the published weights, of the features as the learner scales them.",
         lambda lane: lane.gauges.weight_norm,
+    ),
+    _operator(
+        "weight_noise",
+        "Noise in the weights",
+        "",
+        "Root mean square of the L2 norm of the noise in the published weights, to first order, in the unit "
+        "of weight_norm; absent where it is not known.",
+        lambda lane: lane.gauges.weight_noise,
     ),
     _operator(
         "buffer_records",
@@ -514,7 +522,7 @@ SERIES: tuple[MetricDefinition, ...] = (
     ),
     _privacy(
         "privacy_epsilon_spent",
-        "Epsilon accounted so far",
+        "Epsilon spent so far",
         "epsilon",
         "Epsilon of all releases of this lane so far, at privacy_delta.",
         lambda report: report.epsilon_spent,
@@ -601,9 +609,10 @@ SERIES: tuple[MetricDefinition, ...] = (
     ),
     _privacy(
         "noise_std",
-        "Noise",
+        "Noise of a release",
         "",
-        "Standard deviation, per coordinate, of the noise in the releases.",
+        "Standard deviation, per coordinate, of the noise in the releases, in the unit of what is released "
+        "(sums, gradients or weights): compare it with the sensitivity on the privacy card.",
         lambda report: report.noise_std,
     ),
     _quality(
@@ -707,7 +716,7 @@ SERIES: tuple[MetricDefinition, ...] = (
         "recall_at_threshold",
         "Recall at the threshold",
         "ratio",
-        "Share of the positives whose score is at least label_input.threshold, in the window of "
+        "Share of the positives whose score is at least output.alert_above, in the window of "
         "prequential_auc; absent without a threshold.",
         lambda quality: quality.recall_at_threshold,
     ),

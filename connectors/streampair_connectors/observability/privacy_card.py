@@ -37,9 +37,12 @@ __all__ = [
     "lane_card",
     "public_report",
     "read_audit",
+    "terms",
+    "without_spend",
 ]
 
 _OPEN = "not declared: set {} in the configuration"
+_NOBODY = "not declared: set card.approved_by, approved_on, reason and review_by in the configuration"
 _UNPROTECTED = (
     *NOT_COVERED,
     "the dead-letter topic, logs, snapshots and keys, which are as sensitive as the input",
@@ -64,8 +67,18 @@ _TITLES = {
     "status": "Status",
     "utility": "Released utility",
     "audit": "Last audit",
+    "approval": "Approval",
     "notes": "Notes",
 }
+
+
+def terms(curator: CardConfig | None) -> dict[str, str]:
+    """Who has the data, what for, and who sees them as they are: for card and page."""
+    return {
+        "data curator": (curator and curator.curator) or _OPEN.format("card.curator"),
+        "intended use": (curator and curator.intended_use) or _OPEN.format("card.intended_use"),
+        "deployment model": "central: the curator, its hosts and its broker see raw records",
+    }
 
 
 def card_of(
@@ -85,11 +98,12 @@ def card_of(
     deployment
         What is deployed: names and texts.
     curator
-        The table [card] of the configuration: who answers for the data, and what the scores are for.
+        The table [card] of the configuration: who answers for the data, what the scores are for, and who has
+        approved epsilon and delta.
     status
         Further entries of the account's status.
     audit
-        What `streampair audit --json` printed; None: nothing is known of an audit.
+        What `streampair audit --output` has written; None: nothing is known of an audit.
 
     Examples
     --------
@@ -100,11 +114,12 @@ def card_of(
     (2.0, 1e-05, 'none was given')
     """
     endless = report.horizon_left is None
+    declared = terms(curator)
+    model = declared.pop("deployment model")
     return {
         "card": 1,
         "deployment": {
-            "data curator": (curator and curator.curator) or _OPEN.format("card.curator"),
-            "intended use": (curator and curator.intended_use) or _OPEN.format("card.intended_use"),
+            **declared,
             "data product": f"{report.product or 'models'}, released again and again while it learns",
             "software": f"streampair {__version__}",
             **deployment,
@@ -128,7 +143,7 @@ def card_of(
             "mu spent": report.mu_spent,
         },
         "model": {
-            "model": "central: the curator, its hosts and its broker see raw records",
+            "model": model,
             "data": "a stream that is learned from once, under continual observation",
             "observer": "sees every release of every step, and chooses what comes next by them",
             "who may see scores": _READERS,
@@ -161,7 +176,43 @@ def card_of(
         },
         "utility": "no private AUC is released" if report.auc is None else _utility(report.auc),
         "audit": "none was given" if audit is None else _audit(audit),
+        "approval": _approval(curator or CardConfig()),
         "notes": list(report.notes),
+    }
+
+
+def without_spend(card: Mapping[str, Any], why: str) -> dict[str, Any]:
+    """The card of a configuration whose account could not be read: what is promised alone.
+
+    Parameters
+    ----------
+    card
+        As of `card_of`, of a learner that has learned nothing.
+    why
+        Why the account could not be read.
+    """
+    return {
+        **card,
+        "privacy_loss": {**card["privacy_loss"], "epsilon spent": None, "mu spent": None},
+        "accounting": {**card["accounting"], "releases so far": None},
+        "status": {
+            **card["status"],
+            "guarantee": "promised",
+            "statement": f"what the configuration promises; whether that still holds was not read: {why}",
+            "records that can still be learned": None,
+        },
+    }
+
+
+def _approval(curator: CardConfig) -> dict[str, Any]:
+    """The approval that the configuration declares; None where on paper there is a line to write on."""
+    days = curator.approved_on, curator.review_by
+    approved, review = (None if day is None else day.isoformat() for day in days)
+    return {
+        "approved by": curator.approved_by,
+        "date": approved,
+        "reason for epsilon and delta": curator.reason,
+        "next review": review,
     }
 
 
@@ -194,7 +245,7 @@ def _audit(audit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_audit(text: str, report: PrivacyReport, learner: str) -> dict[str, Any]:
-    """Check that an output of `streampair audit --json` is of this learner under this budget.
+    """Check that an output of `streampair audit` is of this learner under this budget.
 
     Raises
     ------
@@ -213,13 +264,13 @@ def checked_audit(text: str, report: PrivacyReport, learner: str) -> dict[str, A
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"the audit cannot be read ({type(error).__name__})",
-            fix="give a file with the output of `streampair audit CONFIG --json`",
+            fix="give a file that `streampair audit CONFIG --output FILE` has written",
         ) from None
     if of != (learner, report.epsilon_budget, report.delta):
         raise ConfigError(
             f"the audit is of {of[0]} at epsilon {of[1]:g} and delta {of[2]:g}, and this is {learner} at "
             f"{report.epsilon_budget:g} and {report.delta:g}",
-            fix="audit this configuration: `streampair audit CONFIG --json`",
+            fix="audit this configuration: `streampair audit CONFIG --output FILE`",
         )
     return dict(audit)
 
@@ -243,7 +294,7 @@ def lane_card(
     curator
         As of `card_of`.
     audit
-        The file with the output of `streampair audit --json`. It is read each time, so that a new audit
+        The file that `streampair audit --output` has written. It is read each time, so that a new audit
         replaces it. If it cannot be used, the card says why.
     """
     app, topic, learner = labels
@@ -286,7 +337,7 @@ def read_audit(file: Path) -> str:
     except (OSError, UnicodeDecodeError):
         raise ConfigError(
             "the file of the audit cannot be read",
-            fix="write one: `streampair audit CONFIG --json > FILE`",
+            fix="write one: `streampair audit CONFIG --output FILE`",
         ) from None
 
 
@@ -304,13 +355,20 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin: 1.6rem 0 .4rem; }
 .sentence { font-size: 1.1rem; border-left: .3rem solid; padding-left: .8rem; }
-.void { border-color: #c00; } .holds { border-color: #087f23; } .unvouched { border-color: #b26a00; }
+.void { border-color: #c00; } .holds { border-color: #087f23; }
+.unvouched, .promised { border-color: #b26a00; }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; vertical-align: top; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem .3rem 0; overflow-wrap: anywhere; }
 th { width: 14rem; font-weight: 600; } td table th { width: 11rem; font-weight: 400; }
 ul { margin: 0; padding-left: 1.2rem; }
 @media (max-width: 40rem) { th, td { display: block; width: auto; border: 0; padding: 0 0 .3rem; } }
-@media print { body { font-size: 11px; max-width: none; margin: 0; } tr { break-inside: avoid; } }
+.unsigned table, .signature { display: none; }
+@media print {
+  body { font-size: 11px; max-width: none; margin: 0; } tr { break-inside: avoid; }
+  .approval { break-inside: avoid; } .signature { display: table-row; }
+  .unsigned p { display: none; } .unsigned table { display: table; }
+  .unsigned th, .signature th { height: 3em; }
+}
 """
 
 
@@ -336,22 +394,28 @@ def _block(value: Any) -> str:
 
 
 def _sentence(card: Mapping[str, Any]) -> str:
-    loss, kind = card["privacy_loss"], card["status"]["guarantee"]
+    loss, status = card["privacy_loss"], card["status"]
+    spent = f"spent so far {_text(loss['epsilon spent'])}"
+    if status["guarantee"] == "promised":
+        spent = f"what is spent was {status['lanes']}"
     statement = {
         "holds": "Differential privacy holds",
         "void": "No guarantee holds",
         "unvouched": "The guarantee cannot be vouched for in full",
-    }[kind]
+        "promised": "The configuration promises differential privacy",
+    }[status["guarantee"]]
     return (
         f"{statement}: for {card['privacy_unit']['unit']}, epsilon at most {_text(loss['epsilon'])} at delta "
-        f"{_text(loss['delta'])}; spent so far {_text(loss['epsilon spent'])}."
+        f"{_text(loss['delta'])}; {spent}."
     )
 
 
 def card_html(card: Mapping[str, Any]) -> str:
-    """Return the card as an HTML page: no script, no external resources, printable."""
+    """Return the card as an HTML page: no script, no external resources; on paper with lines to sign."""
     parts = "".join(
-        f"<section><h2>{title}</h2>{_block(card[name])}</section>" for name, title in _TITLES.items()
+        f"<section><h2>{title}</h2>{_block(card[name])}</section>"
+        for name, title in _TITLES.items()
+        if name != "approval"
     )
     kind = html.escape(str(card["status"]["guarantee"]))
     return (
@@ -359,9 +423,23 @@ def card_html(card: Mapping[str, Any]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Privacy card</title><style>{_STYLE}</style></head><body><main><h1>Privacy card</h1>"
         f'<p class="sentence {kind}">{html.escape(_sentence(card))}</p>{parts}'
+        f"{_approval_html(card['approval'])}"
         "<p>Fields of the Differential Privacy Deployments Registry (arXiv 2509.13509), in the words of NIST "
         "SP 800-226. Numbers are those of the accountant.</p></main></body></html>\n"
     )
+
+
+def _approval_html(approval: Mapping[str, str | None]) -> str:
+    """The approval; on paper with lines for what is missing, and for the signature."""
+    lines = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value or "")}</td></tr>'
+        for name, value in approval.items()
+    )
+    lines += '<tr class="signature"><th scope="row">signature</th><td></td></tr>'
+    kind, text = "approval", ""
+    if not any(approval.values()):
+        kind, text = "approval unsigned", f"<p>{_NOBODY}</p>"
+    return f'<section class="{kind}"><h2>{_TITLES["approval"]}</h2>{text}<table>{lines}</table></section>'
 
 
 def card_lines(card: Mapping[str, Any]) -> Iterator[str]:
@@ -391,7 +469,8 @@ def card_lines(card: Mapping[str, Any]) -> Iterator[str]:
     for name, title in _TITLES.items():
         yield ""
         yield title
-        yield from lines(card[name], 1)
+        declared = name != "approval" or any(card[name].values())
+        yield from lines(card[name] if declared else _NOBODY, 1)
 
 
 # ---- served ----------------------------------------------------------------------------------------------

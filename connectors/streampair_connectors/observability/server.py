@@ -103,7 +103,7 @@ class MetricsServer:
         app.router.add_get("/metrics", metrics)
         if not public:
             app.router.add_get("/healthz", healthz)
-        dashboard.add_routes(app, self._telemetry, public=public, audit=self._audit)
+        dashboard.add_routes(app, self._telemetry, public=public, audit=self._audit, curator=self._curator)
         privacy_card.add_routes(app, self._telemetry, public=public, audit=self._audit, curator=self._curator)
         add_routes(app, self._telemetry, public=public)
         runner = web.AppRunner(app, access_log=None)

@@ -82,7 +82,7 @@ _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 def config_decoder(config: Config) -> Decoder:
     """The decoder of an application's events."""
     return Decoder(
-        json_decoder(config.input, **taken_cells(config)),
+        json_decoder(config.input, **{**taken_cells(config), "quotes": False}),  # an answer goes anywhere
         config.input.source_names() or None,
         ids=config.input.id is not None,
     )
@@ -101,9 +101,13 @@ def model_decoder(model: Model) -> Decoder:
     names = [name if isinstance(name, str) else json.dumps(name) for name in model.features]
     module, _, name = model.class_name.rpartition(".")
     kind = getattr(importlib.import_module(f"streampair.{module}"), name)
-    gaps, texts = kind.takes_gaps, kind.takes_text
+    cells: dict[str, Any] = {
+        "gaps": kind.takes_gaps or model.takes_gaps,
+        "nulls": kind.takes_nulls and not model.steps,
+        "texts": kind.takes_text or model.takes_text,
+    }
     try:
-        decode = json_decoder(InputConfig(features=names or None), gaps=gaps, texts=texts)
+        decode = json_decoder(InputConfig(features=names or None), quotes=False, **cells)
     except ValueError:
         raise ConfigError(
             "a feature of the model has an empty name, or two have the same name in JSON",
@@ -148,7 +152,7 @@ def score_events(model: Model, decoder: Decoder, events: Sequence[Body]) -> Scor
     Refusal
         An event is not JSON (400), too large (413), or cannot be used (422).
     """
-    if len(events) > 1 and not model.multiclass:
+    if len(events) > 1 and not model.multiclass and not model.steps:
         scores = _score_table(model, decoder, events)
         if scores is not None:
             return scores
@@ -208,7 +212,7 @@ def explain(model: Model, decoder: Decoder, body: Body) -> Reasons:
         raise Refusal(
             422,
             error.problem,
-            fix="ask without explain; auc.Forest, auc.MulticlassForest and ranking.Forest give reasons",
+            fix="ask without explain; forests and linear learners without privacy give reasons",
         ) from None
     return Reasons(found.baseline, by_label(found.features))
 
@@ -231,7 +235,7 @@ def refused(error: Exception, value: bytes, number: int | None = None, *, config
     elif error.stage in ("decode", "label") and not is_json(value):
         status = 400
     fix = error.fix
-    if not configured and "input." in fix:
+    if not configured and ("input." in fix or "[input]" in fix):
         fix = "send the features of the model, which /v2/models/NAME lists, as they were learned"
         if status == 413:
             fix = "send smaller events"

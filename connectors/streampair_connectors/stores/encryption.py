@@ -63,7 +63,7 @@ class Seal:
             if not isinstance(key, bytes) or len(key) < MIN_KEY_BYTES:
                 raise ConfigError(
                     f"a sealing key must be at least {MIN_KEY_BYTES} bytes",
-                    fix="create one with: streampair key FILE",
+                    fix="create one with: streampair key --output FILE",
                 )
         self._keys = {_derived(key, b"streampair key id", b"", _ID): key for key in keys}
         self._first = next(iter(self._keys), None)

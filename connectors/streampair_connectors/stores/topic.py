@@ -44,6 +44,7 @@ from streampair_connectors.kafka import (
     size_of,
     transactional_id,
 )
+from streampair_connectors.kafka.admin import output_topics
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.stores.base import group_offsets
 from streampair_connectors.stores.encryption import OVERHEAD, Seal
@@ -87,7 +88,7 @@ def key_missing() -> ConfigError:
     """Return the error for a private learner with its state in Kafka and no configured noise key."""
     return ConfigError(
         "the state is kept in Kafka, and no noise key is configured: it must be the same on every host",
-        fix="create one with: streampair key noise.key; then set "
+        fix="create one with: streampair key --output noise.key; then set "
         'learner.noise_key_file = "noise.key". Or keep the state on this machine: store.directory = "state"',
     )
 
@@ -352,7 +353,8 @@ class TopicLane:
             name=config.input.topic,
             max_message_bytes=config.output.max_message_bytes,
             timeout_seconds=config.store.transaction_timeout.seconds,
-            topics=(config.output_topic, topic.name),
+            topics=tuple(filter(None, (*output_topics(config).values(), config.model_topic, topic.name))),
+            group=config.app,
         )
 
     @property
@@ -478,9 +480,7 @@ class TopicLane:
         if content is not None and snapshot is not None:
             entries = self._snapshot_messages(content, snapshot) + entries
         if append is None:
-            stored = await self._producer.transaction(
-                [(self._log, entries)], group=self._config.app, offsets={}
-            )
+            stored = await self._producer.transaction([(self._log, entries)], offsets={})
         else:
             stored = await self._transaction([(self._log, entries)], append)
         await self._topic.trim(stored[self._log][0])
@@ -508,9 +508,7 @@ class TopicLane:
         pause = 0.1
         while True:
             try:
-                stored = await self._until_give_up(
-                    self._producer.transaction(sends, group=self._config.app, offsets=offsets)
-                )
+                stored = await self._until_give_up(self._producer.transaction(sends, offsets=offsets))
                 self.stuck = False
                 return stored
             except SourceError as error:

@@ -290,6 +290,7 @@ async def replay_dead_letters(config: Config, *, causes: Collection[str] = ()) -
         transactional_id(config.app, topic, 0),
         name=topic,
         max_message_bytes=_LARGEST,
+        topics=(topic, config.input.topic),
     )
     await producer.start()  # from here on no other replay can write
     try:
@@ -315,7 +316,7 @@ async def replay_dead_letters(config: Config, *, causes: Collection[str] = ()) -
                 target = Partition(letter.topic, letter.source_partition)
                 sends.setdefault(target, []).append(Message(letter.key, letter.value, headers, when))
             sends.setdefault(Partition(topic, chunk[0].partition), []).append(marker)
-            await producer.transaction(list(sends.items()), group="", offsets={})
+            await producer.transaction(list(sends.items()), offsets={})
         return chosen
     finally:
         await producer.stop()

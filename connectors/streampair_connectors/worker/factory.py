@@ -19,7 +19,6 @@ from river import base, compose
 
 from streampair import models
 from streampair.engine import (
-    Breaker,
     Event,
     EventRows,
     ExternalState,
@@ -36,6 +35,7 @@ from streampair.engine.pipeline import check_explains
 from streampair.errors import ConfigError, PrivacyError, SnapshotError, StreampairError
 from streampair.kernels import on_compile
 from streampair.privacy import EntityLimit, NoiseKey
+from streampair.steps import KINDS, TYPES
 from streampair_connectors.codecs.fields import is_outer
 from streampair_connectors.config import Config, parse_config
 from streampair_connectors.kafka import Partition
@@ -50,6 +50,7 @@ __all__ = [
     "draws_key",
     "is_private",
     "minimal_config",
+    "named_steps",
     "start_model",
     "taken_cells",
     "warm_up",
@@ -57,6 +58,8 @@ __all__ = [
 
 # Packages whose classes a configuration may name without learner.allow_classes.
 _OPEN_PACKAGES = ("streampair", "river")
+#: Where the classes of streampair are that a configuration may name.
+_ROOMS = ("auc", "ranking", "metric", "preprocessing", "buffers", "losses", "schedules", "privacy")
 
 # In the warm-up a private lane gets batches of this size until it has released, for at most this long: many
 # features take their time. Time spent compiling does not count.
@@ -80,14 +83,37 @@ def is_private(config: Config) -> bool:
 
 
 def taken_cells(config: Config) -> dict[str, Any]:
-    """Whether the learner accepts records with missing values, and texts: options of the decoders."""
+    """Whether the model accepts records with missing values, and texts: options of the decoders.
+
+    The learner does, or a step in front of it. Errors of a private learner's records quote no values.
+    """
     learner = config.learner
     path = learner.class_ if learner.class_ is not None else learner.steps[-1].class_
     try:
         kind = _import(path, "learner.class", learner.allow_classes)
     except ConfigError:  # raised where the learner is built
         return {}
-    return {"gaps": getattr(kind, "takes_gaps", False), "texts": getattr(kind, "takes_text", False)}
+    front = [KINDS[name] for name in named_steps(config)]
+    return {
+        "gaps": getattr(kind, "takes_gaps", False) or any(step.gaps for step in front),
+        "nulls": getattr(kind, "takes_nulls", False) and not learner.steps[:-1],
+        "texts": getattr(kind, "takes_text", False) or any(step.texts for step in front),
+        "quotes": not is_private(config),
+    }
+
+
+def named_steps(config: Config) -> set[str]:
+    """Keys of `streampair.steps.KINDS` in front of the learner, at any depth."""
+    return set(_class_paths([step.model_dump() for step in config.learner.steps[:-1]]))
+
+
+def _class_paths(value: Any) -> Iterator[str]:
+    """Keys of the table of steps that a part of a configuration names, at any depth."""
+    if isinstance(value, Mapping):
+        yield from {str(value.get(key)) for key in ("class", "class_")} & KINDS.keys()
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for part in inner:
+        yield from _class_paths(part)
 
 
 def draws_key(config: Config) -> bool:
@@ -136,12 +162,15 @@ def build_learner(config: Config, *, noise_key: NoiseKey | None = None) -> Any:
         if last and kind.__module__.split(".")[0] == "streampair":
             _add_declared_options(kind, values, config, noise_key, alone=len(steps) == 1)
         built.append(_construct(kind, values, f"{where}.options"))
+    model = built[0] if len(built) == 1 else _pipeline(built)
     if learner.start is not None:
-        _begin(config, built[0])
-    if len(built) == 1:
-        return built[0]
+        _begin(config, model)
+    return model
+
+
+def _pipeline(steps: Sequence[Any]) -> compose.Pipeline:
     try:
-        return compose.Pipeline(*built)
+        return compose.Pipeline(*steps)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"learner.steps do not form a pipeline: {error}",
@@ -282,11 +311,6 @@ def _build(
     **options: Any,
 ) -> AnyLane:
     worker = config.worker
-    breaker: Any = {
-        "auto": "auto",
-        "off": None,
-        "on": Breaker(),
-    }[worker.breaker]
     lane = kind(
         build_learner(config, noise_key=noise_key),
         decode,
@@ -294,11 +318,11 @@ def _build(
         name=config.learner.label(),
         positive=config.input.positive,
         on_bad=worker.on_bad,
-        breaker=breaker,
+        breaker=None if worker.on_bad == "skip" else "auto",
         monitoring=Monitoring(
-            regret=regret if config.regret.enabled else None,
+            regret=regret,
             auc_window=worker.auc_window,
-            threshold=None if config.label_input is None else config.label_input.threshold,
+            threshold=config.output.alert_above,
             bounds=config.input.without_categories().bounds(),
         ),
         classes=config.input.label_type == "any",
@@ -465,9 +489,10 @@ def _import(path: str, where: str, allowed: Sequence[str]) -> Any:
     """
     module_path, _, name = path.rpartition(".")
     if not module_path:
+        full = _public_path(name) or "streampair.auc.PairOGD"
         raise ConfigError(
             f"{where} = {path!r} is not an import path",
-            fix='write it in full, as "streampair.auc.PairOGD"',
+            fix=f'write it in full, as class = "{full}"',
         )
     if path not in allowed and module_path.split(".")[0] not in _OPEN_PACKAGES:
         raise ConfigError(
@@ -485,9 +510,10 @@ def _import(path: str, where: str, allowed: Sequence[str]) -> Any:
     if not inspect.isclass(found):
         known = [n for n in dir(module) if not n.startswith("_") and inspect.isclass(getattr(module, n))]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        meant = _public_path(name) or (f"{module_path}.{near[0]}" if near else None)
         raise ConfigError(
             f"{where}: {module_path} has no class {name!r}",
-            fix=f"write {module_path}.{near[0]}" if near else "correct the import path",
+            fix="correct the import path" if meant is None else f'write class = "{meant}"',
         )
     if path not in allowed and not _is_part(found):
         raise ConfigError(
@@ -495,6 +521,15 @@ def _import(path: str, where: str, allowed: Sequence[str]) -> Any:
             fix=f"correct the path; or, if you trust this class, add {path!r} to learner.allow_classes",
         )
     return found
+
+
+def _public_path(name: str) -> str | None:
+    """The import path of a class of streampair with this name; None: there is none."""
+    for room in _ROOMS:
+        module = importlib.import_module(f"streampair.{room}")
+        if name in module.__all__ and inspect.isclass(getattr(module, name)):
+            return f"streampair.{room}.{name}"
+    return None
 
 
 def _is_part(kind: type) -> bool:
@@ -514,6 +549,26 @@ def _value(value: Any, where: str, allowed: Sequence[str]) -> Any:
     if isinstance(value, list):
         return [_value(v, f"{where}[{i}]", allowed) for i, v in enumerate(value)]
     return value
+
+
+def _positional(kind: Any, values: dict[str, Any], where: str) -> list[Any]:
+    """Take the arguments out of `values` that have no name of their own, as the `keys` of a `Select`."""
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    name = next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), None)
+    parts = [] if name is None else values.pop(name, [])
+    if not isinstance(parts, list):
+        raise ConfigError(f"{where}: {name} of {kind.__name__} is no list", fix=f"give {name} as a list")
+    if kind is not compose.SelectType:
+        return parts
+    for part in parts:
+        if part not in TYPES:
+            raise ConfigError(
+                f"{where}: SelectType selects no type {part!r}", fix=f"name types of {', '.join(TYPES)}"
+            )
+    return [TYPES[part] for part in parts]
 
 
 @functools.lru_cache(maxsize=64)  # called several times per class at a start
@@ -539,7 +594,7 @@ def _construct(kind: Any, values: dict[str, Any], where: str) -> Any:
                     fix=f"write {near[0]}" if near else f"known options: {', '.join(known) or 'none'}",
                 )
     try:
-        return kind(**values)
+        return kind(*_positional(kind, values, where), **values)
     except StreampairError as error:
         raise type(error)(f"{where}: {error.problem}", fix=error.fix) from None
     except Exception as error:
@@ -575,6 +630,7 @@ LEARNERS_TO_COMPILE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("streampair.auc.PairOGD", {"buffer": {"class": "streampair.buffers.FullHistory"}}, {}),
     ("streampair.auc.OAM", {}, {}),
     ("streampair.auc.SPAUC", {}, {}),
+    ("streampair.auc.PairMoments", {}, {}),
     ("streampair.auc.Forest", {}, {}),
     ("streampair.auc.MulticlassForest", {}, {}),
     ("streampair.auc.PairFTRL", _BUDGET, {}),
@@ -585,6 +641,7 @@ LEARNERS_TO_COMPILE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("streampair.auc.OnPairC", _ENDING, {}),
     ("streampair.auc.OnPairStrC", {**_ENDING, "l2": 0.1}, {}),
     ("streampair.ranking.PairOGD", {}, _NUMBERS),
+    ("streampair.ranking.PairMoments", {}, _NUMBERS),
     ("streampair.ranking.Forest", {}, _NUMBERS),
     ("streampair.ranking.PairFTRL", _ENDING, _NUMBERS),
     ("streampair.ranking.OnPairC", _ENDING, _NUMBERS),

@@ -47,6 +47,7 @@ from streampair_connectors.kafka.ordering import BUCKET_MS, TakenRecords, TopicO
 from streampair_connectors.observability.logs import get_logger
 from streampair_connectors.observability.metric_definitions import LabelMetrics
 from streampair_connectors.worker.early_labels import EarlyLabels, OffsetSet
+from streampair_connectors.worker.factory import is_private
 from streampair_connectors.worker.label_counts import LabelCounts
 from streampair_connectors.worker.lane_manager import OpenLane
 from streampair_connectors.worker.outputs import kept_headers, kept_key
@@ -126,7 +127,7 @@ class LabelReader:
         assert config.label_input is not None
         self._now = now
         self._labels = config.label_input
-        self._decode = LabelDecoder(config)
+        self._decode = LabelDecoder(config, quotes=not is_private(config))
         self._partitions = partitions
         self._reader = cluster.topic_reader(
             config.require_kafka(), self._labels.topic, partitions, self._on_lost

@@ -220,8 +220,8 @@ def check_exportable(learner: Any) -> None:
     except ConfigError as error:
         raise ConfigError(
             f"the model cannot be published: {error.problem}",
-            fix='use a learner of streampair without other steps; or remove learner.scoring = "parallel" and '
-            "output.model_topic",
+            fix="use a learner of streampair, alone or behind the steps that docs/learners.md lists under "
+            'Pipelines; or remove learner.scoring = "parallel" and output.model_topic',
         ) from None
 
 
@@ -374,7 +374,7 @@ class ModelPublisher:
             metadata["scored_until"] = {str(p): offset for p, offset in self._scored_until.items()}
             metadata["scored"] = {str(p): offset for p, offset in self._scored.items()}
         when = None if lane.learned_time is None else round(lane.learned_time * 1000)
-        data = models.dumps(logged.learner, logged.slots, when, metadata=metadata)
+        data = models.dumps(logged.model, logged.slots, when, metadata=metadata)
         return self._seal.seal(data, _context(config)) if self._seal.seals else data
 
     def committed(self) -> None:

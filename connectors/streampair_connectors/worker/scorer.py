@@ -241,6 +241,7 @@ class ScoringWorker:
             max_message_bytes=self.config.output.max_message_bytes,
             timeout_seconds=_TRANSACTION_SECONDS,
             topics=tuple(output_topics(self.config).values()),
+            group=self._group,
         )
 
     async def _first_model(self, follow: asyncio.Task[None], stop: asyncio.Task[bool]) -> bool:
@@ -320,9 +321,7 @@ class ScoringWorker:
             count += len(records)
         begin = self._host.monotonic()
         try:
-            await self._producer.transaction(
-                [*out.items()], group=self._group, offsets=offsets, member=self._member
-            )
+            await self._producer.transaction([*out.items()], offsets=offsets, member=self._member)
         except SourceError as error:
             if not error.retriable and not isinstance(error, FencedError | CommitOutcomeUnknownError):
                 raise
@@ -534,7 +533,7 @@ class ScoringWorker:
     async def _name(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         """Commit the offsets as they are, with this scorer's id: by it a successor ends its transactions."""
         try:
-            await self._producer.transaction([], group=self._group, offsets=offsets, member=self._member)
+            await self._producer.transaction([], offsets=offsets, member=self._member)
         except SourceError as error:
             log.debug("offsets_not_named", app=self.config.app, detail=error.problem)  # so is the next batch
 

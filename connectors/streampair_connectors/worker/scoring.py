@@ -9,7 +9,7 @@ from typing import Any
 from streampair.engine import DeadLetter, Event, EventRows, Scored
 from streampair.engine.pipeline import largest_parts
 from streampair.engine.records import stage_and_text
-from streampair.errors import ConfigError, RecordError, SourceError, TombstoneError
+from streampair.errors import ConfigError, NoScoreError, RecordError, SourceError, TombstoneError
 from streampair.models import Model
 from streampair_connectors.config import Config
 from streampair_connectors.kafka import KAFKA, Cluster, Partition, RecordLike
@@ -59,7 +59,8 @@ def score_records(
     """
     many = getattr(decode, "many", None)
     in_rows = not explain or model.explain_rows is not None
-    if many is not None and in_rows and not (classes and model.multiclass):
+    # Rows are numbers alone: steps get records as they are.
+    if many is not None and not model.steps and in_rows and not (classes and model.multiclass):
         table = many(records)
         if table is not None:
             try:
@@ -115,6 +116,8 @@ def _score_one(
         score = model.score_one(event.x)
         shares = model.predict_proba_one(event.x) if classes and model.multiclass else None
         reasons = largest_parts(model.explain_one(event.x).features, explain) if explain else None
+    except NoScoreError:
+        return Scored(record.offset, record.key, name, None, "scored"), None
     except RecordError as error:
         return _refused(record, error, stage, name)
     except Exception as error:

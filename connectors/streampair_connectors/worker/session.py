@@ -23,6 +23,7 @@ from streampair.errors import (
     SourceError,
 )
 from streampair_connectors import kafka
+from streampair_connectors.codecs.formats import fields_reader
 from streampair_connectors.codecs.records import Decoder
 from streampair_connectors.config import Config
 from streampair_connectors.host import THIS_HOST, Host
@@ -39,6 +40,7 @@ from streampair_connectors.observability.metrics import Telemetry
 from streampair_connectors.stores import DiskStore, Store, TopicStore
 from streampair_connectors.stores.offline import check_stored_settings
 from streampair_connectors.worker.checkpoint import Checkpoint
+from streampair_connectors.worker.first_events import FirstEvents
 from streampair_connectors.worker.flow_control import Backlog, Commits, FencePause, Pace
 from streampair_connectors.worker.lane_manager import Opener, OpenLane
 from streampair_connectors.worker.late_labels import LateLabelSource
@@ -154,6 +156,7 @@ class Session:
             else DiskStore(config, self._consumer, self._producer)
         )
         self._outputs = Outputs(config, self._producer.routes, host=host)
+        self._first = FirstEvents(config, fields_reader(config))
         self._checkpoint = Checkpoint(self._store, self._wait_for, telemetry.counted(config.app), host=host)
         self._opener = Opener(
             config,
@@ -336,6 +339,7 @@ class Session:
             self._note_times(lane, part[-1])
             self._uncommitted += len(part)
             self._processed += len(part)
+            self._first.note(part, output.scores)
             begin = self._host.monotonic()
             await self._outputs.send(lane, part, output)
             lane.timer.encoded(self._host.monotonic() - begin)

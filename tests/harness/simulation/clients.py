@@ -613,10 +613,12 @@ class SimulatedTransactions:
         max_message_bytes: int,
         timeout_seconds: float = 60.0,
         topics: Collection[str] = (),
+        group: str = "",
     ) -> None:
         self._connection = connection
         self._config = config
         self._name = name
+        self._group = group
         self._max_message_bytes = max_message_bytes
         self._timeout_seconds = timeout_seconds
         self.transactional_id = transactional_id
@@ -651,7 +653,6 @@ class SimulatedTransactions:
         self,
         sends: Sequence[tuple[Partition, list[Message]]],
         *,
-        group: str,
         offsets: Mapping[Partition, tuple[int, str]],
         seconds: float | None = None,
         member: Member | None = None,
@@ -671,7 +672,7 @@ class SimulatedTransactions:
             epoch, self._epoch, self._lost = self._epoch, None, False
             try:
                 async with asyncio.timeout(seconds):
-                    stored = await self._send(epoch, sends, group, offsets, member)
+                    stored = await self._send(epoch, sends, offsets, member)
             except FencedEpochError as error:
                 raise self._fenced(error) from None
             except (NoAnswerError, TimeoutError) as error:
@@ -686,7 +687,6 @@ class SimulatedTransactions:
         self,
         epoch: int,
         sends: Sequence[tuple[Partition, list[Message]]],
-        group: str,
         offsets: Mapping[Partition, tuple[int, str]],
         member: Member | None,
     ) -> dict[Partition, list[int]]:
@@ -707,7 +707,9 @@ class SimulatedTransactions:
             stored.setdefault(target, []).extend(found)
         if offsets:
             known = None if member is None else (member.generation, member.member_id)
-            await self._request("offsets", lambda: broker.add_offsets(name, epoch, group, offsets, known))
+            await self._request(
+                "offsets", lambda: broker.add_offsets(name, epoch, self._group, offsets, known)
+            )
         return stored
 
     async def _request(self, what: str, effect: Callable[[], Any], seconds: float = 60.0) -> Any:

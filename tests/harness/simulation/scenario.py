@@ -173,7 +173,6 @@ def config_of(learner: str, session: float, late: bool) -> Config:
                 "batch_size": 8,
             },
             "metrics": {"address": "127.0.0.1:0"},
-            "regret": {"enabled": False},
         }
     )
 

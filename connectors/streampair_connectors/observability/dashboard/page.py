@@ -17,10 +17,13 @@ from aiohttp import web
 
 from streampair import __version__
 from streampair.engine.lane import LaneGauges
+from streampair.privacy.accounting import DOUBTFUL_BY, NOT_COVERED, VOID_BY
+from streampair.privacy.mechanisms.base import ONE_RECORD
+from streampair_connectors.config import CardConfig
 from streampair_connectors.observability.metric_definitions import SERIES, LaneLabels
 from streampair_connectors.observability.metric_history import POINTS, Track
 from streampair_connectors.observability.metrics import Telemetry
-from streampair_connectors.observability.privacy_card import audit_summary, public_report
+from streampair_connectors.observability.privacy_card import audit_summary, public_report, terms
 
 __all__ = ["ASSETS", "add_routes", "asset", "frame", "frame_json"]
 
@@ -33,6 +36,7 @@ _COLUMNS = (
 )
 _BY_NAME = {series.name.removeprefix("streampair_"): series for series in SERIES}
 _PUBLIC = {name for name, series in _BY_NAME.items() if series.public}
+_LIMITS = {"not_covered": NOT_COVERED, "void_by": VOID_BY, "doubtful_by": DOUBTFUL_BY}
 _POINTS_OF_ALL = 12_000  # shared by all lanes: the first message stays small
 
 _encode = msgspec.json.Encoder().encode
@@ -45,6 +49,7 @@ def frame(
     after: int | None = None,
     card: bool = False,
     audit: Path | None = None,
+    curator: CardConfig | None = None,
 ) -> dict[str, Any]:
     """Return the data of the page.
 
@@ -57,11 +62,14 @@ def frame(
         endpoint has.
     after
         A count of the history for this reader: only lanes that changed later, with their last point; None:
-        all lanes with their past, and the titles, units and helps of the series.
+        all lanes with their past, and the words that never change: of the series, the curator and the limits
+        of every guarantee.
     card
         Whether there are privacy cards to open.
     audit
         The file of the last audit.
+    curator
+        The table [card] of the configuration.
 
     Returns
     -------
@@ -85,7 +93,8 @@ def frame(
             "process": telemetry.process(public=public),
         }
         if after is None:
-            content["series"] = _words(public=public)
+            content |= {"series": _words(public=public), "terms": terms(curator), "limits": _LIMITS}
+            content["approval"] = _approval(curator)
         lanes = []
         for key, track in sorted(tracks):
             labels = cast("LaneLabels", key)
@@ -110,10 +119,18 @@ def frame_json(
     after: int | None = None,
     card: bool = False,
     audit: Path | None = None,
+    curator: CardConfig | None = None,
 ) -> tuple[int, bytes]:
     """Return `frame` as one line of JSON, and its count. NaN is null."""
-    content = frame(telemetry, public=public, after=after, card=card, audit=audit)
+    content = frame(telemetry, public=public, after=after, card=card, audit=audit, curator=curator)
     return content["seq"], _encode(content)
+
+
+def _approval(curator: CardConfig | None) -> list[str] | None:
+    """Who has approved epsilon and delta, when, and until when that holds."""
+    if curator is None or curator.approved_on is None:
+        return None
+    return [str(value) for value in (curator.approved_by, curator.approved_on, curator.review_by)]
 
 
 def _words(*, public: bool) -> dict[str, dict[str, str]]:
@@ -169,6 +186,7 @@ def _report(
     fields = (f.name for f in dataclasses.fields(report))
     content = {name: getattr(report, name) for name in fields if name not in _NUMBERS}
     content["card"] = [dict(line) for line in report.card]
+    content["protects"] = "one record" if report.unit == ONE_RECORD.unit else "one entity"
     content["text"] = f"{report}\n{report.details}"
     content["audit"] = audit_summary(audit, report, labels[2])
     return content
@@ -227,7 +245,12 @@ def asset(name: str) -> bytes:
 
 
 def add_routes(
-    app: web.Application, telemetry: Telemetry, *, public: bool, audit: Path | None = None
+    app: web.Application,
+    telemetry: Telemetry,
+    *,
+    public: bool,
+    audit: Path | None = None,
+    curator: CardConfig | None = None,
 ) -> None:
     """Serve the page at `/`.
 
@@ -239,8 +262,8 @@ def add_routes(
         Source of all numbers.
     public
         Whether it is the public endpoint: there the page has the privacy tab only.
-    audit
-        The file of the last audit.
+    audit, curator
+        As of `frame`.
     """
     streams: set[asyncio.Task[object]] = set()
 
@@ -254,7 +277,8 @@ def add_routes(
         return _file(name, ASSETS[name])
 
     async def data(request: web.Request) -> web.Response:
-        _, body = frame_json(telemetry, public=public, card=_has_cards(request), audit=audit)
+        card = _has_cards(request)
+        _, body = frame_json(telemetry, public=public, card=card, audit=audit, curator=curator)
         response = web.Response(body=body, content_type="application/json", headers=_SAFE)
         response.headers["Cache-Control"] = "no-store"
         response.enable_compression()

@@ -68,29 +68,33 @@ const Chart = (() => {
   }
 
   class Lines {
-    // options: title, help, xLabel, yLabel, x ("count", "time" or "share"), floor, ceiling, number(v), empty,
-    // series: [{name, colour, dashed, points() -> {x, y, low, high} (arrays)}], marks() -> [x]
+    // options: title, help, or a label alone, height, xLabel, yLabel, x ("count", "time" or "share"), floor, ceiling,
+    // number(v), empty, marks() -> [x], limit() -> [y, words] that the lines never pass,
+    // series: [{name, colour, dashed, step, points() -> {x, y, low, high} (arrays)}]
     constructor(options) {
       this.options = options;
       this.dirty = new Set(options.series.map((_, i) => i));
       this.node = document.createElement("figure");
+      this.height = options.height || HEIGHT;
       const caption = document.createElement("figcaption");
       const title = document.createElement("h2");
-      title.textContent = options.title;
+      title.textContent = options.title || "";
       title.title = options.help || "";
+      title.hidden = !options.title;
       this.readout = document.createElement("span");
       this.readout.className = "readout";
       caption.append(title, this.readout);
-      this.svg = make("svg", { class: "chart", role: "slider", tabindex: "0", "aria-label": options.title, "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0", "aria-valuetext": "no points yet" });
+      this.svg = make("svg", { class: "chart", height: this.height, role: "slider", tabindex: "0", "aria-label": options.title || options.label, "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0", "aria-valuetext": "no points yet" });
       this.back = make("g", { "aria-hidden": "true" }, this.svg);
       this.marks = make("g", { "aria-hidden": "true" }, this.svg);
       this.front = make("g", { "aria-hidden": "true" }, this.svg);
+      this.limit = options.limit ? ["rect", "line", "text"].map((name) => make(name, { class: "limit", x: LEFT, x1: LEFT }, this.back)) : [];
       this.units = [
         make("text", { class: "unit", x: 0, y: 11 }, this.back),
-        make("text", { class: "unit", y: HEIGHT - 4, "text-anchor": "end" }, this.back),
+        make("text", { class: "unit", y: this.height - 4, "text-anchor": "end" }, this.back),
       ];
       this.none = make("text", { class: "none", "text-anchor": "middle" }, this.svg);
-      this.cursor = make("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" }, this.svg);
+      this.cursor = make("line", { class: "cursor", y1: TOP, y2: this.height - BOTTOM, visibility: "hidden" }, this.svg);
       this.lines = options.series.map((s) => ({
         band: s.banded ? make("path", { class: `band c${s.colour}` }, this.front) : null,
         path: make("path", { class: `c${s.colour}${s.dashed ? " dashed" : ""}` }, this.front),
@@ -130,7 +134,7 @@ const Chart = (() => {
         const width = Math.round(svg.getBoundingClientRect().width);
         if (width && width !== this.width) {
           this.width = width;
-          svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+          svg.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
           this.dirtyAll();
           this.draw();
         }
@@ -229,6 +233,7 @@ const Chart = (() => {
         }
       }
       if (low === Infinity) return null;
+      if (this.limit.length) ys.push(this.options.limit()[0] * 1.3); // room for what is above it
       let span;
       if (x === "share") { low = 0; span = 1; }
       else if (x === "time") { low = Math.floor(low); span = SPANS.find((s) => s >= high - low) || roundUp(high - low); if (high - low < span / 2) span = roundUp(Math.max(high - low, 5)); }
@@ -242,7 +247,7 @@ const Chart = (() => {
       const domain = this.measure();
       if (!domain) {
         put(this.none, "x", this.width / 2);
-        put(this.none, "y", HEIGHT / 2);
+        put(this.none, "y", this.height / 2);
         if (this.none.textContent !== this.options.empty) this.none.textContent = this.options.empty;
         return;
       }
@@ -256,13 +261,14 @@ const Chart = (() => {
       }
       for (const index of this.dirty) this.line(index);
       this.drawMarks();
+      if (this.limit.length) this.drawLimit();
       this.dirty.clear();
       this.showReadout();
     }
 
     scales() {
       const [a, b] = this.domain.x, [c, d] = this.domain.y;
-      const w = this.width - LEFT - RIGHT, h = HEIGHT - TOP - BOTTOM;
+      const w = this.width - LEFT - RIGHT, h = this.height - TOP - BOTTOM;
       return [(v) => (LEFT + ((v - a) / (b - a)) * w).toFixed(1), (v) => (TOP + h - ((v - c) / (d - c)) * h).toFixed(1)];
     }
 
@@ -278,7 +284,7 @@ const Chart = (() => {
         return this.pool[kind][i];
       };
       const hide = (kind, from) => this.pool[kind].forEach((p, i) => { for (const n of [p.line, p.text]) if (n) put(n, "visibility", i < from ? "visible" : "hidden"); });
-      const ys = ticks(...this.domain.y, 4);
+      const ys = ticks(...this.domain.y, this.height < HEIGHT ? 2 : 4);
       ys.forEach((v, i) => {
         const { line, text } = place("y", i);
         put(line, "class", v === this.domain.y[0] ? "axis" : "grid-line");
@@ -292,10 +298,18 @@ const Chart = (() => {
       xs.forEach((v, i) => {
         const { text } = place("x", i);
         const near = this.width - RIGHT - sx(v) < 30;
-        for (const [k, value] of [["x", near ? this.width - RIGHT : sx(v)], ["y", HEIGHT - BOTTOM + 14], ["text-anchor", near ? "end" : v === a && x !== "time" ? "start" : "middle"]]) put(text, k, value);
+        for (const [k, value] of [["x", near ? this.width - RIGHT : sx(v)], ["y", this.height - BOTTOM + 14], ["text-anchor", near ? "end" : sx(v) - LEFT < 30 ? "start" : "middle"]]) put(text, k, value);
         text.textContent = x === "time" ? clock(v, b - a) : x === "share" ? String(+v.toFixed(2)) : v.toLocaleString("en-GB");
       });
       hide("x", xs.length);
+    }
+
+    drawLimit() {
+      const [rect, line, text] = this.limit, [most, words] = this.options.limit(), y = this.scales()[1](most);
+      for (const [k, value] of [["y", TOP], ["width", this.width - LEFT - RIGHT], ["height", y - TOP]]) put(rect, k, value);
+      for (const [k, value] of [["y1", y], ["y2", y], ["x2", this.width - RIGHT]]) put(line, k, value);
+      for (const [k, value] of [["x", LEFT + 6], ["y", y - 5]]) put(text, k, value);
+      if (text.textContent !== words) text.textContent = words;
     }
 
     line(index) {
@@ -307,7 +321,7 @@ const Chart = (() => {
       for (let i = 0; i < points.x.length; i++) {
         if (points.y[i] === null) { if (!this.options.series[index].sparse) end(); continue; }
         last = `${sx(points.x[i])} ${sy(points.y[i])}`;
-        d += `${length ? "L" : "M"}${last}`;
+        d += !length ? `M${last}` : this.options.series[index].step ? `H${last.replace(" ", "V")}` : `L${last}`;
         length++;
       }
       end();
@@ -327,7 +341,7 @@ const Chart = (() => {
       const [sx] = this.scales();
       while (this.marks.childNodes.length > xs.length) this.marks.lastChild.remove();
       xs.forEach((v, i) => {
-        const node = this.marks.childNodes[i] || make("line", { class: "mark", y1: HEIGHT - BOTTOM - 7, y2: HEIGHT - BOTTOM }, this.marks);
+        const node = this.marks.childNodes[i] || make("line", { class: "mark", y1: this.height - BOTTOM - 7, y2: this.height - BOTTOM }, this.marks);
         put(node, "x1", sx(v));
         put(node, "x2", sx(v));
       });

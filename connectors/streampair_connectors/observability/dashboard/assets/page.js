@@ -180,6 +180,7 @@
     for (const [reason, group] of grouped(doubtful)) add("warn", "The guarantee cannot be vouched for in full.", `${named(group)}: ${reason}.`, "The releases that are accounted for are within the budget. See “Forks and restarts” on the privacy tab.");
     const silent_ = all().filter((lane) => known(value(lane, "label_newest_seconds")) && now() - value(lane, "label_newest_seconds") > value(lane, "label_quiet_seconds"));
     if (silent_.length) add("warn", "Labels have stopped.", `${named(silent_)}: the newest is ${long(Math.max(...silent_.map((lane) => now() - value(lane, "label_newest_seconds"))))} old.`, "Check that what writes the labels topic still runs. Without `label_input.quiet` events are meanwhile learned as if they had no label.");
+    if (meta.approval && privates().length && new Date(now() * 1000).toISOString().slice(0, 10) > meta.approval[2]) add("warn", "The review of epsilon and delta is due.", approval(), "Review them, then set `card.approved_on`, `reason` and `review_by`.");
     const ended = privates().filter((lane) => value(lane, "privacy_horizon_left") === 0);
     if (ended.length) add("warn", "The horizon is reached.", `${named(ended)}: the model still scores, and learns no more.`, "To go on learning, plan a new budget (`streampair budget plan`) under another app name; what it spends on the same records adds up.");
     return found;
@@ -254,17 +255,26 @@
   function card(size, title, ...children) {
     return h("section", { class: `card ${size}` }, title ? h("h2", {}, title) : null, ...children);
   }
-  function lines(size, options) {
+  function plot(options) {
     const chart = new Chart.Lines(options);
-    const entry = { chart, ids: options.series.map((s) => s.id), due: true };
-    charts.push(entry);
-    return h("section", { class: `card ${size}` }, chart.node);
+    charts.push({ chart, ids: options.series.map((s) => s.id), due: true });
+    return chart.node;
   }
+  const lines = (size, options) => card(size, null, plot(options));
   function table(label, head, rows) {
     const cells = (cell, i) => h(i === 0 ? "th" : "td", { class: head[i][1] || null, scope: i === 0 ? "row" : null }, cell);
     return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, h("table", {},
       h("thead", {}, h("tr", {}, ...head.map(([name, kind]) => h("th", { class: kind === "n" ? "n" : null, scope: "col" }, name)))),
       h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map(cells))))));
+  }
+  // On a narrow screen a row is a block with a line for each cell: nothing is scrolled sideways. Such a block is no
+  // table to a screen reader any more, so the roles are named.
+  function stacked(label, head, rows) {
+    const region = table(label, head, rows), [node] = region.children;
+    node.className = "stacked";
+    for (const [tags, role] of [["table", "table"], ["thead, tbody", "rowgroup"], ["tr", "row"], ["thead th", "columnheader"], ["tbody th", "rowheader"], ["td", "cell"]]) region.querySelectorAll(tags).forEach((part) => put(part, "role", role));
+    for (const row of node.tBodies[0].rows) [...row.cells].forEach((cell, i) => put(cell, "data-name", node.tHead.rows[0].cells[i].textContent));
+    return region;
   }
   function meter(label, on, share, colour) {
     const bar = Chart.bar([{ colour }]);
@@ -531,28 +541,19 @@
   // The officer's answers about one lane, and about many
 
   const KINDS = { holds: "The guarantee holds", unvouched: "Not vouched for in full", void: "No guarantee holds" };
-  const UNCOVERED = ["The score given to the protected record itself: it moves with that record's own features. Keep the scores as safe as the features.",
-    "Whether a record exists: one that is added, left out, or moved to another slot or partition.", "Metadata: keys, offsets, times, the names of the features.",
-    "Several records of one person, and other learners on the same records: what they spend adds up (mu²)."];
-  const VOIDS = ["A breaker, or on_bad = \"fail\": to stop because of what an event contains discloses something about it.", "Steps that learn from the stream in front of the learner (trust_preprocessing).", "A fixed seed: whoever knows it can compute the noise.",
-    "Not void but in doubt (“unvouched”): an older state put back, two workers on one state, a process that forks."];
+  const PROMISES = { holds: "Differential privacy holds for every released model.", unvouched: "What is accounted for is within the budget, but more may have been released.", void: "Nothing is promised about records that this lane has taken since its guarantee was void." };
 
   function chipOf(id) {
     const chip = h("span", { class: "chip" });
     bind([id], () => { const { kind } = lane1(id).report; put(chip, "data-kind", kind); set(chip, KINDS[kind] || kind); });
     return chip;
   }
-  // The timestamp is the record's: records of a file have none.
-  function since(id) {
-    const seconds = value(lane1(id), "privacy_since_seconds");
-    return known(seconds) ? `The account goes back to its first record, of ${when(seconds)}.` : "The account goes back to its first record.";
-  }
   const usedShare = (id) => 1 - value(lane1(id), "privacy_horizon_left") / value(lane1(id), "privacy_horizon");
   const percent = or((share) => `${(100 * share).toFixed(1)} %`);
 
   function exhaustion(id) {
     const left = value(lane1(id), "privacy_horizon_left");
-    if (!known(left)) return "There is no horizon: the stream may be unbounded, and the spend never passes the budget.";
+    if (!known(left)) return "The stream may be unbounded, and the spend never passes the promise.";
     if (left === 0) return "The horizon is reached: the model still scores, and learns no more.";
     if (recorded) return `When this was recorded, ${plural(left, "record")} could still be learned.`;
     const pace = rate(lane1(id), "privacy_horizon_left", 60);
@@ -561,39 +562,58 @@
     return `At the present rate it ends in ${long(seconds)}${seconds < 3.2e8 ? `, on ${when(now() + seconds)}` : ""}.`;
   }
 
+  function figure(...parts) { return h("p", { class: "figure" }, ...parts); }
+  const listed = (title, items, ...more) => card("third", title, h("ul", {}, ...items.map((t) => h("li", {}, sentence(t)))), ...more);
+  const facts = (rows) => h("dl", { class: "facts" }, ...rows.filter(Boolean).map(([name, ...words]) => h("div", {}, h("dt", {}, name), h("dd", {}, ...words))));
+  // What the configuration says of all lanes: the same words as on the privacy card.
+  const terms = () => Object.entries(meta.terms).map(([name, words]) => [name[0].toUpperCase() + name.slice(1), words]);
+
+  const approval = () => (meta.approval ? `Approved by ${meta.approval[0]} on ${meta.approval[1]}, to be reviewed by ${meta.approval[2]}.` : "No approval is declared in the configuration.");
+
   function officer(id) {
     const report = () => lane1(id).report;
     const v = (name) => value(lane1(id), name);
-    const out = [];
-    out.push(card("", null, chipOf(id),
-      h("p", { class: "lead" }, text([id], () => (report().kind === "void" ? "Nothing is promised about records that this lane has taken since its guarantee was void. " : report().kind === "unvouched" ? "What is accounted for is within the budget, but more may have been released. " : "Differential privacy holds for every released model. ")
-        + `Protected: ${report().unit}; `), "epsilon at most ", num(id, "privacy_epsilon_budget", plain), " at delta ", num(id, "privacy_delta", plain), "."),
-      h("p", { class: "note" }, text([id], () => `${sentence(report().guarantee)} Neighbours: ${report().adjacency}. ${since(id)} This worker has held the lane since ${when(lane1(id).since)}.`))));
-    out.push(tiles(
-      tile(id, "privacy_epsilon_budget", plain, h("span", {}, "at delta ", num(id, "privacy_delta", plain), ", for any one record")),
-      known(v("privacy_horizon")) ? ["Horizon used", text([id], () => percent(usedShare(id))), h("span", {}, num(id, "privacy_horizon_left", count), " of ", num(id, "privacy_horizon", count), " records left")] : [titled("privacy_horizon"), "none", "the stream may be unbounded"],
-      tile(id, "privacy_mu_spent", four, h("span", {}, "of ", num(id, "privacy_mu_budget", four), "; epsilon so far ", num(id, "privacy_epsilon_spent", four))),
-      tile(id, "privacy_releases_total", count),
-      tile(id, "noise_std", four, meta.public || !known(v("weight_norm")) ? "standard deviation" : h("span", {}, "std; norm of the weights ", num(id, "weight_norm", four))),
-      report().auc && !report().auc.too_few ? tile(id, "private_auc", fixed(4), h("span", {}, "± ", num(id, "private_auc_stderr", fixed(4)))) : report().auc ? [titled("private_auc"), "–", "too few labels yet"] : null,
-    ));
-    out.push(card("third", "How much is left", ...(known(v("privacy_horizon")) ? [meter("Share of the horizon that is used", [id], () => usedShare(id), 0), h("p", {}, text([id], () => `${percent(usedShare(id))} of the horizon is used.`))] : []),
-      h("p", {}, text(null, () => exhaustion(id))), h("p", { class: "note" }, "Epsilon is a promise about each record, never passed. What is accounted so far is the largest spend of any one record, not a sum over records: it comes near the promise early, and stays below it."),
-      h("h2", { class: "next-head" }, "Forks and restarts"), h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " forks are charged (windows that may have been released twice)", text([id], () => { const dates = lane1(id).fork_dates || []; return dates.length ? `, with the commit of ${dates.map(([t, n]) => (dates.length > 1 ? `${when(t)} (${count(n)} by then)` : when(t))).join(", ")}` : ""; }), ". ", titled("privacy_generation", ": "), num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account."),
-      h("p", { class: "note" }, "A fork is charged when a crash may have released a window of models twice, with other noise. The plan sets some aside.")));
-    out.push(listed("What is not covered", UNCOVERED, h("h2", { class: "next-head" }, "What the last audit found"), h("div", {}, ...audited([id]))), listed("What would void it", VOIDS));
     const lane = lane1(id), query = new URLSearchParams({ app: lane.app, topic: lane.topic, learner: lane.learner });
-    out.push(lines("half", { title: "Epsilon", yLabel: seriesOf("privacy_epsilon_spent").unit, series: [{ id, name: titleOf("privacy_epsilon_spent"), colour: 0, points: column(id, "privacy_epsilon_spent", "t") }, { id, name: titleOf("privacy_epsilon_budget"), colour: 4, dashed: true, points: () => { const t = lane1(id).history.t; return t.length ? { x: [t[0], t[t.length - 1]], y: [v("privacy_epsilon_budget"), v("privacy_epsilon_budget")] } : { x: [], y: [] }; } }], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
-    out.push(card("half", titled("privacy_releases_total"), releases(id)));
-    out.push(card("", "The mechanism",
-      h("p", {}, text([id], () => report().mechanism)),
-      meta.card ? h("p", { class: "actions" }, h("a", { href: `card?${query}` }, "Privacy card"), " · ", h("a", { href: `card.json?${query}` }, "the same as JSON")) : null,
-      h("details", {}, h("summary", {}, "The whole report"), h("p", { class: "lines" }, text([id], () => report().text))),
-      report().card.length ? h("details", {}, h("summary", {}, "Mechanism card: what each release costs"), mechanism(report().card)) : null));
-    return out;
+    const promise = card("third promise", titled("privacy_epsilon_budget"),
+      figure(h("span", { class: "limit" }, h("b", {}, "≤ ", num(id, "privacy_epsilon_budget", plain)), " at delta ", num(id, "privacy_delta", plain)), " ", chipOf(id)),
+      h("p", {}, text([id], () => `${PROMISES[report().kind]} ${sentence(report().guarantee)}`)),
+      h("p", {}, text([id], () => (report().kind === "void" ? "It was to protect " : "It protects ")), h("b", {}, text([id], () => report().unit)), "."),
+      h("p", { class: "note" }, "Fixed by the configuration: the most that all releases of the whole stream may cost, taken together."),
+      h("p", {}, approval()));
+    bind([id], () => put(promise, "data-kind", report().kind));
+    const spend = plot({ label: titleOf("privacy_epsilon_spent"), height: 130, yLabel: seriesOf("privacy_epsilon_spent").unit, series: [{ id, name: "", colour: 0, step: true, points: column(id, "privacy_epsilon_spent", "t") }], limit: () => [v("privacy_epsilon_budget"), report().kind === "void" ? "promised, and void" : `promised: never above ${plain(v("privacy_epsilon_budget"))}`], x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." });
+    const endless = !known(v("privacy_horizon"));
+    return [
+      promise,
+      card("third spend", titled("privacy_epsilon_spent"),
+        figure(h("b", {}, num(id, "privacy_epsilon_spent", four)), " mu ", num(id, "privacy_mu_spent", four), " of ", num(id, "privacy_mu_budget", four), "; ", num(id, "privacy_releases_total", count), text([id], () => (v("privacy_releases_total") === 1 ? " release" : " releases"))),
+        h("p", { class: "note" }, text([id], () => `The largest for ${report().protects}, not a sum: it may reach the promise early, and stays there.`)),
+        spend),
+      card("third", "What remains",
+        endless ? figure(h("b", {}, "No end"), ": there is no horizon") : figure(h("b", {}, num(id, "privacy_horizon_left", count)), " of ", num(id, "privacy_horizon", count), " records can be learned"),
+        ...(endless ? [] : [meter("Share of the horizon that is used", [id], () => usedShare(id), 8), h("p", {}, text([id], () => `${percent(usedShare(id))} of the horizon is used.`))]),
+        h("p", {}, text(null, () => exhaustion(id))),
+        h("h2", {}, "Forks and restarts"), h("p", {}, known(v("privacy_forks")) ? h("span", {}, num(id, "privacy_forks", count), " forks are charged (windows that may have been released twice)", text([id], () => { const dates = lane1(id).fork_dates || []; return dates.length ? `, with the commit of ${dates.map(([t, n]) => (dates.length > 1 ? `${when(t)} (${count(n)} by then)` : when(t))).join(", ")}` : ""; }), ". ", titled("privacy_generation", ": "), num(id, "privacy_generation", count), ".") : "No ledger is kept here: this is a replay of a file, whose spend is in no account.")),
+      card("third", "Who, what for, on which terms", facts([...terms(),
+        ["Neighbouring streams", text([id], () => report().adjacency)],
+        ["Account since", text([id], () => (known(v("privacy_since_seconds")) ? when(v("privacy_since_seconds")) : "its first record"))],
+        known(v("weight_noise")) ? [titled("weight_noise"), text([id], () => percent(v("weight_noise") / v("weight_norm"))), " of their norm: ", num(id, "weight_noise", four), " of ", num(id, "weight_norm", four)] : null,
+        report().auc ? [titled("private_auc"), ...(report().auc.too_few ? ["Too few labels yet"] : [num(id, "private_auc", fixed(4)), " ± ", num(id, "private_auc_stderr", fixed(4))])] : null,
+      ]), meta.card ? h("p", {}, h("a", { href: `card?${query}` }, "Privacy card"), " · ", h("a", { href: `card.json?${query}` }, "the same as JSON")) : null),
+      ...limits(audits([id])),
+      card("", titled("privacy_releases_total"), releases(id)),
+      card("", "The mechanism",
+        h("p", {}, text([id], () => report().mechanism)),
+        h("details", {}, h("summary", {}, "The whole report"), h("p", { class: "lines" }, text([id], () => report().text))),
+        report().card.length ? h("details", {}, h("summary", {}, "Mechanism card: what each release costs"), mechanism(report().card)) : null),
+    ];
   }
 
-  const listed = (title, items, ...more) => card("third", title, h("ul", { class: "plain-list" }, ...items.map((t) => h("li", {}, t))), ...more);
+  const audits = (ids) => [h("h2", {}, "What the last audit found"), h("div", {}, ...audited(ids))];
+  const limits = (more = []) => [
+    listed("What is not covered", meta.limits.not_covered),
+    listed("What would void it, or leave it in doubt", [...meta.limits.void_by, `in doubt (“unvouched”): ${meta.limits.doubtful_by.join("; ")}`], ...more),
+  ];
 
   // Findings of the last audit, grouped by lanes.
   function audited(ids) {
@@ -613,25 +633,23 @@
   function mechanism(rows) {
     const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
     const cell = (v) => (typeof v === "number" ? (Number.isInteger(v) ? count(v) : four(v)) : v === null || v === undefined ? "–" : typeof v === "object" ? JSON.stringify(v) : String(v));
-    return table("Mechanism card", [["Field"], ...rows.map((_, i) => [rows.length > 1 ? `Release ${i + 1}` : "Value", "words"])], names.map((name) => [name.replaceAll("_", " "), ...rows.map((row) => cell(row[name]))]));
+    return stacked("Mechanism card", [["Field"], ...rows.map((_, i) => [rows.length > 1 ? `Release ${i + 1}` : "Value", "words"])], names.map((name) => [name.replaceAll("_", " "), ...rows.map((row) => cell(row[name]))]));
   }
 
   // Releases by date of their commit, with the last record by then where the state has it.
   function releases(id) {
-    const head = h("tr"), body = h("tbody");
+    const node = h("div", { class: "compact" });
     let last = "";
     bind([id], () => {
       const dates = lane1(id).releases || [], placed = dates.some((row) => known(row[4]));
       const rows = dates.map(([t, n, mu, left, slot]) => [when(t), ...(placed ? [count(slot)] : []), count(n), four(mu), count(left)]).reverse();
+      const names = ["Committed on", ...(placed ? ["Record"] : []), ...["privacy_releases_total", "privacy_mu_spent", "privacy_horizon_left"].map(titleOf)];
       const key = JSON.stringify(rows);
       if (key === last) return;
       last = key;
-      const names = ["Committed on", ...(placed ? ["Record"] : []), ...["privacy_releases_total", "privacy_mu_spent", "privacy_horizon_left"].map(titleOf)];
-      if (!rows.length) rows.push(["None yet", ...names.slice(1).map(() => "")]);
-      head.replaceChildren(...names.map((c, i) => h("th", { class: i ? "n" : null, scope: "col" }, c)));
-      body.replaceChildren(...rows.map((row) => h("tr", {}, ...row.map((c, i) => h(i ? "td" : "th", { class: i ? "n" : null, scope: i ? null : "row" }, c)))));
+      node.replaceChildren(rows.length ? stacked("The latest releases", names.map((name, i) => [name, i ? "n" : null]), rows) : "None yet.");
     });
-    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The latest releases" }, h("table", {}, h("thead", {}, head), body));
+    return node;
   }
 
   // The causes of all these lanes; "" is the name of all further ones.
@@ -665,10 +683,19 @@
       if (of("void")) parts.push(`is void in ${of("void")}`);
       return `${plural(ids.length, "lane keeps", "lanes keep")} a privacy account: ${parts.join(", ")}.${others ? ` ${plural(others, "lane keeps", "lanes keep")} none.` : ""}`;
     })), h("p", { class: "note" }, ...typed("Learners on one topic see the same records: their spends add up (mu²). `streampair budget show` adds up the applications of several configurations."))));
-    out.push(listed("What is not covered", UNCOVERED), listed("What would void it", VOIDS), card("third", "What the last audit found", h("div", {}, ...audited(ids))));
-    out.push(card("", "Lanes", table("Lanes and their guarantees", [["Lane"], [titled("privacy_guarantee")], ...["epsilon_budget", "delta", "epsilon_spent", "mu_spent", "horizon_left", "releases_total", "forks", "since_seconds"].map((name) => [titled(`privacy_${name}`), "n"])],
-      ids.map((id) => [opener(id), chipOf(id), num(id, "privacy_epsilon_budget", plain), num(id, "privacy_delta", plain), num(id, "privacy_epsilon_spent", four), num(id, "privacy_mu_spent", four), num(id, "privacy_horizon_left", count), num(id, "privacy_releases_total", count), num(id, "privacy_forks", count), text([id], () => or(when)(value(lane1(id), "privacy_since_seconds")))]))));
-    out.push(lines("", { ...described("privacy_epsilon_spent"), series: each(ids, (id) => column(id, "privacy_epsilon_spent", "t")), x: "time", floor: 0, number: four, tick: axis, empty: "Nothing is released yet." }));
+    const columns = [
+      ["Lane", (id) => opener(id), "words"],
+      ["Learner", (id) => lane1(id).learner],
+      [titled("privacy_guarantee"), chipOf],
+      ["Protects", (id) => text([id], () => lane1(id).report.protects)],
+      [titled("privacy_epsilon_budget"), (id) => h("span", { class: "promise" }, h("b", {}, "≤ ", num(id, "privacy_epsilon_budget", plain)), " at delta ", num(id, "privacy_delta", plain))],
+      [titled("privacy_epsilon_spent"), (id) => h("b", { class: "spend" }, num(id, "privacy_epsilon_spent", four)), "n"],
+      [titled("privacy_horizon_left"), (id) => (known(value(lane1(id), "privacy_horizon")) ? h("span", {}, num(id, "privacy_horizon_left", count), " of ", num(id, "privacy_horizon", count)) : "no end"), "n"],
+      [titled("privacy_releases_total"), (id) => num(id, "privacy_releases_total", count), "n"],
+      [titled("privacy_forks"), (id) => num(id, "privacy_forks", count), "n"],
+    ];
+    out.push(card("", "Lanes", stacked("Lanes and their guarantees", columns.map(([name, , kind]) => [name, kind]), ids.map((id) => columns.map(([, cell]) => cell(id))))));
+    out.push(card("third", "Who, what for, on which terms", facts([...terms(), ["Approval", approval()]]), ...audits(ids)), ...limits());
     return out;
   }
 

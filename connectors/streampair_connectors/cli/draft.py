@@ -1,0 +1,281 @@
+"""A configuration that is drafted from a sample of events."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from streampair.errors import ConfigError, RecordError, SourceError, TombstoneError
+from streampair_connectors.cli.findings import (
+    NO_ID,
+    Findings,
+    FoundField,
+    fields_of,
+    find,
+    label_candidates,
+    listed,
+    looks_like_label,
+)
+from streampair_connectors.cli.samples import Sample, file_sample, topic_sample
+from streampair_connectors.config import Config, parse_config
+from streampair_connectors.config.overrides import Override, apply_overrides, from_environment
+from streampair_connectors.config.toml_lines import toml_key, toml_value
+from streampair_connectors.worker.factory import build_lane, is_private
+
+__all__ = ["Draft"]
+
+_LISTED = 5
+_WIDTH = 110
+
+
+class Draft:
+    """A configuration that is drafted from a sample.
+
+    Parameters
+    ----------
+    path
+        The file to write. Its name is that of the application, its folder where relative paths start.
+    overrides
+        Keys that the command line sets.
+    epsilon
+        Of differential privacy; None: the learner is that of the overrides, or not private.
+
+    Raises
+    ------
+    ConfigError
+        A key is unknown, or has a wrong value.
+
+    Attributes
+    ----------
+    tables
+        The configuration, after `draft`.
+    notes
+        What to look at, by the keys of the configuration.
+    used, labelled
+        How many events of the sample the configuration can use; those that have a label.
+    problem
+        Why the first of the others cannot be used.
+    """
+
+    def __init__(self, path: Path, overrides: Sequence[Override], epsilon: float | None) -> None:
+        self._base, self._app = path.absolute().parent, path.name.removesuffix(".toml")
+        self._overrides, self._epsilon = list(overrides), epsilon
+        self._environment = from_environment(os.environ)
+        self._declared = apply_overrides({}, [*self._environment, *overrides])
+        if "label_input" in self._declared:
+            raise ConfigError(
+                "init drafts no configuration whose labels come on a topic of their own",
+                fix="write [label_input] yourself: docs/late-labels.md has its keys",
+            )
+        config = self._config()
+        self.kafka = config.require_kafka()
+        self.private = is_private(config)
+        table = self._declared.get("input", {})
+        self._input: dict[str, Any] = table if isinstance(table, dict) else {}  # others were refused
+        self.tables: dict[str, Any] = {}
+        self.notes: list[tuple[str, str]] = []
+        self.used = self.labelled = 0
+        self.problem = ""
+
+    @property
+    def topic(self) -> str | None:
+        """The topic of the events; None: none is given."""
+        return self._input.get("topic")
+
+    def _learner(self) -> dict[str, Any]:
+        declared = self._declared.get("learner", {})
+        if isinstance(declared, dict) and "steps" in declared:
+            return {}
+        return {"class": f"streampair.auc.{'PairOGD' if self._epsilon is None else 'PairFTRL'}"}
+
+    def _config(self, **written: Any) -> Config:
+        """The configuration without fields; `written`: keys of [input] that say how events are written."""
+        start = {
+            "app": self._app,
+            "kafka": {"bootstrap_servers": "localhost:9092"},
+            "learner": self._learner(),
+        }
+        tables = apply_overrides(start, [*self._environment, *self._overrides])
+        if isinstance(tables.get("input", {}), dict):
+            columns = written.get("columns")
+            label = columns[0] if isinstance(columns, list) and columns else "label"
+            tables["input"] = {"label": label, **written}
+        if written.get("format") != "avro" or "schema_file" in written:
+            tables.pop("schema_registry", None)
+        elif "schema_registry" not in tables:
+            raise SourceError(
+                "the messages are Avro with the id of a schema, which a schema registry has",
+                fix="add --registry https://HOST:8081 (docs/formats.md)",
+                retriable=False,
+            )
+        return parse_config(tables, base=self._base, source="the command line")
+
+    def sample(self, file: str | None, most: int) -> Sample:
+        """Read a sample.
+
+        Raises
+        ------
+        StreampairError
+            As of `file_sample` and `topic_sample`; or neither a topic nor a file is named.
+        """
+        if file is not None:
+            return file_sample(file, most, self._input, count=self.private)
+        if self.topic is None:
+            raise ConfigError(
+                "neither a topic nor a file is named", fix="add --topic TOPIC, or --file events.jsonl"
+            )
+        return asyncio.run(topic_sample(self.kafka, self.topic, most, self._input, self._config))
+
+    def draft(self, sample: Sample, *, ask: bool) -> None:
+        """Find label, id, time and features in a sample; `ask` for a label that is not given.
+
+        Raises
+        ------
+        ConfigError
+            As of `find`; the label cannot be found; a key that was set does not fit the others.
+        SourceError
+            None of the events can be used.
+        """
+        fields = fields_of(sample.rows, cells=sample.is_csv)
+        label = self._input.get("label") or _label(fields, ask=ask)
+        found = find(fields, label=label, private=self.private, declared=self._input)
+        tables: dict[str, Any] = {"app": self._app}
+        if not sample.is_file:
+            tables["kafka"] = {"bootstrap_servers": self.kafka.bootstrap_servers}
+        tables["input"] = {} if sample.is_file else {"topic": self.topic}
+        tables["input"] |= {**sample.input, **found.input}
+        tables["learner"] = self._learner()
+        if self._epsilon is not None:
+            # At most one over the number of events.
+            delta = min(1e-6, 10.0 ** -len(str(sample.total)))
+            tables["learner"]["options"] = {"epsilon": self._epsilon, "delta": delta}
+        tables["store"] = {"directory": "state"}
+        unused = {"--registry"} if sample.input.get("format") != "avro" else set()
+        if self._input.get("id") == NO_ID:
+            unused.add("--id")
+        overrides = [each for each in self._overrides if each.place not in unused]
+        self.tables = apply_overrides(tables, overrides)
+        self.notes = [
+            (key, text)
+            for key, text in self._notes(found, fields[label])
+            if not any(f"{key}.".startswith(f"{each.name}.") for each in overrides if each.place == "--set")
+        ]
+        self._check(sample)
+
+    def _notes(self, found: Findings, label: FoundField) -> list[tuple[str, str]]:
+        notes = []
+        about = [] if self.private else [_counted(label)]
+        if len(label.labels) == 1:
+            about.append("confirm: the sample has one of the two labels only")
+        if found.others:
+            about.append(f"other candidates: {', '.join(found.others)}")
+        if about:
+            notes.append(("input.label", "; ".join(about)))
+        if found.confirm:
+            notes.append(("input.positive", found.confirm))
+        if found.left_out:
+            reasons: dict[str, list[str]] = {}
+            for name, reason in found.left_out.items():
+                reasons.setdefault(reason, []).append(name)
+            text = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+            notes.append(("input.features", f"left out: {text}"))
+        if self.private:
+            text = "confirm: public? The records gave these fields, bounds and values, and the labels;"
+            notes.append(("input.features", f"{text} not in epsilon"))
+        else:
+            text = "auc.Forest ranks most tables better, and takes four times as long"
+            notes.append(("learner.class", text))
+        return notes
+
+    def _check(self, sample: Sample) -> None:
+        """Check the configuration as `run` does, and decode the sample."""
+        tables = apply_overrides(self.tables, self._environment)
+        config = parse_config(tables, base=self._base, source="the configuration")
+        decode = sample.decoder(config)
+        build_lane(config, decode)
+        for record in sample.records:
+            try:
+                self.labelled += decode(record).y is not None
+                self.used += 1
+            except (TombstoneError, RecordError) as error:
+                self.problem = self.problem or error.problem
+        if not self.used:
+            raise SourceError(
+                f"the configuration can use no event of the sample: {self.problem}",
+                fix="name label, id and features with --label, --id and --set input.features",
+                retriable=False,
+            )
+
+    def text(self, sample: Sample) -> str:
+        """The configuration as TOML, with comments.
+
+        Raises
+        ------
+        ConfigError
+            A value that was set cannot be written.
+        """
+        count = len(sample.records)
+        events = f"{count:,} events" if count >= sample.total else f"{count:,} of {sample.total:,} events"
+        lines = [_comment(f"From {events} of {sample.source}. Every key: docs/configuration.md")]
+        if sample.is_file:
+            lines.append(_comment("For a topic: add kafka.bootstrap_servers and input.topic"))
+        try:
+            for key, value in _lines(self.tables):
+                lines += [_comment(note) for name, note in self.notes if name == key]
+                lines.append(f"{key} = {toml_value(value)}")
+            text = "\n".join(lines) + "\n"
+            tomllib.loads(text)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                "a value of --set cannot be written", fix="give texts, booleans and finite numbers"
+            ) from None
+        return text
+
+
+def _lines(tables: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The values of the tables by their dotted keys."""
+    lines = []
+    for name, table in tables.items():
+        if isinstance(table, dict):
+            lines += [(f"{toml_key(name)}.{toml_key(key)}", value) for key, value in table.items()]
+        else:
+            lines.append((toml_key(name), table))
+    return lines
+
+
+def _comment(text: str) -> str:
+    """A line of a comment, without characters that TOML does not allow in it, shortened."""
+    line = "# " + "".join(char if char.isprintable() else "?" for char in text)
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
+
+
+def _label(fields: Mapping[str, FoundField], *, ask: bool) -> str:
+    """The field that has the name of a label: a sample does not say what two values mean."""
+    candidates = label_candidates(fields)
+    counts = [f"{name} ({_counted(fields[name])})" for name in candidates[:_LISTED]]
+    if ask:
+        for line in counts:
+            typer.echo(f"  {line}")
+        name: str = typer.prompt("Field of the label", default=candidates[0] if candidates else None)
+        return name
+    if candidates and looks_like_label(fields[candidates[0]]):
+        return candidates[0]
+    problem = f"no field of the sample looks like a label; the fields are {listed(list(fields))}"
+    if candidates:
+        problem = f"the sample cannot decide which field is the label: {'; '.join(counts)}"
+    raise ConfigError(
+        problem,
+        fix="name it with --label FIELD; for labels on a topic of their own write CONFIG yourself "
+        "(docs/late-labels.md)",
+    )
+
+
+def _counted(label: FoundField) -> str:
+    """How often each label comes."""
+    return ", ".join(f"{toml_value(y)}: {count:,}" for y, count in label.labels.most_common(_LISTED))
